@@ -1,0 +1,121 @@
+/* The kernel library: plain structs in, a status code out. Nothing is thrown across this border,
+ * nothing here knows of Python, PyTorch or XLA, and no function keeps a pointer after it returns
+ * (the CUDA functions enqueue work on the caller's stream and return at once). */
+#ifndef BRIDGE_BRIDGE_H_
+#define BRIDGE_BRIDGE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum bridge_status {
+  BRIDGE_OK = 0,
+  BRIDGE_INVALID_ARGUMENT = 1, /* the call itself is malformed: see bridge_last_error() */
+  BRIDGE_OUT_OF_MEMORY = 2,
+  BRIDGE_UNAVAILABLE = 3, /* no CUDA library, driver or device */
+  BRIDGE_CUDA_ERROR = 4,
+  BRIDGE_INTERNAL = 5
+} bridge_status;
+
+typedef enum bridge_dtype {
+  BRIDGE_FLOAT16 = 0,
+  BRIDGE_BFLOAT16 = 1,
+  BRIDGE_FLOAT32 = 2,
+  BRIDGE_FLOAT64 = 3
+} bridge_dtype;
+
+typedef enum bridge_gelu_form {
+  BRIDGE_GELU_TANH = 0,   /* h * sigmoid(2 sqrt(2/pi) (h + 0.044715 h^3)) */
+  BRIDGE_GELU_ERF = 1,    /* h * Phi(h) */
+  BRIDGE_GELU_SIGMOID = 2 /* h * sigmoid(1.702 h) */
+} bridge_gelu_form;
+
+/* An operand addressed as [batch, rows, cols]; the columns of a row are adjacent in memory.
+ * Strides count elements; a row vector shared by all rows has row_stride 0, one shared by all
+ * batches batch_stride 0. data == NULL means that the operand is absent, and only then (an array of
+ * no elements is described by the sizes of the call and may carry any pointer). */
+typedef struct bridge_array {
+  void* data;
+  int32_t dtype; /* bridge_dtype */
+  int64_t batch_stride;
+  int64_t row_stride;
+} bridge_array;
+
+/* As an input: the sum full + row, one row vector added to every row; either may be absent.
+ * As an output: full is the result, row its sums over the rows of a batch. */
+typedef struct bridge_pair {
+  bridge_array full;
+  bridge_array row;
+} bridge_pair;
+
+enum { BRIDGE_MAX_FACTORS = 6, BRIDGE_MAX_GELU_ORDER = 8 };
+
+/* output.full = gelu^(order)(input.full + input.row) * prod_i (factor[i].full + factor[i].row)
+ * output.row  = the sum of the same, unrounded, over the rows of each batch.
+ *
+ * This one shape is closed under differentiation: a tangent of (x, bias) is one more factor and one
+ * more order, and so is a cotangent of (output.full, output.row).
+ *
+ * The arithmetic is float64 if any operand is, at 16-bit accuracy in float32 if every operand is a
+ * 16-bit type, float32 otherwise; the factors are multiplied from left to right onto gelu. Column
+ * sums are accumulated in that arithmetic in a fixed tree (see docs/numerics.md) and rounded once.
+ * input.full is required; of the outputs at least one. Outputs overlap nothing, with one exception:
+ * output.full may be the same memory with the same strides as one of the full inputs of its own
+ * dtype. */
+typedef struct bridge_bias_gelu {
+  int32_t form;  /* bridge_gelu_form */
+  int32_t order; /* 0 .. BRIDGE_MAX_GELU_ORDER */
+  int64_t batch;
+  int64_t rows;
+  int64_t cols;
+  bridge_pair input;
+  int32_t factors; /* how many of factor[] are in use */
+  bridge_pair factor[BRIDGE_MAX_FACTORS];
+  bridge_pair output;
+} bridge_bias_gelu;
+
+/* Runs task(task_context, i) once for every i in [0, tasks), in any order, on at most `threads`
+ * threads, and returns when all are done. NULL run (or a NULL executor) means: in this thread. */
+typedef void (*bridge_task)(void* task_context, int64_t index);
+typedef struct bridge_executor {
+  void* context;
+  int32_t threads;
+  void (*run)(void* context, int64_t tasks, bridge_task task, void* task_context);
+} bridge_executor;
+
+/* The library's own thread pool, at most `threads` wide (>= 1, the calling thread included); the
+ * workers start at the first use and survive a fork by starting anew. */
+bridge_executor bridge_pool(int32_t threads);
+
+/* The message of the last call on this thread that did not return BRIDGE_OK. */
+const char* bridge_last_error(void);
+
+/* The instruction sets compiled in, strongest first, NULL-terminated ("x86-64-v4", "x86-64-v3",
+ * "x86-64", or "aarch64"), and the one in use: the strongest that this processor has, unless
+ * the environment variable BRIDGE_CPU_ISA or bridge_set_cpu_isa names another. */
+const char* const* bridge_cpu_isas(void);
+const char* bridge_cpu_isa(void);
+bridge_status bridge_set_cpu_isa(const char* name); /* NULL: back to the default choice */
+
+bridge_status bridge_bias_gelu_cpu(const bridge_bias_gelu* call, const bridge_executor* executor);
+
+/* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
+ * bridge_bias_gelu_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
+ * passed the call. The current device is the stream's. */
+size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call);
+bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call, void* workspace,
+                                    size_t workspace_bytes, void* stream);
+const char* bridge_cuda_last_error(void);
+/* How many devices answer (0 without a driver), and the architectures compiled in ("80,90,…"). */
+int32_t bridge_cuda_device_count(void);
+const char* bridge_cuda_archs(void);
+/* Loads every kernel now: lazy loading inside a live NCCL collective can hang. */
+bridge_status bridge_cuda_preload(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* BRIDGE_BRIDGE_H_ */
