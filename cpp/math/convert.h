@@ -1,0 +1,135 @@
+// The 16-bit storage types and the rounding into every storage type: to nearest, ties to even,
+// denormals kept, every NaN the same one.
+#pragma once
+
+#include <cstdint>
+
+#include "math/scalar.h"
+
+namespace bridge::math {
+
+struct float16 {
+  std::uint16_t bits;
+};
+
+struct bfloat16 {
+  std::uint16_t bits;
+};
+
+BRIDGE_HD float to_float(bfloat16 x) {
+  return bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+BRIDGE_HD float to_float(float16 x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
+  return result;
+#else
+  // Moved into float's exponent field, the value is 2^-112 times what it should be, denormals
+  // included; the product is exact. Infinity and NaN then get the exponent of all ones.
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(x.bits & 0x7FFFu) << 13;
+  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
+  const std::uint32_t finite = to_bits(bit_cast<float>(magnitude) * 0x1p112f);
+  const std::uint32_t special = magnitude | 0x7F800000u;
+  return bit_cast<float>(sign | (magnitude >= 0x0F800000u ? special : finite));
+#endif
+}
+
+BRIDGE_HD float to_float(float x) { return x; }
+BRIDGE_HD double to_double(float16 x) { return to_float(x); }
+BRIDGE_HD double to_double(bfloat16 x) { return to_float(x); }
+BRIDGE_HD double to_double(float x) { return x; }
+BRIDGE_HD double to_double(double x) { return x; }
+
+namespace detail {
+
+BRIDGE_HD std::uint16_t round_to_bfloat16(float x) {
+#if defined(__CUDA_ARCH__)
+  std::uint16_t result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+#else
+  // In integers: VCVTNEPS2BF16 flushes denormals whatever MXCSR says.
+  const std::uint32_t bits = to_bits(x);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<std::uint16_t>(x != x ? 0x7FFFu : rounded);
+#endif
+}
+
+BRIDGE_HD std::uint16_t round_to_float16(float x) {
+#if defined(__CUDA_ARCH__)
+  std::uint16_t result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(x));
+  return result;
+#else
+  const std::uint32_t bits = to_bits(x);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  // Normal results: rebias the exponent by -112 and round away 13 bits; what carries out of the
+  // largest exponent is infinity's pattern, and larger inputs are held there.
+  const std::uint32_t held = magnitude < 0x47800000u ? magnitude : 0x47800000u;
+  const std::uint32_t normal = (held - 0x38000000u + 0xFFFu + ((held >> 13) & 1u)) >> 13;
+  // Denormal results (below 2^-14): adding 1/2, whose last bit is 2^-24, rounds in hardware.
+  const std::uint32_t denormal = to_bits(bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
+  std::uint32_t result = magnitude < 0x38800000u ? denormal : normal;
+  result |= (bits >> 16) & 0x8000u;
+  return static_cast<std::uint16_t>(x != x ? 0x7FFFu : result);
+#endif
+}
+
+// x rounded to odd in float: a float with the discarded bits remembered in the last one, from
+// which a second rounding, to at most 22 bits, equals one rounding from x. Values beyond float's
+// range go to its largest finite value, below its smallest denormal to that.
+BRIDGE_HD float round_to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  const std::uint32_t bits = to_bits(nearest);
+  const double back = static_cast<double>(nearest);
+  const double size = absolute(x);
+  const double back_size = absolute(back);
+  // Truncate first: a step towards zero if rounding went away from it. Then the odd bit.
+  const std::uint32_t truncated = bits - (back_size > size ? 1u : 0u);
+  const bool inexact = back_size > size || back_size < size;
+  return bit_cast<float>(truncated | (inexact ? 1u : 0u));
+}
+
+template <class T>
+struct Rounding;
+
+template <>
+struct Rounding<float16> {
+  static BRIDGE_HD float16 from(float x) { return float16{round_to_float16(x)}; }
+  static BRIDGE_HD float16 from(double x) { return from(round_to_odd(x)); }
+};
+
+template <>
+struct Rounding<bfloat16> {
+  static BRIDGE_HD bfloat16 from(float x) { return bfloat16{round_to_bfloat16(x)}; }
+  static BRIDGE_HD bfloat16 from(double x) { return from(round_to_odd(x)); }
+};
+
+template <>
+struct Rounding<float> {
+  static BRIDGE_HD float from(float x) { return canonical_nan(x); }
+  static BRIDGE_HD float from(double x) { return canonical_nan(static_cast<float>(x)); }
+};
+
+template <>
+struct Rounding<double> {
+  static BRIDGE_HD double from(float x) { return canonical_nan(static_cast<double>(x)); }
+  static BRIDGE_HD double from(double x) { return canonical_nan(x); }
+};
+
+}  // namespace detail
+
+// x in storage type T: one rounding, to nearest with ties to even; every NaN is the canonical one.
+template <class T>
+BRIDGE_HD T round_to(float x) {
+  return detail::Rounding<T>::from(x);
+}
+
+template <class T>
+BRIDGE_HD T round_to(double x) {
+  return detail::Rounding<T>::from(x);
+}
+
+}  // namespace bridge::math

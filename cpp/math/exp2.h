@@ -1,0 +1,101 @@
+// 2^-k and 2^f - 1 for a reduced argument, and the reciprocal: what the GELU forms are made of.
+#pragma once
+
+#include "math/scalar.h"
+
+namespace bridge::math::detail {
+
+// Constants are tables indexed by the working precision; scripts/fit_gelu.py prints them.
+template <class Real>
+struct Exp2Table;
+
+template <>
+struct Exp2Table<float> {
+  // 2^-k is carried as 2^(lift - k), which stays normal where 2^-k does not; the last operation
+  // of every function takes the 2^-lift away, and rounds into the denormals once.
+  static constexpr int lift = 64;
+  // Adding it to -v leaves the exponent field of 2^(lift - k), k = round(v), in the low bits.
+  static constexpr float magic = 0x1.8p23f + (lift + 127);
+  static constexpr int degree = 6;
+  // (2^f - 1) / f on [-1/2, 1/2]: 2^-28.7 of 2^f.
+  static constexpr float coefficients[degree + 1] = {
+      0x1.62e43p-1f,   0x1.ebfbe0p-3f,  0x1.c6b08ep-5f,  0x1.3b2a1cp-7f,
+      0x1.5d879ep-10f, 0x1.444000p-13f, 0x1.00a582p-16f,
+  };
+  static constexpr std::uint32_t reciprocal_seed = 0x7EF311C3u;
+  static constexpr int newton_steps = 2;
+};
+
+template <>
+struct Exp2Table<double> {
+  static constexpr int lift = 512;
+  static constexpr double magic = 0x1.8p52 + (lift + 1023);
+  static constexpr int degree = 12;
+  // 2^-55.5 of 2^f.
+  static constexpr double coefficients[degree + 1] = {
+      0x1.62e42fefa39efp-1,  0x1.ebfbdff82c58fp-3,  0x1.c6b08d704a0c0p-5,  0x1.3b2ab6fba4e7bp-7,
+      0x1.5d87fe78a6732p-10, 0x1.430912f86ac5bp-13, 0x1.ffcbfc5889cb0p-17, 0x1.62c022460176ep-20,
+      0x1.b5253d41fa178p-24, 0x1.e4cf03bac04a7p-28, 0x1.e8ca8dd465e8bp-32, 0x1.c4b5b04b1e8f9p-36,
+      0x1.8219217906555p-40,
+  };
+  static constexpr std::uint64_t reciprocal_seed = 0x7FDE623822FC16E6u;
+  static constexpr int newton_steps = 3;
+};
+
+// Horner's rule for Table::coefficients, lowest first.
+template <class Table, int Next = 0, class Real>
+BRIDGE_HD Real polynomial(Real x) {
+  constexpr Real coefficient = Table::coefficients[Next];
+  if constexpr (Next == Table::degree) {
+    return coefficient;
+  } else {
+    return fma(x, polynomial<Table, Next + 1>(x), coefficient);
+  }
+}
+
+// k = round(v) for v = multiplicand * multiplier >= 0 (the product is never rounded by itself).
+template <class Real>
+struct Rounded {
+  Real k;
+  Real lifted;  // 2^(lift - k)
+};
+
+template <class Real>
+BRIDGE_HD Rounded<Real> round_product(Real multiplicand, Real multiplier) {
+  using Table = Exp2Table<Real>;
+  const Real shifted = fma(-multiplicand, multiplier, Table::magic);
+  return {Table::magic - shifted, bit_cast<Real>(static_cast<typename Format<Real>::Bits>(
+                                      to_bits(shifted) << Format<Real>::mantissa_bits))};
+}
+
+// 2^f - 1 for |f| <= 1/2 (and a little more).
+template <class Real>
+BRIDGE_HD Real exp2_minus_one(Real f) {
+  return f * polynomial<Exp2Table<Real>>(f);
+}
+
+// 1/d to about half the working precision, for normal d > 0: the integer seed is within 5 %, each
+// Newton step squares the error.
+template <class Real>
+BRIDGE_HD Real rough_reciprocal(Real d, int steps = Exp2Table<Real>::newton_steps) {
+  Real r = bit_cast<Real>(Exp2Table<Real>::reciprocal_seed - to_bits(d));
+  for (int i = 0; i < steps; ++i) r = fma(r, fma(-d, r, Real(1)), r);
+  return r;
+}
+
+// A positive number as an unevaluated sum.
+template <class Real>
+struct Pair {
+  Real high;
+  Real low;
+};
+
+// n / (d.high + d.low), rounded almost correctly: one remainder step on a rough reciprocal.
+template <class Real>
+BRIDGE_HD Real divide(Real n, Pair<Real> d, Real rough) {
+  const Real quotient = n * rough;
+  const Real remainder = fma(-quotient, d.low, fma(-quotient, d.high, n));
+  return fma(remainder, rough, quotient);
+}
+
+}  // namespace bridge::math::detail

@@ -1,0 +1,55 @@
+// GELU, its derivatives, in three forms and three precisions: the front of the gelu_*.h files.
+#pragma once
+
+namespace bridge::math {
+
+// tanh: h sigma(2 sqrt(2/pi) (h + 0.044715 h^3)); erf: h Phi(h); sigmoid: h sigma(1.702 h).
+enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
+
+}  // namespace bridge::math
+
+#include "math/gelu_erf.h"
+#include "math/gelu_high_order.h"
+#include "math/gelu_logistic.h"
+
+namespace bridge::math {
+
+// Every operand of the call is 16-bit: float arithmetic, accurate enough for 16-bit results.
+struct Half {
+  using real = float;
+};
+
+struct Single {
+  using real = float;
+};
+
+struct Double {
+  using real = double;
+};
+
+// The value (Order 0), first or second derivative of GELU at h.
+// -inf gives -0, 0, 0; +inf gives +inf, 1, 0; NaN gives some NaN (rounding makes it canonical).
+template <class Precision, GeluForm F, int Order>
+BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
+  static_assert(Order >= 0 && Order <= 2, "higher orders are gelu_high_order's");
+  if constexpr (F == GeluForm::erf) {
+    return detail::gelu_erf<typename Precision::real, Order>(h);
+  } else {
+    return detail::gelu_logistic<typename Precision::real, F, Order>(h);
+  }
+}
+
+// The derivative of a run-time order from 3 to 8, computed in double and rounded once; 0 at +-inf.
+template <class Precision, GeluForm F>
+BRIDGE_HD typename Precision::real gelu_high_order(typename Precision::real h, int order) {
+  const double x = h;
+  double result;
+  if constexpr (F == GeluForm::erf) {
+    result = detail::gelu_erf_high_order(x, order);
+  } else {
+    result = detail::gelu_logistic_high_order<F>(x, order);
+  }
+  return static_cast<typename Precision::real>(result);
+}
+
+}  // namespace bridge::math

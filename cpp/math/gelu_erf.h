@@ -1,0 +1,104 @@
+// GELU as h Phi(h). The upper tail of the normal distribution is Q(a) = exp(-a^2/2) R(a), and
+// R(a) = (1 + g) / d with d = slope a + offset and g a polynomial in t = scale a / d + shift.
+#pragma once
+
+#include "math/exp2.h"
+
+namespace bridge::math::detail {
+
+template <class Real>
+struct ErfTable;
+
+template <>
+struct ErfTable<float> {
+  static constexpr float bound = 15.0f;  // past it every result has underflowed
+  static constexpr float rate_high = 0x1.715476p-1f, rate_low = 0x1.4ae0cp-27f;  // log2(e)/2
+  static constexpr float density_high = 0x1.988454p-2f, density_low = -0x1.857936p-27f;
+  static constexpr float slope = 1.25f, offset = 3.125f, scale = 2.0f, shift = -0.6875f;
+  static constexpr int degree = 10;
+  // 2^-26.0 of 1 + g.
+  static constexpr float coefficients[degree + 1] = {
+      -0x1.30eb5ap-5f,  -0x1.7811d4p-1f,  0x1.f8d0d6p-3f,   0x1.681ef8p-5f,
+      -0x1.6c6802p-5f,  -0x1.a97f36p-7f,  0x1.05f2b8p-7f,   0x1.678e1ap-8f,
+      -0x1.935a4ep-12f, -0x1.7e327ep-10f, -0x1.98701ap-12f,
+  };
+};
+
+template <>
+struct ErfTable<double> {
+  static constexpr double bound = 39.5;
+  static constexpr double rate_high = 0x1.71547652b82fep-1, rate_low = 0x1.777d0ffda0d24p-57;
+  static constexpr double density_high = 0x1.9884533d43651p-2;
+  static constexpr double density_low = -0x1.cbc0d30ebfd15p-56;
+  static constexpr double slope = 2.0, offset = 3.0, scale = 4.0, shift = -1.0;
+  static constexpr int degree = 31;
+  // 2^-53.9 of 1 + g.
+  static constexpr double coefficients[degree + 1] = {
+      0x1.e0a2018737049p-3,   -0x1.8f90561ae5cdfp-2,  -0x1.d700b3f7391eep-4,
+      0x1.253dbbc61abe0p-5,   0x1.20ffab332a940p-5,   0x1.045092f0b4dcap-7,
+      -0x1.3de14da066575p-8,  -0x1.5971760cdf84dp-8,  -0x1.13d4e974667a2p-9,
+      0x1.58f725310ad7ap-13,  0x1.b999edcee9684p-11,  0x1.4a5c6467b6307p-11,
+      0x1.df0e6800c84aap-13,  -0x1.3138f53686811p-15, -0x1.ffecdd45c74bbp-14,
+      -0x1.a3ffc4ccb6be0p-14, -0x1.8ae9626bf6bdap-15, -0x1.4bcc02a16fd01p-18,
+      0x1.0f6c3c027c2aap-16,  0x1.487dce3cb7cf7p-16,  0x1.6aadae0f15cd3p-17,
+      0x1.b18197533e83bp-21,  0x1.6cc00419a85f7p-27,  0x1.7833fa585e8aap-19,
+      -0x1.a18ca652c934cp-20, -0x1.c6dfdc35eddebp-18, -0x1.a9297615a8166p-19,
+      0x1.6939a05815562p-19,  0x1.5f30cc593c5d2p-19,  0x1.0d821ace19ca6p-24,
+      -0x1.2f9df6f929751p-21, -0x1.5367e50c3d621p-23,
+  };
+};
+
+// exp(-a^2/2) = 2^-k (1 + power), with a^2 carried exactly as high + low.
+template <class Real>
+struct Gaussian {
+  Real lifted;  // 2^(lift - k)
+  Real power;
+};
+
+template <class Real>
+BRIDGE_HD Gaussian<Real> gaussian(Real square, Real square_low) {
+  using Table = ErfTable<Real>;
+  const Rounded<Real> rounded = round_product(Table::rate_high, square);
+  Real f = fma(-Table::rate_high, square, rounded.k);
+  f = fma(-Table::rate_high, square_low, fma(-Table::rate_low, square, f));
+  return {rounded.lifted, exp2_minus_one(f)};
+}
+
+template <class Real, int Order>
+BRIDGE_HD Real gelu_erf(Real h) {
+  using Table = ErfTable<Real>;
+  constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
+  const Real a = min_keep_nan(Table::bound, absolute(h));
+  const Real square = a * a;
+  const Real square_low = fma(a, a, -square);
+  const Gaussian<Real> bell = gaussian(square, square_low);
+  if constexpr (Order == 2) {
+    // gelu'' = phi(h) (2 - h^2).
+    const Real factor = ((2 - square) - square_low) * Table::density_high;
+    return (fma(factor, bell.power, factor) * bell.lifted) * unlift;
+  } else {
+    // The offset has enough trailing zero bits for offset - (slope a + offset) to be exact.
+    const Real sum = fma(Table::slope, a, Table::offset);
+    const Pair<Real> d{sum, fma(Table::slope, a, Table::offset - sum)};
+    const Real rough = rough_reciprocal(d.high);
+    if constexpr (Order == 0) {
+      const Real quotient = divide(a, d, rough);
+      const Real g = polynomial<Table>(fma(quotient, Table::scale, Table::shift));
+      // (1 + g)(1 + power) - 1, kept apart from the 1 so that its rounding counts less.
+      const Real excess = fma(bell.power, g, bell.power) + g;
+      const Real tail = fma(quotient, excess, quotient) * bell.lifted;
+      return fma(tail, -unlift, positive_part(h));
+    } else {
+      // gelu'(-a) = exp(-a^2/2) (R - a / sqrt(2 pi)), and gelu'(a) = 1 - gelu'(-a).
+      const Real reciprocal = divide(Real(1), d, rough);
+      const Real g = polynomial<Table>(fma(a * reciprocal, Table::scale, Table::shift));
+      const Real ratio = fma(reciprocal, g, reciprocal);
+      const Real factor = fma(-a, Table::density_high, fma(-a, Table::density_low, ratio));
+      const Real tail = fma(factor, bell.power, factor) * bell.lifted;
+      const bool negative = is_negative(h);
+      return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
+    }
+  }
+}
+
+}  // namespace bridge::math::detail

@@ -1,0 +1,116 @@
+// GELU as h sigma(w(h)): the tanh form, w = 2 sqrt(2/pi) (h + 0.044715 h^3), and the sigmoid form,
+// w = 1.702 h. With a = |h|, w(a) = ln 2 (k + f), s = 2^-k and p = 2^f, the complementary
+// probability is s / (s + p), which neither overflows nor cancels.
+#pragma once
+
+#include "math/exp2.h"
+
+namespace bridge::math::detail {
+
+template <class Real, GeluForm F>
+struct LogisticTable;
+
+// rate: w / ln 2 = a (rate + cubic a^2); rate_high has trailing zero bits, so that
+// rate_high - (rate_high + cubic a^2) is exact for every a below the bound.
+// slope: w' = slope + slope_cubic a^2. Past the bound every result has underflowed.
+template <>
+struct LogisticTable<float, GeluForm::tanh> {
+  static constexpr float bound = 11.5f;
+  static constexpr float rate_high = 0x1.26aecp+1f, rate_low = 0x1.0de73ap-22f;
+  static constexpr float cubic_high = 0x1.a5a7dp-4f, cubic_low = -0x1.151aaep-29f;
+  static constexpr float slope = 0x1.988454p+0f, slope_cubic = 0x1.b6676cp-3f;
+};
+
+template <>
+struct LogisticTable<double, GeluForm::tanh> {
+  static constexpr double bound = 22.5;
+  static constexpr double rate_high = 0x1.26aec21bce760p+1, rate_low = -0x1.ad12d7a64bcebp-49;
+  static constexpr double cubic_high = 0x1.a5a7cf7572a98p-4, cubic_low = -0x1.b91c940e4cfcfp-58;
+  static constexpr double slope = 0x1.9884533d43651p+0, slope_cubic = 0x1.b6676bf7450f0p-3;
+};
+
+template <>
+struct LogisticTable<float, GeluForm::sigmoid> {
+  static constexpr float bound = 70.0f;
+  static constexpr float rate_high = 0x1.3a4cbep+1f, rate_low = -0x1.c08ecap-26f;
+  static constexpr float slope = 0x1.b3b646p+0f;
+};
+
+template <>
+struct LogisticTable<double, GeluForm::sigmoid> {
+  static constexpr double bound = 500.0;
+  static constexpr double rate_high = 0x1.3a4cbdc7ee26bp+1, rate_low = 0x1.68797025e71e1p-54;
+  static constexpr double slope = 0x1.b3b645a1cac08p+0;
+};
+
+// w(a) / ln 2 as a (high + low): its rounding alone would cost tens of ULP in the tail.
+template <class Real, GeluForm F>
+BRIDGE_HD Pair<Real> logistic_rate(Real a) {
+  using Table = LogisticTable<Real, F>;
+  if constexpr (F == GeluForm::tanh) {
+    const Real square = a * a;
+    const Real square_low = fma(a, a, -square);
+    const Real high = fma(Table::cubic_high, square, Table::rate_high);
+    const Real rest = fma(Table::cubic_high, square, Table::rate_high - high);
+    const Real low = fma(Table::cubic_high, square_low, rest);
+    return {high, low + fma(Table::cubic_low, square, Table::rate_low)};
+  } else {
+    return {Table::rate_high, Table::rate_low};
+  }
+}
+
+template <class Real>
+struct LogisticParts {
+  Real lifted;             // 2^lift s
+  Real power;              // p - 1
+  Pair<Real> denominator;  // s + p
+};
+
+template <class Real, GeluForm F>
+BRIDGE_HD LogisticParts<Real> logistic_parts(Real a) {
+  const Pair<Real> rate = logistic_rate<Real, F>(a);
+  const Rounded<Real> rounded = round_product(rate.high, a);
+  const Real f = fma(rate.low, a, fma(rate.high, a, -rounded.k));
+  const Real power = exp2_minus_one(f);
+  constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
+  // 1 + s is exact, or s is too small to matter; |p - 1| < 1 makes the second sum's error exact.
+  const Real whole = fma(rounded.lifted, unlift, Real(1));
+  const Real sum = whole + power;
+  return {rounded.lifted, power, {sum, (whole - sum) + power}};
+}
+
+template <class Real, GeluForm F, int Order>
+BRIDGE_HD Real gelu_logistic(Real h) {
+  using Table = LogisticTable<Real, F>;
+  constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
+  const Real a = min_keep_nan(Table::bound, absolute(h));
+  const LogisticParts<Real> parts = logistic_parts<Real, F>(a);
+  const Real rough = rough_reciprocal(parts.denominator.high);
+  if constexpr (Order == 0) {
+    const Real tail = divide(a, parts.denominator, rough) * parts.lifted;
+    return fma(tail, -unlift, positive_part(h));
+  } else {
+    Real slope = Table::slope;
+    if constexpr (F == GeluForm::tanh) slope = fma(a * a, Table::slope_cubic, Table::slope);
+    if constexpr (Order == 1) {
+      // gelu'(-a) = s (s + p (1 - a w')) / (s + p)^2, and gelu'(a) = 1 - gelu'(-a).
+      const Real b = fma(-a, slope, Real(1));
+      const Real numerator = fma(b, parts.power, fma(parts.lifted, unlift, b));
+      const Real once = divide(numerator, parts.denominator, rough);
+      const Real tail = divide(once, parts.denominator, rough) * parts.lifted;
+      const bool negative = is_negative(h);
+      return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
+    } else {
+      // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 (p - s) / (s + p)), an even function.
+      Real bend = 2 * Table::slope;
+      if constexpr (F == GeluForm::tanh) bend = fma(a * a, 4 * Table::slope_cubic, bend);
+      const Real reciprocal = divide(Real(1), parts.denominator, rough);
+      const Real difference = parts.power + fma(parts.lifted, -unlift, Real(1));
+      const Real factor = fma(-(a * slope) * slope, difference * reciprocal, bend);
+      const Real numerator = fma(factor, parts.power, factor);
+      return (numerator * reciprocal) * (reciprocal * parts.lifted) * unlift;
+    }
+  }
+}
+
+}  // namespace bridge::math::detail

@@ -1,0 +1,151 @@
+// The scalar arithmetic that every kernel is written in: IEEE operations with one meaning on every
+// CPU and GPU. No libm, no hardware approximation, no contraction behind our back.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define BRIDGE_HD __host__ __device__ __forceinline__
+#else
+#define BRIDGE_HD inline __attribute__((always_inline))
+#endif
+
+namespace bridge::math {
+
+template <class To, class From>
+BRIDGE_HD To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// What the algorithms need to know about a floating-point format.
+template <class Real>
+struct Format;
+
+template <>
+struct Format<float> {
+  using Bits = std::uint32_t;
+  using SignedBits = std::int32_t;
+  static constexpr int mantissa_bits = 23;
+  static constexpr int exponent_bias = 127;
+  static constexpr Bits sign_bit = 0x80000000u;
+  static constexpr Bits canonical_nan = 0x7FFFFFFFu;
+};
+
+template <>
+struct Format<double> {
+  using Bits = std::uint64_t;
+  using SignedBits = std::int64_t;
+  static constexpr int mantissa_bits = 52;
+  static constexpr int exponent_bias = 1023;
+  static constexpr Bits sign_bit = 0x8000000000000000u;
+  static constexpr Bits canonical_nan = 0x7FFFFFFFFFFFFFFFu;
+};
+
+template <class Real>
+BRIDGE_HD typename Format<Real>::Bits to_bits(Real x) {
+  return bit_cast<typename Format<Real>::Bits>(x);
+}
+
+// A CPU without fma: the product of two floats is exact in double, so only the addition rounds.
+// Rounding it to odd (keep the discarded part in the last bit) makes the second rounding, to
+// float, see what the exact sum would have shown it. This holds for float denormals too: double
+// has more than two spare bits in every case.
+BRIDGE_HD float emulated_fma(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = static_cast<double>(c);
+  const double sum = product + addend;
+  const double addend_in_sum = sum - product;
+  const double lost = (product - (sum - addend_in_sum)) + (addend - addend_in_sum);
+  const std::uint64_t bits = to_bits(sum);
+  const std::uint64_t lost_bits = to_bits(lost);
+  // lost != 0, and false for the NaN that infinities leave in it.
+  const std::uint64_t inexact = (lost < 0.0 || lost > 0.0) ? ~std::uint64_t{0} : 0;
+  // One step away from zero (+1) if the lost part has the sum's sign, towards zero (-1) if not.
+  const std::uint64_t step = 1 - 2 * ((bits ^ lost_bits) >> 63);
+  const std::uint64_t even = (bits & 1) - 1;
+  return static_cast<float>(bit_cast<double>(bits + (step & inexact & even)));
+}
+
+// a * b + c, rounded once.
+BRIDGE_HD float fma(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#elif defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return emulated_fma(a, b, c);
+#endif
+}
+
+BRIDGE_HD double fma(double a, double b, double c) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(a, b, c);
+#else
+  return __builtin_fma(a, b, c);
+#endif
+}
+
+// The smaller (larger) of a constant and x; NaN if x is. `bound` is neither NaN nor zero, so no
+// sign of zero is in doubt. The spelling maps to one minps/maxps, which return their second
+// operand when one is NaN.
+BRIDGE_HD float min_keep_nan(float bound, float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(bound), "f"(x));
+  return result;
+#else
+  return bound < x ? bound : x;
+#endif
+}
+
+BRIDGE_HD float max_keep_nan(float bound, float x) {
+#if defined(__CUDA_ARCH__)
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(bound), "f"(x));
+  return result;
+#else
+  return bound > x ? bound : x;
+#endif
+}
+
+BRIDGE_HD double min_keep_nan(double bound, double x) { return bound < x ? bound : x; }
+BRIDGE_HD double max_keep_nan(double bound, double x) { return bound > x ? bound : x; }
+
+template <class Real>
+BRIDGE_HD Real absolute(Real x) {
+  return bit_cast<Real>(to_bits(x) & ~Format<Real>::sign_bit);
+}
+
+// Its sign bit is set: true for -0 and for NaNs that carry it.
+template <class Real>
+BRIDGE_HD bool is_negative(Real x) {
+  return bit_cast<typename Format<Real>::SignedBits>(x) < 0;
+}
+
+// x where its sign bit is clear, -0 elsewhere: one unsigned minimum of the bits.
+template <class Real>
+BRIDGE_HD Real positive_part(Real x) {
+  const auto bits = to_bits(x);
+  return bit_cast<Real>(bits < Format<Real>::sign_bit ? bits : Format<Real>::sign_bit);
+}
+
+// Hardware disagrees on the payload of a NaN. The GPU's single pattern is everybody's here.
+template <class Real>
+BRIDGE_HD Real canonical_nan(Real x) {
+  return x != x ? bit_cast<Real>(Format<Real>::canonical_nan) : x;
+}
+
+// 2^n for n within the exponents of normal numbers.
+template <class Real>
+BRIDGE_HD constexpr Real power_of_two(int n) {
+  Real result = 1;
+  for (; n > 0; --n) result *= 2;
+  for (; n < 0; ++n) result /= 2;
+  return result;
+}
+
+}  // namespace bridge::math
