@@ -1,0 +1,61 @@
+"""Fused GPU ops that PyTorch and JAX share.
+
+`import bridge.torch` and `import bridge.jax` are the two front doors; importing `bridge` itself
+loads neither framework.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+from bridge._version import __version__
+
+try:
+    from bridge import _native
+except ImportError as error:
+    raise ImportError(
+        "bridge's native module is missing: this is the source folder, not an installed package. "
+        "Run `make` or `pip install -e .` first, or leave the source folder."
+    ) from error
+
+__all__ = ["__version__", "build_info", "has_cuda"]
+
+
+@functools.cache
+def _find_cuda_library() -> bool:
+    """Tells the native module where the CUDA library lies, if it was built."""
+    spec = importlib.util.find_spec("bridge._native")
+    if spec is None or spec.origin is None:
+        return False
+    from pathlib import Path
+
+    library = Path(spec.origin).with_name("libbridge_cuda.so")
+    if library.exists():
+        _native.set_cuda_library_path(str(library))
+    return library.exists()
+
+
+_find_cuda_library()
+
+
+def build_info() -> dict[str, Any]:
+    """Returns what this build holds and what it found on this machine.
+
+    Keys: `version`; `cuda` (the CUDA library is present); `cuda_archs` (architectures compiled in,
+    `[]` without CUDA); `cpu_isas` (instruction sets compiled in, strongest first); `cpu_isa` (the
+    one in use); `compiler`; `ffi_api` (version of the XLA FFI headers).
+    """
+    info: dict[str, Any] = {"version": __version__, "cuda": _find_cuda_library()}
+    why = _native.cuda_unavailable()
+    info["cuda_archs"] = [] if why else _native.cuda_archs().split(",")
+    if why:
+        info["cuda_unavailable"] = why
+    info.update(_native.build_info())
+    return info
+
+
+def has_cuda() -> bool:
+    """Returns whether the CUDA library is present and a device answers."""
+    return _native.cuda_device_count() > 0

@@ -1,0 +1,118 @@
+"""What an op is, without any framework: the form that `bridge.torch` and `bridge.jax` lower.
+
+An op is called with a tuple of operands, some of which may be absent (`None`), and a hashable
+record of parameters, and returns a tuple of results, some of which may not be wanted. Its
+derivatives are calls of ops again. That is the whole interface: an adapter which can run a call,
+batch it, and follow the two derivative rules has every transform of its framework.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Role(enum.Enum):
+    """How an operand or result lies in a call whose array has shape `[*batch, *rows, d]`."""
+
+    FULL = "full"  # [*batch, *rows, d]
+    ROW = "row"  # [*batch, d]: one vector for all rows of a batch
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype name of an array, all that a rule may look at."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Parameters(Protocol, Hashable):
+    """Parameters of a call. `batch_ndim` leading dimensions have row vectors of their own."""
+
+    @property
+    def batch_ndim(self) -> int: ...
+
+    def with_batch(self) -> Any:
+        """The same call with one more batch dimension in front."""
+        ...
+
+    def attributes(self) -> dict[str, Any]:
+        """What the kernel is told besides its arrays: names to int, float or str."""
+        ...
+
+
+P = TypeVar("P", bound=Parameters)
+Operands = tuple[Any, ...]  # arrays of one framework, Spec or None, by position
+
+
+@dataclass(frozen=True)
+class Call(Generic[P]):
+    """An op applied to operands: what a derivative rule answers with."""
+
+    op: Op[P]
+    operands: Operands
+    params: P
+
+
+class Op(Protocol[P]):
+    """The rules of one op. Instances are stateless singletons."""
+
+    name: str
+    # Names of the operands by position; all but the first may be absent.
+    operand_names: tuple[str, ...]
+    # The (frozen) dataclass of its parameters: fields of str, int, or `str | None` for the dtype of
+    # a result, which has the name of the result.
+    params_type: type[P]
+    result_names: tuple[str, ...]
+
+    def operand_roles(self, count: int) -> tuple[Role, ...]:
+        """Roles of `count` operands, by position."""
+        ...
+
+    def result_roles(self) -> tuple[Role, ...]:
+        """Roles of all results, wanted or not."""
+        ...
+
+    def results(self, operands: Sequence[Spec | None], params: P) -> tuple[Spec | None, ...]:
+        """Shapes and dtypes of the results; None where one is not wanted.
+
+        Raises:
+          TypeError, ValueError: if the operands do not fit each other or the parameters.
+        """
+        ...
+
+    def jvp(
+        self, operands: Operands, tangents: Operands, specs: Sequence[Spec | None], params: P
+    ) -> list[Call[P]]:
+        """Calls whose results add up to the tangents of this call's results."""
+        ...
+
+    def vjp(
+        self,
+        operands: Operands,
+        cotangents: Operands,
+        wanted: Sequence[bool],
+        specs: Sequence[Spec | None],
+        params: P,
+    ) -> list[tuple[Call[P], tuple[int | None, ...]]]:
+        """Calls that give the cotangents of the wanted operands.
+
+        Each comes with the operand position that each of its results belongs to. A linear operand's
+        cotangent never needs the value of that operand, which may then be None.
+        """
+        ...
+
+    def needs_separate_batches(self, params: P) -> bool:
+        """Whether a result is a sum over rows, which must not run across batches."""
+        ...
+
+    def is_linear_in(self, position: int) -> bool:
+        """Whether the results are linear in this operand (the others held fixed)."""
+        ...
+
+    def reference(self, operands: Sequence[Any], params: P) -> tuple[Any, ...]:
+        """The same in float64 NumPy, straight from the formula: what right is."""
+        ...

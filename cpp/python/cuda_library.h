@@ -1,0 +1,28 @@
+// libbridge_cuda, opened at the first use, so that the module imports where no driver is.
+#ifndef BRIDGE_PYTHON_CUDA_LIBRARY_H_
+#define BRIDGE_PYTHON_CUDA_LIBRARY_H_
+
+#include <string>
+
+#include "bridge/bridge.h"
+
+namespace bridge::python {
+
+struct CudaLibrary {
+  decltype(&::bridge_bias_gelu_cuda_workspace) bias_gelu_workspace = nullptr;
+  decltype(&::bridge_bias_gelu_cuda) bias_gelu = nullptr;
+  decltype(&::bridge_cuda_last_error) last_error = nullptr;
+  decltype(&::bridge_cuda_device_count) device_count = nullptr;
+  decltype(&::bridge_cuda_archs) archs = nullptr;
+  decltype(&::bridge_cuda_preload) preload = nullptr;
+};
+
+// The path of the library file, told once by the Python package at import.
+void set_cuda_library_path(const std::string& path);
+
+// nullptr where the library was not built or cannot be opened; then *why says so.
+const CudaLibrary* cuda_library(std::string* why);
+
+}  // namespace bridge::python
+
+#endif  // BRIDGE_PYTHON_CUDA_LIBRARY_H_
