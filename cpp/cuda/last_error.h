@@ -1,0 +1,22 @@
+// The message behind bridge_cuda_last_error(), one per thread.
+#ifndef BRIDGE_CUDA_LAST_ERROR_H_
+#define BRIDGE_CUDA_LAST_ERROR_H_
+
+#include <bridge/bridge.h>
+#include <stddef.h>
+
+#define BRIDGE_EXPORT __attribute__((visibility("default")))
+
+namespace bridge::cuda {
+
+constexpr size_t kMessageBytes = 512;
+
+// Room for kMessageBytes, the terminating zero included.
+char* error_message();
+
+// Writes "operation: what" and returns the status.
+bridge_status fail(bridge_status status, const char* operation, const char* what);
+
+}  // namespace bridge::cuda
+
+#endif  // BRIDGE_CUDA_LAST_ERROR_H_

@@ -1,0 +1,66 @@
+// The block and warp interface that kernels are written against. It has two implementations: the
+// CUDA intrinsics, and an emulator that runs the same kernel source on the host (tests/simt).
+//
+// A kernel is a struct:
+//
+//   struct Kernel {
+//     using Params = ...;                        // trivially copyable, passed by value
+//     static constexpr int kThreads = 256;       // block size, a multiple of 32
+//     static constexpr int kMinBlocks = 2;       // per multiprocessor: bounds the registers
+//     static BRIDGE_DEVICE void run(const Params& params);
+//   };
+//
+// and is enqueued by simt::launch<Kernel>(grid, dynamic_shared_bytes, stream, params). Both
+// implementations define, in namespace bridge::simt:
+//
+//   kMaxGridYZ                                   // largest grid extent in y and z
+//   Index block_index(), block_count();          // three-dimensional grid
+//   int thread_index();                          // blocks are one-dimensional
+//   void sync();                                 // every thread of the block, none may have exited
+//   T shuffle(T value, int lane);                // all 32 lanes of the warp take part
+//   T shuffle_xor(T value, int mask);
+//   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
+//   T* dynamic_shared<T>();
+//   Vector16 load16(const void*);                // 16-byte aligned
+//   void store16(void*, Vector16);
+//   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
+//   const char* load<Kernel>();                  // brings the code onto the current device
+//   const char* make_current(void* stream, const void* memory, int* previous);
+//   void restore_current(int previous);
+//
+// The functions that return a string return NULL on success and a lasting message otherwise.
+#ifndef BRIDGE_CUDA_SIMT_H_
+#define BRIDGE_CUDA_SIMT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace bridge::simt {
+
+constexpr int kWarpThreads = 32;
+
+struct Grid {
+  int64_t x = 1;
+  int64_t y = 1;
+  int64_t z = 1;
+};
+
+struct Index {
+  uint32_t x;
+  uint32_t y;
+  uint32_t z;
+};
+
+struct alignas(16) Vector16 {
+  uint32_t words[4];
+};
+
+}  // namespace bridge::simt
+
+#ifdef __CUDACC__
+#include "simt_cuda.h"
+#else
+#include "simt_emulator.h"
+#endif
+
+#endif  // BRIDGE_CUDA_SIMT_H_

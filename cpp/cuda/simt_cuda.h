@@ -1,0 +1,111 @@
+// The block and warp interface on CUDA intrinsics; see simt.h for what each function promises.
+#ifndef BRIDGE_CUDA_SIMT_CUDA_H_
+#define BRIDGE_CUDA_SIMT_CUDA_H_
+
+#include <cuda_runtime.h>
+
+#define BRIDGE_DEVICE __device__ __forceinline__
+
+namespace bridge::simt {
+
+constexpr int64_t kMaxGridYZ = 65535;
+
+BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
+BRIDGE_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+
+BRIDGE_DEVICE void sync() { __syncthreads(); }
+
+template <class T>
+BRIDGE_DEVICE T shuffle(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
+template <class T>
+BRIDGE_DEVICE T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+template <class T, int kCount, int kTag = 0>
+BRIDGE_DEVICE T* shared_array() {
+  __shared__ T storage[kCount];
+  return storage;
+}
+
+template <class T>
+BRIDGE_DEVICE T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char bridge_dynamic_shared[];
+  return reinterpret_cast<T*>(bridge_dynamic_shared);
+}
+
+BRIDGE_DEVICE Vector16 load16(const void* address) {
+  const uint4 value = *static_cast<const uint4*>(address);
+  return {{value.x, value.y, value.z, value.w}};
+}
+
+BRIDGE_DEVICE void store16(void* address, Vector16 value) {
+  *static_cast<uint4*>(address) =
+      make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
+    entry(const __grid_constant__ typename Kernel::Params params) {
+  Kernel::run(params);
+}
+
+// cudaGetLastError clears what it returns, so that an error of ours is not reported by the caller's
+// next CUDA call as its own.
+inline const char* message_of(cudaError_t error) {
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();
+  return cudaGetErrorString(error);
+}
+
+template <class Kernel>
+const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
+                   const typename Kernel::Params& params) {
+  void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
+  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                    static_cast<unsigned>(grid.z));
+  return message_of(cudaLaunchKernel(reinterpret_cast<const void*>(&entry<Kernel>), blocks,
+                                     dim3(Kernel::kThreads), arguments, dynamic_shared_bytes,
+                                     static_cast<cudaStream_t>(stream)));
+}
+
+template <class Kernel>
+const char* load() {
+  cudaFuncAttributes attributes;
+  return message_of(
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&entry<Kernel>)));
+}
+
+// A launch on a stream of another device than the current one fails, so the stream's device is made
+// current first. The default streams belong to every device: there the memory decides. *previous
+// is the device to go back to, or -1 when nothing changed.
+inline const char* make_current(void* stream, const void* memory, int* previous) {
+  *previous = -1;
+  int current = 0;
+  if (const char* error = message_of(cudaGetDevice(&current))) return error;
+  int wanted = current;
+  const auto handle = static_cast<cudaStream_t>(stream);
+  if (handle != nullptr && handle != cudaStreamLegacy && handle != cudaStreamPerThread) {
+    if (const char* error = message_of(cudaStreamGetDevice(handle, &wanted))) return error;
+  } else if (memory != nullptr) {
+    cudaPointerAttributes attributes;
+    if (const char* error = message_of(cudaPointerGetAttributes(&attributes, memory))) return error;
+    if (attributes.type == cudaMemoryTypeDevice) wanted = attributes.device;
+  }
+  if (wanted == current) return nullptr;
+  if (const char* error = message_of(cudaSetDevice(wanted))) return error;
+  *previous = current;
+  return nullptr;
+}
+
+inline void restore_current(int previous) {
+  if (previous >= 0) cudaSetDevice(previous);
+}
+
+}  // namespace bridge::simt
+
+#endif  // BRIDGE_CUDA_SIMT_CUDA_H_

@@ -1,0 +1,117 @@
+// The block and warp interface of cpp/cuda/simt.h on the host: every thread of a block is a fiber,
+// blocks run one after another. It exists to find, on a machine without a GPU, what a GPU would
+// turn into silence: barriers and shuffles that not every thread reaches, reads of shared memory
+// that nothing wrote, results that depend on which thread runs first.
+#ifndef BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
+#define BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
+
+#include <cstring>
+#include <string>
+
+#include "simt.h"
+
+#define BRIDGE_DEVICE inline
+
+namespace bridge::simt {
+
+// So low that small sizes already reach the loops of kernels whose grid does not cover the call.
+constexpr int64_t kMaxGridYZ = 7;
+
+namespace emulator {
+
+enum class Order { forward, reverse, random };
+
+struct Options {
+  Order order = Order::forward;  // in which the threads of a block take turns
+  uint64_t seed = 0;
+  bool poison_shared = true;  // shared memory starts as NaN in every format
+};
+
+Options& options();
+
+// What went wrong since the last call ("" if nothing did); a launch after a failure still runs.
+std::string take_failure();
+int64_t launches();
+
+// The calls of the running thread.
+Index block_index();
+Index block_count();
+int thread_index();
+void sync(int line);
+void shuffle(void* value, size_t bytes, int source_lane, int line);
+void* shared(const void* key, size_t bytes);
+void* dynamic_shared();
+void fail(const std::string& message);
+void check_alignment(const void* address, size_t alignment);
+
+const char* run(Grid grid, int threads, size_t dynamic_shared_bytes, void (*body)(const void*),
+                const void* params);
+
+}  // namespace emulator
+
+inline Index block_index() { return emulator::block_index(); }
+inline Index block_count() { return emulator::block_count(); }
+inline int thread_index() { return emulator::thread_index(); }
+
+// The caller's line tells a barrier from another one: threads that meet at different lines diverged.
+inline void sync(int line = __builtin_LINE()) { emulator::sync(line); }
+
+template <class T>
+T shuffle(T value, int lane, int line = __builtin_LINE()) {
+  emulator::shuffle(&value, sizeof value, lane, line);
+  return value;
+}
+
+template <class T>
+T shuffle_xor(T value, int mask, int line = __builtin_LINE()) {
+  emulator::shuffle(&value, sizeof value, (thread_index() % kWarpThreads) ^ mask, line);
+  return value;
+}
+
+template <class T, int kCount, int kTag = 0>
+T* shared_array() {
+  static const char key = 0;
+  return static_cast<T*>(emulator::shared(&key, sizeof(T) * kCount));
+}
+
+template <class T>
+T* dynamic_shared() {
+  return static_cast<T*>(emulator::dynamic_shared());
+}
+
+inline Vector16 load16(const void* address) {
+  emulator::check_alignment(address, 16);
+  Vector16 value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+
+inline void store16(void* address, Vector16 value) {
+  emulator::check_alignment(address, 16);
+  std::memcpy(address, &value, sizeof value);
+}
+
+template <class Kernel>
+const char* launch(Grid grid, size_t dynamic_shared_bytes, void* /*stream*/,
+                   const typename Kernel::Params& params) {
+  static_assert(Kernel::kThreads % kWarpThreads == 0);
+  return emulator::run(
+      grid, Kernel::kThreads, dynamic_shared_bytes,
+      [](const void* p) { Kernel::run(*static_cast<const typename Kernel::Params*>(p)); }, &params);
+}
+
+template <class Kernel>
+const char* load() {
+  return nullptr;
+}
+
+inline const char* make_current(void* /*stream*/, const void* /*memory*/, int* previous) {
+  *previous = -1;
+  return nullptr;
+}
+
+inline void restore_current(int /*previous*/) {}
+
+}  // namespace bridge::simt
+
+#endif  // BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
