@@ -1,0 +1,20 @@
+// The message behind a status code, one per thread: bridge_last_error().
+#ifndef BRIDGE_CPU_ERROR_H_
+#define BRIDGE_CPU_ERROR_H_
+
+#include <bridge/bridge.h>
+#include <stddef.h>
+
+namespace bridge {
+
+constexpr size_t kErrorBytes = 512;
+
+// This thread's message, kErrorBytes long, to be written before a status other than BRIDGE_OK.
+char* error_message();
+
+__attribute__((format(printf, 2, 3))) bridge_status fail(bridge_status status, const char* format,
+                                                         ...);
+
+}  // namespace bridge
+
+#endif  // BRIDGE_CPU_ERROR_H_

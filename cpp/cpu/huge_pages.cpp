@@ -1,0 +1,43 @@
+#include "cpu/huge_pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__linux__)
+#include <errno.h>
+#include <sys/mman.h>
+#endif
+
+namespace bridge {
+namespace {
+
+constexpr int64_t kLeastBytes = int64_t{4} << 20;
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+bool is_wanted() {
+  static const bool wanted = [] {
+    const char* value = getenv("BRIDGE_HUGE_PAGES");
+    return value == nullptr || strcmp(value, "0") != 0;
+  }();
+  return wanted;
+}
+
+}  // namespace
+
+void prefer_huge_pages(void* data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (bytes < kLeastBytes || !is_wanted()) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
+  const uintptr_t last = (begin + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);
+  if (last <= first) return;
+  // A hint: a kernel without huge pages refuses it, and nothing is lost.
+  const int saved = errno;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  errno = saved;
+#else
+  (void)data, (void)bytes, (void)is_wanted, (void)kLeastBytes, (void)kHugePage;
+#endif
+}
+
+}  // namespace bridge

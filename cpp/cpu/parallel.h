@@ -1,0 +1,45 @@
+// Splitting work over a bridge_executor.
+#ifndef BRIDGE_CPU_PARALLEL_H_
+#define BRIDGE_CPU_PARALLEL_H_
+
+#include <bridge/bridge.h>
+
+#include "cpu/float_environment.h"
+
+namespace bridge {
+
+// How many threads are worth their wake-up for so many elements: one more for every 64 Ki. Waking
+// a sleeping thread costs about the time in which one core does that many elements in cache.
+inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
+  if (executor == nullptr || executor->run == nullptr || executor->threads <= 1) return 1;
+  const int64_t worth = elements >> 16;
+  return worth <= 1 ? 1 : worth < executor->threads ? worth : executor->threads;
+}
+
+// Runs body(i) for every i in [0, tasks), each under IEEE arithmetic. body must not throw. One task
+// runs in the calling thread and does not touch the executor.
+template <class Body>
+void parallel_for(const bridge_executor* executor, int64_t tasks, const Body& body) {
+  if (tasks <= 1 || executor == nullptr || executor->run == nullptr || executor->threads <= 1) {
+    const FloatEnvironment ieee;
+    for (int64_t i = 0; i < tasks; ++i) body(i);
+    return;
+  }
+  executor->run(
+      executor->context, tasks,
+      [](void* context, int64_t index) {
+        const FloatEnvironment ieee;
+        (*static_cast<const Body*>(context))(index);
+      },
+      const_cast<Body*>(&body));
+}
+
+// The first item of part `part` when `items` are dealt evenly to `parts` (part == parts: the end).
+inline int64_t part_begin(int64_t items, int64_t parts, int64_t part) {
+  const int64_t each = items / parts, rest = items % parts;
+  return part * each + (part < rest ? part : rest);
+}
+
+}  // namespace bridge
+
+#endif  // BRIDGE_CPU_PARALLEL_H_

@@ -1,0 +1,137 @@
+// Runs of elements between memory of any dtype and tiles of float or double, for the files that are
+// compiled once for each instruction set: include it there only. All of it has internal linkage.
+// Tiles are padded to a multiple of kStep elements, so that loops over them have no remainder.
+#ifndef BRIDGE_CPU_TILE_H_
+#define BRIDGE_CPU_TILE_H_
+
+#ifndef BRIDGE_ISA_NAMESPACE
+#error "cpu/tile.h belongs to files compiled for one instruction set"
+#endif
+
+#include <bridge/bridge.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "math/convert.h"
+
+// The iterations of the next loop touch memory of one another only where operands are the same
+// memory element for element: no run-time check for overlap, which in-place calls would fail.
+#if defined(__clang__)
+#define BRIDGE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define BRIDGE_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+// The elements of the widest vector of 16-bit elements.
+constexpr int64_t kStep = 32;
+
+inline int64_t round_up(int64_t count) { return (count + kStep - 1) / kStep * kStep; }
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The arithmetic type of an array whose elements all operands share.
+template <class T>
+struct RealOf {
+  using type = float;
+};
+template <>
+struct RealOf<double> {
+  using type = double;
+};
+template <class T>
+using real_of = typename RealOf<T>::type;
+
+template <class Real, class T>
+inline __attribute__((always_inline)) Real to_real(T value) {
+  if constexpr (sizeof(T) == 2)
+    return static_cast<Real>(math::to_float(value));
+  else
+    return static_cast<Real>(value);
+}
+
+template <class Real>
+inline void fill(Real* tile, int64_t count, Real value) {
+  for (int64_t i = 0; i < count; ++i) tile[i] = value;
+}
+
+template <class T>
+inline void copy(T* to, const T* from, int64_t count) {
+  memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
+}
+
+template <class Real>
+inline void add_to(Real* sum, const Real* term, int64_t count) {
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) sum[i] = sum[i] + term[i];
+}
+
+template <class Real>
+inline void multiply_by(Real* product, const Real* factor, int64_t count) {
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) product[i] = product[i] * factor[i];
+}
+
+// Adds rows that stand side by side, in order.
+template <class Real>
+inline void add_rows_to(Real* sum, const Real* rows, int64_t count, int64_t cols) {
+  if (cols == 1) {
+    Real total = sum[0];
+    for (int64_t i = 0; i < count; ++i) total = total + rows[i];
+    sum[0] = total;
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) add_to(sum, rows + i * cols, cols);
+}
+
+template <class T, class Real>
+void load_run_of(const void* from, Real* tile, int64_t count) {
+  const T* const elements = static_cast<const T*>(from);
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) tile[i] = to_real<Real>(elements[i]);
+}
+
+template <class T, class Real>
+void store_run_of(void* to, const Real* tile, int64_t count) {
+  T* const elements = static_cast<T*>(to);
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) elements[i] = math::round_to<T>(tile[i]);
+}
+
+// Reads `count` elements of a dtype. A call with a float64 operand computes in double, so that
+// float tiles never meet one.
+template <class Real>
+void load_run(int32_t dtype, const void* from, Real* tile, int64_t count) {
+  switch (dtype) {
+    case BRIDGE_FLOAT16:
+      return load_run_of<math::float16>(from, tile, count);
+    case BRIDGE_BFLOAT16:
+      return load_run_of<math::bfloat16>(from, tile, count);
+    case BRIDGE_FLOAT32:
+      return load_run_of<float>(from, tile, count);
+    default:
+      if constexpr (sizeof(Real) == sizeof(double)) load_run_of<double>(from, tile, count);
+  }
+}
+
+template <class Real>
+void store_run(int32_t dtype, void* to, const Real* tile, int64_t count) {
+  switch (dtype) {
+    case BRIDGE_FLOAT16:
+      return store_run_of<math::float16>(to, tile, count);
+    case BRIDGE_BFLOAT16:
+      return store_run_of<math::bfloat16>(to, tile, count);
+    case BRIDGE_FLOAT32:
+      return store_run_of<float>(to, tile, count);
+    default:
+      if constexpr (sizeof(Real) == sizeof(double)) store_run_of<double>(to, tile, count);
+  }
+}
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_CPU_TILE_H_

@@ -1,0 +1,341 @@
+// bias_gelu on one block, compiled once for each instruction set into a namespace of its own.
+// Everything but the table is internal to this file, and nothing of the standard library is used:
+// an inline function compiled here for AVX-512 must never be the copy that other code is linked to.
+#include "ops/bias_gelu_kernel.h"
+
+#include "cpu/tile.h"
+#include "math/gelu.h"
+#include "ops/bias_gelu.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+using math::GeluForm;
+
+// Bytes of one row of a tile: the tiles of a call must share the first-level cache.
+constexpr int64_t kFusedBytes = 4096;
+constexpr int64_t kTiledBytes = 2048;
+
+// The sums of one tile of columns over the rows of a block, lane by lane. A lane is a leaf of an
+// aligned binary tree: eight lanes are a chunk, and a missing leaf is -0.0, so "a node without a
+// right child is its left child" holds at every level. The finished nodes stand on a stack, one for
+// each bit of the number of lanes, as in a binary counter.
+template <class Real, int64_t kWidth>
+class ColumnSums {
+ public:
+  void begin(int64_t cols) {
+    cols_ = round_up(cols);
+    lanes_ = rows_ = 0;
+    depth_ = 0;
+    fill(nodes_[0], cols_, Real(-0.0));
+  }
+  // Where the rows of the present lane are added, and how many it still takes.
+  Real* lane() { return nodes_[depth_]; }
+  int64_t rows_left() const { return kLaneRows - rows_; }
+  void added(int64_t rows) {
+    rows_ += rows;
+    if (rows_ < kLaneRows) return;
+    for (int64_t bits = lanes_; bits & 1; bits >>= 1) merge();
+    ++lanes_;
+    ++depth_;
+    rows_ = 0;
+    fill(nodes_[depth_], cols_, Real(-0.0));
+  }
+  // The sum of everything added. An empty lane at the end is -0.0: adding it changes nothing.
+  const Real* end() {
+    while (depth_ > 0) merge();
+    return nodes_[0];
+  }
+
+ private:
+  void merge() {
+    --depth_;
+    add_to(nodes_[depth_], nodes_[depth_ + 1], cols_);
+  }
+
+  static constexpr int kDepth = 10;
+  static_assert(kBlockChunks * kLanes < int64_t{1} << (kDepth - 1), "the stack holds a block");
+  alignas(64) Real nodes_[kDepth][kWidth];
+  int64_t cols_, lanes_, rows_;
+  int depth_;
+};
+
+struct NoSums {};
+template <bool kSums, class Sums>
+struct SumsIf {
+  using type = Sums;
+};
+template <class Sums>
+struct SumsIf<false, Sums> {
+  using type = NoSums;
+};
+
+template <class Real>
+void write_sums(const BiasGeluBlock& block, int64_t col, int64_t cols, const Real* sums) {
+  if (block.sums != nullptr)
+    copy(static_cast<Real*>(block.sums) + col, sums, cols);
+  else
+    store_run(block.output_row.dtype,
+              block.output_row.data + col * dtype_bytes(block.output_row.dtype), sums, cols);
+}
+
+// A tile of a row operand: columns [col, col + cols), the same for each of `rows` rows that stand
+// side by side in the tile; -0.0 where it is absent, which is exact to add.
+template <class Real>
+void fill_row(const BiasGeluBlock& block, const BiasGeluArray& row, int64_t col, int64_t cols,
+              int64_t rows, Real* tile) {
+  const int64_t count = rows * cols, padded = round_up(count);
+  if (row.data == nullptr) return fill(tile, padded, Real(-0.0));
+  const int64_t first = col % block.row_period, bytes = dtype_bytes(row.dtype);
+  const int64_t to_end = smaller(block.row_period - first, cols);
+  load_run(row.dtype, row.data + first * bytes, tile, to_end);
+  load_run(row.dtype, row.data, tile + to_end, smaller(first, cols - to_end));
+  for (int64_t i = block.row_period; i < cols; ++i) tile[i] = tile[i - block.row_period];
+  for (int64_t i = cols; i < count; ++i) tile[i] = tile[i - cols];
+  fill(tile + count, padded - count, Real(-0.0));
+}
+
+// ---- Every operand of dtype T: one loop from memory to memory. ----
+
+template <class T, int kFactors, bool kSums>
+struct Segment {
+  using Real = real_of<T>;
+  const T* input;
+  const T* factor[kFactors + 1];
+  T* output;
+  const Real* input_row;
+  const Real* factor_row[kFactors + 1];
+  Real* sums;
+};
+
+// count is a multiple of kStep, so that the loop needs no remainder.
+template <class Precision, GeluForm kForm, int kOrder, class T, int kFactors, bool kSums>
+inline __attribute__((always_inline)) void compute(const Segment<T, kFactors, kSums>& segment,
+                                                   int64_t count) {
+  using Real = real_of<T>;
+  const T* const input = segment.input;
+  const T* const factor0 = segment.factor[0];
+  const T* const factor1 = segment.factor[kFactors > 1];
+  const Real* const input_row = segment.input_row;
+  const Real* const row0 = segment.factor_row[0];
+  const Real* const row1 = segment.factor_row[kFactors > 1];
+  T* const output = segment.output;
+  Real* const sums = segment.sums;
+  if (count % kStep != 0) __builtin_unreachable();
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    Real value = math::gelu<Precision, kForm, kOrder>(to_real<Real>(input[i]) + input_row[i]);
+    if constexpr (kFactors > 0) value = value * (to_real<Real>(factor0[i]) + row0[i]);
+    if constexpr (kFactors > 1) value = value * (to_real<Real>(factor1[i]) + row1[i]);
+    if constexpr (kSums) sums[i] = sums[i] + value;
+    output[i] = math::round_to<T>(value);
+  }
+}
+
+template <class Precision, GeluForm kForm, int kOrder, class T, int kFactors, bool kSums>
+void fused(const BiasGeluBlock& block) {
+  using Real = real_of<T>;
+  constexpr int64_t kWidth = kFusedBytes / sizeof(Real);
+  alignas(64) Real rows[1 + kFactors][kWidth];
+  alignas(64) T unwanted[kWidth];
+  typename SumsIf<kSums, ColumnSums<Real, kWidth>>::type tree;
+  // With column sums a tile of columns is followed through all rows; else a few rows at a time, so
+  // that memory is walked nearly in order.
+  const int64_t strip = kSums ? block.rows : kChunkRows;
+  for (int64_t top = 0; top < block.rows; top += strip) {
+    const int64_t bottom = smaller(top + strip, block.rows);
+    for (int64_t col = 0; col < block.cols; col += kWidth) {
+      const int64_t cols = smaller(kWidth, block.cols - col);
+      const int64_t body = cols / kStep * kStep, tail = cols - body;
+      fill_row(block, block.input.row, col, cols, 1, rows[0]);
+      for (int i = 0; i < kFactors; ++i)
+        fill_row(block, block.factor[i].row, col, cols, 1, rows[1 + i]);
+      if constexpr (kSums) tree.begin(cols);
+      for (int64_t row = top; row < bottom; ++row) {
+        auto at = [&](const BiasGeluArray& array) {
+          return reinterpret_cast<T*>(array.data + row * array.row_bytes) + col;
+        };
+        Segment<T, kFactors, kSums> segment{};
+        segment.input = at(block.input.full);
+        segment.input_row = rows[0];
+        for (int i = 0; i < kFactors; ++i) {
+          segment.factor[i] = at(block.factor[i].full);
+          segment.factor_row[i] = rows[1 + i];
+        }
+        segment.output = block.output.data != nullptr ? at(block.output) : unwanted;
+        if constexpr (kSums) segment.sums = tree.lane();
+        compute<Precision, kForm, kOrder>(segment, body);
+        if (tail != 0) {
+          // The last columns through buffers of a whole step: the same loop, no scalar remainder.
+          T input[kStep] = {}, factor[kFactors + 1][kStep] = {}, output[kStep];
+          Segment<T, kFactors, kSums> last = segment;
+          copy(input, segment.input + body, tail);
+          last.input = input;
+          last.input_row += body;
+          for (int i = 0; i < kFactors; ++i) {
+            copy(factor[i], segment.factor[i] + body, tail);
+            last.factor[i] = factor[i];
+            last.factor_row[i] += body;
+          }
+          last.output = output;
+          if constexpr (kSums) last.sums += body;
+          compute<Precision, kForm, kOrder>(last, int64_t{kStep});
+          copy(segment.output + body, output, tail);
+        }
+        if constexpr (kSums) tree.added(1);
+      }
+      if constexpr (kSums) write_sums(block, col, cols, tree.end());
+    }
+  }
+}
+
+// ---- Any operands: tiles in the arithmetic type that stay in the first-level cache. ----
+
+template <class Precision, GeluForm kForm, int kOrder>
+void gelu_tile(typename Precision::real* tile, int64_t count) {
+  if (count % kStep != 0) __builtin_unreachable();
+  for (int64_t i = 0; i < count; ++i) tile[i] = math::gelu<Precision, kForm, kOrder>(tile[i]);
+}
+
+template <class Precision, GeluForm kForm>
+void gelu_tile(typename Precision::real* tile, int64_t count, int order) {
+  switch (order) {
+    case 0:
+      return gelu_tile<Precision, kForm, 0>(tile, count);
+    case 1:
+      return gelu_tile<Precision, kForm, 1>(tile, count);
+    case 2:
+      return gelu_tile<Precision, kForm, 2>(tile, count);
+    default:
+      for (int64_t i = 0; i < count; ++i)
+        tile[i] = math::gelu_high_order<Precision, kForm>(tile[i], order);
+  }
+}
+
+// Loads and stores `rows` rows of `cols` elements, which stand side by side in the tile.
+template <class Real>
+void load_tile(const BiasGeluArray& array, int64_t row, int64_t col, int64_t rows, int64_t cols,
+               Real* tile) {
+  const int64_t bytes = dtype_bytes(array.dtype);
+  const char* data = array.data + row * array.row_bytes + col * bytes;
+  if (rows == 1 || array.row_bytes == cols * bytes)
+    load_run(array.dtype, data, tile, rows * cols);
+  else
+    for (int64_t i = 0; i < rows; ++i)
+      load_run(array.dtype, data + i * array.row_bytes, tile + i * cols, cols);
+}
+
+template <class Real>
+void store_tile(const BiasGeluArray& array, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                const Real* tile) {
+  const int64_t bytes = dtype_bytes(array.dtype);
+  char* data = array.data + row * array.row_bytes + col * bytes;
+  if (rows == 1 || array.row_bytes == cols * bytes)
+    store_run(array.dtype, data, tile, rows * cols);
+  else
+    for (int64_t i = 0; i < rows; ++i)
+      store_run(array.dtype, data + i * array.row_bytes, tile + i * cols, cols);
+}
+
+template <class Precision, GeluForm kForm>
+void tiled(const BiasGeluBlock& block) {
+  using Real = typename Precision::real;
+  constexpr int64_t kWidth = kTiledBytes / sizeof(Real);
+  alignas(64) Real rows_of[1 + BRIDGE_MAX_FACTORS][kWidth];
+  alignas(64) Real value[kWidth] = {}, factor[kWidth] = {};
+  ColumnSums<Real, kWidth> tree;
+  const bool sums = block.sums != nullptr || block.output_row.data != nullptr;
+  for (int64_t col = 0; col < block.cols; col += kWidth) {
+    const int64_t cols = smaller(kWidth, block.cols - col);
+    const int64_t most_rows = smaller(kWidth / cols, block.rows);
+    fill_row(block, block.input.row, col, cols, most_rows, rows_of[0]);
+    for (int i = 0; i < block.factors; ++i)
+      fill_row(block, block.factor[i].row, col, cols, most_rows, rows_of[1 + i]);
+    if (sums) tree.begin(cols);
+    for (int64_t row = 0; row < block.rows; row += most_rows) {
+      const int64_t rows = smaller(most_rows, block.rows - row);
+      const int64_t count = round_up(rows * cols);
+      load_tile(block.input.full, row, col, rows, cols, value);
+      if (block.input.row.data != nullptr) add_to(value, rows_of[0], count);
+      gelu_tile<Precision, kForm>(value, count, block.order);
+      for (int i = 0; i < block.factors; ++i) {
+        const BiasGeluPair& pair = block.factor[i];
+        if (pair.full.data == nullptr) {
+          multiply_by(value, rows_of[1 + i], count);
+          continue;
+        }
+        load_tile(pair.full, row, col, rows, cols, factor);
+        if (pair.row.data != nullptr) add_to(factor, rows_of[1 + i], count);
+        multiply_by(value, factor, count);
+      }
+      if (block.output.data != nullptr) store_tile(block.output, row, col, rows, cols, value);
+      if (!sums) continue;
+      for (int64_t i = 0; i < rows;) {
+        const int64_t run = smaller(tree.rows_left(), rows - i);
+        add_rows_to(tree.lane(), value + i * cols, run, cols);
+        tree.added(run);
+        i += run;
+      }
+    }
+    if (sums) write_sums(block, col, cols, tree.end());
+  }
+}
+
+template <class Real>
+void add_nodes(void* nodes, int64_t count, int64_t stride, int64_t cols,
+               const BiasGeluArray& output_row) {
+  constexpr int64_t kWidth = kFusedBytes / sizeof(Real);
+  for (int64_t col = 0; col < cols; col += kWidth) {
+    const int64_t width = smaller(kWidth, cols - col);
+    Real* const node = static_cast<Real*>(nodes) + col;
+    for (int64_t step = 1; step < count; step *= 2)
+      for (int64_t i = 0; i + step < count; i += 2 * step)
+        add_to(node + i * stride, node + (i + step) * stride, width);
+    store_run(output_row.dtype, output_row.data + col * dtype_bytes(output_row.dtype), node, width);
+  }
+}
+
+template <class Precision, class T, GeluForm kForm>
+constexpr void add_fused(BiasGeluKernels& kernels, bridge_dtype dtype) {
+  constexpr int form = static_cast<int>(kForm);
+  kernels.fused[kForward][dtype][form] = fused<Precision, kForm, 0, T, 0, false>;
+  kernels.fused[kFirst][dtype][form] = fused<Precision, kForm, 1, T, 1, false>;
+  kernels.fused[kFirstSums][dtype][form] = fused<Precision, kForm, 1, T, 1, true>;
+  kernels.fused[kSecond][dtype][form] = fused<Precision, kForm, 2, T, 2, false>;
+  kernels.fused[kSecondSums][dtype][form] = fused<Precision, kForm, 2, T, 2, true>;
+}
+
+template <GeluForm kForm>
+constexpr void add_form(BiasGeluKernels& kernels) {
+  constexpr int form = static_cast<int>(kForm);
+  add_fused<math::Half, math::bfloat16, kForm>(kernels, BRIDGE_BFLOAT16);
+  add_fused<math::Single, float, kForm>(kernels, BRIDGE_FLOAT32);
+  add_fused<math::Double, double, kForm>(kernels, BRIDGE_FLOAT64);
+  kernels.tiled[static_cast<int>(Arithmetic::half)][form] = tiled<math::Half, kForm>;
+  kernels.tiled[static_cast<int>(Arithmetic::single)][form] = tiled<math::Single, kForm>;
+  kernels.tiled[static_cast<int>(Arithmetic::double_)][form] = tiled<math::Double, kForm>;
+}
+
+static_assert(static_cast<int>(GeluForm::tanh) == BRIDGE_GELU_TANH &&
+                  static_cast<int>(GeluForm::erf) == BRIDGE_GELU_ERF &&
+                  static_cast<int>(GeluForm::sigmoid) == BRIDGE_GELU_SIGMOID,
+              "the forms are numbered as at the border");
+
+constexpr BiasGeluKernels make_kernels() {
+  BiasGeluKernels kernels{};
+  add_form<GeluForm::tanh>(kernels);
+  add_form<GeluForm::erf>(kernels);
+  add_form<GeluForm::sigmoid>(kernels);
+  kernels.add_nodes[static_cast<int>(Arithmetic::half)] = add_nodes<float>;
+  kernels.add_nodes[static_cast<int>(Arithmetic::single)] = add_nodes<float>;
+  kernels.add_nodes[static_cast<int>(Arithmetic::double_)] = add_nodes<double>;
+  return kernels;
+}
+
+}  // namespace
+
+constexpr BiasGeluKernels bias_gelu_kernels = make_kernels();
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge

@@ -1,0 +1,152 @@
+// The definition of bias_gelu, one element and one row at a time, for comparison bit for bit.
+#ifndef BRIDGE_TESTS_BIAS_GELU_REFERENCE_H_
+#define BRIDGE_TESTS_BIAS_GELU_REFERENCE_H_
+
+#include <bridge/bridge.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "math/convert.h"
+#include "math/gelu.h"
+#include "ops/bias_gelu.h"
+
+namespace bridge::reference {
+
+// Bytes of exactly this size, so that a sanitizer sees the first one too many.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes), 0xA5) {}
+  char* data() { return reinterpret_cast<char*>(bytes_.data()); }
+  void assign_from(const Memory& other) {
+    std::copy(other.bytes_.begin(), other.bytes_.end(), bytes_.begin());
+  }
+  bool operator==(const Memory& other) const { return bytes_ == other.bytes_; }
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
+
+template <class Real>
+void store(void* data, int32_t dtype, int64_t index, Real value) {
+  char* const at = static_cast<char*>(data) + index * dtype_bytes(dtype);
+  auto put = [&](auto rounded) { memcpy(at, &rounded, sizeof rounded); };
+  if (dtype == BRIDGE_FLOAT16) put(math::round_to<math::float16>(value));
+  if (dtype == BRIDGE_BFLOAT16) put(math::round_to<math::bfloat16>(value));
+  if (dtype == BRIDGE_FLOAT32) put(math::round_to<float>(value));
+  if (dtype == BRIDGE_FLOAT64) put(math::round_to<double>(value));
+}
+
+template <class Real>
+Real load(const bridge_array& array, int64_t batch, int64_t row, int64_t col) {
+  const int64_t index = batch * array.batch_stride + row * array.row_stride + col;
+  const char* const at = static_cast<const char*>(array.data) + index * dtype_bytes(array.dtype);
+  auto get = [&](auto value) {
+    memcpy(&value, at, sizeof value);
+    return value;
+  };
+  if (array.dtype == BRIDGE_FLOAT16) return math::to_float(get(math::float16{}));
+  if (array.dtype == BRIDGE_BFLOAT16) return math::to_float(get(math::bfloat16{}));
+  if (array.dtype == BRIDGE_FLOAT32) return get(float{});
+  return static_cast<Real>(get(double{}));
+}
+
+template <class Real>
+Real load(const bridge_pair& pair, int64_t batch, int64_t row, int64_t col) {
+  if (pair.row.data == nullptr) return load<Real>(pair.full, batch, row, col);
+  const Real of_row = load<Real>(pair.row, batch, 0, col);
+  return pair.full.data == nullptr ? of_row : load<Real>(pair.full, batch, row, col) + of_row;
+}
+
+template <class Precision, math::GeluForm form, class Real>
+Real gelu(int order, Real h) {
+  if (order == 0) return math::gelu<Precision, form, 0>(h);
+  if (order == 1) return math::gelu<Precision, form, 1>(h);
+  if (order == 2) return math::gelu<Precision, form, 2>(h);
+  return math::gelu_high_order<Precision, form>(h, order);
+}
+
+template <class Precision, class Real>
+Real gelu(int form, int order, Real h) {
+  using math::GeluForm;
+  if (form == BRIDGE_GELU_TANH) return gelu<Precision, GeluForm::tanh>(order, h);
+  if (form == BRIDGE_GELU_ERF) return gelu<Precision, GeluForm::erf>(order, h);
+  return gelu<Precision, GeluForm::sigmoid>(order, h);
+}
+
+// The sum of values[first], values[first + step], ... by the tree of docs/numerics.md.
+template <class Real>
+Real chunk_sum(const std::vector<Real>& values, int64_t begin) {
+  Real lane[8];
+  for (int64_t l = 0; l < 8; ++l) {
+    lane[l] = Real(-0.0);
+    for (int64_t i = 0; i < 16; ++i) {
+      const int64_t row = begin + l * 16 + i;
+      if (row < static_cast<int64_t>(values.size())) lane[l] = lane[l] + values[row];
+    }
+  }
+  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+template <class Real>
+Real column_sum(const std::vector<Real>& values) {
+  if (values.empty()) return Real(0);
+  std::vector<Real> nodes;
+  for (int64_t row = 0; row < static_cast<int64_t>(values.size()); row += 128)
+    nodes.push_back(chunk_sum(values, row));
+  while (nodes.size() > 1) {
+    std::vector<Real> parents;
+    for (size_t i = 0; i < nodes.size(); i += 2)
+      parents.push_back(i + 1 < nodes.size() ? nodes[i] + nodes[i + 1] : nodes[i]);
+    nodes = parents;
+  }
+  return nodes[0];
+}
+
+template <class Precision>
+void run_in(const bridge_bias_gelu& call) {
+  using Real = typename Precision::real;
+  for (int64_t batch = 0; batch < call.batch; ++batch)
+    for (int64_t col = 0; col < call.cols; ++col) {
+      std::vector<Real> values;
+      for (int64_t row = 0; row < call.rows; ++row) {
+        Real value =
+            gelu<Precision>(call.form, call.order, load<Real>(call.input, batch, row, col));
+        for (int i = 0; i < call.factors; ++i)
+          value = value * load<Real>(call.factor[i], batch, row, col);
+        values.push_back(value);
+        const bridge_array& full = call.output.full;
+        if (full.data != nullptr)
+          store(full.data, full.dtype, batch * full.batch_stride + row * full.row_stride + col,
+                value);
+      }
+      const bridge_array& sums = call.output.row;
+      if (sums.data != nullptr)
+        store(sums.data, sums.dtype, batch * sums.batch_stride + col, column_sum(values));
+    }
+}
+
+inline void run(const bridge_bias_gelu& call) {
+  const bridge_array* operands[2 * BRIDGE_MAX_FACTORS + 4] = {&call.input.full, &call.input.row,
+                                                              &call.output.full, &call.output.row};
+  for (int i = 0; i < call.factors; ++i) {
+    operands[4 + 2 * i] = &call.factor[i].full;
+    operands[5 + 2 * i] = &call.factor[i].row;
+  }
+  bool any_double = false, all_16_bit = true;
+  for (const bridge_array* operand : operands) {
+    if (operand == nullptr || operand->data == nullptr) continue;
+    any_double = any_double || operand->dtype == BRIDGE_FLOAT64;
+    all_16_bit = all_16_bit && operand->dtype <= BRIDGE_BFLOAT16;
+  }
+  if (any_double) return run_in<math::Double>(call);
+  if (all_16_bit) return run_in<math::Half>(call);
+  run_in<math::Single>(call);
+}
+
+}  // namespace bridge::reference
+
+#endif  // BRIDGE_TESTS_BIAS_GELU_REFERENCE_H_
