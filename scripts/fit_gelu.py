@@ -18,7 +18,7 @@ mp.mp.dps = 60
 
 
 def chebyshev_fit(function: Callable, low: float, high: float, degree: int) -> list[mp.mpf]:
-    """Coefficients, in powers of x and lowest first, of the Chebyshev interpolant on [low, high]."""
+    """The Chebyshev interpolant on [low, high]: coefficients of the powers of x, lowest first."""
     count = degree + 1
     nodes = [mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
     values = [function(low + (high - low) * (x + 1) / 2) for x in nodes]
@@ -63,6 +63,33 @@ def round_to_float32(value: mp.mpf) -> float:
     return float(mp.ldexp(mp.nint(mp.ldexp(mantissa, 24)), int(exponent) - 24))
 
 
+def rounded_fit(
+    function: Callable, relative_to: Callable, low: float, high: float, degree: int
+) -> list[float]:
+    """Float32 coefficients of a near-minimax fit of function / relative_to.
+
+    The coefficient with the coarsest spacing is rounded first and the others are fitted again, so
+    that they take over most of its rounding error. Least squares on Chebyshev nodes, in float64.
+    """
+    nodes = [low + (high - low) * (1 + mp.cos(mp.pi * (2 * i + 1) / 800)) / 2 for i in range(400)]
+    x = np.array([float(t) for t in nodes])
+    weight = np.array([float(1 / relative_to(t)) for t in nodes])
+    target = np.array([float(function(t)) for t in nodes]) * weight
+    basis = np.stack([x**i for i in range(degree + 1)], axis=1) * weight[:, None]
+    free = list(range(degree + 1))
+    result = [0.0] * (degree + 1)
+    while free:
+        fitted = np.linalg.lstsq(basis[:, free], target, rcond=None)[0]
+        coarsest = max(
+            range(len(free)),
+            key=lambda j: np.spacing(np.float32(abs(fitted[j]))) * max(-low, high) ** free[j],
+        )
+        index = free.pop(coarsest)
+        result[index] = float(np.float32(fitted[coarsest]))
+        target = target - basis[:, index] * result[index]
+    return result
+
+
 def largest_error(
     function: Callable, coefficients: list[float], low: float, high: float, relative_to: Callable
 ) -> float:
@@ -97,8 +124,14 @@ def half_erfcx(a: mp.mpf) -> mp.mpf:
 
 
 def fit_exp2(degree: int, kind: type) -> None:
-    c = [rounded(x, kind) for x in chebyshev_fit(exp2_minus_one_over_f, -0.5, 0.5, degree)]
-    error = largest_error(exp2_minus_one_over_f, c, -0.5, 0.5, lambda f: mp.mpf(2) ** f / abs(f))
+    def share(f: mp.mpf) -> mp.mpf:
+        return mp.mpf(2) ** f / max(abs(f), mp.mpf("1e-3"))
+
+    if kind is np.float32:
+        c = rounded_fit(exp2_minus_one_over_f, share, -0.5, 0.5, degree)
+    else:
+        c = [rounded(x, kind) for x in chebyshev_fit(exp2_minus_one_over_f, -0.5, 0.5, degree)]
+    error = largest_error(exp2_minus_one_over_f, c, -0.5, 0.5, share)
     emit(f"(2^f - 1) / f on [-1/2, 1/2], degree {degree}, relative to 2^f", c, error, kind)
 
 
@@ -117,9 +150,38 @@ def fit_tail(
 
     low = mp.mpf(shift)
     high = mp.mpf(scale) * top / (slope * mp.mpf(top) + offset) + shift
-    c = [rounded(x, kind) for x in chebyshev_fit(correction, low, high, degree)]
+    if kind is np.float32:
+        c = rounded_fit(correction, lambda t: 1 + correction(t), low, high, degree)
+    else:
+        c = [rounded(x, kind) for x in chebyshev_fit(correction, low, high, degree)]
     error = largest_error(correction, c, low, high, lambda t: 1 + correction(t))
     emit(f"tail correction, t in [{float(low)}, {float(high)}], degree {degree}", c, error, kind)
+
+
+def nearly_exact_products(slope: float, offset: float, bits: int) -> tuple[float, float]:
+    """Numbers near `slope` and `offset` whose products with 1/sqrt(2 pi) are nearly representable.
+
+    The first derivative of the erf form is proportional to 1 + g - (slope a + offset) a / sqrt(2
+    pi); the products then need no low parts. `offset` keeps five trailing zero bits.
+    """
+    density = 1 / mp.sqrt(2 * mp.pi)
+
+    def best(start: float, step: float, candidates: range) -> float:
+        def error(value: mp.mpf) -> mp.mpf:
+            product = value * density
+            mantissa, exponent = mp.frexp(product)
+            near = mp.ldexp(mp.nint(mp.ldexp(mantissa, bits)), int(exponent) - bits)
+            return abs(product - near) / product
+
+        value = min((start + i * mp.mpf(step) for i in candidates), key=error)
+        print(f"// {float(value).hex()} / sqrt(2 pi) = {float(value * density).hex()}", end="")
+        print(f", off by 2^{float(mp.log(error(value), 2)):.1f}")
+        return float(value)
+
+    return (
+        best(slope, 2.0 ** (1 - bits), range(3000)),
+        best(offset, 2.0 ** (6 - bits), range(-16000, 16000)),
+    )
 
 
 def split(name: str, value: mp.mpf, bits: int, kind: type) -> None:
@@ -144,10 +206,14 @@ def main() -> None:
         split("1.702 log2(e)", log2e * mp.mpf("1.702"), bits, kind)
         split("1.702", mp.mpf("1.702"), bits, kind)
         split("1/sqrt(2 pi)", 1 / mp.sqrt(2 * mp.pi), bits, kind)
-    fit_exp2(6, np.float32)
+    for degree in (3, 4, 5, 6):
+        fit_exp2(degree, np.float32)
     fit_exp2(12, np.float64)
-    fit_tail(1.25, 3.125, 2.0, -0.6875, 14.5, 10, np.float32)
-    fit_tail(2.0, 3.0, 4.0, -1.0, 39.5, 31, np.float64)
+    single = nearly_exact_products(1.375, 2.75, 24), (2.0, -0.625, 15.0)
+    double = nearly_exact_products(2.0, 3.0, 53), (4.0, -1.0, 39.5)
+    for degree in (9, 10, 11, 12):
+        fit_tail(*single[0], *single[1], degree, np.float32)
+    fit_tail(*double[0], *double[1], 31, np.float64)
 
 
 if __name__ == "__main__":

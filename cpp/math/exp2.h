@@ -16,11 +16,11 @@ struct Exp2Table<float> {
   static constexpr int lift = 64;
   // Adding it to -v leaves the exponent field of 2^(lift - k), k = round(v), in the low bits.
   static constexpr float magic = 0x1.8p23f + (lift + 127);
-  static constexpr int degree = 6;
-  // (2^f - 1) / f on [-1/2, 1/2]: 2^-28.7 of 2^f.
+  static constexpr int degree = 5;
+  // (2^f - 1) / f on [-1/2, 1/2]: 2^-28.1 of 2^f.
   static constexpr float coefficients[degree + 1] = {
-      0x1.62e43p-1f,   0x1.ebfbe0p-3f,  0x1.c6b08ep-5f,  0x1.3b2a1cp-7f,
-      0x1.5d879ep-10f, 0x1.444000p-13f, 0x1.00a582p-16f,
+      0x1.62e430p-1f, 0x1.ebfbd8p-3f,  0x1.c6af78p-5f,
+      0x1.3b30b0p-7f, 0x1.5f0a66p-10f, 0x1.3f906cp-13f,
   };
   static constexpr std::uint32_t reciprocal_seed = 0x7EF311C3u;
   static constexpr int newton_steps = 2;

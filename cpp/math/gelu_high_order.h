@@ -23,7 +23,7 @@ BRIDGE_HD double gelu_erf_high_order(double h, int order) {
   }
   double factor = 0.0;
   for (int i = highest_order; i >= 0; --i) factor = fma(factor, x, coefficients[i]);
-  factor *= ErfTable<double>::density_high;
+  factor *= ErfTable<double>::density;
   const double square = a * a;
   const Gaussian<double> bell = gaussian(square, fma(a, a, -square));
   constexpr double unlift = power_of_two<double>(-Exp2Table<double>::lift);

@@ -18,7 +18,8 @@ struct LogisticTable<float, GeluForm::tanh> {
   static constexpr float bound = 11.5f;
   static constexpr float rate_high = 0x1.26aecp+1f, rate_low = 0x1.0de73ap-22f;
   static constexpr float cubic_high = 0x1.a5a7dp-4f, cubic_low = -0x1.151aaep-29f;
-  static constexpr float slope = 0x1.988454p+0f, slope_cubic = 0x1.b6676cp-3f;
+  static constexpr float slope = 0x1.988454p+0f, slope_low = -0x1.857936p-25f;
+  static constexpr float slope_cubic = 0x1.b6676cp-3f;
 };
 
 template <>
@@ -26,21 +27,22 @@ struct LogisticTable<double, GeluForm::tanh> {
   static constexpr double bound = 22.5;
   static constexpr double rate_high = 0x1.26aec21bce760p+1, rate_low = -0x1.ad12d7a64bcebp-49;
   static constexpr double cubic_high = 0x1.a5a7cf7572a98p-4, cubic_low = -0x1.b91c940e4cfcfp-58;
-  static constexpr double slope = 0x1.9884533d43651p+0, slope_cubic = 0x1.b6676bf7450f0p-3;
+  static constexpr double slope = 0x1.9884533d43651p+0, slope_low = -0x1.cbc0d30ebfd15p-54;
+  static constexpr double slope_cubic = 0x1.b6676bf7450f0p-3;
 };
 
 template <>
 struct LogisticTable<float, GeluForm::sigmoid> {
   static constexpr float bound = 70.0f;
   static constexpr float rate_high = 0x1.3a4cbep+1f, rate_low = -0x1.c08ecap-26f;
-  static constexpr float slope = 0x1.b3b646p+0f;
+  static constexpr float slope = 0x1.b3b646p+0f, slope_low = -0x1.78d4fep-26f;
 };
 
 template <>
 struct LogisticTable<double, GeluForm::sigmoid> {
   static constexpr double bound = 500.0;
   static constexpr double rate_high = 0x1.3a4cbdc7ee26bp+1, rate_low = 0x1.68797025e71e1p-54;
-  static constexpr double slope = 0x1.b3b645a1cac08p+0;
+  static constexpr double slope = 0x1.b3b645a1cac08p+0, slope_low = 0x1.89374bc6a7efap-55;
 };
 
 // w(a) / ln 2 as a (high + low): its rounding alone would cost tens of ULP in the tail.
@@ -73,10 +75,12 @@ BRIDGE_HD LogisticParts<Real> logistic_parts(Real a) {
   const Real f = fma(rate.low, a, fma(rate.high, a, -rounded.k));
   const Real power = exp2_minus_one(f);
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
-  // 1 + s is exact, or s is too small to matter; |p - 1| < 1 makes the second sum's error exact.
+  // s + p = 1 + s + (p - 1) as high + low. |p - 1| < 1 makes the sums' errors exact; that of
+  // 1 + s matters at s = 2^-24 alone, where it is a whole ULP.
   const Real whole = fma(rounded.lifted, unlift, Real(1));
+  const Real whole_low = fma(rounded.lifted, unlift, 1 - whole);
   const Real sum = whole + power;
-  return {rounded.lifted, power, {sum, (whole - sum) + power}};
+  return {rounded.lifted, power, {sum, ((whole - sum) + power) + whole_low}};
 }
 
 template <class Real, GeluForm F, int Order>
@@ -90,17 +94,18 @@ BRIDGE_HD Real gelu_logistic(Real h) {
     const Real tail = divide(a, parts.denominator, rough) * parts.lifted;
     return fma(tail, -unlift, positive_part(h));
   } else {
-    Real slope = Table::slope;
-    if constexpr (F == GeluForm::tanh) slope = fma(a * a, Table::slope_cubic, Table::slope);
     if constexpr (Order == 1) {
       // gelu'(-a) = s (s + p (1 - a w')) / (s + p)^2, and gelu'(a) = 1 - gelu'(-a).
-      const Real b = fma(-a, slope, Real(1));
+      Real b = fma(-a, Table::slope_low, fma(-a, Table::slope, Real(1)));
+      if constexpr (F == GeluForm::tanh) b = fma(-Table::slope_cubic, a * a * a, b);
       const Real numerator = fma(b, parts.power, fma(parts.lifted, unlift, b));
       const Real once = divide(numerator, parts.denominator, rough);
       const Real tail = divide(once, parts.denominator, rough) * parts.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
     } else {
+      Real slope = Table::slope;
+      if constexpr (F == GeluForm::tanh) slope = fma(a * a, Table::slope_cubic, Table::slope);
       // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 (p - s) / (s + p)), an even function.
       Real bend = 2 * Table::slope;
       if constexpr (F == GeluForm::tanh) bend = fma(a * a, 4 * Table::slope_cubic, bend);
