@@ -1,0 +1,157 @@
+"""`python -m bridge info`: what this build holds and what it found on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import bridge
+from bridge import _native
+from bridge.cli import machine
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(options: argparse.Namespace) -> int:
+    sections = collect()
+    if options.json:
+        print(json.dumps(sections, indent=2))
+        return 0
+    table = Table(title=f"bridge {bridge.__version__}", title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, section in sections.items():
+        table.add_section()
+        table.add_row(f"[cyan]{name}[/]", "")
+        for key, value in section.items():
+            table.add_row(f"  {key.replace('_', ' ')}", _text(value))
+    Console().print(table)
+    return 0
+
+
+def collect() -> dict[str, dict[str, Any]]:
+    """Returns every fact by section, in JSON's types."""
+    build = bridge.build_info()
+    return {
+        "versions": machine.versions() | {"commit": machine.commit()},
+        "build": {
+            "compiler": build["compiler"],
+            "ffi_api": ".".join(map(str, build["ffi_api"])),
+            "cuda": build["cuda"],
+            "cuda_archs": build["cuda_archs"],
+            "native_module": _native.__file__,
+        },
+        "processor": {
+            "name": machine.processor(),
+            "cores": machine.cores(),
+            "isas_compiled_in": build["cpu_isas"],
+            "isas_usable": usable_isas(),
+            "isa_in_use": build["cpu_isa"],
+            "isa_forced_by_environment": os.environ.get("BRIDGE_CPU_ISA"),
+        },
+        "torch": _torch(),
+        "jax": _jax(),
+        "cuda": _cuda(build),
+        "memory": _memory(),
+    }
+
+
+def usable_isas() -> list[str]:
+    """Returns the instruction sets compiled in that this processor has, strongest first."""
+    current = _native.cpu_isa()
+    usable = []
+    try:
+        for isa in bridge.build_info()["cpu_isas"]:
+            try:
+                _native.set_cpu_isa(isa)
+            except (ValueError, RuntimeError):
+                continue
+            usable.append(isa)
+    finally:
+        _native.set_cpu_isa(None)
+        if _native.cpu_isa() != current:  # it had been set, not chosen
+            _native.set_cpu_isa(current)
+    return usable
+
+
+def _torch() -> dict[str, Any]:
+    if importlib.util.find_spec("torch") is None:
+        return {"installed": False}
+    import torch
+
+    facts: dict[str, Any] = {
+        "installed": True,
+        "threads": torch.get_num_threads(),
+        "cuda_build": torch.version.cuda,
+        "cuda_available": torch.cuda.is_available(),
+    }
+    if torch.cuda.is_available():
+        facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        facts["cuda_allocator"] = torch.cuda.get_allocator_backend()
+        facts["cuda_bytes_allocated"] = torch.cuda.memory_allocated()
+        facts["cuda_bytes_reserved"] = torch.cuda.memory_reserved()
+    return facts
+
+
+def _jax() -> dict[str, Any]:
+    if importlib.util.find_spec("jax") is None:
+        return {"installed": False}
+    import jax
+
+    devices = jax.devices()
+    facts: dict[str, Any] = {
+        "installed": True,
+        "backend": jax.default_backend(),
+        "devices": [str(device) for device in devices],
+        "x64": bool(jax.config.jax_enable_x64),
+        "xla_flags": os.environ.get("XLA_FLAGS"),
+        "preallocate": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"),
+    }
+    statistics = devices[0].memory_stats()
+    if statistics:
+        facts["device_bytes_in_use"] = statistics.get("bytes_in_use")
+        facts["device_bytes_limit"] = statistics.get("bytes_limit")
+    return facts
+
+
+def _cuda(build: dict[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"usable": bridge.has_cuda(), "devices": _native.cuda_device_count()}
+    driver = Path("/proc/driver/nvidia/version")
+    facts["driver"] = driver.read_text().splitlines()[0] if driver.exists() else None
+    if not facts["usable"]:
+        facts["why_not"] = build.get("cuda_unavailable") or "no device answers"
+    return facts
+
+
+def _memory() -> dict[str, Any]:
+    try:
+        huge_pages = HUGE_PAGES.read_text().split("[")[1].split("]")[0]
+    except (OSError, IndexError):
+        huge_pages = None
+    return {
+        "transparent_huge_pages": huge_pages,
+        "peak_resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "malloc_preload": os.environ.get("LD_PRELOAD"),
+    }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "[dim]–[/]"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "[dim]none[/]"
+    return str(value)

@@ -1,0 +1,108 @@
+"""What the numbers of a run were made on: versions, processor, commit."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import bridge
+from bridge.cli.main import CommandError
+
+PACKAGES = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes")
+
+
+def require(framework: str) -> ModuleType:
+    """Imports torch or jax.
+
+    Raises:
+      CommandError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(framework)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"this command needs {framework}, which is not installed: pip install {framework}"
+        ) from error
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the version of bridge and of each package beside it, None where one is missing."""
+    found: dict[str, str | None] = {
+        "bridge": bridge.__version__,
+        "python": platform.python_version(),
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def commit() -> str | None:
+    """Returns the commit of the source tree this package lies in, with "+" if it was changed."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=10
+    ).stdout.strip()
+
+
+def describe() -> dict[str, Any]:
+    """Returns the record that every JSON file of this command line carries."""
+    build = bridge.build_info()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "versions": versions(),
+        "machine": {
+            "processor": processor(),
+            "cores": cores(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "gpu": gpu_name(),
+        },
+        "build": build,
+    }
+
+
+def gpu_name() -> str | None:
+    """Returns the name of the first CUDA device, None if none answers."""
+    if not bridge.has_cuda():
+        return None
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "a CUDA device"
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "a CUDA device"
