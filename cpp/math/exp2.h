@@ -75,12 +75,15 @@ BRIDGE_HD Real exp2_minus_one(Real f) {
 }
 
 // 1/d to about half the working precision, for normal d > 0: the integer seed is within 5 %, each
-// Newton step squares the error.
-template <class Real>
-BRIDGE_HD Real rough_reciprocal(Real d, int steps = Exp2Table<Real>::newton_steps) {
-  Real r = bit_cast<Real>(Exp2Table<Real>::reciprocal_seed - to_bits(d));
-  for (int i = 0; i < steps; ++i) r = fma(r, fma(-d, r, Real(1)), r);
-  return r;
+// Newton step squares the error. A recursion, because compilers do not vectorise around a loop.
+template <class Real, int Steps = Exp2Table<Real>::newton_steps>
+BRIDGE_HD Real rough_reciprocal(Real d) {
+  if constexpr (Steps == 0) {
+    return bit_cast<Real>(Exp2Table<Real>::reciprocal_seed - to_bits(d));
+  } else {
+    const Real r = rough_reciprocal<Real, Steps - 1>(d);
+    return fma(r, fma(-d, r, Real(1)), r);
+  }
 }
 
 // A positive number as an unevaluated sum.
