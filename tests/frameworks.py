@@ -1,0 +1,149 @@
+"""One face for both frameworks, so that a promise is written once and tested twice.
+
+Arrays go in and come out as NumPy (16-bit floats as ml_dtypes' bfloat16 and NumPy's float16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+FORMS = ("tanh", "none", "sigmoid")
+
+# Unit in the last place of 1.0, and the integers that bits are compared as.
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def numpy_dtype(name: str) -> Any:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def bits(array: Any) -> Any:
+    """The array's bits as unsigned integers."""
+    array = np.ascontiguousarray(array)
+    return array.view(BITS[array.dtype.itemsize])
+
+
+class Torch:
+    name = "torch"
+
+    def array(self, value: Any) -> Any:
+        import torch
+
+        value = np.ascontiguousarray(value)
+        if value.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(value.copy())
+
+    def numpy(self, tensor: Any) -> Any:
+        import torch
+
+        tensor = tensor.detach().contiguous()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self.numpy(function(*map(self.array, arguments)))
+
+    @property
+    def ops(self) -> Any:
+        import bridge.torch
+
+        return bridge.torch
+
+    def vjp(self, function: Callable[..., Any], arguments: Any, cotangent: Any) -> list[Any]:
+        """Values and gradients: [value, *gradients], by the framework's own reverse mode."""
+        import torch
+
+        leaves = [self.array(a).requires_grad_() for a in arguments]
+        value = function(*leaves)
+        gradients = torch.autograd.grad(value, leaves, self.array(cotangent))
+        return [self.numpy(value), *map(self.numpy, gradients)]
+
+    def jvp(self, function: Callable[..., Any], arguments: Any, tangents: Any) -> list[Any]:
+        import torch
+
+        value, tangent = torch.func.jvp(
+            function, tuple(map(self.array, arguments)), tuple(map(self.array, tangents))
+        )
+        return [self.numpy(value), self.numpy(tangent)]
+
+    def grad_of_vjp(
+        self, function: Callable[..., Any], arguments: Any, cotangent: Any, directions: Any
+    ) -> list[Any]:
+        """Gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards the arguments and the cotangent."""
+        import torch
+
+        leaves = [self.array(a).requires_grad_() for a in (*arguments, cotangent)]
+        value = function(*leaves[:-1])
+        first = torch.autograd.grad(value, leaves[:-1], leaves[-1], create_graph=True)
+        second = torch.autograd.grad(first, leaves, tuple(map(self.array, directions)))
+        return list(map(self.numpy, second))
+
+
+class Jax:
+    name = "jax"
+
+    def array(self, value: Any) -> Any:
+        import jax
+
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(value)
+
+    def numpy(self, array: Any) -> Any:
+        return np.asarray(array)
+
+    @property
+    def ops(self) -> Any:
+        import bridge.jax
+
+        return bridge.jax
+
+    def vjp(self, function: Callable[..., Any], arguments: Any, cotangent: Any) -> list[Any]:
+        import jax
+
+        def run(arguments: Any, cotangent: Any) -> Any:
+            value, pull = jax.vjp(function, *arguments)
+            return [value, *pull(cotangent)]
+
+        return self._run(run, list(arguments), cotangent)
+
+    def jvp(self, function: Callable[..., Any], arguments: Any, tangents: Any) -> list[Any]:
+        import jax
+
+        return self._run(lambda a, t: jax.jvp(function, tuple(a), tuple(t)), arguments, tangents)
+
+    def grad_of_vjp(
+        self, function: Callable[..., Any], arguments: Any, cotangent: Any, directions: Any
+    ) -> list[Any]:
+        import jax
+
+        def run(arguments: Any, cotangent: Any, directions: Any) -> Any:
+            def first(arguments: Any, cotangent: Any) -> Any:
+                return jax.vjp(function, *arguments)[1](cotangent)
+
+            _, pull = jax.vjp(first, tuple(arguments), cotangent)
+            gradients, towards_cotangent = pull(tuple(directions))
+            return [*gradients, towards_cotangent]
+
+        return self._run(run, list(arguments), cotangent, list(directions))
+
+    def _run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Under jit and with float64, as a user of float64 would."""
+        import jax
+
+        with jax.enable_x64(True):
+            arguments = jax.tree.map(self.array, arguments)
+            return list(map(np.asarray, jax.jit(function)(*arguments)))
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._run(lambda *a: [function(*a)], *arguments)[0]
+
+
+FRAMEWORKS = (Torch(), Jax())

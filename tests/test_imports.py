@@ -1,0 +1,35 @@
+"""Importing loads no more than was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("bridge", ["torch", "jax", "numpy.testing", "scipy", "matplotlib"]),
+        ("bridge.ops", ["torch", "jax", "scipy"]),
+        ("bridge.torch", ["jax", "jaxlib"]),
+        ("bridge.jax", ["torch"]),
+        ("bridge.cli", ["torch", "jax"]),
+    ],
+)
+def test_import_stays_light(module: str, absent: list[str]) -> None:
+    code = f"import {module}, sys; print([m for m in {absent!r} if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_nothing_of_a_framework_is_linked() -> None:
+    from bridge import _native
+
+    with open(_native.__file__, "rb") as file:
+        content = file.read()
+    for library in (b"libtorch", b"libc10", b"libjax", b"libcudart.so", b"libcuda.so", b"libgomp"):
+        assert library not in content
