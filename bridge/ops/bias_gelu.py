@@ -23,6 +23,10 @@ FORMS = {"tanh": 0, "none": 1, "sigmoid": 2}
 MAX_FACTORS = 6
 MAX_ORDER = 8
 
+# The column sums of the CUDA kernel: one partial sum for each chunk of so many rows, then levels of
+# a tree, each with a 64th of the nodes of the one below.
+_CHUNK_ROWS = 128
+
 _FULL, _ROW = 0, 1
 
 
@@ -74,6 +78,20 @@ class BiasGelu:
 
     def is_linear_in(self, position: int) -> bool:
         return position >= 2
+
+    def workspace_bytes(self, operands: Sequence[Spec | None], params: BiasGeluParams) -> int:
+        x = operands[0]
+        if params.row is None or x is None or not x.shape:
+            return 0
+        rows = math.prod(x.shape[params.batch_ndim : -1])
+        if isinstance(rows, int) and rows <= _CHUNK_ROWS:
+            return 0
+        dtypes = {params.full, params.row, *(spec.dtype for spec in operands if spec is not None)}
+        vector = math.prod(x.shape[: params.batch_ndim]) * x.shape[-1]
+        chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
+        # c + ⌈c/64⌉ + ⌈c/64²⌉ + … (down to 1, which is the result) ≤ c + ⌊c/32⌋. Each of at most
+        # eleven levels is rounded up to 16 bytes.
+        return vector * (chunks + chunks // 32) * (8 if "float64" in dtypes else 4) + 256
 
     def results(
         self, operands: Sequence[Spec | None], params: BiasGeluParams

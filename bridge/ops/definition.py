@@ -109,6 +109,14 @@ class Op(Protocol[P]):
         """Whether a result is a sum over rows, which must not run across batches."""
         ...
 
+    def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:
+        """Bytes of scratch memory that the CUDA kernel never exceeds.
+
+        Known without the CUDA library, as a program may be compiled where there is none. Sizes may
+        be symbolic.
+        """
+        ...
+
     def is_linear_in(self, position: int) -> bool:
         """Whether the results are linear in this operand (the others held fixed)."""
         ...

@@ -1,0 +1,183 @@
+"""Any op as a JAX primitive, from its definition.
+
+A primitive rather than custom_vjp: it has forward and reverse mode of any order, vmap, remat and
+partial evaluation, and its transpose is the fused backward kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from bridge.jax._avals import result_aval, spec_of, vary_alike
+from bridge.jax._ffi import PLATFORMS, lower
+from bridge.ops import OPS, Role, Spec
+from bridge.ops.batching import Move, batch_call
+
+Array = jax.Array
+
+
+def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Array | None, ...]:
+    """Runs `op`; differentiable, batchable, and traceable like any JAX function.
+
+    The primitive takes the operands that are present; `slots` are their positions among `count`.
+    """
+    slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
+    present = vary_alike([operands[i] for i in slots])
+    results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
+    return _in_places(op, params, results)
+
+
+def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
+    """Wanted results at their positions, None for the others."""
+    remaining = iter(results)
+    return tuple(
+        None if getattr(params, name) is None else next(remaining) for name in op.result_names
+    )
+
+
+def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[Any, ...]:
+    """Values of the present operands at their positions, None elsewhere."""
+    placed: list[Any] = [None] * count
+    for slot, value in zip(slots, values, strict=True):
+        placed[slot] = value
+    return tuple(placed)
+
+
+def _specs(operands: Sequence[Any]) -> list[Spec | None]:
+    return [None if operand is None else spec_of(operand) for operand in operands]
+
+
+def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list[Any]:
+    specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
+    return [
+        result_aval(avals[0], spec, role, params.batch_ndim)
+        for spec, role in zip(specs, op.result_roles(), strict=True)
+        if spec is not None
+    ]
+
+
+def _jvp(
+    op: Any, primals: Any, tangents: Any, *, slots: Any, count: int, params: Any
+) -> tuple[Any, Any]:
+    outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=params)
+    operands = _scatter(primals, slots, count)
+    directions = _scatter([None if type(t) is ad.Zero else t for t in tangents], slots, count)
+    totals: list[Any] | None = None
+    for derivative in op.jvp(operands, directions, _specs(operands), params):
+        results = call(derivative.op, derivative.operands, derivative.params)
+        present = [result for result in results if result is not None]
+        totals = (
+            present if totals is None else [a + b for a, b in zip(totals, present, strict=True)]
+        )
+    if totals is None:
+        totals = [ad.Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
+    return outputs, totals
+
+
+def _transpose(
+    op: Any, cotangents: Any, *arguments: Any, slots: Any, count: int, params: Any
+) -> list[Any]:
+    linear = [ad.is_undefined_primal(argument) for argument in arguments]
+    for slot, is_linear in zip(slots, linear, strict=True):
+        if is_linear and not op.is_linear_in(slot):
+            raise TypeError(f"{op.name} is not linear in {op.operand_names[slot]}: no transpose")
+    avals = [a.aval if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
+    known = [None if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
+    placed = _in_places(op, params, [None if type(ct) is ad.Zero else ct for ct in cotangents])
+    gradients: list[Any] = [None] * count
+    for derivative, places in op.vjp(
+        _scatter(known, slots, count),
+        placed,
+        [bool(is_linear) for is_linear in _scatter(linear, slots, count)],
+        _specs(_scatter(avals, slots, count)),
+        params,
+    ):
+        results = call(derivative.op, derivative.operands, derivative.params)
+        for result, place in zip(results, places, strict=True):
+            if place is not None:
+                previous = gradients[place]
+                gradients[place] = result if previous is None else previous + result
+    return [
+        (gradients[slot] if gradients[slot] is not None else ad.Zero(aval)) if is_linear else None
+        for slot, aval, is_linear in zip(slots, avals, linear, strict=True)
+    ]
+
+
+def _batch(
+    op: Any, arguments: Any, dims: Any, *, slots: Any, count: int, params: Any
+) -> tuple[list[Any], list[int]]:
+    size = next(a.shape[d] for a, d in zip(arguments, dims, strict=True) if d is not None)
+    operands = _scatter(arguments, slots, count)
+    placed_dims = _scatter(dims, slots, count)
+    new_params, moves = batch_call(
+        op, params, [o is not None for o in operands], [d is not None for d in placed_dims]
+    )
+    place = 0 if new_params != params else _place_among_rows(op, operands, placed_dims, count)
+    moved = []
+    for operand, dim, move in zip(operands, placed_dims, moves, strict=True):
+        if move is Move.FRONT:
+            operand = jnp.moveaxis(operand, dim, place)
+        elif move is Move.BROADCAST:
+            shape = (*operand.shape[:place], size, *operand.shape[place:])
+            operand = jnp.broadcast_to(jnp.expand_dims(operand, place), shape)
+        moved.append(operand)
+    results = [r for r in call(op, moved, new_params) if r is not None]
+    return results, [place] * len(results)
+
+
+def _place_among_rows(op: Any, operands: Any, dims: Any, count: int) -> int:
+    """Where a dimension that is only more rows may stay, so that no array is transposed."""
+    roles = op.operand_roles(count)
+    has_row_vector = any(
+        operand is not None and role is Role.ROW
+        for operand, role in zip(operands, roles, strict=True)
+    )
+    for operand, dim in zip(operands, dims, strict=True):
+        if dim is not None:
+            is_column = dim == operand.ndim - 1
+            return 0 if is_column and has_row_vector else dim
+    return 0
+
+
+def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    """Drops results that nobody reads: a kernel that needs not write dx is a faster one."""
+    count = len(equation.invars)
+    if not any(used):
+        return [False] * count, None
+    if not all(used):
+        params = equation.params["params"]
+        wanted = [name for name in op.result_names if getattr(params, name) is not None]
+        unused = {name: None for name, is_used in zip(wanted, used, strict=True) if not is_used}
+        equation = equation.replace(
+            outvars=[v for v, is_used in zip(equation.outvars, used, strict=True) if is_used],
+            params={**equation.params, "params": replace(params, **unused)},
+        )
+    return [True] * count, equation
+
+
+def _define(op: Any) -> Primitive:
+    primitive = Primitive(f"bridge_{op.name}")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(partial(_abstract, op))
+    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("slots", "count", "params")))
+    ad.primitive_jvps[primitive] = partial(_jvp, op)
+    ad.primitive_transposes[primitive] = partial(_transpose, op)
+    batching.primitive_batchers[primitive] = partial(_batch, op)
+    partial_eval.dce_rules[primitive] = partial(_eliminate, op)
+    for platform in PLATFORMS:
+        # Not cacheable: the rule looks at where its operands come from.
+        mlir.register_lowering(
+            primitive, partial(lower, op, platform), platform=platform, cacheable=False
+        )
+    return primitive
+
+
+primitives = {op.name: _define(op) for op in OPS.values()}
