@@ -158,32 +158,6 @@ def fit_tail(
     emit(f"tail correction, t in [{float(low)}, {float(high)}], degree {degree}", c, error, kind)
 
 
-def nearly_exact_products(slope: float, offset: float, bits: int) -> tuple[float, float]:
-    """Numbers near `slope` and `offset` whose products with 1/sqrt(2 pi) are nearly representable.
-
-    The first derivative of the erf form is proportional to 1 + g - (slope a + offset) a / sqrt(2
-    pi); the products then need no low parts. `offset` keeps five trailing zero bits.
-    """
-    density = 1 / mp.sqrt(2 * mp.pi)
-
-    def best(start: float, step: float, candidates: range) -> float:
-        def error(value: mp.mpf) -> mp.mpf:
-            product = value * density
-            mantissa, exponent = mp.frexp(product)
-            near = mp.ldexp(mp.nint(mp.ldexp(mantissa, bits)), int(exponent) - bits)
-            return abs(product - near) / product
-
-        value = min((start + i * mp.mpf(step) for i in candidates), key=error)
-        print(f"// {float(value).hex()} / sqrt(2 pi) = {float(value * density).hex()}", end="")
-        print(f", off by 2^{float(mp.log(error(value), 2)):.1f}")
-        return float(value)
-
-    return (
-        best(slope, 2.0 ** (1 - bits), range(3000)),
-        best(offset, 2.0 ** (6 - bits), range(-16000, 16000)),
-    )
-
-
 def split(name: str, value: mp.mpf, bits: int, kind: type) -> None:
     """Print `value` as high + low, high with `bits` significant bits."""
     mantissa, exponent = mp.frexp(value)
@@ -201,7 +175,7 @@ def main() -> None:
         split("log2(e)/2", log2e / 2, bits, kind)
         split("log2(e) 2 sqrt(2/pi)", cubic * log2e, bits - 5, kind)
         split("log2(e) 2 sqrt(2/pi) 0.044715", cubic * log2e * mp.mpf("0.044715"), bits, kind)
-        split("2 sqrt(2/pi)", cubic, bits, kind)
+        split("2 sqrt(2/pi)", cubic, bits - 6, kind)
         split("2 sqrt(2/pi) 3 0.044715", cubic * 3 * mp.mpf("0.044715"), bits, kind)
         split("1.702 log2(e)", log2e * mp.mpf("1.702"), bits, kind)
         split("1.702", mp.mpf("1.702"), bits, kind)
@@ -209,11 +183,9 @@ def main() -> None:
     for degree in (3, 4, 5, 6):
         fit_exp2(degree, np.float32)
     fit_exp2(12, np.float64)
-    single = nearly_exact_products(1.375, 2.75, 24), (2.0, -0.625, 15.0)
-    double = nearly_exact_products(2.0, 3.0, 53), (4.0, -1.0, 39.5)
-    for degree in (9, 10, 11, 12):
-        fit_tail(*single[0], *single[1], degree, np.float32)
-    fit_tail(*double[0], *double[1], 31, np.float64)
+    for degree in (6, 7, 8, 9, 10, 11, 12):
+        fit_tail(1.375, 2.8125, 2.0, -0.625, 15.0, degree, np.float32)
+    fit_tail(2.0, 3.0, 4.0, -1.0, 39.5, 31, np.float64)
 
 
 if __name__ == "__main__":

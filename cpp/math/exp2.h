@@ -93,11 +93,18 @@ struct Pair {
   Real low;
 };
 
-// n / (d.high + d.low), rounded almost correctly: one remainder step on a rough reciprocal.
+// n / d to little more than the rounding of the result: one remainder step on a rough reciprocal.
 template <class Real>
 BRIDGE_HD Real divide(Real n, Pair<Real> d, Real rough) {
   const Real quotient = n * rough;
   const Real remainder = fma(-quotient, d.low, fma(-quotient, d.high, n));
+  return fma(remainder, rough, quotient);
+}
+
+template <class Real>
+BRIDGE_HD Real divide(Pair<Real> n, Pair<Real> d, Real rough) {
+  const Real quotient = n.high * rough;
+  const Real remainder = fma(-quotient, d.low, fma(-quotient, d.high, n.high) + n.low);
   return fma(remainder, rough, quotient);
 }
 

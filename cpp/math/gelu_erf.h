@@ -14,16 +14,14 @@ struct ErfTable<float> {
   static constexpr float bound = 15.0f;  // past it every result has underflowed
   static constexpr float rate_high = 0x1.715476p-1f, rate_low = 0x1.4ae0cp-27f;  // log2(e)/2
   static constexpr float density = 0x1.988454p-2f;                               // 1/sqrt(2 pi)
-  static constexpr float slope = 0x1.600244p+0f, offset = 0x1.678dcp+1f, scale = 2.0f,
-                         shift = -0.625f;
-  // slope and offset times density, which were chosen to be this close to floats: 2^-37.
-  static constexpr float slope_density = 0x1.18dcc8p-1f, offset_density = 0x1.1ee1e2p+0f;
+  static constexpr float density_low = -0x1.857936p-27f;
+  static constexpr float slope = 1.375f, offset = 2.8125f, scale = 2.0f, shift = -0.625f;
   static constexpr int degree = 11;
   // 2^-28.0 of 1 + g.
   static constexpr float coefficients[degree + 1] = {
-      -0x1.d84742p-9f, -0x1.529f58p-1f, 0x1.d7dd50p-5f,  0x1.082038p-3f,
-      0x1.32a0c4p-7f,  -0x1.250548p-5f, -0x1.3abf38p-6f, 0x1.91aab4p-9f,
-      0x1.4ed82cp-7f,  0x1.52ae64p-8f,  -0x1.18836ep-9f, -0x1.6111d8p-9f,
+      -0x1.a30fd4p-9f, -0x1.535410p-1f, 0x1.e32964p-5f,  0x1.08269ap-3f,
+      0x1.21bba8p-7f,  -0x1.2623f2p-5f, -0x1.37f22cp-6f, 0x1.a328e6p-9f,
+      0x1.4ebee4p-7f,  0x1.50e11ep-8f,  -0x1.1b8236p-9f, -0x1.648a98p-9f,
   };
 };
 
@@ -32,24 +30,22 @@ struct ErfTable<double> {
   static constexpr double bound = 39.5;
   static constexpr double rate_high = 0x1.71547652b82fep-1, rate_low = 0x1.777d0ffda0d24p-57;
   static constexpr double density = 0x1.9884533d43651p-2;
-  static constexpr double slope = 0x1.0000000000053p+1, offset = 0x1.800000001219p+1;
-  static constexpr double scale = 4.0, shift = -1.0;
-  static constexpr double slope_density = 0x1.9884533d436d5p-1;  // to 2^-65
-  static constexpr double offset_density = 0x1.32633e6e00fc6p+0;
+  static constexpr double density_low = -0x1.cbc0d30ebfd15p-56;
+  static constexpr double slope = 2.0, offset = 3.0, scale = 4.0, shift = -1.0;
   static constexpr int degree = 31;
   // 2^-53.5 of 1 + g.
   static constexpr double coefficients[degree + 1] = {
-      0x1.e0a201875fd77p-3,   -0x1.8f90561b1291dp-2,  -0x1.d700b3f6eebb7p-4,
-      0x1.253dbbc67f809p-5,   0x1.20ffab331d93ep-5,   0x1.045092f01ca01p-7,
-      -0x1.3de14da0f08f5p-8,  -0x1.5971760ccd8f7p-8,  -0x1.13d4e973e68eap-9,
-      0x1.58f725365a97ap-13,  0x1.b999edcf35abdp-11,  0x1.4a5c64676de96p-11,
-      0x1.df0e67ff47878p-13,  -0x1.3138f53a29630p-15, -0x1.ffecdd4635aefp-14,
-      -0x1.a3ffc4cc59342p-14, -0x1.8ae9626ada7b3p-15, -0x1.4bcc029a54b13p-18,
-      0x1.0f6c3c0358226p-16,  0x1.487dce3c63fd4p-16,  0x1.6aadae0d77b55p-17,
-      0x1.b18197535c1cap-21,  0x1.6cc007b8bee42p-27,  0x1.7833fa54b3c6bp-19,
-      -0x1.a18ca65f6df58p-20, -0x1.c6dfdc34eff56p-18, -0x1.a929760ffbab3p-19,
-      0x1.6939a058ad720p-19,  0x1.5f30cc56fa6dep-19,  0x1.0d821ab7df0e8p-24,
-      -0x1.2f9df6f7c84bep-21, -0x1.5367e509dc0c9p-23,
+      0x1.e0a2018737049p-3,   -0x1.8f90561ae5cdfp-2,  -0x1.d700b3f7391eep-4,
+      0x1.253dbbc61abe0p-5,   0x1.20ffab332a940p-5,   0x1.045092f0b4dcap-7,
+      -0x1.3de14da066575p-8,  -0x1.5971760cdf84dp-8,  -0x1.13d4e974667a2p-9,
+      0x1.58f725310ad7ap-13,  0x1.b999edcee9684p-11,  0x1.4a5c6467b6307p-11,
+      0x1.df0e6800c84aap-13,  -0x1.3138f53686811p-15, -0x1.ffecdd45c74bbp-14,
+      -0x1.a3ffc4ccb6be0p-14, -0x1.8ae9626bf6bdap-15, -0x1.4bcc02a16fd01p-18,
+      0x1.0f6c3c027c2aap-16,  0x1.487dce3cb7cf7p-16,  0x1.6aadae0f15cd3p-17,
+      0x1.b18197533e83bp-21,  0x1.6cc00419a85f7p-27,  0x1.7833fa585e8aap-19,
+      -0x1.a18ca652c934cp-20, -0x1.c6dfdc35eddebp-18, -0x1.a9297615a8166p-19,
+      0x1.6939a05815562p-19,  0x1.5f30cc593c5d2p-19,  0x1.0d821ace19ca6p-24,
+      -0x1.2f9df6f929751p-21, -0x1.5367e50c3d621p-23,
   };
 };
 
@@ -94,14 +90,15 @@ BRIDGE_HD Real gelu_erf(Real h) {
       const Real tail = fma(quotient, excess, quotient) * bell.lifted;
       return fma(tail, -unlift, positive_part(h));
     } else {
-      // gelu'(-a) = exp(-a^2/2) (R - a / sqrt(2 pi)), and gelu'(a) = 1 - gelu'(-a). Taken over
-      // the denominator d the difference cancels before anything has been rounded much.
+      // gelu'(-a) = exp(-a^2/2) (R - a / sqrt(2 pi)), and gelu'(a) = 1 - gelu'(-a). R is summed
+      // from 1/d, the remainder that 1/d lacks, and g/d: near the zero of the difference the
+      // large parts cancel before anything else has been rounded.
       const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
-      const Real g = polynomial<Table>(fma(a * reciprocal, Table::scale, Table::shift));
-      const Real small = fma(-Table::slope_density, square_low, g);
-      const Real large =
-          fma(-Table::slope_density, square, fma(-Table::offset_density, a, Real(1)));
-      const Real factor = divide(large + small, d, rough);
+      const Real remainder = fma(-reciprocal, d.low, fma(-reciprocal, d.high, Real(1)));
+      const Real quotient = fma(a * reciprocal, remainder, a * reciprocal);
+      const Real g = polynomial<Table>(fma(quotient, Table::scale, Table::shift));
+      const Real small = fma(-a, Table::density_low, fma(remainder, reciprocal, reciprocal * g));
+      const Real factor = fma(-a, Table::density, reciprocal) + small;
       const Real tail = fma(factor, bell.power, factor) * bell.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));

@@ -12,13 +12,14 @@ struct LogisticTable;
 
 // rate: w / ln 2 = a (rate + cubic a^2); rate_high has trailing zero bits, so that
 // rate_high - (rate_high + cubic a^2) is exact for every a below the bound.
-// slope: w' = slope + slope_cubic a^2. Past the bound every result has underflowed.
+// slope: w' = slope + slope_cubic a^2, split in the same way. Past the bound every result has
+// underflowed.
 template <>
 struct LogisticTable<float, GeluForm::tanh> {
   static constexpr float bound = 11.5f;
   static constexpr float rate_high = 0x1.26aecp+1f, rate_low = 0x1.0de73ap-22f;
   static constexpr float cubic_high = 0x1.a5a7dp-4f, cubic_low = -0x1.151aaep-29f;
-  static constexpr float slope = 0x1.988454p+0f, slope_low = -0x1.857936p-25f;
+  static constexpr float slope = 0x1.98848p+0f, slope_low = -0x1.6615e4p-19f;
   static constexpr float slope_cubic = 0x1.b6676cp-3f;
 };
 
@@ -27,7 +28,7 @@ struct LogisticTable<double, GeluForm::tanh> {
   static constexpr double bound = 22.5;
   static constexpr double rate_high = 0x1.26aec21bce760p+1, rate_low = -0x1.ad12d7a64bcebp-49;
   static constexpr double cubic_high = 0x1.a5a7cf7572a98p-4, cubic_low = -0x1.b91c940e4cfcfp-58;
-  static constexpr double slope = 0x1.9884533d43651p+0, slope_low = -0x1.cbc0d30ebfd15p-54;
+  static constexpr double slope = 0x1.9884533d43680p+0, slope_low = -0x1.7b9781a61d7fap-47;
   static constexpr double slope_cubic = 0x1.b6676bf7450f0p-3;
 };
 
@@ -83,37 +84,65 @@ BRIDGE_HD LogisticParts<Real> logistic_parts(Real a) {
   return {rounded.lifted, power, {sum, ((whole - sum) + power) + whole_low}};
 }
 
+// w'(a) as high + low.
+template <class Real, GeluForm F>
+BRIDGE_HD Pair<Real> logistic_slope(Real a) {
+  using Table = LogisticTable<Real, F>;
+  if constexpr (F == GeluForm::tanh) {
+    const Real square = a * a;
+    const Real high = fma(Table::slope_cubic, square, Table::slope);
+    const Real rest = fma(Table::slope_cubic, square, Table::slope - high);
+    return {high, rest + Table::slope_low};
+  } else {
+    return {Table::slope, Table::slope_low};
+  }
+}
+
+template <class Real>
+BRIDGE_HD Pair<Real> product(Real x, Pair<Real> y) {
+  const Real high = x * y.high;
+  return {high, fma(x, y.low, fma(x, y.high, -high))};
+}
+
 template <class Real, GeluForm F, int Order>
 BRIDGE_HD Real gelu_logistic(Real h) {
   using Table = LogisticTable<Real, F>;
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
   const Real a = min_keep_nan(Table::bound, absolute(h));
   const LogisticParts<Real> parts = logistic_parts<Real, F>(a);
-  const Real rough = rough_reciprocal(parts.denominator.high);
+  const Pair<Real> d = parts.denominator;
+  const Real rough = rough_reciprocal(d.high);
   if constexpr (Order == 0) {
-    const Real tail = divide(a, parts.denominator, rough) * parts.lifted;
+    const Real tail = divide(a, d, rough) * parts.lifted;
     return fma(tail, -unlift, positive_part(h));
   } else {
+    const Pair<Real> slope = logistic_slope<Real, F>(a);
+    const Pair<Real> rise = product(a, slope);
+    const Pair<Real> d_square{d.high * d.high,
+                              fma(2 * d.high, d.low, fma(d.high, d.high, -(d.high * d.high)))};
+    const Real rough_square = rough * rough;
     if constexpr (Order == 1) {
       // gelu'(-a) = s (s + p (1 - a w')) / (s + p)^2, and gelu'(a) = 1 - gelu'(-a).
-      Real b = fma(-a, Table::slope_low, fma(-a, Table::slope, Real(1)));
-      if constexpr (F == GeluForm::tanh) b = fma(-Table::slope_cubic, a * a * a, b);
-      const Real numerator = fma(b, parts.power, fma(parts.lifted, unlift, b));
-      const Real once = divide(numerator, parts.denominator, rough);
-      const Real tail = divide(once, parts.denominator, rough) * parts.lifted;
+      const Real b = 1 - rise.high;
+      const Real b_low = (1 - (rise.high + b)) - rise.low;
+      const Real high = fma(b, parts.power, fma(parts.lifted, unlift, b));
+      const Real low = fma(b_low, parts.power, b_low);
+      const Real tail = divide(Pair<Real>{high, low}, d_square, rough_square) * parts.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
     } else {
-      Real slope = Table::slope;
-      if constexpr (F == GeluForm::tanh) slope = fma(a * a, Table::slope_cubic, Table::slope);
-      // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 (p - s) / (s + p)), an even function.
-      Real bend = 2 * Table::slope;
+      // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 t), t = (p - s) / (s + p) = 1 - 2 s /
+      // (s + p): an even function.
+      Real bend = 2 * (Table::slope + Table::slope_low);
       if constexpr (F == GeluForm::tanh) bend = fma(a * a, 4 * Table::slope_cubic, bend);
-      const Real reciprocal = divide(Real(1), parts.denominator, rough);
-      const Real difference = parts.power + fma(parts.lifted, -unlift, Real(1));
-      const Real factor = fma(-(a * slope) * slope, difference * reciprocal, bend);
+      const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
+      const Real t = fma(parts.lifted * (-2 * unlift), reciprocal, Real(1));
+      const Real steep = rise.high * slope.high;
+      const Real steep_low =
+          fma(rise.low, slope.high, fma(rise.high, slope.low, fma(rise.high, slope.high, -steep)));
+      const Real factor = fma(-steep_low, t, fma(-steep, t, bend));
       const Real numerator = fma(factor, parts.power, factor);
-      return (numerator * reciprocal) * (reciprocal * parts.lifted) * unlift;
+      return (divide(numerator, d_square, rough_square) * parts.lifted) * unlift;
     }
   }
 }

@@ -91,8 +91,8 @@ void record(Row& row, double h, Wide error, Wide unit, double distance) {
   }
 }
 
-constexpr Bounds single_bounds = {{2, 2, 4}, {0, 0x1p-3, 0x1p-1}, {0, 0x1p-24, 0x1p-23}};
-constexpr Bounds double_bounds = {{4, 4, 8}, {0, 0x1p-3, 0x1p-1}, {0, 0x1p-52, 0x1p-51}};
+constexpr Bounds single_bounds = {{2, 2, 4}, {0, 0.125, 0.5}, {0, 0x1p-24, 0x1p-23}};
+constexpr Bounds double_bounds = {{4, 4, 8}, {0, 0.125, 0.5}, {0, 0x1p-52, 0x1p-51}};
 
 inline void sweep_single_part(std::uint64_t first, std::uint64_t last, std::uint64_t stride,
                               std::vector<Row>& rows) {
