@@ -4,9 +4,9 @@ r"""bias-GELU and all its derivatives as one op.
 
 Operands are pairs (full array, row vector): (x, b), then a pair for each factor; either member of a
 factor may be absent. A tangent (t, t_b) of (x, b) makes one more factor and n one higher, and so
-does a cotangent (g, g_s) of (y, s): every derivative of the op, forward or reverse, is a call of the
-same op, and the fused backward kernel (dx and the bias gradient at once) is simply n = 1 with the
-factor g and both results wanted.
+does a cotangent (g, g_s) of (y, s): every derivative of the op, forward or reverse, is a call of
+the same op, and the fused backward kernel (dx and the bias gradient at once) is simply n = 1 with
+the factor g and both results wanted.
 """
 
 from __future__ import annotations
@@ -239,12 +239,13 @@ def gelu_derivative(h: Any, form: str, order: int) -> Any:
     import numpy as np
 
     h = np.asarray(h, np.float64)
-    # Past 40 every form is 0, h, or its limit to the last bit of float64.
-    at = np.clip(h, -40.0, 40.0)
+    # Past this every derivative is 0 or its limit to the last bit of float64.
+    bound = 500.0 if form == "sigmoid" else 40.0
+    at = np.clip(h, -bound, bound)
     with np.errstate(all="ignore"):
         value = _erf_derivative(at, order) if form == "none" else _logistic(at, form, order)
         if order == 0:
-            value = np.where(h > 40.0, h, np.where(h < -40.0, -0.0, value))
+            value = np.where(h > bound, h, np.where(h < -bound, -0.0, value))
     return value
 
 
