@@ -54,11 +54,11 @@ struct HotKernels {
 
 template <class T, class Precision, math::GeluForm kForm>
 constexpr HotKernels hot_kernels() {
-  return {{make_kernel<ElementwiseKernel, TypedOperands<T, Precision, kForm, 0, 0>>(),
-           make_kernel<ElementwiseKernel, TypedOperands<T, Precision, kForm, 1, 1>>(),
-           make_kernel<ChunkKernel, TypedOperands<T, Precision, kForm, 1, 1>>(),
-           make_kernel<ElementwiseKernel, TypedOperands<T, Precision, kForm, 2, 2>>(),
-           make_kernel<ChunkKernel, TypedOperands<T, Precision, kForm, 2, 2>>()}};
+  return {{make_kernel<ElementwiseKernel, HotOperands<T, Precision, kForm, 0, 0>>(),
+           make_kernel<ElementwiseKernel, HotOperands<T, Precision, kForm, 1, 1>>(),
+           make_kernel<ChunkKernel, HotOperands<T, Precision, kForm, 1, 1>>(),
+           make_kernel<ElementwiseKernel, HotOperands<T, Precision, kForm, 2, 2>>(),
+           make_kernel<ChunkKernel, HotOperands<T, Precision, kForm, 2, 2>>()}};
 }
 
 template <class T, class Precision>
@@ -106,8 +106,8 @@ size_t workspace_bytes_of(const bridge_bias_gelu& call) {
   return bytes;
 }
 
-template <class Visit>
-void for_each_full(bridge_bias_gelu& call, Visit&& visit) {
+template <class Call, class Visit>
+void for_each_full(Call& call, Visit&& visit) {
   visit(call.input.full);
   for (int i = 0; i < call.factors; ++i) {
     if (is_present(call.factor[i].full)) visit(call.factor[i].full);
@@ -116,7 +116,7 @@ void for_each_full(bridge_bias_gelu& call, Visit&& visit) {
 }
 
 // The kernel compiled for this very kind of call, or NULL.
-const Kernel* find_hot(bridge_bias_gelu& call) {
+const Kernel* find_hot(const bridge_bias_gelu& call) {
   const int32_t dtype = call.input.full.dtype;
   const Arithmetic native = is_16_bit(dtype)          ? Arithmetic::half
                             : dtype == BRIDGE_FLOAT32 ? Arithmetic::single
@@ -137,19 +137,33 @@ const Kernel* find_hot(bridge_bias_gelu& call) {
 }
 
 // Vectors are possible where all full operands lie alike towards 16-byte boundaries, in every row
-// and batch. The first vector of a row then starts at the boundary, up to a vector before the row.
+// and batch. Elsewhere, and in spans shorter than a vector, `whole` is 0.
 void align(Params& params, int vector) {
   bridge_bias_gelu& call = params.call;
   const int64_t bytes = dtype_bytes(call.input.full.dtype);
   const uintptr_t offset = reinterpret_cast<uintptr_t>(call.input.full.data) % 16;
-  bool alike = vector > 1;
+  bool alike = vector > 1 && params.span >= vector;
   for_each_full(call, [&](const bridge_array& full) {
     alike &= reinterpret_cast<uintptr_t>(full.data) % 16 == offset;
     alike &= call.rows == 1 || full.row_stride % vector == 0;
     alike &= call.batch == 1 || full.batch_stride % vector == 0;
   });
   params.shift = alike ? static_cast<int64_t>(offset) / bytes : 0;
-  params.span.whole = alike && params.span.extent >= vector ? params.span.extent - vector + 1 : 0;
+  params.whole = alike ? params.span - vector + 1 : 0;
+}
+
+// The steps of a walk from one row to the next but `rows` - 1.
+void set_steps(Params& params, int64_t rows) {
+  const bridge_bias_gelu& call = params.call;
+  auto bytes = [&](const bridge_array& full) {
+    return rows * full.row_stride * dtype_bytes(full.dtype);
+  };
+  params.row_step = rows;
+  params.input_step = bytes(call.input.full);
+  for (int i = 0; i < call.factors && i < kMaxHotFactors; ++i) {
+    params.factor_step[i] = bytes(call.factor[i].full);
+  }
+  params.output_step = bytes(call.output.full);
 }
 
 int64_t greatest_common_divisor(int64_t a, int64_t b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
@@ -194,15 +208,15 @@ void flatten(Params& params, int vector) {
     call.batch = 1;
     rows_dense = false;
   }
-  params.span.extent = call.cols;
-  params.row_extent = 0;
+  params.span = call.cols;
+  params.row_positions = 0;
   align(params, vector);
   if (!rows_dense || (bias && call.rows == 1)) return;
   const int64_t elements = call.rows * call.cols;
   if (!bias) call.cols = vector * kThreads < elements ? vector * kThreads : elements;
   const int64_t width = wide_row(elements, call.cols, vector);
-  params.span.extent = elements;
-  params.row_extent = width;
+  params.span = elements;
+  params.row_positions = width;
   for_each_full(call, [&](bridge_array& full) { full.row_stride = width; });
   align(params, vector);
   call.rows = ceil_divide(elements + params.shift, width);
@@ -211,24 +225,28 @@ void flatten(Params& params, int vector) {
 simt::Grid plan_elementwise(Params& params, int vector) {
   flatten(params, vector);
   const bridge_bias_gelu& call = params.call;
-  const int64_t width = params.row_extent != 0 ? params.row_extent : call.cols + params.shift;
+  const int64_t width =
+      params.row_positions != 0 ? params.row_positions : call.cols + params.shift;
   params.slots = ceil_divide(width, vector);
   params.column_bits = bits_for(params.slots, kThreadBits);
   simt::Grid grid;
   grid.x = ceil_divide(params.slots, int64_t{1} << params.column_bits);
   grid.z = call.batch < simt::kMaxGridYZ ? call.batch : simt::kMaxGridYZ;
-  const int64_t row_blocks = ceil_divide(call.rows, kThreads >> params.column_bits);
+  const int64_t block_rows = kThreads >> params.column_bits;
+  const int64_t row_blocks = ceil_divide(call.rows, block_rows);
   const int64_t wanted = ceil_divide(kTargetBlocks, grid.x * grid.z);
   grid.y = ceil_divide(row_blocks, kMaxWalk);
   if (grid.y < wanted) grid.y = wanted < row_blocks ? wanted : row_blocks;
   if (grid.y > simt::kMaxGridYZ) grid.y = simt::kMaxGridYZ;
+  set_steps(params, grid.y * block_rows);
   return grid;
 }
 
 simt::Grid plan_chunks(Params& params, int vector) {
   const bridge_bias_gelu& call = params.call;
-  params.span.extent = call.cols;
+  params.span = call.cols;
   align(params, vector);
+  set_steps(params, 1);
   params.slots = ceil_divide(call.cols + params.shift, vector);
   params.chunks = chunk_count(call.rows);
   // No more lanes than there are rows for, no more columns than there are slots: what is left of
@@ -269,12 +287,19 @@ const char* enqueue(const bridge_bias_gelu& call, void* workspace, void* stream)
   const bool sums = is_present(call.output.row);
   if (call.rows == 0) return sums ? enqueue_tree(call, nullptr, stream) : nullptr;
   Params params{};
-  params.call = call;
-  const Kernel* kernel = find_hot(params.call);
-  const bool elementwise = kernel != nullptr && !sums;
-  if (kernel == nullptr) kernel = &kAnyKernels[static_cast<int>(arithmetic_of(call))];
-  const simt::Grid grid = elementwise ? plan_elementwise(params, kernel->vector)
-                                      : plan_chunks(params, kernel->vector);
+  simt::Grid grid;
+  const Kernel* kernel = find_hot(call);
+  if (kernel != nullptr) {
+    params.call = call;
+    grid = sums ? plan_chunks(params, kernel->vector) : plan_elementwise(params, kernel->vector);
+    if (params.whole == 0) kernel = nullptr;
+  }
+  if (kernel == nullptr) {
+    kernel = &kAnyKernels[static_cast<int>(arithmetic_of(call))];
+    params = {};
+    params.call = call;
+    grid = plan_chunks(params, kernel->vector);
+  }
   const bool tree = sums && params.chunks > 1;
   params.partials = tree ? workspace : nullptr;
   if (const char* error = kernel->launch(grid, 0, stream, params)) return error;

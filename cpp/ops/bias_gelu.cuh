@@ -7,6 +7,8 @@
 #ifndef BRIDGE_OPS_BIAS_GELU_CUH_
 #define BRIDGE_OPS_BIAS_GELU_CUH_
 
+#include <type_traits>
+
 #include "bias_gelu.h"
 #include "cuda/vector.h"
 #include "math/convert.h"
@@ -16,19 +18,34 @@ namespace bridge::bias_gelu {
 
 using math::GeluForm;
 using simt::Pack;
-using simt::Span;
 
 constexpr int kThreads = 256;
 // Two blocks leave 128 registers to a thread: with less ptxas spills the float64 kernels.
 constexpr int kMinBlocks = 2;
 
+constexpr int kMaxHotFactors = 2;
+
 struct Params {
-  // As the kernel walks it: rows, cols and strides may differ from the caller's (see plan()).
+  // As the kernel walks it: rows, cols and strides may differ from the caller's (see flatten()).
   bridge_bias_gelu call;
-  Span span;
-  int64_t row_extent;  // by how much positions advance with a row: 0 where each row has its span
-  int64_t slots;       // vectors in a row
-  int64_t shift;       // vectors start this many elements before the row, where addresses align
+
+  // A vector is kVector adjacent columns of a row, a slot the place of one. Elements have positions
+  // in the span that their row belongs to, and exist where 0 <= position < span. Vectors lie at
+  // 16-byte boundaries: the first starts `shift` elements before the row. Those at positions p with
+  // 0 <= p < whole have all their elements.
+  int64_t slots;
+  int64_t shift;
+  int64_t span;
+  int64_t whole;
+
+  int64_t row_positions;  // how far positions advance with a row: 0 where each row is a span
+
+  // What one step of a walk adds: rows, and bytes to the addresses.
+  int64_t row_step;
+  int64_t input_step;
+  int64_t factor_step[kMaxHotFactors];
+  int64_t output_step;
+
   // A block is 2^column_bits slots wide; the rest of its threads are lanes (of 16 rows in a chunk)
   // and then chunks, or rows in the elementwise kernels.
   int column_bits;
@@ -94,16 +111,29 @@ BRIDGE_DEVICE Real tree_sum(Real (&values)[kCount]) {
 }
 
 // The hot calls: every full operand of one dtype whose arithmetic is native to it, every factor one
-// full operand.
+// full operand, all of them alike towards 16-byte boundaries.
 template <class T, class Precision, GeluForm kForm, int kOrder, int kFactors>
-struct TypedOperands {
+struct HotOperands {
   using Real = typename Precision::real;
   static constexpr int kVector = Pack<T>::kCount;
+  static_assert(kFactors <= kMaxHotFactors);
 
-  struct Fetched {
-    Pack<T> input;
-    Pack<T> factor[kFactors > 0 ? kFactors : 1];
-  };
+  const T* input;
+  const T* factor[kMaxHotFactors];
+  T* output;
+  Real bias[kVector];
+
+  BRIDGE_DEVICE HotOperands(const Params& params, int64_t batch, int64_t row, int64_t position) {
+    const bridge_bias_gelu& call = params.call;
+    input = first(call.input.full, batch, row, position);
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) {
+      factor[i] = first(call.factor[i].full, batch, row, position);
+    }
+    output = call.output.full.data == nullptr ? nullptr
+                                              : first(call.output.full, batch, row, position);
+    load_bias(params, batch, position);
+  }
 
   static BRIDGE_DEVICE T* first(const bridge_array& array, int64_t batch, int64_t row,
                                 int64_t position) {
@@ -113,8 +143,7 @@ struct TypedOperands {
 
   // The bias repeats every call.cols positions; the positions before 0 and behind the end of the
   // span get some element of it.
-  static BRIDGE_DEVICE void load_bias(const Params& params, int64_t batch, int64_t position,
-                                      Real (&bias)[kVector]) {
+  BRIDGE_DEVICE void load_bias(const Params& params, int64_t batch, int64_t position) {
     const bridge_array& row = params.call.input.row;
     if (row.data == nullptr) {
 #pragma unroll
@@ -132,72 +161,113 @@ struct TypedOperands {
     }
   }
 
-  // Rows row, row + step, … before end, at `position` in the first of them.
-  template <bool kSums>
-  static BRIDGE_DEVICE void walk(const Params& params, int64_t batch, int64_t position, int64_t row,
-                                 int64_t end, int64_t step, Real (&sum)[kVector]) {
-    if (row >= end) return;
-    Real bias[kVector];
-    load_bias(params, batch, position, bias);
-    const bridge_bias_gelu& call = params.call;
-    const T* input = first(call.input.full, batch, row, position);
-    const int64_t input_step = step * call.input.full.row_stride;
-    const T* factor[kFactors > 0 ? kFactors : 1];
-    int64_t factor_step[kFactors > 0 ? kFactors : 1];
-#pragma unroll
-    for (int i = 0; i < kFactors; ++i) {
-      factor[i] = first(call.factor[i].full, batch, row, position);
-      factor_step[i] = step * call.factor[i].full.row_stride;
-    }
-    const bool has_output = !kSums || call.output.full.data != nullptr;
-    T* output = has_output ? first(call.output.full, batch, row, position) : nullptr;
-    const int64_t output_step = step * call.output.full.row_stride;
-    const int64_t advance = step * params.row_extent;
-    position += row * params.row_extent;
+  template <class U>
+  static BRIDGE_DEVICE void advance(U*& pointer, int64_t bytes) {
+    using Byte = std::conditional_t<std::is_const_v<U>, const char, char>;
+    pointer = reinterpret_cast<U*>(reinterpret_cast<Byte*>(pointer) + bytes);
+  }
 
-    Fetched next;
-    auto fetch = [&] {
-      next.input = simt::load_pack(input, position, params.span);
+  BRIDGE_DEVICE void advance_inputs(const Params& params) {
+    advance(input, params.input_step);
 #pragma unroll
-      for (int i = 0; i < kFactors; ++i) {
-        next.factor[i] = simt::load_pack(factor[i], position, params.span);
-      }
-    };
-    fetch();
+    for (int i = 0; i < kFactors; ++i) advance(factor[i], params.factor_step[i]);
+  }
+
+  // Whole vectors, `turns` of them. The next row is on its way while one is computed. In-place
+  // calls allow it: a row's elements are read and written by one thread, and no two rows share
+  // memory.
+  template <bool kSums>
+  BRIDGE_DEVICE void walk_whole(const Params& params, int turns, Real (&sum)[kVector]) {
+    // In words: 16-bit elements in registers of their own would be packed and unpacked twice.
+    simt::Vector16 next_input = simt::load16(input);
+    simt::Vector16 next_factor[kMaxHotFactors];
+#pragma unroll
+    for (int i = 0; i < kFactors; ++i) next_factor[i] = simt::load16(factor[i]);
+#pragma unroll 1
     for (;;) {
-      // The next row is on its way while this one is computed. In-place calls allow it: a row's
-      // elements are read and written by one thread, and no two rows share memory.
-      const Fetched current = next;
-      const int64_t here = position;
-      row += step;
-      const bool more = row < end;
-      if (more) {
-        position += advance;
-        input += input_step;
+      const Pack<T> h = simt::to_pack<T>(next_input);
+      Pack<T> f[kMaxHotFactors];
 #pragma unroll
-        for (int i = 0; i < kFactors; ++i) factor[i] += factor_step[i];
-        fetch();
+      for (int i = 0; i < kFactors; ++i) f[i] = simt::to_pack<T>(next_factor[i]);
+      advance_inputs(params);
+      if (turns > 1) {
+        next_input = simt::load16(input);
+#pragma unroll
+        for (int i = 0; i < kFactors; ++i) next_factor[i] = simt::load16(factor[i]);
       }
       Real values[kVector];
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        const Real h = simt::widen<Real>(current.input.element[e]) + bias[e];
-        values[e] = math::gelu<Precision, kForm, kOrder>(h);
+        values[e] = math::gelu<Precision, kForm, kOrder>(simt::widen<Real>(h.element[e]) + bias[e]);
 #pragma unroll
         for (int i = 0; i < kFactors; ++i) {
-          values[e] = values[e] * simt::widen<Real>(current.factor[i].element[e]);
+          values[e] = values[e] * simt::widen<Real>(f[i].element[e]);
         }
       }
-      if (has_output) {
-        simt::store_pack(output, here, params.span, simt::round_pack<T>(values));
-        output += output_step;
+      if (!kSums || output != nullptr) {
+        simt::store16(output, simt::to_words(simt::round_pack<T>(values)));
+        advance(output, params.output_step);
       }
       if (kSums) {
 #pragma unroll
         for (int e = 0; e < kVector; ++e) sum[e] = sum[e] + values[e];
       }
-      if (!more) return;
+      if (--turns == 0) return;
     }
+  }
+
+  // The elements of one row that exist, one by one: no unrolling, this is rare.
+  template <bool kSums>
+  BRIDGE_DEVICE void visit_edge(const Params& params, int64_t position, Real (&sum)[kVector]) {
+#pragma unroll 1
+    for (int e = 0; e < kVector; ++e) {
+      if (position + e < 0 || position + e >= params.span) continue;
+      // bias[e] and sum[e] without an index at run time, which would move them out of registers.
+      Real h = bias[0];
+#pragma unroll
+      for (int i = 1; i < kVector; ++i) h = i == e ? bias[i] : h;
+      h = simt::widen<Real>(input[e]) + h;
+      Real value = math::gelu<Precision, kForm, kOrder>(h);
+#pragma unroll
+      for (int i = 0; i < kFactors; ++i) value = value * simt::widen<Real>(factor[i][e]);
+      if (!kSums || output != nullptr) output[e] = math::round_to<T>(value);
+      if (kSums) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) sum[i] = i == e ? sum[i] + value : sum[i];
+      }
+    }
+    advance_inputs(params);
+    if (!kSums || output != nullptr) advance(output, params.output_step);
+  }
+
+  // `turns` rows from `row` on, at `position` in the first of its span's rows.
+  template <bool kSums>
+  static BRIDGE_DEVICE void walk(const Params& params, int64_t batch, int64_t position, int64_t row,
+                                 int turns, Real (&sum)[kVector]) {
+    if (turns <= 0) return;
+    HotOperands operands(params, batch, row, position);
+    position += row * params.row_positions;
+    const int64_t position_step = params.row_step * params.row_positions;
+    // Rows of one span: the first vector may begin before it and the last end behind it. A span for
+    // each row: all of the rows are alike.
+    while (turns > 0) {
+      const int64_t last = position + (turns - 1) * position_step;
+      int whole_turns = turns - (is_whole(params, last) ? 0 : 1);
+      if (!is_whole(params, position)) whole_turns = 0;
+      if (whole_turns > 0) {
+        operands.template walk_whole<kSums>(params, whole_turns, sum);
+        position += whole_turns * position_step;
+        turns -= whole_turns;
+      } else {
+        operands.template visit_edge<kSums>(params, position, sum);
+        position += position_step;
+        --turns;
+      }
+    }
+  }
+
+  static BRIDGE_DEVICE bool is_whole(const Params& params, int64_t position) {
+    return static_cast<uint64_t>(position) < static_cast<uint64_t>(params.whole);
   }
 };
 
@@ -244,9 +314,9 @@ struct AnyOperands {
 
   template <bool kSums>
   static BRIDGE_DEVICE void walk(const Params& params, int64_t batch, int64_t column, int64_t row,
-                                 int64_t end, int64_t step, Real (&sum)[1]) {
+                                 int turns, Real (&sum)[1]) {
     const bridge_bias_gelu& call = params.call;
-    for (; row < end; row += step) {
+    for (; turns > 0; --turns, row += params.row_step) {
       Real value = gelu(call.form, call.order, load_pair(call.input, batch, row, column));
       for (int i = 0; i < call.factors; ++i) {
         value = value * load_pair(call.factor[i], batch, row, column);
@@ -274,13 +344,14 @@ struct ElementwiseKernel {
     const int64_t slot = (static_cast<int64_t>(block.x) << params.column_bits) +
                          (thread & ((1 << params.column_bits) - 1));
     if (slot >= params.slots) return;
-    const int64_t rows_per_block = kThreads >> params.column_bits;
-    const int64_t row = block.y * rows_per_block + (thread >> params.column_bits);
+    const int64_t row = static_cast<int64_t>(block.y) * (kThreads >> params.column_bits) +
+                        (thread >> params.column_bits);
+    const int turns = static_cast<int>(divide(params.call.rows - 1 - row + params.row_step,
+                                              params.row_step));
     const int64_t position = slot * Operands::kVector - params.shift;
     typename Operands::Real unused[Operands::kVector];
     for (int64_t batch = block.z; batch < params.call.batch; batch += blocks.z) {
-      Operands::template walk<false>(params, batch, position, row, params.call.rows,
-                                     blocks.y * rows_per_block, unused);
+      Operands::template walk<false>(params, batch, position, row, turns, unused);
     }
   }
 };
@@ -316,8 +387,9 @@ struct ChunkKernel {
       if (group < groups && slot < params.slots) {
         const int64_t batch = divide(group, params.chunks);
         const int64_t row = (group - batch * params.chunks) * kChunkRows + lane * kLaneRows;
-        const int64_t end = row + kLaneRows < params.call.rows ? row + kLaneRows : params.call.rows;
-        Operands::template walk<true>(params, batch, slot * kVector - params.shift, row, end, 1,
+        const int64_t rows = params.call.rows - row;
+        const int turns = static_cast<int>(rows < kLaneRows ? rows : kLaneRows);
+        Operands::template walk<true>(params, batch, slot * kVector - params.shift, row, turns,
                                       sum);
       }
       if (params.call.output.row.data != nullptr) {
