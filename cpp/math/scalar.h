@@ -62,12 +62,16 @@ BRIDGE_HD float emulated_fma(float a, float b, float c) {
   const double lost = (product - (sum - addend_in_sum)) + (addend - addend_in_sum);
   const std::uint64_t bits = to_bits(sum);
   const std::uint64_t lost_bits = to_bits(lost);
-  // lost != 0, and false for the NaN that infinities leave in it.
-  const std::uint64_t inexact = (lost < 0.0 || lost > 0.0) ? ~std::uint64_t{0} : 0;
-  // One step away from zero (+1) if the lost part has the sum's sign, towards zero (-1) if not.
-  const std::uint64_t step = 1 - 2 * ((bits ^ lost_bits) >> 63);
-  const std::uint64_t even = (bits & 1) - 1;
-  return static_cast<float>(bit_cast<double>(bits + (step & inexact & even)));
+  // Integer arithmetic where a comparison would do: SSE2 has no 64-bit one, and the loop around
+  // this would stay scalar. Each of these is 0 or 1.
+  const std::uint64_t lost_size = lost_bits << 1;
+  const std::uint64_t inexact = (lost_size | (0 - lost_size)) >> 63;
+  const std::uint64_t even = ~bits & 1;
+  const std::uint64_t infinite = (((bits >> 52) & 0x7FF) + 1) >> 11;
+  const std::uint64_t opposite = (bits ^ lost_bits) >> 63;
+  // One step away from zero if the lost part has the sum's sign, one towards it if not.
+  const std::uint64_t moves = 0 - (inexact & even & ~infinite);
+  return static_cast<float>(bit_cast<double>(bits + (moves & (1 - 2 * opposite))));
 }
 
 // a * b + c, rounded once.
