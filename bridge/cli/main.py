@@ -20,7 +20,7 @@ class CommandError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, 1 if it found a failure, 2 if it cannot run."""
+    """Runs a command; returns the exit status: 1 if it found a failure, 2 if it cannot run."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m bridge", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")

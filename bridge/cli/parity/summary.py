@@ -1,0 +1,209 @@
+"""The rows of all shapes drawn together: the table in the terminal and on the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bridge.cli.parity.accuracy import BOUNDS
+from bridge.cli.parity.quantities import QUANTITIES
+
+if TYPE_CHECKING:
+    from bridge.cli.page import Section
+    from bridge.cli.parity.measure import Row
+
+BY_QUANTITY = ("dtypes", "approximate", "quantity")
+BY_DTYPE = ("dtypes", "quantity")
+
+
+def aggregate(rows: Iterable[Row], keys: Sequence[str] = BY_QUANTITY) -> list[dict[str, Any]]:
+    """Returns one record per value of `keys`: sums of counts, largest errors."""
+    return merge((_record(row) for row in rows), keys)
+
+
+def merge(records: Iterable[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Draws records that agree in `keys` together."""
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    for record in records:
+        key = tuple(record[name] for name in keys)
+        if key not in merged:
+            merged[key] = {name: record[name] for name in (*keys, *_COMBINE)}
+            continue
+        into = merged[key]
+        for name, combine in _COMBINE.items():
+            present = [v for v in (into[name], record[name]) if v is not None]
+            into[name] = combine(present) if present else None
+    return list(merged.values())
+
+
+_COMBINE = {
+    "cases": sum,
+    "elements": sum,
+    "differing": sum,
+    "variants": sum,
+    "variants_differing": sum,
+    "ulp": max,
+    "of_bound": max,
+    "wrong": sum,
+    "own_torch_ulp": max,
+    "own_torch_wrong": sum,
+    "own_jax_ulp": max,
+    "own_jax_wrong": sum,
+    "passed": all,
+}
+
+
+def _record(row: Row) -> dict[str, Any]:
+    own = {"torch": row.own_torch, "jax": row.own_jax}
+    record = {name: getattr(row, name) for name in BY_QUANTITY}
+    record |= {
+        "cases": 1,
+        "elements": row.elements,
+        "differing": row.differing,
+        "variants": len(row.variants),
+        "variants_differing": sum(row.variants.values()),
+        "ulp": max(row.torch.ulp, row.jax.ulp),
+        "of_bound": max(row.torch.of_bound, row.jax.of_bound),
+        "wrong": row.torch.wrong + row.jax.wrong,
+        "passed": row.passed,
+    }
+    for name, errors in own.items():
+        known = {} if errors is None else dataclasses.asdict(errors)
+        record[f"own_{name}_ulp"] = known.get("ulp")
+        record[f"own_{name}_wrong"] = known.get("wrong")
+    return record
+
+
+COLUMNS = {
+    "dtypes": "dtype",
+    "approximate": "form",
+    "quantity": "quantity",
+    "differing": "≠",
+    "variants_differing": "runs ≠",
+    "ulp": "bridge",
+    "of_bound": "bound",
+    "own_torch_ulp": "torch",
+    "own_jax_ulp": "JAX",
+    "passed": "",
+}
+NOTE = (
+    "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between other "
+    "ways to run. bridge, torch, JAX: the largest error, of bridge and of the frameworks' own ops, "
+    "against float64 in ULP of the result's dtype (sums: ULP of Σ|v|; near a zero of the derivative: "
+    "of float32's rounding there); bound: as a part of what is allowed. "
+    "2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct digit: "
+    "a tail that came out as 0. "
+    "The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on every shape and value."
+)
+
+
+def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUANTITY) -> None:
+    """Prints the table, what failed, and the verdict."""
+    records = merge(report["summary"], keys)
+    columns = _columns(report, keys)
+    table = Table(
+        title="torch and JAX through bridge, and against float64",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in columns:
+        text = name in BY_QUANTITY
+        table.add_column(COLUMNS[name], justify="left" if text else "right", no_wrap=True)
+    previous = None
+    for record in records:
+        group = tuple(record[key] for key in keys[:-1])
+        if previous is not None and group != previous:
+            table.add_section()
+        cells = [_cell(name, record) for name in columns]
+        cells[0] = cells[0].replace("bfloat", "bf").replace("float", "f")
+        if group == previous:
+            cells[: len(group)] = [""] * len(group)
+        table.add_row(*cells, style=None if record["passed"] else "red")
+        previous = group
+    console.print(table)
+    console.print(f"[dim]{NOTE}[/]", highlight=False)
+    console.print(verdict(report), style="green" if report["passed"] else "bold red")
+    for line in failures(report):
+        console.print(line, style="red", highlight=False)
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """One sentence of what was compared and how it went."""
+    rows = report["rows"]
+    elements = sum(row["elements"] for row in rows)
+    failed = sum(not row["passed"] for row in rows)
+    options = report["options"]
+    how = f"{options['device']}, {options['isa']}, {options['threads']} threads"
+    what = f"{len(rows)} rows, {elements / 1e6:.1f} million elements ({how}; {report['seconds']} s)"
+    return f"{what}: {'all passed' if not failed else f'{failed} rows FAILED'}"
+
+
+def failures(report: dict[str, Any], most: int = 12) -> list[str]:
+    """The worst of the rows that failed, in words."""
+    failed = [row for row in report["rows"] if not row["passed"]]
+    failed.sort(key=lambda row: -max(row["torch"]["of_bound"], row["jax"]["of_bound"]))
+    lines = []
+    for row in failed[:most]:
+        reasons = []
+        if row["differing"]:
+            reasons.append(f"{row['differing']} elements differ between torch and JAX")
+        reasons += [f"{count} differ ({how})" for how, count in row["variants"].items() if count]
+        for name in ("torch", "jax"):
+            errors = row[name]
+            if errors["wrong"]:
+                reasons.append(f"{name}: {errors['wrong']} are not finite where they should be")
+            if errors["of_bound"] > 1:
+                reasons.append(
+                    f"{name}: {errors['ulp']:.3g} ULP, {errors['of_bound']:.3g} of the bound"
+                )
+        where = f"{row['dtypes']} {row['approximate']} {row['quantity']} {row['shape']}"
+        lines.append(f"{where} {row['layout']}, {row['values']}: {'; '.join(reasons)}")
+    if len(failed) > most:
+        lines.append(f"… and {len(failed) - most} more")
+    return lines
+
+
+def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[Section]:
+    """The same for a page."""
+    from bridge.cli.page import Section, paragraph, table
+
+    columns = _columns(report, keys)
+    rows, styles = [], []
+    for record in merge(report["summary"], keys):
+        rows.append([_cell(name, record) for name in columns])
+        styles.append("" if record["passed"] else "failed")
+    body = paragraph(verdict(report)) + table([COLUMNS[name] for name in columns], rows, styles)
+    body += paragraph(NOTE)
+    body += "".join(paragraph(line) for line in failures(report))
+    meanings = "; ".join(f"{name}: {quantity.what}" for name, quantity in QUANTITIES.items())
+    bounds = ", ".join(f"order {order}: {ulp:g}" for order, ulp in BOUNDS["gelu_ulp"].items())
+    body += paragraph(f"Quantities. {meanings}. Bounds on gelu⁽ⁿ⁾ in ULP: {bounds}.")
+    return [Section("Parity", body)]
+
+
+def _columns(report: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    hidden = {name for name in BY_QUANTITY if name not in keys}
+    if not any(record["variants"] for record in report["summary"]):
+        hidden.add("variants_differing")
+    return [name for name in COLUMNS if name not in hidden]
+
+
+def _cell(name: str, record: dict[str, Any]) -> str:
+    value = record[name]
+    if name == "passed":
+        return "pass" if value else "FAIL"
+    if value is None:
+        return "–"
+    if name == "of_bound":
+        return f"{value:.0%}"
+    if name.endswith("ulp"):
+        wrong = record.get("wrong" if name == "ulp" else name.replace("_ulp", "_wrong"))
+        text = f"{value:.2f}" if value < 100 else f"{value:.0f}" if value < 1e5 else f"{value:.1e}"
+        return f"{text} ({wrong} not finite)" if wrong else text
+    return str(value)
