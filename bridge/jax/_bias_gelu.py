@@ -31,7 +31,7 @@ def bias_gelu(
     The backward pass keeps x and bias alone and computes both gradients in one kernel; the bias
     gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so that
     its bits depend on neither the number of threads nor the device. Every transformation of JAX
-    applies, derivatives up to the eighth order included.
+    applies, derivatives up to the sixth order included.
 
     Donated memory is worked in: under `jax.jit(f, donate_argnums=0)` the result takes the place of
     x without a copy if x is an argument of f itself and this is the last time that f reads it (read
@@ -71,8 +71,8 @@ def bias_gelu(
 
 def _jitted(form: str) -> Callable[[Any, Any], jax.Array]:
     def bias_gelu(x: Any, bias: Any) -> jax.Array:
-        specs = [None if array is None else spec_of(array) for array in (x, bias)]
-        params = check_bias_gelu(*specs, form)
+        x, bias = jnp.asarray(x), None if bias is None else jnp.asarray(bias)
+        params = check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), form)
         if bias is not None and x.weak_type != bias.weak_type:
             dtype = (bias if x.weak_type else x).dtype
             x, bias = x.astype(dtype), bias.astype(dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 import numpy as np
 from jax.interpreters.mlir import ir
 
@@ -36,8 +37,8 @@ def check_ffi_api() -> None:
     if runtime is not None and (runtime[0] != built[0] or runtime < built):
         raise ImportError(
             f"bridge was built for XLA FFI {built[0]}.{built[1]}, but jaxlib "
-            f"{jax.lib.__version__} has {runtime[0]}.{runtime[1]}. Install a newer jaxlib, or build "
-            f"bridge against this one."
+            f"{jaxlib.__version__} has {runtime[0]}.{runtime[1]}. Install a newer jaxlib, or build "
+            "bridge against this one."
         )
 
 

@@ -167,7 +167,13 @@ def _define(op: Any) -> Primitive:
     primitive = Primitive(f"bridge_{op.name}")
     primitive.multiple_results = True
     primitive.def_abstract_eval(partial(_abstract, op))
-    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("slots", "count", "params")))
+    jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params"))
+
+    def run(*operands: Any, **parameters: Any) -> Any:
+        with jax.disable_jit(False):  # a primitive is what is left when there is no jit
+            return jitted(*operands, **parameters)
+
+    primitive.def_impl(run)
     ad.primitive_jvps[primitive] = partial(_jvp, op)
     ad.primitive_transposes[primitive] = partial(_transpose, op)
     batching.primitive_batchers[primitive] = partial(_batch, op)

@@ -1,4 +1,4 @@
-"""Framework-free definitions of the ops: arguments, checks, derivative rules, float64 references."""
+"""Framework-free definitions of the ops: arguments, checks, derivative rules, references."""
 
 from bridge.ops.bias_gelu import BIAS_GELU, BiasGeluParams, check_bias_gelu
 from bridge.ops.definition import Call, Op, Role, Spec

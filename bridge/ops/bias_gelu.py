@@ -70,6 +70,9 @@ class BiasGelu:
     def operand_roles(self, count: int) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW) * (count // 2)
 
+    def operand_count(self, used: int) -> int:
+        return used + used % 2
+
     def result_roles(self) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW)
 
