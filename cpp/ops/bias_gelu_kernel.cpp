@@ -138,7 +138,8 @@ void fused(const BiasGeluBlock& block) {
   using Real = real_of<T>;
   constexpr int64_t kWidth = kFusedBytes / sizeof(Real);
   alignas(64) Real rows[1 + kFactors][kWidth];
-  alignas(64) T unwanted[kWidth];
+  // Rows of the output pass through here where they are not wanted, or go around the caches.
+  alignas(64) T passing[kWidth + 64 / sizeof(T)];
   typename SumsIf<kSums, ColumnSums<Real, kWidth>>::type tree;
   // With column sums a tile of columns is followed through all rows; else a few rows at a time, so
   // that memory is walked nearly in order.
@@ -163,12 +164,15 @@ void fused(const BiasGeluBlock& block) {
           segment.factor[i] = at(block.factor[i].full);
           segment.factor_row[i] = rows[1 + i];
         }
-        segment.output = block.output.data != nullptr ? at(block.output) : unwanted;
+        T* const output = block.output.data != nullptr ? at(block.output) : nullptr;
+        segment.output = output == nullptr ? passing
+                         : block.stream    ? passing + misalignment(output) / sizeof(T)
+                                           : output;
         if constexpr (kSums) segment.sums = tree.lane();
         compute<Precision, kForm, kOrder>(segment, body);
         if (tail != 0) {
           // The last columns through buffers of a whole step: the same loop, no scalar remainder.
-          T input[kStep] = {}, factor[kFactors + 1][kStep] = {}, output[kStep];
+          T input[kStep] = {}, factor[kFactors + 1][kStep] = {}, result[kStep];
           Segment<T, kFactors, kSums> last = segment;
           copy(input, segment.input + body, tail);
           last.input = input;
@@ -178,16 +182,18 @@ void fused(const BiasGeluBlock& block) {
             last.factor[i] = factor[i];
             last.factor_row[i] += body;
           }
-          last.output = output;
+          last.output = result;
           if constexpr (kSums) last.sums += body;
           compute<Precision, kForm, kOrder>(last, int64_t{kStep});
-          copy(segment.output + body, output, tail);
+          copy(segment.output + body, result, tail);
         }
+        if (output != nullptr && block.stream) stream_run(output, segment.output, cols * sizeof(T));
         if constexpr (kSums) tree.added(1);
       }
       if constexpr (kSums) write_sums(block, col, cols, tree.end());
     }
   }
+  if (block.stream) finish_streams();
 }
 
 // ---- Any operands: tiles in the arithmetic type that stay in the first-level cache. ----
