@@ -176,9 +176,11 @@ def _compare(got: Array, true: Array, unit: Array, allowed: Array, fmt: Format) 
         # An infinity for a number that is not at the border of the range is wrong, not far.
         lost |= finite & ~same & (np.abs(got) >= beyond) & (error > allowed)
         error = np.where(lost, 0.0, error)
-        ulp, of_bound = error / unit, error / allowed
+        off = error > 0
+        ulp = np.where(off, error / unit, 0.0)
+        of_bound = np.where(off, error / allowed, 0.0)
     return Errors(
         float(np.max(ulp, initial=0.0)),
-        float(np.max(np.where(error == 0, 0.0, of_bound), initial=0.0)),
+        float(np.max(of_bound, initial=0.0)),
         int(np.count_nonzero(lost)),
     )

@@ -92,13 +92,13 @@ COLUMNS = {
     "passed": "",
 }
 NOTE = (
-    "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between other "
-    "ways to run. bridge, torch, JAX: the largest error, of bridge and of the frameworks' own ops, "
-    "against float64 in ULP of the result's dtype (sums: ULP of Σ|v|; near a zero of the derivative: "
-    "of float32's rounding there); bound: as a part of what is allowed. "
+    "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between "
+    "other ways to run. bridge, torch, JAX: the largest error of bridge and of the frameworks' own "
+    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|; near a zero of the "
+    "derivative: of float32's rounding there); bound: as a part of what is allowed. "
     "2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct digit: "
-    "a tail that came out as 0. "
-    "The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on every shape and value."
+    "a tail that came out as 0. The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on "
+    "every shape and value."
 )
 
 
