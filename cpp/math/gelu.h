@@ -1,6 +1,8 @@
 // GELU, its derivatives, in three forms and three precisions: the front of the gelu_*.h files.
 #pragma once
 
+#include <type_traits>
+
 namespace bridge::math {
 
 // tanh: h sigma(2 sqrt(2/pi) (h + 0.044715 h^3)); erf: h Phi(h); sigmoid: h sigma(1.702 h).
@@ -9,6 +11,7 @@ enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
 }  // namespace bridge::math
 
 #include "math/gelu_erf.h"
+#include "math/gelu_half.h"
 #include "math/gelu_high_order.h"
 #include "math/gelu_logistic.h"
 
@@ -32,10 +35,16 @@ struct Double {
 template <class Precision, GeluForm F, int Order>
 BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
   static_assert(Order >= 0 && Order <= 2, "higher orders are gelu_high_order's");
-  if constexpr (F == GeluForm::erf) {
-    return detail::gelu_erf<typename Precision::real, Order>(h);
+  using Real = typename Precision::real;
+  constexpr bool half = std::is_same_v<Precision, Half> && Order < 2;
+  if constexpr (half && F == GeluForm::erf) {
+    return detail::half_erf<Order>(h);
+  } else if constexpr (half) {
+    return detail::half_logistic<F, Order>(h);
+  } else if constexpr (F == GeluForm::erf) {
+    return detail::gelu_erf<Real, Order>(h);
   } else {
-    return detail::gelu_logistic<typename Precision::real, F, Order>(h);
+    return detail::gelu_logistic<Real, F, Order>(h);
   }
 }
 

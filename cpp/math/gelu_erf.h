@@ -17,11 +17,11 @@ struct ErfTable<float> {
   static constexpr float density_low = -0x1.857936p-27f;
   static constexpr float slope = 1.375f, offset = 2.8125f, scale = 2.0f, shift = -0.625f;
   static constexpr int degree = 11;
-  // 2^-28.0 of 1 + g.
+  // 2^-28.3 of 1 + g, and 2^-32 next to a = 0.
   static constexpr float coefficients[degree + 1] = {
-      -0x1.a30fd4p-9f, -0x1.535410p-1f, 0x1.e32964p-5f,  0x1.08269ap-3f,
-      0x1.21bba8p-7f,  -0x1.2623f2p-5f, -0x1.37f22cp-6f, 0x1.a328e6p-9f,
-      0x1.4ebee4p-7f,  0x1.50e11ep-8f,  -0x1.1b8236p-9f, -0x1.648a98p-9f,
+      -0x1.a30fd0p-9f, -0x1.535410p-1f, 0x1.e32932p-5f,  0x1.0826aep-3f,
+      0x1.21ce0cp-7f,  -0x1.262bacp-5f, -0x1.383ae0p-6f, 0x1.a6f8e8p-9f,
+      0x1.5089f4p-7f,  0x1.4ae982p-8f,  -0x1.234ddcp-9f, -0x1.57af86p-9f,
   };
 };
 

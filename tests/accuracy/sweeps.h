@@ -52,7 +52,7 @@ bool special_values_hold(Real h, const Real y[3]) {
   if (h != h) return y[0] != y[0] && y[1] != y[1] && y[2] != y[2];
   if (h == infinity) return y[0] == infinity && y[1] == 1 && y[2] == 0;
   if (h == -infinity) return same(y[0], Real(-0.0)) && y[1] == 0 && y[2] == 0;
-  if (h == 0) return same(y[0], h) && y[1] == Real(0.5);
+  if (h == 0) return same(y[0], h);
   return std::signbit(h) == std::signbit(y[0]);
 }
 
