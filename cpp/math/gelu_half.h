@@ -1,0 +1,90 @@
+// GELU for calls whose every operand is 16-bit: float arithmetic with the corrections left out
+// that a rounding to 16 bits does not show, about 2^-22 where a float16 result is normal and
+// 2^-18 in the tail that only bfloat16 reaches. The formulas are those of gelu_logistic.h and
+// gelu_erf.h.
+#pragma once
+
+#include "math/gelu_erf.h"
+#include "math/gelu_logistic.h"
+
+namespace bridge::math::detail {
+
+// (2^f - 1) / f on [-1/2, 1/2]: 2^-23.2 of 2^f.
+struct HalfExp2Table {
+  static constexpr int degree = 4;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.62e426p-1f, 0x1.ebf9b6p-3f, 0x1.c6b9e8p-5f, 0x1.3cec1ap-7f, 0x1.5ac9b2p-10f,
+  };
+};
+
+// 1 + g, of which the first coefficient holds the 1: 2^-23 below a = 5.7, 2^-19 above.
+struct HalfErfTable {
+  static constexpr float offset = 3.25f, scale = 2.0f, shift = -0.8125f;
+  static constexpr int degree = 7;
+  static constexpr float coefficients[degree + 1] = {
+      1 - 0x1.35b612p-3f, -0x1.4d4548p-1f, 0x1.474f44p-2f,  -0x1.425ac8p-4f,
+      -0x1.cc4362p-8f,    0x1.1c92c2p-7f,  0x1.af4786p-13f, -0x1.d03764p-11f,
+  };
+};
+
+constexpr float half_unlift = power_of_two<float>(-Exp2Table<float>::lift);
+
+BRIDGE_HD float half_exp2(float f) { return fma(f, polynomial<HalfExp2Table>(f), 1.0f); }
+
+// The seed's 5 %, cubed, then squared: 2^-24 and rounding.
+BRIDGE_HD float half_reciprocal(float d) {
+  const float seed = rough_reciprocal<float, 0>(d);
+  const float error = fma(-d, seed, 1.0f);
+  const float once = fma(seed, fma(error, error, error), seed);
+  return fma(once, fma(-d, once, 1.0f), once);
+}
+
+// tail is 2^lift gelu'(-|h|), and gelu'(|h|) = 1 - gelu'(-|h|).
+BRIDGE_HD float half_first_derivative(float h, float tail) {
+  const bool negative = is_negative(h);
+  return fma(tail, negative ? half_unlift : -half_unlift, negative ? 0.0f : 1.0f);
+}
+
+template <GeluForm F, int Order>
+BRIDGE_HD float half_logistic(float h) {
+  using Table = LogisticTable<float, F>;
+  const float a = min_keep_nan(Table::bound, absolute(h));
+  float rate = Table::rate_high + Table::rate_low;
+  if constexpr (F == GeluForm::tanh) rate = fma(Table::cubic_high, a * a, rate);
+  const Rounded<float> rounded = round_product(rate, a);
+  const float power = half_exp2(fma(rate, a, -rounded.k));
+  const float reciprocal = half_reciprocal(fma(rounded.lifted, half_unlift, power));
+  if constexpr (Order == 0) {
+    const float tail = a * rounded.lifted * reciprocal;
+    return fma(tail, -half_unlift, positive_part(h));
+  } else {
+    // 1 - a w', summed so that little has been rounded where it cancels against s.
+    float rest = fma(-(Table::slope + Table::slope_low), a, 1.0f);
+    if constexpr (F == GeluForm::tanh) rest = fma(-Table::slope_cubic, a * a * a, rest);
+    const float factor = fma(rest, power, rounded.lifted * half_unlift) * reciprocal;
+    return half_first_derivative(h, rounded.lifted * reciprocal * factor);
+  }
+}
+
+template <int Order>
+BRIDGE_HD float half_erf(float h) {
+  using Table = ErfTable<float>;
+  const float a = min_keep_nan(Table::bound, absolute(h));
+  const float square = a * a;
+  const Rounded<float> rounded = round_product(Table::rate_high, square);
+  const float power = half_exp2(fma(-Table::rate_high, square, rounded.k));
+  const float reciprocal = half_reciprocal(a + HalfErfTable::offset);
+  // t = scale a / d + shift, with a = d - offset.
+  const float t = fma(reciprocal, -HalfErfTable::scale * HalfErfTable::offset,
+                      HalfErfTable::scale + HalfErfTable::shift);
+  const float ratio = polynomial<HalfErfTable>(t);
+  if constexpr (Order == 0) {
+    const float tail = (a * rounded.lifted) * (reciprocal * ratio * power);
+    return fma(tail, -half_unlift, positive_part(h));
+  } else {
+    const float factor = fma(reciprocal, ratio, -a * Table::density);
+    return half_first_derivative(h, factor * power * rounded.lifted);
+  }
+}
+
+}  // namespace bridge::math::detail
