@@ -185,10 +185,10 @@ struct HotOperands {
     for (int i = 0; i < kFactors; ++i) next_factor[i] = simt::load16(factor[i]);
 #pragma unroll 1
     for (;;) {
-      const Pack<T> h = simt::to_pack<T>(next_input);
-      Pack<T> f[kMaxHotFactors];
+      const simt::Vector16 h = next_input;
+      simt::Vector16 f[kMaxHotFactors];
 #pragma unroll
-      for (int i = 0; i < kFactors; ++i) f[i] = simt::to_pack<T>(next_factor[i]);
+      for (int i = 0; i < kFactors; ++i) f[i] = next_factor[i];
       advance_inputs(params);
       if (turns > 1) {
         next_input = simt::load16(input);
@@ -198,14 +198,14 @@ struct HotOperands {
       Real values[kVector];
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        values[e] = math::gelu<Precision, kForm, kOrder>(simt::widen<Real>(h.element[e]) + bias[e]);
+        values[e] = math::gelu<Precision, kForm, kOrder>(simt::widen_element<Real, T>(h, e) + bias[e]);
 #pragma unroll
         for (int i = 0; i < kFactors; ++i) {
-          values[e] = values[e] * simt::widen<Real>(f[i].element[e]);
+          values[e] = values[e] * simt::widen_element<Real, T>(f[i], e);
         }
       }
       if (!kSums || output != nullptr) {
-        simt::store16(output, simt::to_words(simt::round_pack<T>(values)));
+        simt::store16(output, simt::round_to_words<T>(values));
         advance(output, params.output_step);
       }
       if (kSums) {

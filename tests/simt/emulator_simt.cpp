@@ -1,0 +1,167 @@
+// The emulator itself: that it computes what a GPU would, and that it sees the mistakes it is there
+// to see.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "simt.h"
+
+namespace {
+
+using namespace bridge::simt;
+using emulator::Order;
+
+int g_passed = 0;
+int g_failed = 0;
+
+void expect(bool holds, const char* what) {
+  ++(holds ? g_passed : g_failed);
+  if (!holds) std::printf("FAILED: %s\n", what);
+}
+
+struct Params {
+  int* out;
+};
+
+// Each block adds the numbers of its threads: warps by shuffles, then through shared memory.
+struct Sum {
+  using Params = ::Params;
+  static constexpr int kThreads = 128;
+  static void run(const Params& params) {
+    int value = static_cast<int>(block_index().y * 1000) + thread_index();
+    for (int mask = 16; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+    int* warps = shared_array<int, 4>();
+    if (thread_index() % kWarpThreads == 0) warps[thread_index() / kWarpThreads] = value;
+    sync();
+    if (thread_index() != 0) return;
+    params.out[block_index().y * block_count().x + block_index().x] =
+        warps[0] + warps[1] + warps[2] + warps[3];
+  }
+};
+
+struct Broadcast {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params& params) {
+    params.out[thread_index()] = shuffle(thread_index(), 5);
+  }
+};
+
+struct Dynamic {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params& params) {
+    int* memory = dynamic_shared<int>();
+    memory[thread_index()] = thread_index();
+    sync();
+    params.out[thread_index()] = memory[kThreads - 1 - thread_index()];
+  }
+};
+
+struct ExitsBeforeSync {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params&) {
+    if (thread_index() == 3) return;
+    sync();
+  }
+};
+
+struct DivergentSync {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params&) {
+    if (thread_index() < 32) {
+      sync();
+    } else {
+      sync();
+    }
+  }
+};
+
+struct LaneMissing {
+  using Params = ::Params;
+  static constexpr int kThreads = 32;
+  static void run(const Params&) {
+    if (thread_index() != 7) shuffle(1, 0);
+  }
+};
+
+// A thread reads its neighbour's number without waiting for it.
+struct Race {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params& params) {
+    int* memory = shared_array<int, 64>();
+    memory[thread_index()] = thread_index();
+    params.out[thread_index()] = memory[(thread_index() + 1) % 64];
+    sync();
+  }
+};
+
+struct ReadsUnwritten {
+  using Params = ::Params;
+  static constexpr int kThreads = 32;
+  static void run(const Params& params) {
+    float* memory = shared_array<float, 32>();
+    params.out[thread_index()] = memory[thread_index()] != memory[thread_index()] ? 1 : 0;
+  }
+};
+
+struct Misaligned {
+  using Params = ::Params;
+  static constexpr int kThreads = 32;
+  static void run(const Params& params) {
+    if (thread_index() == 0) store16(params.out, load16(params.out + 1));
+  }
+};
+
+template <class Kernel>
+std::string run(std::vector<int>& out, Grid grid = {}, size_t dynamic = 0) {
+  const char* error = launch<Kernel>(grid, dynamic, nullptr, Params{out.data()});
+  const std::string failure = emulator::take_failure();
+  return error != nullptr ? error : failure;
+}
+
+bool mentions(const std::string& text, const char* word) {
+  return text.find(word) != std::string::npos;
+}
+
+}  // namespace
+
+int main() {
+  std::vector<int> out(64);
+  for (Order order : {Order::forward, Order::reverse, Order::random}) {
+    emulator::options().order = order;
+    expect(run<Sum>(out, {3, 2, 1}).empty(), "a block sum runs");
+    const int sum = 127 * 128 / 2;
+    expect(out[0] == sum && out[2] == sum && out[5] == sum + 128 * 1000, "a block sum is right");
+    expect(run<Broadcast>(out).empty() && out[0] == 5 && out[63] == 37, "shuffle stays in its warp");
+    expect(run<Dynamic>(out, {}, 64 * sizeof(int)).empty() && out[0] == 63 && out[63] == 0,
+           "dynamic shared memory");
+  }
+  emulator::options().order = Order::forward;
+
+  std::string failure = run<ExitsBeforeSync>(out);
+  expect(mentions(failure, "sync") && mentions(failure, "thread 3 has exited"),
+         "a thread that exits before the barrier is named");
+  expect(mentions(run<DivergentSync>(out), "deadlock"), "two different barriers do not meet");
+  expect(mentions(run<LaneMissing>(out), "shuffle"), "a shuffle without all lanes is seen");
+  expect(mentions(run<Misaligned>(out), "misaligned"), "a misaligned vector is seen");
+  expect(run<Sum>(out).empty() && out[0] == 127 * 128 / 2, "the emulator goes on after a failure");
+
+  std::vector<int> forward(64), reverse(64);
+  run<Race>(forward);
+  emulator::options().order = Order::reverse;
+  run<Race>(reverse);
+  emulator::options().order = Order::forward;
+  expect(forward != reverse, "a race shows as a difference between orders");
+
+  run<ReadsUnwritten>(out);
+  expect(out[0] == 1 && out[31] == 1, "shared memory that nothing wrote is NaN");
+  expect(run<Sum>(out, {1, kMaxGridYZ + 1, 1}) != "", "a grid that is too large is refused");
+
+  std::printf("%d passed, %d failed\n", g_passed, g_failed);
+  return g_failed == 0 ? 0 : 1;
+}
