@@ -163,10 +163,31 @@ def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], An
     return [True] * count, equation
 
 
+def _lower(
+    op: Any, any_platform: Primitive, context: Any, *operands: Any, **parameters: Any
+) -> Any:
+    """Emits the call where it stands, so that the rule sees where its operands come from.
+
+    A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
+    JAX cannot choose among the rules of a primitive that is lowered in place.
+    """
+    platforms = tuple(context.platforms or context.module_context.platforms)
+    if len(platforms) > 1:
+        bind = partial(any_platform.bind, **parameters)
+        return mlir.lower_fun(bind, multiple_results=True)(context, *operands)
+    if platforms[0] not in PLATFORMS:
+        raise NotImplementedError(
+            f"bridge has no {op.name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
+        )
+    return lower(op, platforms[0], context, *operands, **parameters)
+
+
 def _define(op: Any) -> Primitive:
     primitive = Primitive(f"bridge_{op.name}")
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(partial(_abstract, op))
+    any_platform = Primitive(primitive.name)
+    for each in (primitive, any_platform):
+        each.multiple_results = True
+        each.def_abstract_eval(partial(_abstract, op))
     jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params"))
 
     def run(*operands: Any, **parameters: Any) -> Any:
@@ -178,11 +199,9 @@ def _define(op: Any) -> Primitive:
     ad.primitive_transposes[primitive] = partial(_transpose, op)
     batching.primitive_batchers[primitive] = partial(_batch, op)
     partial_eval.dce_rules[primitive] = partial(_eliminate, op)
+    mlir.register_lowering(primitive, partial(_lower, op, any_platform), cacheable=False)
     for platform in PLATFORMS:
-        # Not cacheable: the rule looks at where its operands come from.
-        mlir.register_lowering(
-            primitive, partial(lower, op, platform), platform=platform, cacheable=False
-        )
+        mlir.register_lowering(any_platform, partial(lower, op, platform), platform=platform)
     return primitive
 
 

@@ -1,4 +1,4 @@
-"""Over several devices: shard_map, pmap, sharded arguments of jit. One device says what is right."""
+"""Over several devices: shard_map, pmap, sharded arguments of jit, against one device."""
 
 from __future__ import annotations
 

@@ -1,0 +1,117 @@
+"""Serialised programs, symbolic sizes, and lowering for CUDA on a machine that has none."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+from bridge import _native
+from bridge.jax import bias_gelu
+from bridge.ops import BIAS_GELU, BiasGeluParams, Spec
+from tests.jax.compositions import assert_close, normal, plain
+
+CHECKS = [export.DisabledSafetyCheck.custom_call("bridge_bias_gelu")]
+
+
+def gradients(x: Any, bias: Any) -> Any:
+    return jax.grad(lambda x, b: (bias_gelu(x, b) ** 2).sum(), (0, 1))(x, bias)
+
+
+def custom_calls(exported: Any) -> list[str]:
+    lines = exported.mlir_module().splitlines()
+    return [line for line in lines if "@bridge_bias_gelu" in line]
+
+
+def test_round_trip(rng: np.random.Generator) -> None:
+    x, bias = normal(rng, 4, 5, dtype=jnp.float32), normal(rng, 5, dtype=jnp.float32)
+    exported = export.export(jax.jit(bias_gelu), disabled_checks=CHECKS)(x, bias)
+    loaded = export.deserialize(exported.serialize(vjp_order=1))
+    np.testing.assert_array_equal(loaded.call(x, bias), bias_gelu(x, bias))
+    ours = jax.grad(lambda x, b: (loaded.call(x, b) ** 2).sum(), (0, 1))(x, bias)
+    expected = jax.grad(lambda x, b: (plain(x, b) ** 2).sum(), (0, 1))(x, bias)
+    assert_close(ours, expected, 1e-5)
+
+
+def test_export_without_the_check_disabled_says_which_call() -> None:
+    with pytest.raises(ValueError, match="bridge_bias_gelu"):
+        export.export(jax.jit(bias_gelu))(jnp.ones(3))
+
+
+def test_symbolic_sizes(rng: np.random.Generator) -> None:
+    rows, cols = export.symbolic_shape("rows, cols")
+    arguments = [
+        jax.ShapeDtypeStruct((rows, cols), jnp.float32),
+        jax.ShapeDtypeStruct((cols,), jnp.float32),
+    ]
+    exported = export.export(jax.jit(gradients), disabled_checks=CHECKS)(*arguments)
+    for shape in ((4, 5), (1, 1), (300, 7)):
+        x, bias = normal(rng, *shape, dtype=jnp.float32), normal(rng, shape[1], dtype=jnp.float32)
+        for a, b in zip(exported.call(x, bias), gradients(x, bias), strict=True):
+            np.testing.assert_array_equal(a, b)
+    export.export(jax.jit(gradients), platforms=["cuda"], disabled_checks=CHECKS)(*arguments)
+
+
+def lowered_for(platform: str, rows: int) -> list[str]:
+    x = jax.ShapeDtypeStruct((rows, 5), jnp.bfloat16)
+    bias = jax.ShapeDtypeStruct((5,), jnp.bfloat16)
+    return custom_calls(
+        export.export(jax.jit(gradients), platforms=[platform], disabled_checks=CHECKS)(x, bias)
+    )
+
+
+def test_cuda_lowering_has_the_workspace_as_its_last_result() -> None:
+    forward, backward = lowered_for("cuda", 1000)
+    assert re.search(r"-> \(tensor<1000x5xbf16>, tensor<0xui8>\)", forward)
+    size = re.search(r"-> \(tensor<1000x5xbf16>, tensor<5xbf16>, tensor<(\d+)xui8>\)", backward)
+    assert size is not None
+    assert int(size[1]) >= 8 * 5 * 4  # eight chunks of rows, five columns, float32
+
+
+def test_cuda_needs_no_workspace_for_one_chunk_of_rows() -> None:
+    assert "tensor<5xbf16>, tensor<0xui8>)" in lowered_for("cuda", 128)[1]
+
+
+def test_cpu_lowering_has_no_workspace() -> None:
+    assert not any("ui8" in line for line in lowered_for("cpu", 1000))
+
+
+def test_both_platforms_at_once(rng: np.random.Generator) -> None:
+    x, bias = normal(rng, 200, 5, dtype=jnp.float32), normal(rng, 5, dtype=jnp.float32)
+    exported = export.export(jax.jit(gradients), platforms=["cpu", "cuda"], disabled_checks=CHECKS)(
+        x, bias
+    )
+    assert any("ui8" in line for line in custom_calls(exported))
+    for a, b in zip(exported.call(x, bias), gradients(x, bias), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def tree_bytes(batch: int, rows: int, cols: int, real_bytes: int) -> int:
+    """What the CUDA library asks for (cpp/ops/bias_gelu.cu), level by level."""
+    total, nodes = 0, -(-rows // 128)
+    while nodes > 1:
+        total += -(-batch * nodes * cols * real_bytes // 16) * 16
+        nodes = -(-nodes // 64)
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> None:
+    library = _native.bias_gelu_workspace if not _native.cuda_unavailable() else None
+    params = BiasGeluParams("tanh", 1, full=dtype, row=dtype, batch_ndim=1)
+    edges = [128 * 64**level * n + k for level in range(4) for n in (1, 2) for k in (-1, 0, 1)]
+    for rows in [0, 1, *edges, *(int(r) for r in 2 ** rng.uniform(0, 60, 200))]:
+        for batch, cols in ((1, 1), (3, 5), (2, 4096), (0, 7), (7, 0)):
+            given = BIAS_GELU.workspace_bytes((Spec((batch, rows, cols), dtype), None), params)
+            needed = tree_bytes(batch, rows, cols, 8 if dtype == "float64" else 4)
+            assert given >= needed
+            if library is not None and rows * batch * cols < 2**62:
+                assert given >= library(batch, rows, cols, True, dtype == "float64")
+    assert (
+        BIAS_GELU.workspace_bytes((Spec((4, 1000, 8), dtype), None), params) < 4 * 8 * 10 * 8 + 257
+    )
