@@ -15,13 +15,13 @@ struct ErfTable<float> {
   static constexpr float rate_high = 0x1.715476p-1f, rate_low = 0x1.4ae0cp-27f;  // log2(e)/2
   static constexpr float density = 0x1.988454p-2f;                               // 1/sqrt(2 pi)
   static constexpr float density_low = -0x1.857936p-27f;
-  static constexpr float slope = 1.375f, offset = 2.8125f, scale = 2.0f, shift = -0.625f;
+  static constexpr float slope = 1.375f, offset = 2.8125f, scale = 1.375f, shift = -0.4375f;
   static constexpr int degree = 11;
   // 2^-28.3 of 1 + g, and 2^-32 next to a = 0.
   static constexpr float coefficients[degree + 1] = {
-      -0x1.a30fd0p-9f, -0x1.535410p-1f, 0x1.e32932p-5f,  0x1.0826aep-3f,
-      0x1.21ce0cp-7f,  -0x1.262bacp-5f, -0x1.383ae0p-6f, 0x1.a6f8e8p-9f,
-      0x1.5089f4p-7f,  0x1.4ae982p-8f,  -0x1.234ddcp-9f, -0x1.57af86p-9f,
+      -0x1.5f4b40p-7f, -0x1.ec8874p-1f, 0x1.12a2c2p-3f,  0x1.9790e0p-2f,
+      0x1.f04c40p-6f,  -0x1.f00124p-3f, -0x1.6bed56p-3f, 0x1.d773f2p-5f,
+      0x1.ba361ep-3f,  0x1.1dee34p-3f,  -0x1.bb5cbap-4f, -0x1.4c5bf8p-3f,
   };
 };
 
@@ -60,8 +60,8 @@ template <class Real>
 BRIDGE_HD Gaussian<Real> gaussian(Real square, Real square_low) {
   using Table = ErfTable<Real>;
   const Rounded<Real> rounded = round_product(Table::rate_high, square);
-  Real f = fma(-Table::rate_high, square, rounded.k);
-  f = fma(-Table::rate_high, square_low, fma(-Table::rate_low, square, f));
+  const Real low = fma(Table::rate_low, square, Table::rate_high * square_low);
+  const Real f = fma(-Table::rate_high, square, rounded.k) - low;
   return {rounded.lifted, exp2_minus_one(f)};
 }
 
@@ -94,10 +94,13 @@ BRIDGE_HD Real gelu_erf(Real h) {
       // from 1/d, the remainder that 1/d lacks, and g/d: near the zero of the difference the
       // large parts cancel before anything else has been rounded.
       const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
-      const Real remainder = fma(-reciprocal, d.low, fma(-reciprocal, d.high, Real(1)));
-      const Real quotient = fma(a * reciprocal, remainder, a * reciprocal);
-      const Real g = polynomial<Table>(fma(quotient, Table::scale, Table::shift));
-      const Real small = fma(-a, Table::density_low, fma(remainder, reciprocal, reciprocal * g));
+      const Real missing = reciprocal * fma(-reciprocal, d.low, fma(-reciprocal, d.high, Real(1)));
+      // t from 1/d instead of a/d: a = (d - offset) / slope.
+      constexpr Real falling = -Table::scale * Table::offset / Table::slope;
+      constexpr Real start = Table::scale / Table::slope + Table::shift;
+      const Real t = fma(missing, falling, fma(reciprocal, falling, start));
+      const Real g = polynomial<Table>(t);
+      const Real small = fma(-a, Table::density_low, fma(reciprocal, g, missing));
       const Real factor = fma(-a, Table::density, reciprocal) + small;
       const Real tail = fma(factor, bell.power, factor) * bell.lifted;
       const bool negative = is_negative(h);

@@ -36,7 +36,7 @@ template <GeluForm F>
 BRIDGE_HD double gelu_logistic_high_order(double h, int order) {
   using Table = LogisticTable<double, F>;
   const double a = min_keep_nan(Table::bound, absolute(h));
-  const LogisticParts<double> parts = logistic_parts<double, F>(a);
+  const LogisticParts<double> parts = logistic_parts<double, F, 1>(a);
   const double rough = rough_reciprocal(parts.denominator.high);
   constexpr double unlift = power_of_two<double>(-Exp2Table<double>::lift);
   const double s = parts.lifted * unlift;

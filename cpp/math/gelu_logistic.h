@@ -69,12 +69,13 @@ struct LogisticParts {
   Pair<Real> denominator;  // s + p
 };
 
-template <class Real, GeluForm F>
+template <class Real, GeluForm F, int Order>
 BRIDGE_HD LogisticParts<Real> logistic_parts(Real a) {
   const Pair<Real> rate = logistic_rate<Real, F>(a);
   const Rounded<Real> rounded = round_product(rate.high, a);
   const Real f = fma(rate.low, a, fma(rate.high, a, -rounded.k));
-  const Real power = exp2_minus_one(f);
+  // The error of p counts twice in the derivatives.
+  const Real power = Order == 0 ? exp2_minus_one(f) : exp2_minus_one_carefully(f);
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
   // s + p = 1 + s + (p - 1) as high + low. |p - 1| < 1 makes the sums' errors exact; that of
   // 1 + s matters at s = 2^-24 alone, where it is a whole ULP.
@@ -92,7 +93,7 @@ BRIDGE_HD Pair<Real> logistic_slope(Real a) {
     const Real square = a * a;
     const Real high = fma(Table::slope_cubic, square, Table::slope);
     const Real rest = fma(Table::slope_cubic, square, Table::slope - high);
-    return {high, rest + Table::slope_low};
+    return {high, fma(Table::slope_cubic, fma(a, a, -square), rest + Table::slope_low)};
   } else {
     return {Table::slope, Table::slope_low};
   }
@@ -109,7 +110,7 @@ BRIDGE_HD Real gelu_logistic(Real h) {
   using Table = LogisticTable<Real, F>;
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
   const Real a = min_keep_nan(Table::bound, absolute(h));
-  const LogisticParts<Real> parts = logistic_parts<Real, F>(a);
+  const LogisticParts<Real> parts = logistic_parts<Real, F, Order>(a);
   const Pair<Real> d = parts.denominator;
   const Real rough = rough_reciprocal(d.high);
   if constexpr (Order == 0) {
@@ -125,8 +126,9 @@ BRIDGE_HD Real gelu_logistic(Real h) {
       // gelu'(-a) = s (s + p (1 - a w')) / (s + p)^2, and gelu'(a) = 1 - gelu'(-a).
       const Real b = 1 - rise.high;
       const Real b_low = (1 - (rise.high + b)) - rise.low;
-      const Real high = fma(b, parts.power, fma(parts.lifted, unlift, b));
-      const Real low = fma(b_low, parts.power, b_low);
+      const Real sum = fma(parts.lifted, unlift, b);
+      const Real high = fma(b, parts.power, sum);
+      const Real low = fma(b_low, parts.power, b_low) + fma(b, parts.power, sum - high);
       const Real tail = divide(Pair<Real>{high, low}, d_square, rough_square) * parts.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
@@ -140,8 +142,10 @@ BRIDGE_HD Real gelu_logistic(Real h) {
       const Real steep = rise.high * slope.high;
       const Real steep_low =
           fma(rise.low, slope.high, fma(rise.high, slope.low, fma(rise.high, slope.high, -steep)));
-      const Real factor = fma(-steep_low, t, fma(-steep, t, bend));
-      const Real numerator = fma(factor, parts.power, factor);
+      const Real factor = fma(-steep, t, bend);
+      const Real high = fma(factor, parts.power, factor);
+      const Real low = fma(factor, parts.power, factor - high) - steep_low * fma(t, parts.power, t);
+      const Pair<Real> numerator{high, low};
       return (divide(numerator, d_square, rough_square) * parts.lifted) * unlift;
     }
   }

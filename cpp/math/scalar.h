@@ -119,8 +119,13 @@ BRIDGE_HD float max_keep_nan(float bound, float x) {
 BRIDGE_HD double min_keep_nan(double bound, double x) { return bound < x ? bound : x; }
 BRIDGE_HD double max_keep_nan(double bound, double x) { return bound > x ? bound : x; }
 
+// As abs.f32 the GPU folds it into the instruction that takes the result; a mask stays one of its
+// own. (Of a NaN it makes some NaN.)
 template <class Real>
 BRIDGE_HD Real absolute(Real x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Real) == sizeof(float)) return fabsf(x);
+#endif
   return bit_cast<Real>(to_bits(x) & ~Format<Real>::sign_bit);
 }
 
