@@ -1,4 +1,4 @@
-"""The same input gives the same bits: in torch and JAX, under any thread count and instruction set."""
+"""The same input gives the same bits: in torch and JAX, on any threads and instruction set."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def assert_close(actual: Any, expected: Any, dtype: str, floor: float = 0.0, ulp
     assert actual.shape == expected.shape
     unit = EPSILON[dtype] * np.maximum(np.abs(expected), max(floor, 1e-30))
     if dtype == "float64":
-        # The reference is float64 itself and loses as many units as the exponent is large in the tails; against
-        # quadruple precision the C++ accuracy program measures float64.
+        # The reference is float64 itself and loses units in the tails as the exponent grows; the
+        # C++ accuracy program measures float64 against quadruple precision.
         ulps *= 64
     if dtype == "float16":
         unit = np.maximum(unit, 2.0**-24)

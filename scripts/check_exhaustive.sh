@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Every float32 there is through every form and derivative, against a reference that is good to a
+# hundredth of a unit in the last place. Minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build/accuracy
+"${CXX:-g++}" -std=gnu++17 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=off -I cpp \
+  tests/accuracy/gelu_accuracy.cpp -o build/accuracy/gelu_accuracy -pthread -lquadmath
+build/accuracy/gelu_accuracy --json docs/benchmarks/accuracy.json "$@"

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# What a user installs: the sdist is whole, a wheel builds from it alone, and that wheel imports
+# where neither framework nor a CUDA driver is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=build/package
+rm -rf "$work"
+mkdir -p "$work"
+python - "$work" <<'PYTHON'
+import os
+import sys
+
+from scikit_build_core import build
+
+folder = os.path.abspath(sys.argv[1])
+print("sdist:", build.build_sdist(folder))
+PYTHON
+tar -xzf "$work"/*.tar.gz -C "$work"
+pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" \
+  --config-settings=cmake.define.BRIDGE_CUDA=OFF "$work"/bridge_ops-*/
+mkdir "$work/site"
+pip install --quiet --no-deps --target "$work/site" "$work"/*.whl
+cd "$work"
+PYTHONPATH=site python - <<'PYTHON'
+import sys
+
+# Only the wheel: an editable install would answer for the name first.
+sys.meta_path = [f for f in sys.meta_path if "ScikitBuildRedirecting" not in type(f).__name__]
+import bridge
+
+assert "package/site/" in bridge.__file__.replace("\\", "/"), bridge.__file__
+assert not bridge.has_cuda() and not bridge.build_info()["cuda"]
+assert not {"torch", "jax"} & set(sys.modules)
+print("wheel:", bridge.__version__, bridge.build_info()["cpu_isa"])
+PYTHON

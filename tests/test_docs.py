@@ -1,0 +1,52 @@
+"""The code in the README and in docs runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def code_of(page: Path) -> str:
+    return "\n".join(PYTHON.findall(page.read_text()))
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if code_of(p)], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_code_runs(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page, one after another, in a fresh interpreter with warnings as errors."""
+    script = tmp_path / "page.py"
+    script.write_text(code_of(page))
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_a_promise_names_its_test() -> None:
+    """docs/numerics.md names a test for each rule, and the tests exist."""
+    text = (ROOT / "docs" / "numerics.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.(?:py|cpp))(?:::(\w+))?`", text)
+    assert len(named) >= 8
+    for file, test in named:
+        content = (ROOT / file).read_text()
+        assert not test or f"def {test}(" in content, f"{file} has no {test}"
