@@ -1,0 +1,20 @@
+"""Python code in a fresh process, for what a process can decide only once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def run(code: str, **environment: str) -> str:
+    """Returns what the code prints. Fails with its stderr if it does not exit with 0."""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    return result.stdout.strip()
