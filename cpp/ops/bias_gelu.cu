@@ -166,7 +166,9 @@ void set_steps(Params& params, int64_t rows) {
   params.output_step = bytes(call.output.full);
 }
 
-int64_t greatest_common_divisor(int64_t a, int64_t b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+int64_t greatest_common_divisor(int64_t a, int64_t b) {
+  return b == 0 ? a : greatest_common_divisor(b, a % b);
+}
 
 // How wide to lay contiguous rows of `cols` elements: a whole number of rows and of vectors, so
 // that a thread meets the same columns in every wide row, and slots that fill their blocks.
@@ -225,8 +227,7 @@ void flatten(Params& params, int vector) {
 simt::Grid plan_elementwise(Params& params, int vector) {
   flatten(params, vector);
   const bridge_bias_gelu& call = params.call;
-  const int64_t width =
-      params.row_positions != 0 ? params.row_positions : call.cols + params.shift;
+  const int64_t width = params.row_positions != 0 ? params.row_positions : call.cols + params.shift;
   params.slots = ceil_divide(width, vector);
   params.column_bits = bits_for(params.slots, kThreadBits);
   simt::Grid grid;
@@ -325,8 +326,7 @@ const char* load_kernels() {
 
 }  // namespace bridge::bias_gelu
 
-extern "C" BRIDGE_EXPORT size_t
-bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call) {
+extern "C" BRIDGE_EXPORT size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call) {
   char message[bridge::cuda::kMessageBytes];
   if (call == nullptr || bridge::validate(*call, message, sizeof message) != BRIDGE_OK) return 0;
   return bridge::bias_gelu::workspace_bytes_of(*call);
@@ -334,8 +334,7 @@ bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call) {
 
 extern "C" BRIDGE_EXPORT bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call,
                                                              void* workspace,
-                                                             size_t workspace_bytes,
-                                                             void* stream) {
+                                                             size_t workspace_bytes, void* stream) {
   using namespace bridge;
   constexpr const char* kName = "bias_gelu";
   if (call == nullptr) return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName, "call is NULL");

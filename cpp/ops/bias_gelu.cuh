@@ -20,8 +20,6 @@ using math::GeluForm;
 using simt::Pack;
 
 constexpr int kThreads = 256;
-// Two blocks leave 128 registers to a thread: with less ptxas spills the float64 kernels.
-constexpr int kMinBlocks = 2;
 
 constexpr int kMaxHotFactors = 2;
 
@@ -117,6 +115,12 @@ struct HotOperands {
   using Real = typename Precision::real;
   static constexpr int kVector = Pack<T>::kCount;
   static_assert(kFactors <= kMaxHotFactors);
+  // Two turns in one loop body: else a thirtieth of the instructions only moves the next row's
+  // words to their place. In float64, and with two factors, that would spill.
+  static constexpr int kUnroll = sizeof(Real) == sizeof(float) && kFactors < 2 ? 2 : 1;
+  // More blocks hide more of the memory's latency; each step leaves fewer registers to a thread.
+  // These are the most that spill on none of sm_80, sm_90 and sm_100.
+  static constexpr int kMinBlocks = sizeof(T) == 4 && kOrder < 2 ? 4 - kOrder : 2;
 
   const T* input;
   const T* factor[kMaxHotFactors];
@@ -130,8 +134,8 @@ struct HotOperands {
     for (int i = 0; i < kFactors; ++i) {
       factor[i] = first(call.factor[i].full, batch, row, position);
     }
-    output = call.output.full.data == nullptr ? nullptr
-                                              : first(call.output.full, batch, row, position);
+    output =
+        call.output.full.data == nullptr ? nullptr : first(call.output.full, batch, row, position);
     load_bias(params, batch, position);
   }
 
@@ -183,7 +187,7 @@ struct HotOperands {
     simt::Vector16 next_factor[kMaxHotFactors];
 #pragma unroll
     for (int i = 0; i < kFactors; ++i) next_factor[i] = simt::load16(factor[i]);
-#pragma unroll 1
+#pragma unroll(kUnroll)
     for (;;) {
       const simt::Vector16 h = next_input;
       simt::Vector16 f[kMaxHotFactors];
@@ -198,7 +202,8 @@ struct HotOperands {
       Real values[kVector];
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        values[e] = math::gelu<Precision, kForm, kOrder>(simt::widen_element<Real, T>(h, e) + bias[e]);
+        values[e] =
+            math::gelu<Precision, kForm, kOrder>(simt::widen_element<Real, T>(h, e) + bias[e]);
 #pragma unroll
         for (int i = 0; i < kFactors; ++i) {
           values[e] = values[e] * simt::widen_element<Real, T>(f[i], e);
@@ -275,6 +280,7 @@ struct HotOperands {
 template <class Precision>
 struct AnyOperands {
   using Real = typename Precision::real;
+  static constexpr int kMinBlocks = 2;
   static constexpr int kVector = 1;
 
   template <GeluForm kForm>
@@ -335,7 +341,7 @@ template <class Operands>
 struct ElementwiseKernel {
   using Params = bias_gelu::Params;
   static constexpr int kThreads = bias_gelu::kThreads;
-  static constexpr int kMinBlocks = bias_gelu::kMinBlocks;
+  static constexpr int kMinBlocks = Operands::kMinBlocks;
 
   static BRIDGE_DEVICE void run(const Params& params) {
     const int thread = simt::thread_index();
@@ -346,8 +352,8 @@ struct ElementwiseKernel {
     if (slot >= params.slots) return;
     const int64_t row = static_cast<int64_t>(block.y) * (kThreads >> params.column_bits) +
                         (thread >> params.column_bits);
-    const int turns = static_cast<int>(divide(params.call.rows - 1 - row + params.row_step,
-                                              params.row_step));
+    const int turns =
+        static_cast<int>(divide(params.call.rows - 1 - row + params.row_step, params.row_step));
     const int64_t position = slot * Operands::kVector - params.shift;
     typename Operands::Real unused[Operands::kVector];
     for (int64_t batch = block.z; batch < params.call.batch; batch += blocks.z) {
@@ -356,13 +362,14 @@ struct ElementwiseKernel {
   }
 };
 
-// With column sums: a thread is one lane of a chunk; the block adds its lanes through shared memory.
+// With column sums: a thread is one lane of a chunk; the block adds its lanes through shared
+// memory.
 template <class Operands>
 struct ChunkKernel {
   using Params = bias_gelu::Params;
   using Real = typename Operands::Real;
   static constexpr int kThreads = bias_gelu::kThreads;
-  static constexpr int kMinBlocks = bias_gelu::kMinBlocks;
+  static constexpr int kMinBlocks = Operands::kMinBlocks;
   static constexpr int kVector = Operands::kVector;
   // Writes are one element of each thread at a time, reads one thread's elements side by side: the
   // padding spreads both over the banks.
@@ -425,8 +432,8 @@ struct ChunkKernel {
       const bool exists = first_group + group < params.call.batch * params.chunks;
       if (!exists || column < 0 || column >= params.call.cols) continue;
       if (params.partials != nullptr) {
-        static_cast<Real*>(
-            params.partials)[(first_group + group) * params.call.cols + column] = total;
+        static_cast<Real*>(params.partials)[(first_group + group) * params.call.cols + column] =
+            total;
       } else {
         const bridge_array& row = params.call.output.row;
         store_real(row, (first_group + group) * row.batch_stride + column, total);
@@ -453,7 +460,7 @@ template <class Real>
 struct TreeKernel {
   using Params = TreeParams;
   static constexpr int kThreads = bias_gelu::kThreads;
-  static constexpr int kMinBlocks = bias_gelu::kMinBlocks;
+  static constexpr int kMinBlocks = 2;
   static constexpr int kGroups = kThreads / kTreeColumns;
 
   static BRIDGE_DEVICE void run(const TreeParams& params) {

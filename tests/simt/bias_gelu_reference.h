@@ -47,8 +47,8 @@ template <class Real>
 Real load_pair(const bridge_pair& pair, int64_t batch, int64_t row, int64_t column) {
   const int64_t in_row = batch * pair.row.batch_stride + column;
   if (pair.full.data == nullptr) return load<Real>(pair.row, in_row);
-  const Real full = load<Real>(
-      pair.full, batch * pair.full.batch_stride + row * pair.full.row_stride + column);
+  const Real full =
+      load<Real>(pair.full, batch * pair.full.batch_stride + row * pair.full.row_stride + column);
   return pair.row.data == nullptr ? full : full + load<Real>(pair.row, in_row);
 }
 
@@ -65,9 +65,10 @@ typename Precision::real element(const bridge_bias_gelu& call, int64_t batch, in
                                  int64_t column) {
   using Real = typename Precision::real;
   const Real h = load_pair<Real>(call.input, batch, row, column);
-  Real value = call.form == BRIDGE_GELU_TANH  ? gelu<Precision, math::GeluForm::tanh>(call.order, h)
-               : call.form == BRIDGE_GELU_ERF ? gelu<Precision, math::GeluForm::erf>(call.order, h)
-                                              : gelu<Precision, math::GeluForm::sigmoid>(call.order, h);
+  Real value = call.form == BRIDGE_GELU_TANH ? gelu<Precision, math::GeluForm::tanh>(call.order, h)
+               : call.form == BRIDGE_GELU_ERF
+                   ? gelu<Precision, math::GeluForm::erf>(call.order, h)
+                   : gelu<Precision, math::GeluForm::sigmoid>(call.order, h);
   for (int i = 0; i < call.factors; ++i) {
     value = value * load_pair<Real>(call.factor[i], batch, row, column);
   }

@@ -28,7 +28,9 @@ int64_t below(int64_t limit) {
 }
 bool one_in(int64_t n) { return below(n) == 0; }
 
-size_t bytes_of(int dtype) { return dtype <= BRIDGE_BFLOAT16 ? 2 : dtype == BRIDGE_FLOAT32 ? 4 : 8; }
+size_t bytes_of(int dtype) {
+  return dtype <= BRIDGE_BFLOAT16 ? 2 : dtype == BRIDGE_FLOAT32 ? 4 : 8;
+}
 
 struct Shape {
   int64_t batch;
@@ -43,9 +45,18 @@ struct Operand {
   bridge_array array{};
 };
 
-constexpr double kSpecial[] = {0.0,    -0.0,     1e30,      -1e30,    __builtin_inf(),
-                               -3e38,  -1e-40,   6e-8,      65504.0,  -__builtin_inf(),
-                               -100.0, __builtin_nan("")};
+constexpr double kSpecial[] = {0.0,
+                               -0.0,
+                               1e30,
+                               -1e30,
+                               __builtin_inf(),
+                               -3e38,
+                               -1e-40,
+                               6e-8,
+                               65504.0,
+                               -__builtin_inf(),
+                               -100.0,
+                               __builtin_nan("")};
 
 void fill(const bridge_array& array, size_t bytes, bool special) {
   std::normal_distribution<double> normal(0.0, 2.0);
@@ -220,8 +231,9 @@ Case make_case(const Shape& shape, const Kind& kind, int form, int dtype, bool h
   }
   Operand* alias = nullptr;
   if (kind.full && one_in(4)) {
-    alias = &test.operands[one_in(2) ? 0 : static_cast<size_t>(below(
-                               static_cast<int64_t>(test.operands.size())))];
+    alias = &test.operands[one_in(2) ? 0
+                                     : static_cast<size_t>(
+                                           below(static_cast<int64_t>(test.operands.size())))];
     if (alias->array.row_stride == 0) alias = nullptr;
     if (alias != nullptr && shape.batch > 1 && alias->array.batch_stride == 0) alias = nullptr;
   }
@@ -233,11 +245,11 @@ Case make_case(const Shape& shape, const Kind& kind, int form, int dtype, bool h
   test.in_place = alias;
   if (kind.row) call.output.row = test.add(shape, pick_dtype(), true, output_layout(), false);
   char name[200];
-  std::snprintf(name, sizeof name, "[%d, %d, %d] dtype %d/%d form %d order %d factors %d layout %d%s%s",
-                static_cast<int>(shape.batch), static_cast<int>(shape.rows),
-                static_cast<int>(shape.cols), dtype, other, form, kind.order, kind.factors,
-                mixed_layouts ? -1 : static_cast<int>(layout), alias != nullptr ? " in place" : "",
-                hot ? " hot" : "");
+  std::snprintf(
+      name, sizeof name, "[%d, %d, %d] dtype %d/%d form %d order %d factors %d layout %d%s%s",
+      static_cast<int>(shape.batch), static_cast<int>(shape.rows), static_cast<int>(shape.cols),
+      dtype, other, form, kind.order, kind.factors, mixed_layouts ? -1 : static_cast<int>(layout),
+      alias != nullptr ? " in place" : "", hot ? " hot" : "");
   test.name = name;
   return test;
 }
@@ -257,13 +269,13 @@ void run_case(const Shape& shape, const Kind& kind, int form, int dtype, bool ho
 }
 
 // The borders of lanes (16 rows), chunks (128), tree nodes (64 chunks), vectors and blocks.
-constexpr Shape kShapes[] = {
-    {1, 1, 1},    {1, 1, 7},     {1, 1, 8},    {1, 1, 4099},  {1, 3, 1},    {1, 127, 1},
-    {1, 128, 1},  {1, 129, 1},   {1, 300, 1},  {1, 16, 8},    {1, 17, 9},   {1, 15, 33},
-    {1, 127, 5},  {1, 128, 8},   {1, 129, 16}, {1, 257, 3},   {2, 130, 12}, {3, 1, 5},
-    {3, 5, 1},    {5, 40, 24},   {1, 64, 264}, {1, 20, 2100}, {2, 3, 1000}, {9, 2, 8},
-    {17, 1, 16},  {40, 130, 1},  {1, 700, 40}, {1, 1100, 8},  {1, 33, 100}, {1, 2, 2056},
-    {1, 40, 257}, {1, 30, 1001}};
+constexpr Shape kShapes[] = {{1, 1, 1},    {1, 1, 7},     {1, 1, 8},    {1, 1, 4099}, {1, 3, 1},
+                             {1, 127, 1},  {1, 128, 1},   {1, 129, 1},  {1, 300, 1},  {1, 16, 8},
+                             {1, 17, 9},   {1, 15, 33},   {1, 127, 5},  {1, 128, 8},  {1, 129, 16},
+                             {1, 257, 3},  {2, 130, 12},  {3, 1, 5},    {3, 5, 1},    {5, 40, 24},
+                             {1, 64, 264}, {1, 20, 2100}, {2, 3, 1000}, {9, 2, 8},    {17, 1, 16},
+                             {40, 130, 1}, {1, 700, 40},  {1, 1100, 8}, {1, 33, 100}, {1, 2, 2056},
+                             {1, 40, 257}, {1, 30, 1001}};
 
 void run_grid() {
   int turn = 0;

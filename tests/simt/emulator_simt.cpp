@@ -43,9 +43,7 @@ struct Sum {
 struct Broadcast {
   using Params = ::Params;
   static constexpr int kThreads = 64;
-  static void run(const Params& params) {
-    params.out[thread_index()] = shuffle(thread_index(), 5);
-  }
+  static void run(const Params& params) { params.out[thread_index()] = shuffle(thread_index(), 5); }
 };
 
 struct Dynamic {
@@ -137,7 +135,8 @@ int main() {
     expect(run<Sum>(out, {3, 2, 1}).empty(), "a block sum runs");
     const int sum = 127 * 128 / 2;
     expect(out[0] == sum && out[2] == sum && out[5] == sum + 128 * 1000, "a block sum is right");
-    expect(run<Broadcast>(out).empty() && out[0] == 5 && out[63] == 37, "shuffle stays in its warp");
+    expect(run<Broadcast>(out).empty() && out[0] == 5 && out[63] == 37,
+           "shuffle stays in its warp");
     expect(run<Dynamic>(out, {}, 64 * sizeof(int)).empty() && out[0] == 63 && out[63] == 0,
            "dynamic shared memory");
   }

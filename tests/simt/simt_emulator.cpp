@@ -115,8 +115,8 @@ std::unique_ptr<Fiber> make_fiber(int index) {
 
 std::string describe(const Fiber& fiber) {
   static const char* const kNames[] = {"runs", "waits at sync", "waits at shuffle", "has exited"};
-  std::string text = "thread " + std::to_string(fiber.index) + " " +
-                     kNames[static_cast<int>(fiber.state)];
+  std::string text =
+      "thread " + std::to_string(fiber.index) + " " + kNames[static_cast<int>(fiber.state)];
   if (fiber.state == State::at_sync || fiber.state == State::at_shuffle) {
     text += " in line " + std::to_string(fiber.line);
   }

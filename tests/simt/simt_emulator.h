@@ -53,7 +53,8 @@ inline Index block_index() { return emulator::block_index(); }
 inline Index block_count() { return emulator::block_count(); }
 inline int thread_index() { return emulator::thread_index(); }
 
-// The caller's line tells a barrier from another one: threads that meet at different lines diverged.
+// The caller's line tells a barrier from another one: threads that meet at different lines
+// diverged.
 inline void sync(int line = __builtin_LINE()) { emulator::sync(line); }
 
 template <class T>

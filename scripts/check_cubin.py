@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Compile the CUDA kernels and hold their machine code to its limits.
+
+Registers, stack and spills come from ptxas, instruction counts from the disassembly (nvdisasm of
+the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a kernel is that of its
+main loop: all instructions from the first to the last address of the smallest loop with a 16-byte
+load and a 16-byte store, divided by the elements that its stores write. The loads of bias, the
+addresses and the edges of a row lie outside; what a long walk down the rows costs is the loop.
+
+Exit status 1 if a kernel spills or a limit of LIMITS is exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+CPP = Path(__file__).resolve().parent.parent / "cpp"
+SOURCES = ["ops/bias_gelu.cu"]
+ARCHS = ["80", "90", "100"]
+# As in cpp/cuda/CMakeLists.txt.
+FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"]
+
+# Instructions per element, by architecture and kernel. At 3.0 TB/s an H100 has about 39 issue
+# slots for each 16-bit element read and written, an H200 27; float32 has twice as many.
+LIMITS = {
+    ("90", "bias_gelu bfloat16 tanh order 0"): 28.0,
+    ("90", "bias_gelu float16 tanh order 0"): 28.0,
+    ("90", "bias_gelu float32 tanh order 0"): 60.0,
+}
+
+FORMS = ["tanh", "erf", "sigmoid"]
+# How a template argument is mangled, the dtype's name, its bytes.
+DTYPES = {
+    "d": ("float64", 8),
+    "f": ("float32", 4),
+    "bfloat16": ("bfloat16", 2),
+    "float16": ("float16", 2),
+}
+
+
+@dataclass
+class KernelReport:
+    """What the compiler made of one kernel for one architecture."""
+
+    arch: str
+    kernel: str
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    loop_instructions: int | None = None
+    loop_elements: int | None = None
+    limit: float | None = None
+
+    @property
+    def per_element(self) -> float | None:
+        """Instructions of the main loop per element, None without a vector loop."""
+        if not self.loop_instructions or not self.loop_elements:
+            return None
+        return self.loop_instructions / self.loop_elements
+
+    def faults(self) -> list[str]:
+        """The limits that this kernel breaks, in words."""
+        found = []
+        if self.spill_store_bytes or self.spill_load_bytes:
+            found.append(f"spills {self.spill_store_bytes}+{self.spill_load_bytes} bytes")
+        if self.limit is not None and self.per_element is None:
+            found.append("no main loop found")
+        if self.limit is not None and (self.per_element or 0.0) > self.limit:
+            found.append(f"{self.per_element:.2f} instructions per element, limit {self.limit:g}")
+        return found
+
+
+def readable(symbol: str) -> tuple[str, int | None]:
+    """The kernel's name in words and its bytes per element (None where dtypes vary at run time)."""
+    hot = re.search(
+        r"(Chunk|Elementwise)KernelINS\d?_\d+HotOperandsI"
+        r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
+        r".*?GeluFormE(\d)ELi(\d)ELi(\d)E",
+        symbol,
+    )
+    if hot:
+        dtype, size = DTYPES[hot[2] or hot[3]]
+        factors = f" factors {hot[6]}" if hot[6] != "0" else ""
+        sums = " sums" if hot[1] == "Chunk" else ""
+        return f"bias_gelu {dtype} {FORMS[int(hot[4])]} order {hot[5]}{factors}{sums}", size
+    any_dtype = re.search(r"AnyOperandsINS\d?_4math\d+(Half|Single|Double)", symbol)
+    if any_dtype:
+        return f"bias_gelu any, {any_dtype[1].lower()} arithmetic", None
+    tree = re.search(r"TreeKernelI([df])", symbol)
+    if tree:
+        return f"bias_gelu tree {DTYPES[tree[1]][0]}", None
+    return symbol, None
+
+
+def find_nvdisasm(nvcc: str) -> str | None:
+    """The disassembler: on the path, beside nvcc, or in the PyPI package."""
+    beside = Path(nvcc).resolve().parent / "nvdisasm"
+    found = shutil.which("nvdisasm") or (str(beside) if beside.exists() else None)
+    if found:
+        return found
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((str(f.locate()) for f in files if f.name == "nvdisasm"), None)
+
+
+def main_loop(instructions: list[str], labels: dict[str, int]) -> list[str]:
+    """The smallest loop with 16-byte loads and stores, [] if there is none."""
+    best: list[str] = []
+    for end, instruction in enumerate(instructions):
+        branch = re.search(r"BRA.*`\((\.L_\S+)\)", instruction)
+        start = labels.get(branch[1]) if branch else None
+        if start is None or start > end:
+            continue
+        body = instructions[start : end + 1]
+        moves = [any(op in line for line in body) for op in ("LDG.E.128", "STG.E.128")]
+        if all(moves) and (not best or len(body) < len(best)):
+            best = body
+    return best
+
+
+def disassemble(nvdisasm: str, cubin: Path) -> dict[str, list[str]]:
+    """The main loop of every kernel by its symbol."""
+    text = subprocess.run(
+        [nvdisasm, "-c", str(cubin)], check=True, capture_output=True, text=True
+    ).stdout
+    loops = {}
+    for section in re.split(r"\n(?=\s*\.section\s+\.text\.)", text):
+        header = re.match(r"\s*\.section\s+\.text\.([^,\s]+)", section)
+        if not header:
+            continue
+        instructions: list[str] = []
+        labels: dict[str, int] = {}
+        for line in section.splitlines():
+            if label := re.match(r"(\.L_\S+):", line):
+                labels[label[1]] = len(instructions)
+            elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);", line):
+                instructions.append(code[1])
+        loops[header[1]] = main_loop(instructions, labels)
+    return loops
+
+
+def compile_cubin(nvcc: str, source: str, arch: str, folder: Path) -> tuple[Path, str]:
+    """The cubin of one source and what ptxas said of it."""
+    cubin = folder / f"{Path(source).stem}_{arch}.cubin"
+    command = [nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-cubin"]
+    command += [f"-I{CPP}", f"-I{CPP / 'include'}", f"-I{CPP / 'cuda'}", "-Xptxas=-v"]
+    done = subprocess.run(
+        [*command, str(CPP / source), "-o", str(cubin)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        sys.exit(f"nvcc failed on {source} for sm_{arch}:\n{done.stderr}")
+    return cubin, done.stderr
+
+
+def inspect(
+    nvcc: str, nvdisasm: str | None, source: str, arch: str, folder: Path
+) -> list[KernelReport]:
+    """Every kernel of one source for one architecture."""
+    cubin, log = compile_cubin(nvcc, source, arch, folder)
+    loops = disassemble(nvdisasm, cubin) if nvdisasm else {}
+    reports = []
+    pattern = (
+        r"Compiling entry function '(\S+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+        r"(\d+) bytes spill loads.*?Used (\d+) registers"
+    )
+    for match in re.finditer(pattern, log, re.DOTALL):
+        name, size = readable(match[1])
+        report = KernelReport(
+            arch, name, int(match[5]), int(match[2]), int(match[3]), int(match[4])
+        )
+        loop = loops.get(match[1], [])
+        if loop and size:
+            report.loop_instructions = len(loop)
+            stores = sum("STG.E.128" in line for line in loop)
+            report.loop_elements = stores * (16 // size)
+        if nvdisasm:
+            report.limit = LIMITS.get((arch, name))
+        reports.append(report)
+    return sorted(reports, key=lambda report: report.kernel)
+
+
+def table(reports: list[KernelReport]) -> str:
+    """The reports in columns."""
+    width = max(len(report.kernel) for report in reports)
+    lines = [f"{'arch':>5}  {'kernel':<{width}}  registers  stack  spills  instructions/element"]
+    for r in reports:
+        count = "" if r.per_element is None else f"{r.per_element:.2f}"
+        limit = "" if r.limit is None else f" (limit {r.limit:g})"
+        fault = "  <- " + ", ".join(r.faults()) if r.faults() else ""
+        spills = r.spill_store_bytes + r.spill_load_bytes
+        lines.append(
+            f"sm_{r.arch:<3} {r.kernel:<{width}}  {r.registers:>9}  {r.stack_bytes:>5}"
+            f"  {spills:>6}  {count:>8}{limit}{fault}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--archs", default=",".join(ARCHS), help="comma-separated, 90 for sm_90")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports there too")
+    parser.add_argument("--nvcc", default="nvcc")
+    parser.add_argument(
+        "--if-available", action="store_true", help="without nvcc say so and exit with status 0"
+    )
+    arguments = parser.parse_args()
+    nvcc = shutil.which(arguments.nvcc)
+    if nvcc is None:
+        print(f"check_cubin: no {arguments.nvcc} on this machine, nothing checked")
+        return 0 if arguments.if_available else 1
+    nvdisasm = find_nvdisasm(nvcc)
+    if nvdisasm is None:
+        print(
+            "check_cubin: no nvdisasm (pip install nvidia-cuda-nvdisasm): instructions not counted"
+        )
+
+    jobs = [(source, arch) for arch in arguments.archs.split(",") for source in SOURCES]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        parts = pool.map(lambda job: inspect(nvcc, nvdisasm, *job, Path(folder)), jobs)
+        reports = [report for part in parts for report in part]
+
+    print(table(reports))
+    faults = [report for report in reports if report.faults()]
+    known = {(report.arch, report.kernel) for report in reports}
+    missing = [
+        f"sm_{arch} {kernel}"
+        for arch, kernel in LIMITS
+        if arch in arguments.archs.split(",") and (arch, kernel) not in known
+    ]
+    for kernel in missing:
+        print(f"check_cubin: {kernel} has a limit but is not among the kernels")
+    print(f"{len(reports)} kernels, {len(faults) + len(missing)} beyond their limits")
+    if arguments.json:
+        rows = [asdict(r) | {"instructions_per_element": r.per_element} for r in reports]
+        arguments.json.write_text(
+            json.dumps({"nvdisasm": bool(nvdisasm), "kernels": rows}, indent=1)
+        )
+    return 1 if faults or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
