@@ -9,20 +9,14 @@ namespace bridge::math::detail {
 template <class Real>
 struct ErfTable;
 
+// rate: log2(e)/2, density: 1/sqrt(2 pi). The offset has enough trailing zero bits for
+// offset - (slope a + offset) to be exact. Past the bound every result has underflowed.
 template <>
 struct ErfTable<float> {
-  static constexpr float bound = 15.0f;  // past it every result has underflowed
-  static constexpr float rate_high = 0x1.715476p-1f, rate_low = 0x1.4ae0cp-27f;  // log2(e)/2
-  static constexpr float density = 0x1.988454p-2f;                               // 1/sqrt(2 pi)
-  static constexpr float density_low = -0x1.857936p-27f;
-  static constexpr float slope = 1.375f, offset = 2.8125f, scale = 1.375f, shift = -0.4375f;
-  static constexpr int degree = 11;
-  // 2^-28.3 of 1 + g, and 2^-32 next to a = 0.
-  static constexpr float coefficients[degree + 1] = {
-      -0x1.5f4b40p-7f, -0x1.ec8874p-1f, 0x1.12a2c2p-3f,  0x1.9790e0p-2f,
-      0x1.f04c40p-6f,  -0x1.f00124p-3f, -0x1.6bed56p-3f, 0x1.d773f2p-5f,
-      0x1.ba361ep-3f,  0x1.1dee34p-3f,  -0x1.bb5cbap-4f, -0x1.4c5bf8p-3f,
-  };
+  static constexpr float bound = 15.0f;
+  static constexpr float rate_high = 0x1.715476p-1f, rate_low = 0x1.4ae0cp-27f;
+  static constexpr float density = 0x1.988454p-2f, density_low = -0x1.857936p-27f;
+  static constexpr float slope = 1.375f, offset = 2.8125f, scale = 1.375f;
 };
 
 template <>
@@ -31,9 +25,43 @@ struct ErfTable<double> {
   static constexpr double rate_high = 0x1.71547652b82fep-1, rate_low = 0x1.777d0ffda0d24p-57;
   static constexpr double density = 0x1.9884533d43651p-2;
   static constexpr double density_low = -0x1.cbc0d30ebfd15p-56;
-  static constexpr double slope = 2.0, offset = 3.0, scale = 4.0, shift = -1.0;
+  static constexpr double slope = 2.0, offset = 3.0, scale = 4.0;
+};
+
+// g in powers of t. Where |t| is small g is most accurate: for the value in the middle of its
+// range, for the derivative where R cancels against a / sqrt(2 pi).
+template <class Real, int Order>
+struct ErfTail;
+
+// 2^-28.3 of 1 + g; next to a = 0, where 16-bit denormals see the last bit, 2^-32.
+template <>
+struct ErfTail<float, 0> {
+  static constexpr float shift = -0.4375f;
+  static constexpr int degree = 11;
+  static constexpr float coefficients[degree + 1] = {
+      -0x1.5f4b40p-7f, -0x1.ec8874p-1f, 0x1.12a2c2p-3f,  0x1.9790e0p-2f,
+      0x1.f04c40p-6f,  -0x1.f00124p-3f, -0x1.6bed56p-3f, 0x1.d773f2p-5f,
+      0x1.ba361ep-3f,  0x1.1dee34p-3f,  -0x1.bb5cbap-4f, -0x1.4c5bf8p-3f,
+  };
+};
+
+// 2^-28.2 of 1 + g.
+template <>
+struct ErfTail<float, 1> {
+  static constexpr float shift = -0.25f;
+  static constexpr int degree = 11;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.5fe6bcp-3f,  -0x1.f1d552p-1f, -0x1.21f102p-4f, 0x1.415f50p-2f,
+      0x1.50b674p-3f,  -0x1.c03488p-5f, -0x1.0784e0p-3f, -0x1.1ef8fep-4f,
+      -0x1.e53368p-7f, 0x1.d7ee98p-6f,  0x1.d1215ap-3f,  -0x1.4d4edap-3f,
+  };
+};
+
+// 2^-53.9 of 1 + g.
+template <int Order>
+struct ErfTail<double, Order> {
+  static constexpr double shift = -1.0;
   static constexpr int degree = 31;
-  // 2^-53.5 of 1 + g.
   static constexpr double coefficients[degree + 1] = {
       0x1.e0a2018737049p-3,   -0x1.8f90561ae5cdfp-2,  -0x1.d700b3f7391eep-4,
       0x1.253dbbc61abe0p-5,   0x1.20ffab332a940p-5,   0x1.045092f0b4dcap-7,
@@ -62,7 +90,7 @@ BRIDGE_HD Gaussian<Real> gaussian(Real square, Real square_low) {
   const Rounded<Real> rounded = round_product(Table::rate_high, square);
   const Real low = fma(Table::rate_low, square, Table::rate_high * square_low);
   const Real f = fma(-Table::rate_high, square, rounded.k) - low;
-  return {rounded.lifted, exp2_minus_one(f)};
+  return {rounded.lifted, exp2_minus_one_carefully(f)};
 }
 
 template <class Real, int Order>
@@ -78,13 +106,13 @@ BRIDGE_HD Real gelu_erf(Real h) {
     const Real factor = ((2 - square) - square_low) * Table::density;
     return (fma(factor, bell.power, factor) * bell.lifted) * unlift;
   } else {
-    // The offset has enough trailing zero bits for offset - (slope a + offset) to be exact.
+    using Tail = ErfTail<Real, Order>;
     const Real sum = fma(Table::slope, a, Table::offset);
     const Pair<Real> d{sum, fma(Table::slope, a, Table::offset - sum)};
     const Real rough = rough_reciprocal(d.high);
     if constexpr (Order == 0) {
       const Real quotient = divide(a, d, rough);
-      const Real g = polynomial<Table>(fma(quotient, Table::scale, Table::shift));
+      const Real g = polynomial<Tail>(fma(quotient, Table::scale, Tail::shift));
       // (1 + g)(1 + power) - 1, kept apart from the 1 so that its rounding counts less.
       const Real excess = fma(bell.power, g, bell.power) + g;
       const Real tail = fma(quotient, excess, quotient) * bell.lifted;
@@ -97,12 +125,11 @@ BRIDGE_HD Real gelu_erf(Real h) {
       const Real missing = reciprocal * fma(-reciprocal, d.low, fma(-reciprocal, d.high, Real(1)));
       // t from 1/d instead of a/d: a = (d - offset) / slope.
       constexpr Real falling = -Table::scale * Table::offset / Table::slope;
-      constexpr Real start = Table::scale / Table::slope + Table::shift;
+      constexpr Real start = Table::scale / Table::slope + Tail::shift;
       const Real t = fma(missing, falling, fma(reciprocal, falling, start));
-      const Real g = polynomial<Table>(t);
-      const Real small = fma(-a, Table::density_low, fma(reciprocal, g, missing));
-      const Real factor = fma(-a, Table::density, reciprocal) + small;
-      const Real tail = fma(factor, bell.power, factor) * bell.lifted;
+      const Real small = fma(reciprocal, polynomial<Tail>(t), fma(-a, Table::density_low, missing));
+      const Real large = fma(-a, Table::density, reciprocal);
+      const Real tail = (large + fma(large + small, bell.power, small)) * bell.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
     }
