@@ -26,10 +26,12 @@ constexpr int64_t chunk_count(int64_t rows) { return (rows + kChunkRows - 1) / k
 enum class Arithmetic : int32_t { half = 0, single = 1, double_ = 2 };
 
 constexpr bool is_present(const bridge_array& array) { return array.data != nullptr; }
-constexpr bool is_16_bit(int32_t dtype) {
+// Always inline: the kernels of each instruction set use these, and must leave no copy behind that
+// other code could be linked to.
+__attribute__((always_inline)) constexpr bool is_16_bit(int32_t dtype) {
   return dtype == BRIDGE_FLOAT16 || dtype == BRIDGE_BFLOAT16;
 }
-constexpr int64_t dtype_bytes(int32_t dtype) {
+__attribute__((always_inline)) constexpr int64_t dtype_bytes(int32_t dtype) {
   return is_16_bit(dtype) ? 2 : dtype == BRIDGE_FLOAT32 ? 4 : 8;
 }
 
@@ -74,11 +76,27 @@ struct Refusal {
   }
 };
 
-// One operand under check, with its name in messages ("factor[2].row").
+// One operand under check: a member of a pair of the call. index is -1 where there is one such
+// pair.
 struct Operand {
   const bridge_array* array;
-  char name[24];
+  const char* pair;
   bool row;
+  int index = -1;
+};
+
+// An operand's name in messages ("factor[2].row"), written when there is a message to write: printf
+// for every operand of every call would cost more than the rest of a tiny call.
+struct Name {
+  char text[24];
+
+  explicit Name(const Operand& operand) {
+    const char* member = operand.row ? "row" : "full";
+    if (operand.index < 0)
+      snprintf(text, sizeof text, "%s.%s", operand.pair, member);
+    else
+      snprintf(text, sizeof text, "%s[%d].%s", operand.pair, operand.index, member);
+  }
 };
 
 constexpr int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
@@ -162,25 +180,14 @@ inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_
 
   Operand operands[2 * BRIDGE_MAX_FACTORS + 4];
   int count = 0;
-  auto add = [&](const bridge_array& array, const char* pair, const char* member, int index) {
-    if (!is_present(array)) return;
-    Operand& operand = operands[count++];
-    operand.array = &array;
-    operand.row = member[0] == 'r';
-    if (index < 0)
-      snprintf(operand.name, sizeof operand.name, "%s.%s", pair, member);
-    else
-      snprintf(operand.name, sizeof operand.name, "%s[%d].%s", pair, index, member);
+  auto add = [&](const bridge_pair& pair, const char* name, int index) {
+    if (is_present(pair.full)) operands[count++] = {&pair.full, name, false, index};
+    if (is_present(pair.row)) operands[count++] = {&pair.row, name, true, index};
   };
-  add(call.input.full, "input", "full", -1);
-  add(call.input.row, "input", "row", -1);
-  for (int i = 0; i < call.factors; ++i) {
-    add(call.factor[i].full, "factor", "full", i);
-    add(call.factor[i].row, "factor", "row", i);
-  }
+  add(call.input, "input", -1);
+  for (int i = 0; i < call.factors; ++i) add(call.factor[i], "factor", i);
   const int inputs = count;
-  add(call.output.full, "output", "full", -1);
-  add(call.output.row, "output", "row", -1);
+  add(call.output, "output", -1);
 
   // An array of no elements may carry any pointer, a null one too.
   if (elements != 0) {
@@ -199,32 +206,34 @@ inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_
       return fail(
           "bias_gelu: %s has dtype %d, expected 0 to 3 (float16, bfloat16, float32, "
           "float64)",
-          operand.name, static_cast<int>(array.dtype));
+          check::Name(operand).text, static_cast<int>(array.dtype));
     // With no columns or batches nothing is read or written; with no rows only output.row is.
     if (call.batch == 0 || call.cols == 0) continue;
     const bool output = i >= inputs;
     if (call.rows == 0 && !(output && operand.row)) continue;
     if (reinterpret_cast<uintptr_t>(array.data) % static_cast<size_t>(dtype_bytes(array.dtype)))
-      return fail("bias_gelu: %s is at %p, expected a multiple of %d bytes", operand.name,
-                  array.data, static_cast<int>(dtype_bytes(array.dtype)));
+      return fail("bias_gelu: %s is at %p, expected a multiple of %d bytes",
+                  check::Name(operand).text, array.data,
+                  static_cast<int>(dtype_bytes(array.dtype)));
     if (operand.row && array.row_stride != 0)
       return fail("bias_gelu: %s has row_stride %lld, expected 0: it is one vector for all rows",
-                  operand.name, static_cast<long long>(array.row_stride));
+                  check::Name(operand).text, static_cast<long long>(array.row_stride));
     if (array.row_stride == INT64_MIN || array.batch_stride == INT64_MIN ||
         !check::byte_range(call, operand, &begin[i], &end[i]))
       return fail("bias_gelu: %s has strides [%lld, %lld], which reach beyond 63 bits of address",
-                  operand.name, static_cast<long long>(array.batch_stride),
+                  check::Name(operand).text, static_cast<long long>(array.batch_stride),
                   static_cast<long long>(array.row_stride));
     if (!output) continue;
     if (!check::rows_are_apart(call, operand))
       return fail("bias_gelu: %s has strides [%lld, %lld], with which its rows overlap",
-                  operand.name, static_cast<long long>(array.batch_stride),
+                  check::Name(operand).text, static_cast<long long>(array.batch_stride),
                   static_cast<long long>(array.row_stride));
     for (int j = 0; j < i; ++j) {
       if (end[j] <= begin[i] || end[i] <= begin[j]) continue;
       if (!operand.row && check::is_same_layout(call, operand, operands[j])) continue;
       if (check::is_dense(call, operand) && check::is_dense(call, operands[j]))
-        return fail("bias_gelu: %s overlaps %s", operand.name, operands[j].name);
+        return fail("bias_gelu: %s overlaps %s", check::Name(operand).text,
+                    check::Name(operands[j]).text);
     }
   }
   return BRIDGE_OK;
