@@ -12,10 +12,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "math/convert.h"
 
 // The iterations of the next loop touch memory of one another only where operands are the same
@@ -88,40 +84,6 @@ inline void add_rows_to(Real* sum, const Real* rows, int64_t count, int64_t cols
     return;
   }
   for (int64_t i = 0; i < count; ++i) add_to(sum, rows + i * cols, cols);
-}
-
-// How far a pointer is behind the last cache line's begin.
-inline int64_t misalignment(const void* data) {
-  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data) % 64);
-}
-
-// A copy that goes around the caches; `from` has the misalignment of `to`. Whole lines only: a line
-// written in pieces costs more than it saves.
-inline void stream_run(void* to, const void* from, int64_t bytes) {
-  char* out = static_cast<char*>(to);
-  const char* in = static_cast<const char*>(from);
-#if defined(__x86_64__)
-  const int64_t head = smaller((64 - misalignment(out)) % 64, bytes);
-  copy(out, in, head);
-  out += head, in += head, bytes -= head;
-  for (; bytes >= 64; bytes -= 64, out += 64, in += 64) {
-#if defined(__AVX512F__)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(out), _mm512_load_si512(in));
-#else
-    for (int i = 0; i < 64; i += 16)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i),
-                       _mm_load_si128(reinterpret_cast<const __m128i*>(in + i)));
-#endif
-  }
-#endif
-  copy(out, in, bytes);
-}
-
-// Streamed lines become visible to other threads in order with what follows.
-inline void finish_streams() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
 }
 
 template <class T, class Real>

@@ -26,6 +26,8 @@ constexpr int64_t kColumnGrain = 256;
 // Rows shorter than this are computed several at a time, as one row.
 constexpr int64_t kShortRow = 256;
 constexpr int64_t kFoldedRow = 512;
+// Blocks that the second-level cache may not hold.
+constexpr int64_t kPrefetchElements = int64_t{1} << 17;
 // A fused loop pays from here on; shorter rows are gathered into tiles.
 constexpr int64_t kFusedCols = 64;
 
@@ -124,6 +126,7 @@ BiasGeluBlock block_at(const bridge_bias_gelu& call, int64_t batch, int64_t row,
   for (int i = 0; i < call.factors; ++i)
     block.factor[i] = {at(call.factor[i].full, row), at(call.factor[i].row, 0)};
   block.output = at(call.output.full, row);
+  block.prefetch = rows * cols >= kPrefetchElements;
   return block;
 }
 

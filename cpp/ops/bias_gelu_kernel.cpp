@@ -98,6 +98,7 @@ void fill_row(const BiasGeluBlock& block, const BiasGeluArray& row, int64_t col,
 
 // ---- Every operand of dtype T: one loop from memory to memory. ----
 
+// A run of columns of one row.
 template <class T, int kFactors, bool kSums>
 struct Segment {
   using Real = real_of<T>;
@@ -107,6 +108,19 @@ struct Segment {
   const Real* input_row;
   const Real* factor_row[kFactors + 1];
   Real* sums;
+
+  inline __attribute__((always_inline)) Segment from(int64_t col) const {
+    Segment rest = *this;
+    rest.input += col;
+    rest.output += col;
+    rest.input_row += col;
+    if constexpr (kSums) rest.sums += col;
+    for (int i = 0; i < kFactors; ++i) {
+      rest.factor[i] += col;
+      rest.factor_row[i] += col;
+    }
+    return rest;
+  }
 };
 
 // count is a multiple of kStep, so that the loop needs no remainder.
@@ -133,13 +147,40 @@ inline __attribute__((always_inline)) void compute(const Segment<T, kFactors, kS
   }
 }
 
+// The last columns, fewer than a step, through buffers of a whole one: no loop for the remainder.
+template <class Precision, GeluForm kForm, int kOrder, class T, int kFactors, bool kSums>
+void compute_tail(const Segment<T, kFactors, kSums>& segment, int64_t cols) {
+  T input[kStep] = {}, factor[kFactors + 1][kStep] = {}, output[kStep];
+  Segment<T, kFactors, kSums> padded = segment;
+  copy(input, segment.input, cols);
+  padded.input = input;
+  for (int i = 0; i < kFactors; ++i) {
+    copy(factor[i], segment.factor[i], cols);
+    padded.factor[i] = factor[i];
+  }
+  padded.output = output;
+  compute<Precision, kForm, kOrder>(padded, int64_t{kStep});
+  copy(segment.output, output, cols);
+}
+
+// Asks for the elements that follow those of the segment by so many bytes, where the processor's
+// own prefetching, which stops at the end of a page, does not.
+template <class T, int kFactors, bool kSums>
+void prefetch(const Segment<T, kFactors, kSums>& segment, const int64_t* distances, int64_t cols) {
+  for (int64_t col = 0; col < cols; col += 64 / sizeof(T)) {
+    __builtin_prefetch(reinterpret_cast<const char*>(segment.input + col) + distances[0]);
+    for (int i = 0; i < kFactors; ++i)
+      __builtin_prefetch(reinterpret_cast<const char*>(segment.factor[i] + col) + distances[1 + i]);
+  }
+}
+
 template <class Precision, GeluForm kForm, int kOrder, class T, int kFactors, bool kSums>
 void fused(const BiasGeluBlock& block) {
   using Real = real_of<T>;
   constexpr int64_t kWidth = kFusedBytes / sizeof(Real);
+  constexpr int64_t kPart = 1024 / sizeof(T);
   alignas(64) Real rows[1 + kFactors][kWidth];
-  // Rows of the output pass through here where they are not wanted, or go around the caches.
-  alignas(64) T passing[kWidth + 64 / sizeof(T)];
+  alignas(64) T unwanted[kWidth];
   typename SumsIf<kSums, ColumnSums<Real, kWidth>>::type tree;
   // With column sums a tile of columns is followed through all rows; else a few rows at a time, so
   // that memory is walked nearly in order.
@@ -148,7 +189,7 @@ void fused(const BiasGeluBlock& block) {
     const int64_t bottom = smaller(top + strip, block.rows);
     for (int64_t col = 0; col < block.cols; col += kWidth) {
       const int64_t cols = smaller(kWidth, block.cols - col);
-      const int64_t body = cols / kStep * kStep, tail = cols - body;
+      const int64_t body = cols / kStep * kStep;
       fill_row(block, block.input.row, col, cols, 1, rows[0]);
       for (int i = 0; i < kFactors; ++i)
         fill_row(block, block.factor[i].row, col, cols, 1, rows[1 + i]);
@@ -157,43 +198,35 @@ void fused(const BiasGeluBlock& block) {
         auto at = [&](const BiasGeluArray& array) {
           return reinterpret_cast<T*>(array.data + row * array.row_bytes) + col;
         };
+        // To the next segment: the next row, or the next tile of columns.
+        auto distance = [&](const BiasGeluArray& array) {
+          return row + 1 < bottom ? array.row_bytes
+                                  : (top - row) * array.row_bytes + int64_t{kWidth * sizeof(T)};
+        };
         Segment<T, kFactors, kSums> segment{};
+        int64_t distances[1 + kFactors];
         segment.input = at(block.input.full);
         segment.input_row = rows[0];
+        distances[0] = distance(block.input.full);
         for (int i = 0; i < kFactors; ++i) {
           segment.factor[i] = at(block.factor[i].full);
           segment.factor_row[i] = rows[1 + i];
+          distances[1 + i] = distance(block.factor[i].full);
         }
-        T* const output = block.output.data != nullptr ? at(block.output) : nullptr;
-        segment.output = output == nullptr ? passing
-                         : block.stream    ? passing + misalignment(output) / sizeof(T)
-                                           : output;
+        segment.output = block.output.data != nullptr ? at(block.output) : unwanted;
         if constexpr (kSums) segment.sums = tree.lane();
-        compute<Precision, kForm, kOrder>(segment, body);
-        if (tail != 0) {
-          // The last columns through buffers of a whole step: the same loop, no scalar remainder.
-          T input[kStep] = {}, factor[kFactors + 1][kStep] = {}, result[kStep];
-          Segment<T, kFactors, kSums> last = segment;
-          copy(input, segment.input + body, tail);
-          last.input = input;
-          last.input_row += body;
-          for (int i = 0; i < kFactors; ++i) {
-            copy(factor[i], segment.factor[i] + body, tail);
-            last.factor[i] = factor[i];
-            last.factor_row[i] += body;
-          }
-          last.output = result;
-          if constexpr (kSums) last.sums += body;
-          compute<Precision, kForm, kOrder>(last, int64_t{kStep});
-          copy(segment.output + body, result, tail);
+        for (int64_t begin = 0; begin < body; begin += kPart) {
+          const Segment<T, kFactors, kSums> part = segment.from(begin);
+          const int64_t part_cols = smaller(kPart, body - begin);
+          if (block.prefetch) prefetch(part, distances, part_cols);
+          compute<Precision, kForm, kOrder>(part, part_cols);
         }
-        if (output != nullptr && block.stream) stream_run(output, segment.output, cols * sizeof(T));
+        if (cols != body) compute_tail<Precision, kForm, kOrder>(segment.from(body), cols - body);
         if constexpr (kSums) tree.added(1);
       }
       if constexpr (kSums) write_sums(block, col, cols, tree.end());
     }
   }
-  if (block.stream) finish_streams();
 }
 
 // ---- Any operands: tiles in the arithmetic type that stay in the first-level cache. ----

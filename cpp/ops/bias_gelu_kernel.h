@@ -38,8 +38,8 @@ struct BiasGeluBlock {
   // output_row, or not wanted (both null).
   void* sums;
   BiasGeluArray output_row;
-  // The output is larger than the caches will hold: write around them.
-  bool stream;
+  // The operands are larger than the caches of a core.
+  bool prefetch;
 };
 
 // At most so many chunks in a block with column sums, so that the levels of the tree stay in cache.
