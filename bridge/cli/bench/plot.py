@@ -89,7 +89,7 @@ def _panel(axis: Any, rows: list[dict[str, Any]], copy: dict[str, float]) -> Non
         style, label = lines[memory]
         axis.axvline(value, color="#0550ae", linestyle=style, linewidth=1.3, label=label)
     axis.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8.5)
-    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xlabel("GB/s", fontsize=9)
     axis.tick_params(axis="x", labelsize=8.5)
     axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,1 @@
+"""`python -m bridge demo`: a real transformer on real sentences, through torch and JAX."""

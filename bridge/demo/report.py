@@ -1,0 +1,179 @@
+"""The report of the main job as one HTML page with its plots inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as pyplot
+import numpy as np
+from matplotlib.figure import Figure
+
+from bridge.cli import machine, page
+from bridge.cli.bench.command import METHOD, duration
+from bridge.cli.bench.plot import COLOURS
+from bridge.cli.bench.plot import draw as draw_bench
+from bridge.cli.page import Section
+from bridge.cli.parity import summary
+from bridge.demo.main import EXPLANATION, FRAMEWORKS, comparison, neighbour_line
+from bridge.demo.sentences import SENTENCES, SUBJECT_OF, SUBJECTS
+
+OWN = {"torch": "#b08800", "jax": "#6e5494"}
+
+
+def write(
+    path: Path,
+    found: dict[str, Any],
+    parity: dict[str, Any] | None,
+    bench: dict[str, Any] | None,
+) -> None:
+    """Writes the page."""
+    sections = [_encoder(found), _neighbours(found)]
+    if parity is not None:
+        sections += _parity(parity)
+    if bench is not None:
+        sections += _bench(bench)
+    sections.append(_machine())
+    lead = page.paragraph(
+        "One kernel library, two frameworks. The sentence encoder all-MiniLM-L6-v2 ran in PyTorch "
+        "and in JAX from the same weights, its bias-GELUs through bridge and through the "
+        "frameworks' own ops.",
+        "lead",
+    )
+    page.write_page(path, "bridge: the same bits in PyTorch and JAX", sections, lead)
+
+
+def _encoder(found: dict[str, Any]) -> Section:
+    body = page.paragraph(
+        f"{found['sentences']} sentences, {found['tokens']} tokens, padded to {found['longest']}."
+    )
+    body += page.table(["", "with bridge", "with their own ops"], comparison(found))
+    body += page.paragraph(EXPLANATION)
+    return Section("The encoder in both frameworks", body + page.figure(_draw_encoder(found)))
+
+
+def _draw_encoder(found: dict[str, Any]) -> Figure:
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 2.6), layout="constrained")
+    gelu = found["gelu"]
+    shares = [100 * gelu["differing"][ops] / gelu["elements"] for ops in ("own", "bridge")]
+    bars = left.barh(["their own ops", "bridge"], shares, color=["#8c959f", COLOURS["bridge"]])
+    left.bar_label(bars, [f"{share:.3g} %" for share in shares], padding=4)
+    left.set_title("GELU outputs whose bits differ, torch against JAX", fontsize=10, loc="left")
+    places = np.arange(len(FRAMEWORKS))
+    for i, ops in enumerate(("bridge", "own")):
+        rates = [found["rates"][framework][ops] for framework in FRAMEWORKS]
+        colours = [COLOURS["bridge"] if ops == "bridge" else OWN[f] for f in FRAMEWORKS]
+        bars = right.barh(places + 0.4 * i, rates, height=0.38, color=colours)
+        right.bar_label(bars, [f"{rate:.0f}  {ops}" for rate in rates], padding=4, fontsize=9)
+    right.set_yticks(places + 0.2, FRAMEWORKS.values())
+    right.invert_yaxis()
+    right.set_title("Whole encoder, sentences per second", fontsize=10, loc="left")
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.2)
+    return figure
+
+
+def _neighbours(found: dict[str, Any]) -> Section:
+    rows = [
+        [SENTENCES[i], SENTENCES[j], f"{found['cosine'][i]:.3f}"]
+        for i, j in enumerate(found["nearest"])
+    ]
+    body = page.paragraph(neighbour_line(found)) + page.figure(_draw_cosines(found))
+    listing = page.table(["sentence", "nearest", "cosine"], rows)
+    return Section("Nearest neighbours", body + page.details("Every sentence", listing))
+
+
+def _draw_cosines(found: dict[str, Any]) -> Figure:
+    figure, axis = pyplot.subplots(figsize=(6.6, 5.4), layout="constrained")
+    image = axis.imshow(found["cosines"], cmap="Greens", vmin=0, vmax=1)
+    subjects = list(SUBJECTS)
+    starts = [SUBJECT_OF.index(subject) for subject in subjects]
+    middles = [
+        start + (len(SUBJECTS[s]) - 1) / 2 for start, s in zip(starts, subjects, strict=True)
+    ]
+    axis.set_xticks(middles, subjects, rotation=45, ha="right", fontsize=9)
+    axis.set_yticks(middles, subjects, fontsize=9)
+    for start in starts[1:]:
+        axis.axhline(start - 0.5, color="white", linewidth=1)
+        axis.axvline(start - 0.5, color="white", linewidth=1)
+    axis.set_title("Cosine between sentences, by subject", fontsize=10, loc="left")
+    figure.colorbar(image, shrink=0.8)
+    return figure
+
+
+def _parity(report: dict[str, Any]) -> list[Section]:
+    (short,) = summary.sections(report, summary.BY_DTYPE)
+    (full,) = summary.sections(report)
+    plot = page.figure(_draw_errors(report), "Logarithmic; further left is better.")
+    return [Section("Parity", plot + short.body + page.details("By form too", full.body))]
+
+
+def _draw_errors(report: dict[str, Any]) -> Figure:
+    """Largest error of value and gradient: bridge beside the frameworks' own ops."""
+    records = [r for r in report["summary"] if r["own_torch_ulp"] is not None]
+    shown = [r for r in records if r["quantity"] in ("forward", "dx")]
+    labels = [
+        f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['approximate']} "
+        f"{'value' if r['quantity'] == 'forward' else 'gradient'}"
+        for r in shown
+    ]
+    figure, axis = pyplot.subplots(figsize=(10, 0.8 + 0.27 * len(shown)), layout="constrained")
+    places = np.arange(len(shown))
+    series = (
+        ("ulp", "bridge (both frameworks)", COLOURS["bridge"], "o"),
+        ("own_torch_ulp", "torch's own", OWN["torch"], "s"),
+        ("own_jax_ulp", "JAX's own", OWN["jax"], "D"),
+    )
+    for key, label, colour, marker in series:
+        values = [max(r[key], 0.1) for r in shown]
+        axis.plot(values, places, marker, color=colour, label=label, markersize=6)
+    axis.set_xscale("log")
+    axis.set_yticks(places, labels, fontsize=8.5)
+    axis.set_ylim(len(shown) - 0.4, -0.6)
+    axis.set_xlabel("largest error against float64, ULP of the dtype")
+    axis.grid(axis="both", color="#eaeef2")
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.06), ncols=3)
+    return figure
+
+
+def _bench(report: dict[str, Any]) -> list[Section]:
+    rows, styles = [], []
+    for target in report["targets"]:
+        if target["value"] is None:
+            continue
+        sign = "≤" if target["at_most"] else "≥"
+        rows.append(
+            [
+                target["what"],
+                f"{target['value']:.2f} {target['unit']}",
+                f"{sign} {target['limit']:g} {target['unit']}",
+                "met" if target["met"] else "missed",
+            ]
+        )
+        styles.append("good" if target["met"] else "failed")
+    body = page.figure(draw_bench(report))
+    body += page.table(["target", "measured", "asked for", ""], rows, styles)
+    timings = []
+    for row in report["rows"]:
+        cells = [f"{name} {duration(t['median'])}" for name, t in row["timings"].items()]
+        timings.append([FRAMEWORKS[row["framework"]], row["label"], ", ".join(cells)])
+    listing = page.table(["framework", "case", "median of a call"], timings)
+    body += page.details("Every timing", listing) + page.paragraph(METHOD, "small")
+    body += "".join(page.paragraph(note, "small") for note in report["notes"])
+    return [Section("Speed of bias-GELU", body)]
+
+
+def _machine() -> Section:
+    facts = machine.describe()
+    rows = [[name, str(value)] for name, value in facts["versions"].items() if value]
+    rows += [[name, str(value)] for name, value in facts["machine"].items() if value]
+    rows.append(["instruction set", facts["build"]["cpu_isa"]])
+    rows += [["commit", facts["commit"]]] if facts["commit"] else []
+    rows.append(["date", facts["date"]])
+    return Section("Made with", page.table(["", ""], rows))
