@@ -148,7 +148,8 @@ def fit_tail(
     """R(a) (slope a + offset) - 1 in powers of t = scale a / (slope a + offset) + shift.
 
     Errors above a = 5.7, where a float16 result has become denormal, count `tail` as much; those
-    next to a = 0, where the value is h/2 and a tie between two bfloat16 denormals, 16 times.
+    next to a = 0, where the value is h/2 and a tie between two bfloat16 denormals, 16 times; with
+    `tail` those near a = 3/4, where the first derivative cancels, 4 times.
     """
 
     def argument(t: mp.mpf) -> mp.mpf:
@@ -161,7 +162,11 @@ def fit_tail(
 
     def allowed(t: mp.mpf) -> mp.mpf:
         a = argument(t)
-        weight = 16 if a < mp.mpf(1) / 64 and kind is np.float32 else 1 if a < 5.7 else tail
+        weight = 1 if a < 5.7 else tail
+        if kind is np.float32 and a < mp.mpf(1) / 64:
+            weight = 16
+        if tail != 1 and 0.6 < a < 0.9:
+            weight = 4
         return (1 + correction(t)) / weight
 
     low = mp.mpf(shift)

@@ -22,8 +22,8 @@ struct HalfErfTable {
   static constexpr float offset = 3.25f, scale = 2.0f, shift = -0.8125f;
   static constexpr int degree = 7;
   static constexpr float coefficients[degree + 1] = {
-      1 - 0x1.35b612p-3f, -0x1.4d4548p-1f, 0x1.474f44p-2f,  -0x1.425ac8p-4f,
-      -0x1.cc4362p-8f,    0x1.1c92c2p-7f,  0x1.af4786p-13f, -0x1.d03764p-11f,
+      1 - 0x1.35b612p-3f, -0x1.4d454ep-1f, 0x1.474f82p-2f,  -0x1.4259d4p-4f,
+      -0x1.cc945ep-8f,    0x1.1c79b8p-7f,  0x1.ba4f58p-13f, -0x1.ce936ep-11f,
   };
 };
 
@@ -74,9 +74,13 @@ BRIDGE_HD float half_erf(float h) {
   const Rounded<float> rounded = round_product(Table::rate_high, square);
   const float power = half_exp2(fma(-Table::rate_high, square, rounded.k));
   const float reciprocal = half_reciprocal(a + HalfErfTable::offset);
-  // t = scale a / d + shift, with a = d - offset.
-  const float t = fma(reciprocal, -HalfErfTable::scale * HalfErfTable::offset,
-                      HalfErfTable::scale + HalfErfTable::shift);
+  float t;
+  if constexpr (Order == 0) {  // t = scale a / d + shift with a = d - offset
+    t = fma(reciprocal, -HalfErfTable::scale * HalfErfTable::offset,
+            HalfErfTable::scale + HalfErfTable::shift);
+  } else {  // one operation more, less rounding where the derivative cancels
+    t = fma(a * reciprocal, HalfErfTable::scale, HalfErfTable::shift);
+  }
   const float ratio = polynomial<HalfErfTable>(t);
   if constexpr (Order == 0) {
     const float tail = (a * rounded.lifted) * (reciprocal * ratio * power);
