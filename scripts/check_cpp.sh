@@ -1,12 +1,39 @@
 #!/usr/bin/env bash
-# The C++ side by itself: the CPU library against a brute-force reference, then the CUDA kernels'
-# source in the host emulator against the CPU library bit for bit; all under ASan and UBSan. Then a
-# coarse sweep of the accuracy program, and its checksum under each instruction set.
+# The C++ side by itself: the CPU library against a brute-force reference under ASan and UBSan, the
+# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, and
+# the accuracy program: 16-bit inputs all, float32 coarsely, and one checksum for every instruction
+# set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=build/sanitized
-flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
-cmake -S tests/simt -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_CXX_FLAGS="$flags" -DBRIDGE_CPP_TESTS=ON >/dev/null
-cmake --build "$build"
-ctest --test-dir "$build" --output-on-failure
+sanitize="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON \
+  -DCMAKE_CXX_FLAGS="$sanitize" >/dev/null
+cmake --build build/check-cpp --target bias_gelu_check
+ctest --test-dir build/check-cpp --output-on-failure
+
+cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON >/dev/null
+cmake --build build/check-simt
+ctest --test-dir build/check-simt --output-on-failure
+
+mkdir -p build/accuracy
+checksums=()
+for isa in x86-64 x86-64-v3 x86-64-v4; do
+  [[ $(uname -m) == x86_64 ]] || isa=native
+  program=build/accuracy/gelu_accuracy-$isa
+  "${CXX:-g++}" -std=gnu++17 -O3 -march="$isa" -ffp-contract=off -I cpp \
+    tests/accuracy/gelu_accuracy.cpp -pthread -lquadmath -o "$program"
+  if ! sum=$("$program" --checksum); then
+    echo "$isa: this processor does not run it"
+    continue
+  fi
+  checksums+=("$sum")
+  best=$program
+done
+for sum in "${checksums[@]}"; do
+  [[ $sum == "${checksums[0]}" ]] || { echo "the bits depend on the instruction set"; exit 1; }
+done
+"$best" --half
+"$best" --stride 997
+"$best" --double 100000
+"$best" --fma 100000

@@ -6,4 +6,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build/accuracy
 "${CXX:-g++}" -std=gnu++17 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=off -I cpp \
   tests/accuracy/gelu_accuracy.cpp -o build/accuracy/gelu_accuracy -pthread -lquadmath
-build/accuracy/gelu_accuracy --json docs/benchmarks/accuracy.json "$@"
+program=build/accuracy/gelu_accuracy
+"$program" --half --json docs/benchmarks/accuracy-half.json
+"$program" --double 1000000 --json docs/benchmarks/accuracy-double.json
+"$program" "$@" --json docs/benchmarks/accuracy-single.json

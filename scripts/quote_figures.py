@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Writes the figures of README.md and docs/numerics.md from the files that commands wrote.
+
+Text between `<!-- figures -->` and `<!-- end of figures -->` (and the same with `accuracy`) is
+replaced. With --check nothing is written; exit status 1 if a page is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "docs" / "benchmarks"
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def figures() -> str:
+    """The benchmark's targets, met and missed alike, with the machine that they were taken on."""
+    report: dict[str, Any] = json.loads((BENCHMARKS / "cpu.json").read_text())
+    rows = []
+    for target in report["targets"]:
+        if target["value"] is None:
+            continue
+        sign = "≤" if target["at_most"] else "≥"
+        rows.append(
+            [
+                target["what"],
+                f"{target['value']:.2f} {target['unit']}",
+                f"{sign} {target['limit']:g} {target['unit']}",
+                "yes" if target["met"] else "**no**",
+            ]
+        )
+    versions = report["versions"]
+    where = (
+        f"Measured by `python -m bridge bench` on {report['machine']['processor']}, "
+        f"{report['options']['threads']} threads, torch {versions['torch']}, jax {versions['jax']} "
+        f"(commit {report['commit'][:9]}). Every row, median and spread: "
+        "[docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), drawn in "
+        "[cpu.svg](docs/benchmarks/cpu.svg)."
+    )
+    return "\n".join([table(["speed", "measured", "aim", "reached"], rows), "", where])
+
+
+def accuracy() -> str:
+    """The accuracy program's rows."""
+    rows = []
+    for name in ("accuracy-single", "accuracy-half", "accuracy-double"):
+        for row in json.loads((BENCHMARKS / f"{name}.json").read_text()):
+            near = f"{row['window_abs']:.2g} within {row['window']:g}" if row["window"] else ""
+            wrong = str(row["different"]) if row["different"] >= 0 else ""
+            rows.append([row["name"], f"{row['max_ulp']:.3f}", near, wrong, f"{row['inputs']:,}"])
+    header = ["function", "worst, units", "absolute, next to a zero", "not nearest", "inputs"]
+    return table(header, rows)
+
+
+PAGES = {"README.md": ("figures", figures), "docs/numerics.md": ("accuracy", accuracy)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = 0
+    for name, (mark, write) in PAGES.items():
+        page = ROOT / name
+        block = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", re.DOTALL)
+        text = page.read_text()
+        quoted = block.sub(lambda found, body=write(): f"{found[1]}{body}\n{found[2]}", text)
+        if quoted == text:
+            continue
+        stale += 1
+        if check:
+            print(f"{name} does not quote what docs/benchmarks holds: run scripts/quote_figures.py")
+        else:
+            page.write_text(quoted)
+            print(f"{name} updated")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
