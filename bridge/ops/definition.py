@@ -72,6 +72,10 @@ class Op(Protocol[P]):
         """Roles of `count` operands, by position."""
         ...
 
+    def operand_count(self, used: int) -> int:
+        """Number of operands of a call whose last present operand is the `used`-th."""
+        ...
+
     def result_roles(self) -> tuple[Role, ...]:
         """Roles of all results, wanted or not."""
         ...
@@ -87,7 +91,12 @@ class Op(Protocol[P]):
     def jvp(
         self, operands: Operands, tangents: Operands, specs: Sequence[Spec | None], params: P
     ) -> list[Call[P]]:
-        """Calls whose results add up to the tangents of this call's results."""
+        """Calls whose results add up to the tangents of this call's results.
+
+        Here and in `vjp` a rule places operands, it computes nothing: it may look at which are None
+        and at the dtypes in `specs`, at nothing else, so that an adapter may ask once and remember
+        the answer.
+        """
         ...
 
     def vjp(

@@ -1,163 +1,242 @@
 """Any op as a differentiable torch function, from its two derivative rules.
 
-One function, `call`, runs everywhere; it picks the cheapest way that is right where it stands:
+`call` runs everywhere; it picks the cheapest way that is right where it stands:
 
 - plain tensors, no gradient wanted: the kernel, directly;
 - autograd, forward mode, torch.func: an `autograd.Function` whose derivatives are calls again;
-- tracing (torch.compile, export, fake tensors, dispatch modes, tensor subclasses): the dispatcher
-  op of the same name (see `_dispatcher`).
+- tracing (torch.compile, export, fake tensors, modes, tensor subclasses): the dispatcher op of the
+  same name (see `_dispatcher`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from bridge import _native
+from bridge.ops import Spec
 from bridge.ops.batching import Move, batch_call
 from bridge.torch._dispatcher import dispatch
-from bridge.torch._kernels import run, spec_of
+from bridge.torch._kernels import Kernel, Results, allocate, dtypes_of, wanted_results
 
-_PLAIN = {Tensor, torch.nn.Parameter}
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+_functorch_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
+_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
+_is_grad_enabled = torch.is_grad_enabled
 
 
-def call(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Tensor | None, ...]:
+def call(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     """Runs `op`, differentiably where the operands ask for it."""
-    if is_traced(operands):
+    if torch.compiler.is_compiling():
         return dispatch(op, operands, params)
-    if torch._C._are_functorch_transforms_active():
-        return _results(_FunctorchCall.apply(op, params, *operands), op, params)
-    if needs_derivative(operands):
-        return _results(_EagerCall.apply(op, params, *operands), op, params)
-    return run(op, operands, params)
+    return plan_of(op, params, dtypes_of(operands))(*operands)
 
 
-def is_traced(operands: Sequence[Any]) -> bool:
-    """Whether something other than eager execution looks at the operands."""
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-    ):
-        return True
-    return any(operand is not None and type(operand) not in _PLAIN for operand in operands)
+class _Step:
+    """One call of a derivative rule, made ready.
+
+    Attributes:
+      plan: the call.
+      pick: takes its operands from (*operands, *tangents or cotangents, None).
+      places: (result, what it is part of) for those of its results that are part of something.
+    """
+
+    __slots__ = ("pick", "places", "plan")
+
+    def __init__(self, call: Any, dtypes: Sequence[str | None], places: Sequence[int | None]):
+        """`call` has positions for operands, which are looked up in `dtypes`."""
+        sources = [len(dtypes) if source is None else source for source in call.operands]
+        known = tuple(None if source is None else dtypes[source] for source in call.operands)
+        self.plan = plan_of(call.op, call.params, known)
+        self.pick = itemgetter(*sources)
+        self.places = [(i, place) for i, place in enumerate(places) if place is not None]
 
 
-def needs_derivative(operands: Sequence[Any]) -> bool:
-    """Whether autograd or forward mode follows any of the operands."""
-    if forward_ad._current_level >= 0:
-        return True
-    if not torch.is_grad_enabled():
-        return False
-    return any(operand is not None and operand.requires_grad for operand in operands)
+def _total(steps: Sequence[_Step], values: tuple[Any, ...], count: int) -> Sequence[Any]:
+    """Runs the steps on `values` and adds up what belongs to each of `count` places."""
+    totals: list[Any] = [None] * count
+    for step in steps:
+        results = step.plan(*step.pick(values))
+        for i, place in step.places:
+            before = totals[place]
+            totals[place] = results[i] if before is None else before + results[i]
+    return totals
 
 
-def _results(outputs: Any, op: Any, params: Any) -> tuple[Tensor | None, ...]:
-    """Puts the wanted results, as a Function returned them, back into their places."""
-    if not isinstance(outputs, tuple):
-        outputs = (outputs,)
-    remaining = iter(outputs)
-    return tuple(
-        None if getattr(params, name) is None else next(remaining) for name in op.result_names
-    )
+class Plan(Kernel):
+    """A kernel that can be differentiated: derivative rules are asked once and remembered."""
+
+    def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
+        super().__init__(op, params, dtypes)
+        self.wanted = tuple(op.result_names.index(name) for name in wanted_results(op, params))
+        self._results = [getattr(params, name) for name in op.result_names]
+        self._vjp_steps: dict[Any, list[_Step]] = {}
+        self._jvp_steps: dict[Any, list[_Step]] = {}
+        self._native = native_kernel(op)
+        self.add_to(self._native)
+
+    def __call__(self, *operands: Any) -> Results:
+        """Runs the call, differentiably where the operands ask for it."""
+        results = self._native(*operands)
+        return self.watched(*operands) if results is None else results
+
+    def watched(self, *operands: Any) -> Results:
+        """The same for a call that is not an ordinary one."""
+        if _dispatch_modes() or _function_modes() or _tracing_state():
+            return dispatch(self.op, operands, self.params)
+        differentiable = forward_ad._current_level >= 0
+        grad = _is_grad_enabled()
+        for operand in operands:
+            if operand is not None:
+                if type(operand) not in _PLAIN:
+                    return dispatch(self.op, operands, self.params)
+                if grad and operand.requires_grad:
+                    differentiable = True
+        if _functorch_active():
+            return self.place(_FunctorchCall.apply(self, *operands))
+        if differentiable:
+            return self.place(_EagerCall.apply(self, *operands))
+        return self.run_below(operands)
+
+    def run_below(self, operands: tuple[Any, ...]) -> Results:
+        """Runs the call where autograd and torch.func have been dealt with."""
+        results = self._native.compute(*operands)
+        if results is not None:
+            return results
+        try:
+            return self.run(operands)
+        except RuntimeError:
+            # Gradients in batches (is_grads_batched) still come in tensors of the old vmap, which
+            # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.
+            if any(operand is not None and _is_old_batched(operand) for operand in operands):
+                return dispatch(self.op, operands, self.params)
+            raise
+
+    def present(self, results: Sequence[Any]) -> Any:
+        """The wanted results as a Function returns them: a tensor, or a tuple of several."""
+        if len(self.wanted) == 1:
+            return results[self.wanted[0]]
+        return tuple([results[i] for i in self.wanted])
+
+    def place(self, outputs: Any) -> Results:
+        """The inverse of `present`."""
+        if len(self.wanted) == 1:
+            outputs = (outputs,)
+        results = [None] * len(self._results)
+        for i, output in zip(self.wanted, outputs, strict=True):
+            results[i] = output
+        return tuple(results)
+
+    def vjp(self, operands: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
+        """Cotangents of the operands; `cotangents` are those of the wanted results."""
+        key = wanted, tuple([cotangent is not None for cotangent in cotangents])
+        steps = self._vjp_steps.get(key)
+        if steps is None:
+            steps = self._vjp_steps[key] = self._ask_vjp(*key)
+        return _total(steps, (*operands, *cotangents, None), len(operands))
+
+    def jvp(self, operands: Any, tangents: Any) -> Sequence[Any]:
+        """Tangents of the results, from those of the operands (None: zero)."""
+        key = tuple([tangent is not None for tangent in tangents])
+        steps = self._jvp_steps.get(key)
+        if steps is None:
+            steps = self._jvp_steps[key] = self._ask_jvp(key)
+        return _total(steps, (*operands, *tangents, None), len(self._results))
+
+    def _specs(self) -> list[Any]:
+        return [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
+
+    def _positions(self) -> tuple[int | None, ...]:
+        return tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
+
+    def _ask_vjp(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> list[_Step]:
+        first = len(self.dtypes)
+        cotangents: list[int | None] = [None] * len(self._results)
+        for i, (place, is_given) in enumerate(zip(self.wanted, given, strict=True)):
+            cotangents[place] = first + i if is_given else None
+        dtypes = [*self.dtypes, *(self._results[place] for place in self.wanted)]
+        answer = self.op.vjp(
+            self._positions(), tuple(cotangents), wanted, self._specs(), self.params
+        )
+        return [_Step(derivative, dtypes, places) for derivative, places in answer]
+
+    def _ask_jvp(self, given: tuple[bool, ...]) -> list[_Step]:
+        first = len(self.dtypes)
+        tangents = tuple(first + i if is_given else None for i, is_given in enumerate(given))
+        answer = self.op.jvp(self._positions(), tangents, self._specs(), self.params)
+        every = [None if dtype is None else i for i, dtype in enumerate(self._results)]
+        return [_Step(derivative, [*self.dtypes, *self.dtypes], every) for derivative in answer]
 
 
-def _wanted(results: Sequence[Any]) -> Any:
-    present = tuple(result for result in results if result is not None)
-    return present[0] if len(present) == 1 else present
+@functools.lru_cache(maxsize=4096)
+def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
+    """The plan of a call; the same object for the same arguments, while it is in use."""
+    return Plan(op, params, dtypes)
 
 
-def vjp(
-    op: Any, operands: tuple[Any, ...], params: Any, cotangents: Sequence[Any], wanted: Any
-) -> list[Any]:
-    """Cotangents of the operands; `cotangents` are those of the wanted results."""
-    specs = [None if operand is None else spec_of(operand) for operand in operands]
-    placed = _results(tuple(cotangents), op, params)
-    gradients: list[Any] = [None] * len(operands)
-    for derivative, places in op.vjp(operands, placed, wanted, specs, params):
-        results = call(derivative.op, derivative.operands, derivative.params)
-        for result, place in zip(results, places, strict=True):
-            if place is None:
-                continue
-            previous = gradients[place]
-            gradients[place] = result if previous is None else previous + result
-    return gradients
-
-
-class _Call(torch.autograd.Function):
-    """The derivative rules, shared by the two ways of writing forward."""
+class Call(torch.autograd.Function):
+    """The derivative rules, shared by the ways of writing forward."""
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        wanted = ctx.needs_input_grad[2:]
-        return (None, None, *vjp(ctx.op, ctx.saved_tensors, ctx.params, cotangents, wanted))
+        return None, *ctx.plan.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad[1:])
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        op, params, operands = ctx.op, ctx.params, ctx.saved_tensors
-        specs = [None if operand is None else spec_of(operand) for operand in operands]
-        totals: list[Any] | None = None
-        for derivative in op.jvp(operands, tangents[2:], specs, params):
-            results = call(derivative.op, derivative.operands, derivative.params)
-            if totals is None:
-                totals = list(results)
-            else:
-                totals = [
-                    None if total is None else total + result
-                    for total, result in zip(totals, results, strict=True)
-                ]
-        return _wanted(totals or [None] * len(op.result_names))
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return ctx.plan.present(ctx.plan.jvp(ctx.saved_tensors, tangents))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, op: Any, params: Any, *operands: Any) -> Any:
-        dims = in_dims[2:]
-        results = batched(op, params, operands, dims, info.batch_size, call)
-        wanted = _wanted(results)
-        return wanted, (0 if isinstance(wanted, Tensor) else (0,) * len(wanted))
+    def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
+        params, moved = batched(plan.op, plan.params, operands, in_dims[1:], info.batch_size)
+        outputs = plan.present(plan_of(plan.op, params, plan.dtypes)(*moved))
+        return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
 
 
-class _EagerCall(_Call):
+class _EagerCall(Call):
     """Forward and context in one, which costs a third of what setup_context does."""
 
     @staticmethod
-    def forward(ctx: Any, op: Any, params: Any, *operands: Any) -> Any:
-        _remember(ctx, op, params, operands)
-        return _wanted(run(op, operands, params))
+    def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
+        remember(ctx, plan, operands)
+        return plan.present(plan.run_below(operands))
 
 
-class _FunctorchCall(_Call):
+class _FunctorchCall(Call):
     """The form that torch.func can transform."""
 
     @staticmethod
-    def forward(op: Any, params: Any, *operands: Any) -> Any:
-        return _wanted(call(op, operands, params))
+    def forward(plan: Plan, *operands: Any) -> Any:
+        return plan.present(plan(*operands))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        op, params, *operands = inputs
-        _remember(ctx, op, params, tuple(operands))
+        remember(ctx, inputs[0], inputs[1:])
 
 
-def _remember(ctx: Any, op: Any, params: Any, operands: tuple[Any, ...]) -> None:
-    ctx.op, ctx.params = op, params
+def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...]) -> None:
+    """Keeps what the derivative rules need."""
+    ctx.plan = plan
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*operands)
-    ctx.save_for_forward(*operands)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*operands)
 
 
 def batched(
-    op: Any,
-    params: Any,
-    operands: Sequence[Any],
-    dims: Sequence[int | None],
-    size: int,
-    caller: Callable[..., Any],
-) -> tuple[Tensor | None, ...]:
-    """Calls the op with one more dimension, which every result carries in front."""
-    new_params, moves = batch_call(
+    op: Any, params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
+) -> tuple[Any, tuple[Any, ...]]:
+    """Parameters and operands of the call with one more dimension, which results have in front."""
+    params, moves = batch_call(
         op, params, [o is not None for o in operands], [d is not None for d in dims]
     )
     moved = []
@@ -167,4 +246,24 @@ def batched(
         elif move is Move.BROADCAST:
             operand = operand.expand(size, *operand.shape)
         moved.append(operand)
-    return caller(op, tuple(moved), new_params)
+    return params, tuple(moved)
+
+
+# What a native kernel asks, to know whether a call is an ordinary one, and what it needs to run it.
+_FRONTEND = (
+    (Tensor, torch.nn.Parameter),
+    (_dispatch_modes, _function_modes, _functorch_active, _tracing_state),
+    vars(forward_ad),
+    _is_grad_enabled,
+    torch.empty_like,
+    torch.get_num_threads,
+    getattr(torch._C, "_cuda_getDevice", None),
+    allocate,
+    # Without the wrapper in Python, which asks what the kernel has asked already.
+    super(torch.autograd.Function, _EagerCall).apply,
+)
+
+
+def native_kernel(op: Any) -> Any:
+    """Returns a native kernel without a variant: it runs nothing before one is added."""
+    return _native.Kernel(op.name, _FRONTEND)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bridge import _native
-from bridge.ops import Role, Spec
+from bridge.ops import Spec
+from bridge.ops.dtypes import FLOATING
 
 DTYPES = {
     "float16": torch.float16,
@@ -18,91 +20,99 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-# A call on fewer elements runs in the calling thread, whatever the thread count.
-_PARALLEL_FROM = 1 << 15
+_CODES = {name: code for code, name in enumerate(FLOATING)}  # the kernel library's numbers
 
-Kernel = Callable[..., int]
-
-
-def _bias_gelu(
-    operands: tuple[Any, ...], results: Sequence[Any], params: Any, threads: int, workspace: Any
-) -> int:
-    attributes = params.attributes()
-    return _native.bias_gelu(
-        operands,
-        results[0],
-        results[1],
-        attributes["form"],
-        attributes["order"],
-        attributes["batch_ndim"],
-        threads,
-        workspace,
-    )
+Results = tuple[Tensor | None, ...]
 
 
-KERNELS: dict[str, Kernel] = {"bias_gelu": _bias_gelu}
-
-
-def spec_of(tensor: torch.Tensor) -> Spec:
+def spec_of(tensor: Tensor) -> Spec:
     """Returns shape and dtype name; a dtype that no op takes keeps torch's own name."""
     dtype = tensor.dtype
     return Spec(tuple(tensor.shape), NAMES.get(dtype, str(dtype).removeprefix("torch.")))
 
 
-def result_shape(role: Role, shape: Sequence[int], batch_ndim: int) -> Sequence[int]:
-    if role is Role.FULL:
-        return shape
-    return (*shape[:batch_ndim], *shape[-1:]) if len(shape) else (1,)
+def specs_of(operands: Sequence[Tensor | None]) -> tuple[Spec | None, ...]:
+    return tuple(None if operand is None else spec_of(operand) for operand in operands)
 
 
-def empty_results(op: Any, x: torch.Tensor, params: Any) -> tuple[torch.Tensor | None, ...]:
+def dtypes_of(operands: Sequence[Tensor | None]) -> tuple[str | None, ...]:
+    return tuple(None if operand is None else NAMES[operand.dtype] for operand in operands)
+
+
+def wanted_results(op: Any, params: Any) -> tuple[str, ...]:
+    """Names of the results that are not None, in order."""
+    return tuple(name for name in op.result_names if getattr(params, name) is not None)
+
+
+def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Results:
     """Returns uninitialised contiguous tensors for the wanted results."""
-    results = []
-    for name, role in zip(op.result_names, op.result_roles(), strict=True):
-        dtype = getattr(params, name)
-        results.append(
-            None
-            if dtype is None
-            else torch.empty(
-                result_shape(role, x.shape, params.batch_ndim), dtype=DTYPES[dtype], device=x.device
-            )
-        )
-    return tuple(results)
-
-
-def run(
-    op: Any,
-    operands: tuple[Any, ...],
-    params: Any,
-    results: tuple[torch.Tensor | None, ...] | None = None,
-) -> tuple[torch.Tensor | None, ...]:
-    """Runs a call and returns its results, written into `results` if given.
-
-    A layout that the kernel cannot walk by strides is made contiguous, and only that one.
-    """
-    x = operands[0]
-    if results is None:
-        results = empty_results(op, x, params)
-    kernel = KERNELS[op.name]
-    threads = 1 if x.numel() < _PARALLEL_FROM else torch.get_num_threads()
-    workspace = None
-    if x.is_cuda:
-        workspace = _workspace(op, x, operands, params)
-    while (unreadable := kernel(operands, results, params, threads, workspace)) >= 0:
-        copy = operands[unreadable].contiguous()
-        operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
-    return results
-
-
-def _workspace(op: Any, x: torch.Tensor, operands: Sequence[Any], params: Any) -> Any:
-    if params.row is None:
-        return None
-    nb = params.batch_ndim
-    batch = x.shape[:nb].numel()
-    cols = x.shape[-1] if x.ndim else 1
-    rows = x.shape[nb:-1].numel() if x.ndim else 1
-    double = any(t is not None and t.dtype == torch.float64 for t in operands) or (
-        "float64" in (params.full, params.row)
+    device = operands[0].device  # type: ignore[union-attr]
+    return tuple(
+        None if spec is None else torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device=device)
+        for spec in op.results(specs_of(operands), params)
     )
-    size = _native.bias_gelu_workspace(batch, rows, cols, True, double)
-    return torch.empty(max(size, 1) // 4 + 1, dtype=torch.float32, device=x.device)
+
+
+def allocate(size: int, like: Tensor) -> Tensor:
+    """Device memory for a workspace, from torch's own allocator."""
+    return torch.empty(size, dtype=torch.uint8, device=like.device)
+
+
+class Kernel:
+    """An op whose parameters and operand dtypes are fixed, ready to run on plain tensors.
+
+    What depends on those alone is found out once, here: a call on a tiny tensor costs little more
+    than the memory for its result.
+    """
+
+    def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
+        self.op = op
+        self.params = params
+        self.dtypes = dtypes
+        self._attributes = tuple(params.attributes().values())
+        self._added: set[Any] = set()
+
+    def add_to(self, native: Any) -> None:
+        """Lets a `_native.Kernel` take calls of this kind."""
+        examples = self._examples()
+        if examples is not None and native not in self._added:
+            self._added.add(native)
+            dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
+            native.add(dtypes, self._attributes, examples, self)
+
+    def _examples(self) -> tuple[int, ...] | None:
+        """For each result the operand of its shape and dtype, -1 where it is not wanted.
+
+        `torch.empty_like` costs half of what `torch.empty` does.
+        """
+        examples = []
+        roles = self.op.operand_roles(len(self.dtypes))
+        for name, role in zip(self.op.result_names, self.op.result_roles(), strict=True):
+            wanted = getattr(self.params, name), role
+            alike = [i for i, own in enumerate(zip(self.dtypes, roles, strict=True)) if own == wanted]
+            if not alike and wanted[0] is not None:
+                return None
+            examples.append(-1 if wanted[0] is None else alike[0])
+        return tuple(examples)
+
+    def run(self, operands: tuple[Any, ...], results: Results | None = None) -> Results:
+        """Runs the call on plain tensors; the results are written into `results` if given.
+
+        A layout that the kernel cannot walk by strides is made contiguous, and only that one.
+        """
+        first = operands[0]
+        if first.is_cuda and first.get_device() != torch.cuda.current_device():
+            # A kernel is launched on the current device.
+            with torch.cuda.device(first.get_device()):
+                return self.run(operands, results)
+        # The negative bit is no part of the memory that the kernel sees.
+        operands = tuple([o.resolve_neg() if o is not None and o.is_neg() else o for o in operands])
+        if results is None:
+            results = empty_results(self.op, operands, self.params)
+        name, attributes, threads = self.op.name, self._attributes, torch.get_num_threads()
+        while (
+            unreadable := _native.run(name, operands, results, attributes, threads, allocate)
+        ) >= 0:
+            copy = operands[unreadable].contiguous()
+            operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
+        return results

@@ -48,27 +48,65 @@ int32_t dtype_of(const DLDataType& dtype) {
   return -1;
 }
 
+bool describe(const DLTensor& tensor, Operand* operand) {
+  switch (tensor.device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+      operand->device = Device::cpu;
+      operand->device_index = 0;
+      break;
+    case kDLCUDA:
+    case kDLCUDAManaged:
+      operand->device = Device::cuda;
+      operand->device_index = tensor.device.device_id;
+      break;
+    default:
+      PyErr_Format(PyExc_ValueError, "DLPack device type %d is not supported, expected CPU or CUDA",
+                   static_cast<int>(tensor.device.device_type));
+      return false;
+  }
+  operand->present = true;
+  operand->data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  operand->dtype = dtype_of(tensor.dtype);
+  operand->ndim = tensor.ndim;
+  operand->shape = tensor.shape;
+  operand->strides = tensor.strides;
+  return true;
+}
+
+// torch's current stream, asked in Python: for a table without the stream query.
+bool torch_stream(int32_t device_index, void** stream) {
+  PyObject* torch = PyImport_ImportModule("torch._C");
+  if (torch == nullptr) return false;
+  PyObject* address = PyObject_CallMethod(torch, "_cuda_getCurrentRawStream", "i", device_index);
+  Py_DECREF(torch);
+  if (address == nullptr) return false;
+  *stream = PyLong_AsVoidPtr(address);
+  Py_DECREF(address);
+  return PyErr_Occurred() == nullptr;
+}
+
 }  // namespace
 
 Borrowed::~Borrowed() { Py_XDECREF(capsule_); }
 
-bool Borrowed::read(PyObject* object) {
+bool Borrowed::read(PyObject* object, Operand* operand) {
   if (object == Py_None) return true;
   const DLPackExchangeAPI* table = exchange_table(Py_TYPE(object));
-  return table != nullptr ? read_by_table(object, table) : read_by_method(object);
+  return table != nullptr ? read_by_table(object, table, operand) : read_by_method(object, operand);
 }
 
-bool Borrowed::read_by_table(PyObject* object, const DLPackExchangeAPI* table) {
-  if (table->dltensor_from_py_object_no_sync(object, &view_) != 0) return false;
-  if (!describe(view_)) return false;
-  if (operand.device == Device::cuda) {
-    return table->current_work_stream(view_.device.device_type, view_.device.device_id, &stream) ==
-           0;
-  }
-  return true;
+bool Borrowed::read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand) {
+  DLTensor view;
+  if (table->dltensor_from_py_object_no_sync(object, &view) != 0) return false;
+  if (!describe(view, operand)) return false;
+  if (operand->device == Device::cpu) return true;
+  const int32_t index = view.device.device_id;
+  if (table->current_work_stream == nullptr) return torch_stream(index, &stream);
+  return table->current_work_stream(view.device.device_type, index, &stream) == 0;
 }
 
-bool Borrowed::read_by_method(PyObject* object) {
+bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
   PyObject* method = PyObject_GetAttrString(object, "__dlpack__");
   if (method == nullptr) {
     PyErr_Format(PyExc_TypeError, "expected a tensor with __dlpack__, got %s",
@@ -97,42 +135,16 @@ bool Borrowed::read_by_method(PyObject* object) {
                    managed->version.major, DLPACK_MAJOR_VERSION);
       return false;
     }
-    operand.read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    return describe(managed->dl_tensor);
+    operand->read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
+    return describe(managed->dl_tensor, operand);
   }
   if (PyCapsule_IsValid(capsule_, "dltensor")) {
-    return describe(
-        static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule_, "dltensor"))->dl_tensor);
+    auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule_, "dltensor"));
+    return describe(managed->dl_tensor, operand);
   }
   PyErr_Format(PyExc_TypeError, "%s.__dlpack__() returned no DLPack capsule",
                Py_TYPE(object)->tp_name);
   return false;
-}
-
-bool Borrowed::describe(const DLTensor& tensor) {
-  switch (tensor.device.device_type) {
-    case kDLCPU:
-    case kDLCUDAHost:
-      operand.device = Device::cpu;
-      operand.device_index = 0;
-      break;
-    case kDLCUDA:
-    case kDLCUDAManaged:
-      operand.device = Device::cuda;
-      operand.device_index = tensor.device.device_id;
-      break;
-    default:
-      PyErr_Format(PyExc_ValueError, "DLPack device type %d is not supported, expected CPU or CUDA",
-                   static_cast<int>(tensor.device.device_type));
-      return false;
-  }
-  operand.present = true;
-  operand.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
-  operand.dtype = dtype_of(tensor.dtype);
-  operand.ndim = tensor.ndim;
-  operand.shape = tensor.shape;
-  operand.strides = tensor.strides;
-  return true;
 }
 
 }  // namespace bridge::python

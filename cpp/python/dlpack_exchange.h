@@ -17,21 +17,18 @@ class Borrowed {
   Borrowed& operator=(const Borrowed&) = delete;
   ~Borrowed();
 
-  // None leaves the operand absent. Returns false with a Python exception set.
-  // A producer that has __dlpack_c_exchange_api__ on its type (torch) is read through that table in
-  // well under a microsecond; anything else through __dlpack__().
-  bool read(PyObject* object);
+  // Describes `object` in *operand, which must be fresh; None leaves it absent. Returns false with
+  // a Python exception set. A producer that has __dlpack_c_exchange_api__ on its type (torch) is
+  // read through that table in well under a microsecond; anything else through __dlpack__().
+  bool read(PyObject* object, Operand* operand);
 
-  Operand operand;
   // The producer's stream for the operand's device; nullptr on the CPU.
   void* stream = nullptr;
 
  private:
-  bool read_by_table(PyObject* object, const DLPackExchangeAPI* table);
-  bool read_by_method(PyObject* object);
-  bool describe(const DLTensor& tensor);
+  bool read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand);
+  bool read_by_method(PyObject* object, Operand* operand);
 
-  DLTensor view_{};
   PyObject* capsule_ = nullptr;
 };
 

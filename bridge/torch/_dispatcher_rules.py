@@ -1,0 +1,64 @@
+"""How the dispatcher ops are differentiated and batched: by the same rules as eager calls.
+
+`torch.library.register_autograd` would do for reverse mode; forward mode it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from bridge.ops import OPS
+from bridge.torch._autograd import Call, Plan, batched, plan_of, remember
+from bridge.torch._dispatcher import dispatch, fields_of, flattened, library, overloads, trimmed
+from bridge.torch._kernels import dtypes_of
+
+
+class _BelowAutograd(NamedTuple):
+    """The rest of a dispatch that has reached autograd."""
+
+    plan: Plan
+    overload: Any
+    keys: Any
+
+    def __call__(self, operands: tuple[Any, ...]) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            keys = self.keys & torch._C._after_autograd_keyset
+            return self.overload.redispatch(keys, *operands, **fields_of(self.plan.params))
+
+
+class _DispatchedCall(Call):
+    """An op of the dispatcher as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: _BelowAutograd, *operands: Any) -> Any:
+        remember(ctx, rest.plan, operands)
+        return rest(operands)
+
+
+def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
+    def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
+        operands = trimmed(op, operands)
+        plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
+        rest = _BelowAutograd(plan, overload, keys)
+        return _DispatchedCall.apply(rest, *operands)
+
+    return kernel
+
+
+def _vmap(op: Any) -> Callable[..., Any]:
+    def vmap(info: Any, in_dims: Any, *operands: Any, **fields: Any) -> Any:
+        operands = trimmed(op, operands)
+        dims = (*in_dims, *[None] * len(operands))[: len(operands)]
+        params, moved = batched(op, op.params_type(**fields), operands, dims, info.batch_size)
+        outputs = flattened(dispatch(op, moved, params))
+        return outputs, (0 if isinstance(outputs, torch.Tensor) else (0,) * len(outputs))
+
+    return vmap
+
+
+for (_name, _), _overload in overloads.items():
+    library.impl(_overload, _autograd(OPS[_name], _overload), "Autograd", with_keyset=True)
+    torch.library.register_vmap(_overload, _vmap(OPS[_name]), lib=library)
