@@ -12,6 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
 #include "math/convert.h"
 
 // The iterations of the next loop touch memory of one another only where operands are the same
@@ -99,6 +103,40 @@ void store_run_of(void* to, const Real* tile, int64_t count) {
   BRIDGE_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) elements[i] = math::round_to<T>(tile[i]);
 }
+
+#if defined(__F16C__)
+
+// float16 by the processor's own conversions, which are exact, respectively round to nearest, and
+// keep denormals whatever MXCSR says. A NaN is made canonical before it is narrowed.
+constexpr int64_t kF16Lanes = 8;
+
+template <>
+void load_run_of<math::float16, float>(const void* from, float* tile, int64_t count) {
+  const math::float16* const elements = static_cast<const math::float16*>(from);
+  int64_t i = 0;
+  for (; i + kF16Lanes <= count; i += kF16Lanes)
+    _mm256_storeu_ps(
+        tile + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(elements + i))));
+  for (; i < count; ++i) tile[i] = math::to_float(elements[i]);
+}
+
+template <>
+void store_run_of<math::float16, float>(void* to, const float* tile, int64_t count) {
+  math::float16* const elements = static_cast<math::float16*>(to);
+  const __m256 nan = _mm256_castsi256_ps(
+      _mm256_set1_epi32(static_cast<int32_t>(math::Format<float>::canonical_nan)));
+  int64_t i = 0;
+  for (; i + kF16Lanes <= count; i += kF16Lanes) {
+    const __m256 value = _mm256_loadu_ps(tile + i);
+    const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(elements + i),
+        _mm256_cvtps_ph(_mm256_blendv_ps(value, nan, is_nan), _MM_FROUND_TO_NEAREST_INT));
+  }
+  for (; i < count; ++i) elements[i] = math::round_to<math::float16>(tile[i]);
+}
+
+#endif
 
 // Reads `count` elements of a dtype. A call with a float64 operand computes in double, so that
 // float tiles never meet one.
