@@ -132,4 +132,33 @@ BRIDGE_HD T round_to(double x) {
   return detail::Rounding<T>::from(x);
 }
 
+// Two 16-bit numbers in one 32-bit word, the first in the low half, as vector loads and stores of
+// a GPU hold them: one instruction for each number there.
+struct FloatPair {
+  float first;
+  float second;
+};
+
+template <class T>
+BRIDGE_HD FloatPair to_float_pair(std::uint32_t word);
+
+template <>
+BRIDGE_HD FloatPair to_float_pair<bfloat16>(std::uint32_t word) {
+  return {bit_cast<float>(word << 16), bit_cast<float>(word & 0xFFFF0000u)};
+}
+
+template <>
+BRIDGE_HD FloatPair to_float_pair<float16>(std::uint32_t word) {
+  return {to_float(float16{static_cast<std::uint16_t>(word)}),
+          to_float(float16{static_cast<std::uint16_t>(word >> 16)})};
+}
+
+// The bits of round_to<T> of each.
+template <class T>
+BRIDGE_HD std::uint32_t round_to_pair(FloatPair x) {
+  const T first = round_to<T>(x.first);
+  const T second = round_to<T>(x.second);
+  return first.bits | static_cast<std::uint32_t>(second.bits) << 16;
+}
+
 }  // namespace bridge::math

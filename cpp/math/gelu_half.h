@@ -51,13 +51,19 @@ BRIDGE_HD float half_logistic(float h) {
   const float a = min_keep_nan(Table::bound, absolute(h));
   float rate = Table::rate_high + Table::rate_low;
   if constexpr (F == GeluForm::tanh) rate = fma(Table::cubic_high, a * a, rate);
-  const Rounded<float> rounded = round_product(rate, a);
-  const float power = half_exp2(fma(rate, a, -rounded.k));
-  const float reciprocal = half_reciprocal(fma(rounded.lifted, half_unlift, power));
   if constexpr (Order == 0) {
-    const float tail = a * rounded.lifted * reciprocal;
+    // a / (1 + 2^v) with 2^-lift taken into the denominator, whose exponent k is added in integers:
+    // v stays below 186, and the sum's below 2^123.
+    constexpr float magic = 0x1.8p23f - Exp2Table<float>::lift;
+    const float shifted = fma(rate, a, magic);
+    const float power = half_exp2(fma(rate, a, magic - shifted));
+    const float scaled = bit_cast<float>((to_bits(shifted) << 23) + to_bits(power));
+    const float tail = a * half_reciprocal(scaled + half_unlift);
     return fma(tail, -half_unlift, positive_part(h));
   } else {
+    const Rounded<float> rounded = round_product(rate, a);
+    const float power = half_exp2(fma(rate, a, -rounded.k));
+    const float reciprocal = half_reciprocal(fma(rounded.lifted, half_unlift, power));
     // 1 - a w', summed so that little has been rounded where it cancels against s.
     float rest = fma(-(Table::slope + Table::slope_low), a, 1.0f);
     if constexpr (F == GeluForm::tanh) rest = fma(-Table::slope_cubic, a * a * a, rest);
