@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import bridge.jax  # noqa: F401  (registers the target)
+import bridge.jax
 from tests.jax.subprocess_run import run
 
 GOOD = {

@@ -13,15 +13,15 @@ from bridge.jax import bias_gelu
 
 
 def fastest(function: Callable[..., Any], *arguments: Any, calls: int = 200) -> float:
-    """Seconds for one call: the best of many rounds, the one that nobody disturbed."""
+    """Seconds of processor time for one call, the best of many rounds."""
     jax.block_until_ready(function(*arguments))
     rounds = []
-    for _ in range(25):
-        start = time.perf_counter()
+    for _ in range(20):
+        start = time.process_time()  # what other processes take does not count
         for _ in range(calls):
             result = function(*arguments)
         jax.block_until_ready(result)
-        rounds.append((time.perf_counter() - start) / calls)
+        rounds.append((time.process_time() - start) / calls)
     return min(rounds)
 
 
@@ -36,14 +36,14 @@ def test_a_further_call_inside_one_jit() -> None:
 
     x, bias = jnp.ones((1, 4)), jnp.ones(4)
     short, long = fastest(chain(1), x, bias), fastest(chain(101), x, bias)
-    # 0.2 µs on an idle machine; a copied string or a new thread on the way costs more than this.
-    assert (long - short) / 100 < 0.6e-6
+    # About 0.3 µs where nothing else runs. One printf or one task for the pool breaks the bound.
+    assert (long - short) / 100 < 1e-6
 
 
 def test_outside_jit_it_is_one_dispatch() -> None:
     x, bias = jnp.ones((4, 6)), jnp.ones(6)
     plain = jax.jit(lambda x, bias: jax.nn.gelu(x + bias))
-    assert fastest(bias_gelu, x, bias) < 2.5 * fastest(plain, x, bias)
+    assert fastest(bias_gelu, x, bias) < 2.0 * fastest(plain, x, bias)
 
 
 def test_traced_once() -> None:
