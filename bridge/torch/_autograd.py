@@ -228,8 +228,7 @@ def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...]) -> None:
     ctx.plan = plan
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*operands)
-    if forward_ad._current_level >= 0:
-        ctx.save_for_forward(*operands)
+    ctx.save_for_forward(*operands)
 
 
 def batched(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch._functorch.autograd_function import enable_single_level_autograd_function
 
 from bridge.ops import OPS
 from bridge.torch._autograd import Call, Plan, batched, plan_of, remember
@@ -38,12 +39,20 @@ class _DispatchedCall(Call):
         return rest(operands)
 
 
+# The dispatcher has peeled torch.func's transforms off by level, so that this is one plain autograd
+# call; Function.apply in Python would take them for not yet handled.
+_record = super(torch.autograd.Function, _DispatchedCall).apply
+
+
 def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
         rest = _BelowAutograd(plan, overload, keys)
-        return _DispatchedCall.apply(rest, *operands)
+        if not torch._C._are_functorch_transforms_active():
+            return _record(rest, *operands)
+        with enable_single_level_autograd_function():
+            return _record(rest, *operands)
 
     return kernel
 

@@ -89,7 +89,9 @@ class Kernel:
         roles = self.op.operand_roles(len(self.dtypes))
         for name, role in zip(self.op.result_names, self.op.result_roles(), strict=True):
             wanted = getattr(self.params, name), role
-            alike = [i for i, own in enumerate(zip(self.dtypes, roles, strict=True)) if own == wanted]
+            alike = [
+                i for i, own in enumerate(zip(self.dtypes, roles, strict=True)) if own == wanted
+            ]
             if not alike and wanted[0] is not None:
                 return None
             examples.append(-1 if wanted[0] is None else alike[0])
