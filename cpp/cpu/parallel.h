@@ -16,6 +16,13 @@ inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
   return worth <= 1 ? 1 : worth < executor->threads ? worth : executor->threads;
 }
 
+// Into how many parts the work is cut: several for each thread, so that one that starts late does
+// not hold up the call.
+inline int64_t parts_for(int64_t elements, const bridge_executor* executor) {
+  const int64_t threads = threads_for(elements, executor);
+  return threads > 1 ? 4 * threads : 1;
+}
+
 // Runs body(i) for every i in [0, tasks), each under IEEE arithmetic. body must not throw. One task
 // runs in the calling thread and does not touch the executor.
 template <class Body>
@@ -38,6 +45,17 @@ void parallel_for(const bridge_executor* executor, int64_t tasks, const Body& bo
 inline int64_t part_begin(int64_t items, int64_t parts, int64_t part) {
   const int64_t each = items / parts, rest = items % parts;
   return part * each + (part < rest ? part : rest);
+}
+
+// Runs body(i) for every i in [0, items), dealt evenly in order to at most `parts` tasks.
+template <class Body>
+void parallel_for_parts(const bridge_executor* executor, int64_t items, int64_t parts,
+                        const Body& body) {
+  const int64_t tasks = items < parts ? items : parts;
+  parallel_for(executor, tasks, [&](int64_t task) {
+    const int64_t end = part_begin(items, tasks, task + 1);
+    for (int64_t i = part_begin(items, tasks, task); i < end; ++i) body(i);
+  });
 }
 
 }  // namespace bridge

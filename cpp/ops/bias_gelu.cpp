@@ -19,8 +19,6 @@ namespace {
 
 constexpr PerIsa<BiasGeluKernels> kKernels = BRIDGE_PER_ISA(bias_gelu_kernels);
 
-// Several parts for each thread, so that one that starts late does not hold up the call.
-constexpr int64_t kPartsPerThread = 4;
 // Columns are cut at multiples of this: whole cache lines of every dtype, and of the kernel's step.
 constexpr int64_t kColumnGrain = 256;
 // Rows shorter than this are computed several at a time, as one row.
@@ -33,6 +31,11 @@ constexpr int64_t kFusedCols = 64;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// How wide each of about so many parts of the columns is.
+int64_t part_width(int64_t cols, int64_t parts) {
+  return ceil_div(ceil_div(cols, parts), kColumnGrain) * kColumnGrain;
+}
 
 // Calls visit(pair) for the pairs of the call that are addressed by row and column.
 template <class Call, class Visit>
@@ -143,11 +146,9 @@ void run_elements(const bridge_bias_gelu& call, const bridge_executor* executor,
   BiasGeluFunction kernel = call.cols * fold >= kFusedCols ? fused_kernel(kernels, call) : nullptr;
   if (kernel == nullptr) kernel = kernels.tiled[static_cast<int>(arithmetic_of(call))][call.form];
 
-  const int64_t threads = threads_for(call.batch * call.rows * call.cols, executor);
-  const int64_t parts = threads > 1 ? threads * kPartsPerThread : 1;
+  const int64_t parts = parts_for(call.batch * call.rows * call.cols, executor);
   const int64_t row_parts = smaller(call.rows, ceil_div(parts, call.batch));
-  const int64_t most_col_parts = ceil_div(parts, call.batch * row_parts);
-  const int64_t width = ceil_div(ceil_div(call.cols, most_col_parts), kColumnGrain) * kColumnGrain;
+  const int64_t width = part_width(call.cols, ceil_div(parts, call.batch * row_parts));
   const int64_t col_parts = ceil_div(call.cols, width);
   const int64_t units = call.batch * row_parts * col_parts;
 
@@ -176,26 +177,19 @@ void run_elements(const bridge_bias_gelu& call, const bridge_executor* executor,
     block.cols = rest * cols;
     kernel(block);
   };
-  const int64_t tasks = smaller(units, parts);
-  parallel_for(executor, tasks, [&](int64_t task) {
-    const int64_t end = part_begin(units, tasks, task + 1);
-    for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) run_unit(unit);
-  });
+  parallel_for_parts(executor, units, parts, run_unit);
 }
 
 // With column sums: a part is a power of two of chunks, a node of the tree, times some columns.
 // Where a batch has several nodes they meet in a workspace and a second pass adds them.
 bridge_status run_sums(const bridge_bias_gelu& call, const bridge_executor* executor,
                        const BiasGeluKernels& kernels) {
-  const int64_t threads = threads_for(call.batch * call.rows * call.cols, executor);
-  const int64_t parts = threads > 1 ? threads * kPartsPerThread : 1;
+  const int64_t parts = parts_for(call.batch * call.rows * call.cols, executor);
   const int64_t chunks = chunk_count(call.rows);
   int64_t node_chunks = kBlockChunks;
   while (node_chunks > 1 && call.batch * ceil_div(chunks, node_chunks) < parts) node_chunks /= 2;
   const int64_t nodes = ceil_div(chunks, node_chunks);
-  const int64_t width =
-      ceil_div(ceil_div(call.cols, ceil_div(parts, call.batch * nodes)), kColumnGrain) *
-      kColumnGrain;
+  const int64_t width = part_width(call.cols, ceil_div(parts, call.batch * nodes));
   const int64_t col_parts = ceil_div(call.cols, width);
   const int64_t units = call.batch * nodes * col_parts;
 
@@ -235,28 +229,17 @@ bridge_status run_sums(const bridge_bias_gelu& call, const bridge_executor* exec
       block.output_row = output_row(batch, col);
     kernel(block);
   };
-  const int64_t tasks = smaller(units, parts);
-  parallel_for(executor, tasks, [&](int64_t task) {
-    const int64_t end = part_begin(units, tasks, task + 1);
-    for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) run_unit(unit);
-  });
+  parallel_for_parts(executor, units, parts, run_unit);
   if (nodes == 1) return BRIDGE_OK;
 
-  const int64_t add_threads = threads_for(call.batch * nodes * call.cols, executor);
-  const int64_t add_parts = add_threads > 1 ? add_threads * kPartsPerThread : 1;
-  const int64_t add_width =
-      ceil_div(ceil_div(call.cols, ceil_div(add_parts, call.batch)), kColumnGrain) * kColumnGrain;
+  const int64_t add_parts = parts_for(call.batch * nodes * call.cols, executor);
+  const int64_t add_width = part_width(call.cols, ceil_div(add_parts, call.batch));
   const int64_t add_col_parts = ceil_div(call.cols, add_width);
-  const int64_t add_units = call.batch * add_col_parts;
-  const int64_t add_tasks = smaller(add_units, add_parts);
-  const auto add_nodes = kernels.add_nodes[static_cast<int>(arithmetic)];
-  parallel_for(executor, add_tasks, [&](int64_t task) {
-    const int64_t end = part_begin(add_units, add_tasks, task + 1);
-    for (int64_t unit = part_begin(add_units, add_tasks, task); unit < end; ++unit) {
-      const int64_t batch = unit / add_col_parts, col = unit % add_col_parts * add_width;
-      add_nodes(workspace + (batch * nodes * call.cols + col) * real_bytes, nodes, call.cols,
-                smaller(add_width, call.cols - col), output_row(batch, col));
-    }
+  parallel_for_parts(executor, call.batch * add_col_parts, add_parts, [&](int64_t unit) {
+    const int64_t batch = unit / add_col_parts, col = unit % add_col_parts * add_width;
+    kernels.add_nodes[static_cast<int>(arithmetic)](
+        workspace + (batch * nodes * call.cols + col) * real_bytes, nodes, call.cols,
+        smaller(add_width, call.cols - col), output_row(batch, col));
   });
   return BRIDGE_OK;
 }

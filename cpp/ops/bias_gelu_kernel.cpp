@@ -6,6 +6,7 @@
 #include "cpu/tile.h"
 #include "math/gelu.h"
 #include "ops/bias_gelu.h"
+#include "ops/column_sums.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -16,60 +17,6 @@ using math::GeluForm;
 // Bytes of one row of a tile: the tiles of a call must share the first-level cache.
 constexpr int64_t kFusedBytes = 4096;
 constexpr int64_t kTiledBytes = 2048;
-
-// The sums of one tile of columns over the rows of a block, lane by lane. A lane is a leaf of an
-// aligned binary tree: eight lanes are a chunk, and a missing leaf is -0.0, so "a node without a
-// right child is its left child" holds at every level. The finished nodes stand on a stack, one for
-// each bit of the number of lanes, as in a binary counter.
-template <class Real, int64_t kWidth>
-class ColumnSums {
- public:
-  void begin(int64_t cols) {
-    cols_ = round_up(cols);
-    lanes_ = rows_ = 0;
-    depth_ = 0;
-    fill(nodes_[0], cols_, Real(-0.0));
-  }
-  // Where the rows of the present lane are added, and how many it still takes.
-  Real* lane() { return nodes_[depth_]; }
-  int64_t rows_left() const { return kLaneRows - rows_; }
-  void added(int64_t rows) {
-    rows_ += rows;
-    if (rows_ < kLaneRows) return;
-    for (int64_t bits = lanes_; bits & 1; bits >>= 1) merge();
-    ++lanes_;
-    ++depth_;
-    rows_ = 0;
-    fill(nodes_[depth_], cols_, Real(-0.0));
-  }
-  // The sum of everything added. An empty lane at the end is -0.0: adding it changes nothing.
-  const Real* end() {
-    while (depth_ > 0) merge();
-    return nodes_[0];
-  }
-
- private:
-  void merge() {
-    --depth_;
-    add_to(nodes_[depth_], nodes_[depth_ + 1], cols_);
-  }
-
-  static constexpr int kDepth = 10;
-  static_assert(kBlockChunks * kLanes < int64_t{1} << (kDepth - 1), "the stack holds a block");
-  alignas(64) Real nodes_[kDepth][kWidth];
-  int64_t cols_, lanes_, rows_;
-  int depth_;
-};
-
-struct NoSums {};
-template <bool kSums, class Sums>
-struct SumsIf {
-  using type = Sums;
-};
-template <class Sums>
-struct SumsIf<false, Sums> {
-  using type = NoSums;
-};
 
 template <class Real>
 void write_sums(const BiasGeluBlock& block, int64_t col, int64_t cols, const Real* sums) {
@@ -181,7 +128,7 @@ void fused(const BiasGeluBlock& block) {
   constexpr int64_t kPart = 1024 / sizeof(T);
   alignas(64) Real rows[1 + kFactors][kWidth];
   alignas(64) T unwanted[kWidth];
-  typename SumsIf<kSums, ColumnSums<Real, kWidth>>::type tree;
+  typename SumsIf<kSums, ColumnSums<Real, kWidth, kBlockChunks>>::type tree;
   // With column sums a tile of columns is followed through all rows; else a few rows at a time, so
   // that memory is walked nearly in order.
   const int64_t strip = kSums ? block.rows : kChunkRows;
@@ -283,7 +230,7 @@ void tiled(const BiasGeluBlock& block) {
   constexpr int64_t kWidth = kTiledBytes / sizeof(Real);
   alignas(64) Real rows_of[1 + BRIDGE_MAX_FACTORS][kWidth];
   alignas(64) Real value[kWidth] = {}, factor[kWidth] = {};
-  ColumnSums<Real, kWidth> tree;
+  ColumnSums<Real, kWidth, kBlockChunks> tree;
   const bool sums = block.sums != nullptr || block.output_row.data != nullptr;
   for (int64_t col = 0; col < block.cols; col += kWidth) {
     const int64_t cols = smaller(kWidth, block.cols - col);
