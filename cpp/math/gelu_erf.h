@@ -127,8 +127,10 @@ BRIDGE_HD Real gelu_erf(Real h) {
       constexpr Real falling = -Table::scale * Table::offset / Table::slope;
       constexpr Real start = Table::scale / Table::slope + Tail::shift;
       const Real t = fma(missing, falling, fma(reciprocal, falling, start));
-      const Real small = fma(reciprocal, polynomial<Tail>(t), fma(-a, Table::density_low, missing));
       const Real large = fma(-a, Table::density, reciprocal);
+      const Real large_low = reciprocal - fma(a, Table::density, large);
+      const Real low = fma(-a, Table::density_low, missing + large_low);
+      const Real small = fma(reciprocal, polynomial<Tail>(t), low);
       const Real tail = (large + fma(large + small, bell.power, small)) * bell.lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));

@@ -92,9 +92,9 @@ void record(Row& row, double h, Wide error, Wide unit, double distance) {
 }
 
 constexpr Bounds single_bounds = {
-    {2, 2, 4}, {{0, 0x1p-4, 0.5}, {0, 0x1p-2, 0.5}, {0, 0x1p-5, 0.5}}, {0, 0x1p-24, 0x1p-23}};
+    {2, 2, 4}, {{0, 0x1p-4, 0.5}, {0, 0x1p-2, 0.5}, {0, 0x1p-4, 0.5}}, {0, 0x1p-24, 0x1p-23}};
 constexpr Bounds double_bounds = {
-    {4, 4, 8}, {{0, 0x1p-4, 0.5}, {0, 0x1p-2, 0.5}, {0, 0x1p-5, 0.5}}, {0, 0x1p-52, 0x1p-51}};
+    {4, 4, 8}, {{0, 0x1p-4, 0.5}, {0, 0x1p-2, 0.5}, {0, 0x1p-4, 0.5}}, {0, 0x1p-52, 0x1p-51}};
 
 // The reference for float32, cheap where most floats are: next to zero, where x^3 no longer
 // counts, and far out, where every result is exact or below half the smallest float.
