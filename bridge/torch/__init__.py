@@ -1,6 +1,7 @@
 """The ops for PyTorch."""
 
-from bridge.torch import _dispatcher_rules  # noqa: F401  (registers)
-from bridge.torch._bias_gelu import bias_gelu
+from bridge.torch import _dispatcher_rules  # noqa: F401  (registers derivatives and vmap)
+from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._module import BiasGELU
 
-__all__ = ["bias_gelu"]
+__all__ = ["BiasGELU", "bias_gelu", "bias_gelu_"]

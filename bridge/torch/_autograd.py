@@ -42,6 +42,18 @@ def call(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     return plan_of(op, params, dtypes_of(operands))(*operands)
 
 
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Whether something other than eager execution sees every operation on these tensors."""
+    if _dispatch_modes() or _function_modes() or _tracing_state():
+        return True
+    return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
+
+
+def is_watched(tensors: Sequence[Any]) -> bool:
+    """Whether tracing or torch.func sees every operation on these tensors."""
+    return is_traced(tensors) or _functorch_active()
+
+
 class _Step:
     """One call of a derivative rule, made ready.
 
@@ -92,19 +104,13 @@ class Plan(Kernel):
 
     def watched(self, *operands: Any) -> Results:
         """The same for a call that is not an ordinary one."""
-        if _dispatch_modes() or _function_modes() or _tracing_state():
+        if is_traced(operands):
             return dispatch(self.op, operands, self.params)
-        differentiable = forward_ad._current_level >= 0
-        grad = _is_grad_enabled()
-        for operand in operands:
-            if operand is not None:
-                if type(operand) not in _PLAIN:
-                    return dispatch(self.op, operands, self.params)
-                if grad and operand.requires_grad:
-                    differentiable = True
         if _functorch_active():
             return self.place(_FunctorchCall.apply(self, *operands))
-        if differentiable:
+        if forward_ad._current_level >= 0 or (
+            _is_grad_enabled() and any(o is not None and o.requires_grad for o in operands)
+        ):
             return self.place(_EagerCall.apply(self, *operands))
         return self.run_below(operands)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bridge.ops import BIAS_GELU, check_bias_gelu
+from bridge.ops import BIAS_GELU, BiasGeluParams, check_bias_gelu
 from bridge.ops.bias_gelu import FORMS
+from bridge.ops.dtypes import promote
 from bridge.torch._autograd import call, native_kernel, plan_of
 from bridge.torch._check import check_tensors
+from bridge.torch._destination import overwrite, write_into
 from bridge.torch._kernels import dtypes_of, spec_of
 
 # By `approximate`: a kernel that takes every combination of dtypes that passed the checks before.
@@ -18,13 +20,94 @@ _seen = {form: native_kernel(BIAS_GELU) for form in FORMS}
 def bias_gelu(
     x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh", out: Tensor | None = None
 ) -> Tensor:
-    """TODO docstring."""
+    r"""GELU of a sum with a bias over the last dimension, in one pass over memory.
+
+    With h = x + bias (Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415):
+
+    - `"tanh"`: 0.5·h·(1 + tanh(√(2/π)·(h + 0.044715·h³)))
+    - `"none"`: h·Φ(h), the exact form, Φ the normal distribution function
+    - `"sigmoid"`: h·σ(1.702·h)
+
+    16-bit and float32 tensors are computed in float32, float64 in float64, and rounded once. The
+    same input gives the same bits in `bridge.jax`, on every device and with any number of threads.
+    At h = −∞ the value is −0 and the derivative 0.
+
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`; the gradient
+    of the bias is summed in the same kernel as that of x, in float32 (float64 for float64) in a
+    fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
+    autocast (which leaves it alone) and CUDA graphs; never synchronises with the device.
+
+    Args:
+      x: `[..., d]` or 0-dimensional, of dtype float16, bfloat16, float32 or float64, on the CPU or
+        a CUDA device. Rows may lie apart in memory (a slice of columns costs no copy).
+      bias: `[d]`, of the same dtypes, on the same device. None adds nothing.
+      approximate: `"tanh"`, `"none"` or `"sigmoid"`, as for `torch.nn.functional.gelu`, whose
+        default is `"none"`.
+      out: where to write the result: of the result's shape and dtype, each row's elements side by
+        side. May be x itself; must not share memory with x or bias otherwise.
+
+    Returns:
+      A contiguous tensor of x's shape (or `out`). Its dtype is what `x + bias` would have: that of
+      both, float32 for two different ones, float64 if either is. A gradient has its input's dtype.
+
+    Raises:
+      TypeError: an argument is no dense tensor, or of another dtype.
+      ValueError: an unknown `approximate`; a bias that is not `[d]`; tensors on different devices;
+        an `out` of another shape or device, with rows whose elements lie apart, or that overlaps an
+        operand. Nothing has been written then.
+      RuntimeError: `out` is given, and an argument requires a gradient.
+
+    Example:
+      >>> linear = torch.nn.Linear(512, 2048, bias=False)
+      >>> bias = torch.nn.Parameter(torch.zeros(2048))
+      >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
+      torch.Size([8, 2048])
+    """
     if out is None and not torch.compiler.is_dynamo_compiling() and approximate in _seen:
         results = _seen[approximate](x, bias)
         if results is not None:
             return results[0]
-    check_tensors("bias_gelu", x=x, bias=bias)
-    params = check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), approximate)
+    params = _check(x, bias, approximate)
+    if out is not None:
+        return write_into(BIAS_GELU, (x, bias), params, out)
     if not torch.compiler.is_compiling():
         plan_of(BIAS_GELU, params, dtypes_of((x, bias))).add_to(_seen[approximate])
-    return call(BIAS_GELU, (x, bias), params)[0]
+    return call(BIAS_GELU, (x, bias), params)[0]  # type: ignore[return-value]
+
+
+def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
+    """`bias_gelu` in place: x holds the result afterwards, and is returned.
+
+    Takes and raises what `bias_gelu` does, and what torch raises for operations in place: on a leaf
+    that requires a gradient, on a view of one, on a tensor whose elements share memory. Where a
+    gradient is wanted, a copy of x is kept for the backward pass; else nothing is allocated.
+
+    Raises:
+      TypeError: also if the result's dtype is not that of x (a bias of a wider dtype).
+    """
+    params = _check(x, bias, approximate)
+    if params.full != spec_of(x).dtype:
+        raise TypeError(
+            f"bias_gelu_: the result has dtype {params.full} and does not fit into x of dtype "
+            f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
+        )
+    return overwrite(BIAS_GELU, (x, bias), params)
+
+
+def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
+    """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
+    params = _check(x, bias, approximate)
+    check_tensors("bias_gelu_back", y=x, g=g)
+    # Checks g as x is checked, and promotes with it.
+    full = check_bias_gelu(spec_of(g), None, approximate).full
+    if g.shape != x.shape:
+        raise ValueError(
+            f"bias_gelu_back: g has shape {list(g.shape)}, expected {list(x.shape)}, the shape of y"
+        )
+    params = BiasGeluParams(approximate, order=1, full=promote(params.full, full))
+    return call(BIAS_GELU, (x, bias, g, None), params)[0]  # type: ignore[return-value]
+
+
+def _check(x: Tensor, bias: Tensor | None, approximate: str) -> BiasGeluParams:
+    check_tensors("bias_gelu", x=x, bias=bias)
+    return check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), approximate)

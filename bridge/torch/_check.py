@@ -1,10 +1,17 @@
-"""Checks of what only torch tensors can be: layout, device, meta."""
+"""Checks of what only torch tensors can be: layout, device, a place for results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from bridge.ops import Spec
+from bridge.torch._kernels import spec_of, specs_of
+
+_DEVICES = ("cpu", "cuda")
 
 
 def check_tensors(function: str, **arguments: Any) -> None:
@@ -16,15 +23,39 @@ def check_tensors(function: str, **arguments: Any) -> None:
     for name, tensor in arguments.items():
         if tensor is None and name != first_name:
             continue
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, Tensor):
             raise TypeError(
                 f"{function}: {name} has type {type(tensor).__name__}, expected torch.Tensor"
             )
         if tensor.layout is not torch.strided or tensor.is_quantized:
             what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{function}: {name} is {what}, expected a dense tensor")
+        if tensor.is_meta and not torch.compiler.is_compiling() and type(tensor) is Tensor:
+            raise ValueError(
+                f"{function}: {name} is on the meta device and has no values, expected the CPU or "
+                "a CUDA device (for shapes alone, use torch._subclasses.FakeTensorMode)"
+            )
+        if tensor.device.type not in _DEVICES and not tensor.is_meta:
+            raise ValueError(
+                f"{function}: {name} is on {tensor.device}, expected the CPU or a CUDA device"
+            )
         if tensor.device != first.device:
             raise ValueError(
                 f"{function}: {name} is on {tensor.device}, expected {first.device}, where "
                 f"{first_name} is"
             )
+
+
+def check_destination(op: Any, operands: Sequence[Any], params: Any, out: Any) -> None:
+    """Raises TypeError or ValueError unless `out` can take the only result of a call."""
+    check_tensors(op.name, **dict(zip(op.operand_names, operands, strict=False)), out=out)
+    expected = next(spec for spec in op.results(specs_of(operands), params) if spec is not None)
+    found: Spec = spec_of(out)
+    if found.dtype != expected.dtype:
+        raise TypeError(f"{op.name}: out has dtype {found.dtype}, expected {expected.dtype}")
+    if found.shape != expected.shape:
+        raise ValueError(
+            f"{op.name}: out has shape {list(found.shape)}, expected {list(expected.shape)}"
+        )
+    if out.is_neg():
+        raise ValueError(f"{op.name}: out has its negative bit set; call resolve_neg() first")

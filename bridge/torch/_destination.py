@@ -1,0 +1,101 @@
+"""Results in memory that is there already: `out=`, and in place. For any op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bridge.torch._autograd import Call, Plan, call, is_watched, plan_of, remember
+from bridge.torch._check import check_destination
+from bridge.torch._kernels import dtypes_of
+
+
+def write_into(op: Any, operands: tuple[Any, ...], params: Any, out: Tensor) -> Tensor:
+    """Runs a call whose only result goes into `out`, and returns `out`.
+
+    Raises:
+      TypeError, ValueError: if `out` cannot take the result.
+      RuntimeError: if an operand or `out` requires a gradient.
+    """
+    check_destination(op, operands, params, out)
+    if torch.compiler.is_compiling() or is_watched((*operands, out)):
+        return out.copy_(call(op, operands, params)[0])  # type: ignore[arg-type]
+    present = [tensor for tensor in (*operands, out) if tensor is not None]
+    followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
+    if forward_ad._current_level >= 0:
+        followed = followed or any(forward_ad.unpack_dual(t).tangent is not None for t in present)
+    if followed:
+        raise RuntimeError(
+            f"{op.name}: out=... does not support automatic differentiation, but one of the "
+            "arguments requires grad"
+        )
+    _write(plan_of(op, params, dtypes_of(operands)), operands, out)
+    return out
+
+
+def overwrite(op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
+    """Runs a call whose only result takes the place of its first operand, and returns that."""
+    x, *others = operands
+    if (
+        torch.compiler.is_compiling()
+        or is_watched(operands)
+        or forward_ad._current_level >= 0
+        or not _has_rows(x)
+    ):
+        return x.copy_(call(op, (x.clone(), *others), params)[0])
+    plan = plan_of(op, params, dtypes_of(operands))
+    if torch.is_grad_enabled() and any(o is not None and o.requires_grad for o in operands):
+        # The copy is an input with a history of its own, so that second derivatives find x again.
+        before = x.clone()
+        x = _Overwrite.apply(plan, x, before, *others)
+        # Only now is anything written: torch has had its say, and has counted the change.
+        with torch.no_grad():
+            plan.run((before, *others), _only(plan, x))
+        return x
+    _write(plan, operands, x)
+    return x
+
+
+def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor) -> None:
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{plan.op.name}: Inplace update to inference tensor outside InferenceMode is not "
+            "allowed; clone it first"
+        )
+    plan.run(operands, _only(plan, out))
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
+    return plan.place(out)
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether a kernel can write x: rows at one distance, each of adjacent elements."""
+    if x.ndim == 0 or x.numel() == 0:
+        return True
+    try:
+        x.view(-1, x.shape[-1])
+    except RuntimeError:
+        return False
+    return x.shape[-1] == 1 or x.stride(-1) == 1
+
+
+class _Overwrite(Call):
+    """Records a call in place on x; `before` is a copy of x. The kernel runs afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, x: Tensor, before: Tensor, *others: Any) -> Tensor:
+        remember(ctx, plan, (before, *others))
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        _, x, _, *others = ctx.needs_input_grad
+        gradients = ctx.plan.vjp(ctx.saved_tensors, cotangents, (x, *others))
+        return None, gradients[0], None, *gradients[1:]

@@ -1,0 +1,35 @@
+"""The fused ops of Slapo under their own names: change the import, nothing else.
+
+Originals: `slapo/op/fused_bias.py` (in older versions `slapo/op/bias_gelu.py`). Where these differ:
+as in `bridge.torch.megatron`, whose bias-GELU Slapo took over. `new_gelu` of the original cubes by
+`torch.pow` in the tensor's dtype and overflows in float16 from |h| = 41; this one does not.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from bridge.torch._bias_gelu import bias_gelu
+from bridge.torch._broadcasting import broadcast_bias_gelu
+from bridge.torch.megatron import GeLUFunction
+from bridge.torch.megatron import bias_gelu as _bias_gelu
+from bridge.torch.megatron import bias_gelu_back as _bias_gelu_back
+
+__all__ = ["BiasGeLUFunction", "bias_new_gelu", "new_gelu"]
+
+
+class BiasGeLUFunction(GeLUFunction):
+    """`BiasGeLUFunction.apply(inp, bias)`: tanh-GELU of inp + bias, differentiable."""
+
+    bias_gelu = staticmethod(_bias_gelu)
+    bias_gelu_back = staticmethod(_bias_gelu_back)
+
+
+def new_gelu(inp: Tensor) -> Tensor:
+    """tanh-GELU with √(2/π) at full precision, as Hugging Face's "gelu_new"."""
+    return bias_gelu(inp, approximate="tanh")
+
+
+def bias_new_gelu(inp: Tensor, bias: Tensor) -> Tensor:
+    """`new_gelu(inp + bias)` in one pass; `bias` may have any shape that broadcasts."""
+    return broadcast_bias_gelu(inp, bias)
