@@ -107,11 +107,19 @@ def _donated_operand(context: Any, operands: tuple[Any, ...]) -> int | None:
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue
-        for use in operand.uses:  # by earlier calls, which must then leave it whole
-            if _ALIASES in use.owner.attributes:
-                del use.owner.attributes[_ALIASES]
+        for use in operand.uses:  # by earlier calls, which must now leave it whole
+            _withdraw_alias(use.owner.attributes, use.operand_number)
         return position
     return None
+
+
+def _withdraw_alias(attributes: Any, operand: int) -> None:
+    """Takes the alias of this operand away from a call of ours, if it is one and has it."""
+    if _ALIASES not in attributes or "call_target_name" not in attributes:
+        return
+    target = ir.StringAttr(attributes["call_target_name"]).value
+    if target.startswith("bridge_") and f"operand_index = {operand}," in str(attributes[_ALIASES]):
+        del attributes[_ALIASES]
 
 
 def _is_donated(argument: Any) -> bool:

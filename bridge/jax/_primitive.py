@@ -21,13 +21,12 @@ from bridge.jax._ffi import PLATFORMS, lower
 from bridge.ops import OPS, Role, Spec
 from bridge.ops.batching import Move, batch_call
 
-Array = jax.Array
 
-
-def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Array | None, ...]:
+def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
     """Runs `op`; differentiable, batchable, and traceable like any JAX function.
 
-    The primitive takes the operands that are present; `slots` are their positions among `count`.
+    Returns the results at their positions, None for those that are not wanted. The primitive takes
+    the operands that are present; `slots` are their positions among `count`.
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
     present = vary_alike([operands[i] for i in slots])

@@ -65,7 +65,7 @@ class BiasGelu:
         *(f"factor{i}{part}" for i in range(MAX_FACTORS) for part in ("", "_row")),
     )
     params_type = BiasGeluParams
-    result_names = ("full", "row")
+    result_names: tuple[str, ...] = ("full", "row")
 
     def operand_roles(self, count: int) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW) * (count // 2)

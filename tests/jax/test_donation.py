@@ -110,3 +110,20 @@ def test_donated_through_vmap(rng: np.random.Generator) -> None:
     y = donating(jax.vmap(bias_gelu, (0, None)), 0)(x, bias)
     assert y.unsafe_buffer_pointer() == address
     np.testing.assert_array_equal(y, expected)
+
+
+def test_other_calls_keep_their_alias(rng: np.random.Generator) -> None:
+    """The cotangent's memory stays with the backward pass when x is read again by a later call."""
+    x, bias = arguments(rng)
+    g = normal(rng, ROWS, COLS, dtype=jnp.float32)
+
+    def both(x: Any, bias: Any, g: Any) -> Any:
+        return jax.vjp(lambda x: bias_gelu(x, bias), x)[1](g)[0], bias_gelu(x)
+
+    expected = jax.tree.map(np.asarray, jax.jit(both)(x, bias, g))
+    compiled = donating(both, 2).lower(x, bias, g).compile()
+    assert "copy(" not in compiled.as_text()
+    address = g.unsafe_buffer_pointer()
+    ours = donating(both, 2)(x, bias, g)
+    assert ours[0].unsafe_buffer_pointer() == address
+    assert_close(jax.tree.map(np.asarray, ours), expected, 0.0)
