@@ -111,6 +111,7 @@ BRIDGE_HD Real gelu_erf(Real h) {
     const Pair<Real> d{sum, fma(Table::slope, a, Table::offset - sum)};
     const Real rough = rough_reciprocal(d.high);
     if constexpr (Order == 0) {
+      // The rounding of a / d is answered in part by that of g, its function.
       const Real quotient = divide(a, d, rough);
       const Real g = polynomial<Tail>(fma(quotient, Table::scale, Tail::shift));
       // (1 + g)(1 + power) - 1, kept apart from the 1 so that its rounding counts less.
@@ -128,7 +129,8 @@ BRIDGE_HD Real gelu_erf(Real h) {
       constexpr Real start = Table::scale / Table::slope + Tail::shift;
       const Real t = fma(missing, falling, fma(reciprocal, falling, start));
       const Real large = fma(-a, Table::density, reciprocal);
-      const Real large_low = reciprocal - fma(a, Table::density, large);
+      const Real change = large - reciprocal;
+      const Real large_low = (reciprocal - (large - change)) + fma(-a, Table::density, -change);
       const Real low = fma(-a, Table::density_low, missing + large_low);
       const Real small = fma(reciprocal, polynomial<Tail>(t), low);
       const Real tail = (large + fma(large + small, bell.power, small)) * bell.lifted;
