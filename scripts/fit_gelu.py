@@ -206,7 +206,7 @@ def main() -> None:
     fit_exp2(12, np.float64)
     print("// half: what the last bits of a bfloat16 need is 1/16 of what those of a float16 do")
     fit_tail(1.0, 3.25, 2.0, -0.8125, 15.0, 7, np.float32, tail=1 / 16)
-    for shift in (-0.4375, -0.25):
+    for shift in (-0.4609375, -0.25):
         fit_tail(1.375, 2.8125, 1.375, shift, 15.0, 11, np.float32)
     fit_tail(2.0, 3.0, 4.0, -1.0, 39.5, 31, np.float64)
 

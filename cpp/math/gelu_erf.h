@@ -33,15 +33,15 @@ struct ErfTable<double> {
 template <class Real, int Order>
 struct ErfTail;
 
-// 2^-28.3 of 1 + g; next to a = 0, where 16-bit denormals see the last bit, 2^-32.
+// 2^-27.8 of 1 + g; next to a = 0, where 16-bit denormals see the last bit, 2^-32.
 template <>
 struct ErfTail<float, 0> {
-  static constexpr float shift = -0.4375f;
+  static constexpr float shift = -0.4609375f;
   static constexpr int degree = 11;
   static constexpr float coefficients[degree + 1] = {
-      -0x1.5f4b40p-7f, -0x1.ec8874p-1f, 0x1.12a2c2p-3f,  0x1.9790e0p-2f,
-      0x1.f04c40p-6f,  -0x1.f00124p-3f, -0x1.6bed56p-3f, 0x1.d773f2p-5f,
-      0x1.ba361ep-3f,  0x1.1dee34p-3f,  -0x1.bb5cbap-4f, -0x1.4c5bf8p-3f,
+      -0x1.0fe0bcp-5f, -0x1.e8fa6cp-1f, 0x1.4c16a6p-3f,  0x1.991118p-2f,
+      0x1.f610cap-12f, -0x1.10c63cp-2f, -0x1.518870p-3f, 0x1.9d26fap-4f,
+      0x1.f075f8p-3f,  0x1.bb75aep-4f,  -0x1.337ab2p-3f, -0x1.48dc1cp-3f,
   };
 };
 
