@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -54,6 +54,13 @@ def is_watched(tensors: Sequence[Any]) -> bool:
     return is_traced(tensors) or _functorch_active()
 
 
+def _taker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Returns a function that takes the members at these positions out of a tuple."""
+    if len(positions) == 1:
+        return lambda values: (values[positions[0]],)
+    return itemgetter(*positions)
+
+
 class _Step:
     """One call of a derivative rule, made ready.
 
@@ -61,20 +68,25 @@ class _Step:
       plan: the call.
       pick: takes its operands from (*operands, *tangents or cotangents, None).
       places: (result, what it is part of) for those of its results that are part of something.
+      arrange: takes (*results, None) to all that something can be part of, where this step is all.
     """
 
-    __slots__ = ("pick", "places", "plan")
+    __slots__ = ("arrange", "pick", "places", "plan")
 
-    def __init__(self, call: Any, dtypes: Sequence[str | None], places: Sequence[int | None]):
+    def __init__(
+        self, call: Any, dtypes: Sequence[str | None], places: Sequence[int | None], count: int
+    ) -> None:
         """`call` has positions for operands, which are looked up in `dtypes`."""
         sources = [len(dtypes) if source is None else source for source in call.operands]
         known = tuple(None if source is None else dtypes[source] for source in call.operands)
         self.plan = plan_of(call.op, call.params, known)
-        self.pick = itemgetter(*sources)
+        self.pick = _taker(sources)
         self.places = [(i, place) for i, place in enumerate(places) if place is not None]
+        result_of = {place: i for i, place in self.places}
+        self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
 
 
-def _total(steps: Sequence[_Step], values: tuple[Any, ...], count: int) -> Sequence[Any]:
+def _total(steps: Sequence[_Step], values: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """Runs the steps on `values` and adds up what belongs to each of `count` places."""
     totals: list[Any] = [None] * count
     for step in steps:
@@ -82,7 +94,7 @@ def _total(steps: Sequence[_Step], values: tuple[Any, ...], count: int) -> Seque
         for i, place in step.places:
             before = totals[place]
             totals[place] = results[i] if before is None else before + results[i]
-    return totals
+    return tuple(totals)
 
 
 class Plan(Kernel):
@@ -144,12 +156,23 @@ class Plan(Kernel):
         return tuple(results)
 
     def vjp(self, operands: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
-        """Cotangents of the operands; `cotangents` are those of the wanted results."""
-        key = wanted, tuple([cotangent is not None for cotangent in cotangents])
+        """Cotangents of the operands; `cotangents` are those of the wanted results.
+
+        Members of `wanted` may be falsy for what is no operand but counted in front of them, and has
+        no cotangent.
+        """
+        key: Any = wanted
+        if len(cotangents) > 1 or cotangents[0] is None:
+            key = wanted, tuple([cotangent is not None for cotangent in cotangents])
         steps = self._vjp_steps.get(key)
         if steps is None:
-            steps = self._vjp_steps[key] = self._ask_vjp(*key)
-        return _total(steps, (*operands, *cotangents, None), len(operands))
+            given = [cotangent is not None for cotangent in cotangents]
+            steps = self._vjp_steps[key] = self._ask_vjp(wanted, given)
+        values = (*operands, *cotangents, None)
+        if len(steps) == 1:
+            step = steps[0]
+            return step.arrange((*step.plan(*step.pick(values)), None))
+        return _total(steps, values, len(wanted))
 
     def jvp(self, operands: Any, tangents: Any) -> Sequence[Any]:
         """Tangents of the results, from those of the operands (None: zero)."""
@@ -165,8 +188,10 @@ class Plan(Kernel):
     def _positions(self) -> tuple[int | None, ...]:
         return tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
 
-    def _ask_vjp(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> list[_Step]:
+    def _ask_vjp(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[_Step]:
         first = len(self.dtypes)
+        before = len(counted) - first
+        wanted = counted[before:]
         cotangents: list[int | None] = [None] * len(self._results)
         for i, (place, is_given) in enumerate(zip(self.wanted, given, strict=True)):
             cotangents[place] = first + i if is_given else None
@@ -174,14 +199,19 @@ class Plan(Kernel):
         answer = self.op.vjp(
             self._positions(), tuple(cotangents), wanted, self._specs(), self.params
         )
-        return [_Step(derivative, dtypes, places) for derivative, places in answer]
+        steps = []
+        for derivative, places in answer:
+            shifted = [None if place is None else place + before for place in places]
+            steps.append(_Step(derivative, dtypes, shifted, len(counted)))
+        return steps
 
     def _ask_jvp(self, given: tuple[bool, ...]) -> list[_Step]:
         first = len(self.dtypes)
         tangents = tuple(first + i if is_given else None for i, is_given in enumerate(given))
         answer = self.op.jvp(self._positions(), tangents, self._specs(), self.params)
         every = [None if dtype is None else i for i, dtype in enumerate(self._results)]
-        return [_Step(derivative, [*self.dtypes, *self.dtypes], every) for derivative in answer]
+        count = len(self._results)
+        return [_Step(derivative, [*self.dtypes] * 2, every, count) for derivative in answer]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -195,7 +225,7 @@ class Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return None, *ctx.plan.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad[1:])
+        return ctx.plan.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
@@ -213,7 +243,11 @@ class _EagerCall(Call):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
-        remember(ctx, plan, operands)
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*operands)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*operands)
         return plan.present(plan.run_below(operands))
 
 

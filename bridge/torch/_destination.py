@@ -97,5 +97,5 @@ class _Overwrite(Call):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         _, x, _, *others = ctx.needs_input_grad
-        gradients = ctx.plan.vjp(ctx.saved_tensors, cotangents, (x, *others))
-        return None, gradients[0], None, *gradients[1:]
+        first, *rest = ctx.plan.vjp(ctx.saved_tensors, cotangents, (x, *others))
+        return None, first, None, *rest
