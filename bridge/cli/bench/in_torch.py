@@ -34,9 +34,10 @@ class Contenders:
         self.device = device
         self.notes: list[str] = []
         self.with_compile = with_compile and self._can_compile()
-        # `backward` runs one graph again and again; a compiled backward may otherwise give its
-        # saved tensors away.
-        torch._functorch.config.donated_buffer = False
+        if self.with_compile:
+            # `backward` runs one graph again and again; compiled, it would give its saved tensors
+            # away after the first.
+            importlib.import_module("torch._functorch.config").donated_buffer = False
 
     def _can_compile(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,16 +40,28 @@ FORMATS = {
     "float64": Format(53, -1022, 1023),
 }
 
-# The bounds, all of them. `gelu_ulp`: of gelu⁽ⁿ⁾(h), in ULP of the arithmetic's dtype, by order n;
-# where h is in `zeros`, in which gelu⁽ⁿ⁾ changes sign, an absolute error of `zero_ulp` ULP of 1/2
-# passes too. Each product then rounds once (half an ULP), a result of 16 bits once more (half an
-# ULP of its own); a sum of columns rounds once per addition of its tree, relative to the sum of the
-# absolute values. The float64 reference itself is off by `reference_ulp`, and by
-# `exponent_ulp` times what it takes exp of: allowed where the arithmetic is float64 too.
-BOUNDS = {
-    "gelu_ulp": {0: 2.0, 1: 2.0, 2: 10.0},
-    "zeros": {0: (0.0, 0.0), 1: (-1.0, -0.5), 2: (-4.0, 4.0)},
-    "zero_ulp": {0: 0.0, 1: 1.0, 2: 4.0},
+# The bounds, all of them, by the precision of the call: a 16-bit type where every array has it,
+# else the arithmetic's dtype. `gelu_ulp` bounds gelu⁽ⁿ⁾(h) for n = 0, 1, 2, in ULP of that type,
+# before any rounding to it; where |h| is in `zeros`, about a zero of gelu⁽ⁿ⁾, an error of
+# `zero_error` passes too. Each product then rounds once (half an ULP of the arithmetic), a result
+# narrower than the arithmetic once more (half an ULP of its own); a sum of columns rounds once per
+# addition of its tree, relative to the sum of the absolute values. The float64 reference itself is
+# off by `reference_ulp`, and by `exponent_ulp` times what it takes exp of: allowed where the
+# arithmetic is float64 too.
+BOUNDS: dict[str, Any] = {
+    "gelu_ulp": {
+        "float16": (2.0**-10, 2.0**-10, 0.5),
+        "bfloat16": (2.0**-10, 2.0**-10, 0.5),
+        "float32": (2.0, 2.0, 4.0),
+        "float64": (4.0, 4.0, 8.0),
+    },
+    "zeros": ((0.0, 0.0), (0.5, 1.0), (0.9, 1.95)),
+    "zero_error": {
+        "float16": (0.0, 2.0**-24, 2.0**-23),
+        "bfloat16": (0.0, 2.0**-24, 2.0**-23),
+        "float32": (0.0, 2.0**-24, 2.0**-23),
+        "float64": (0.0, 2.0**-52, 2.0**-51),
+    },
     "product_ulp": 0.5,
     "result_ulp": 0.5,
     "reference_ulp": 12.0,
@@ -100,9 +113,15 @@ def derivatives(h: Array, form: str) -> dict[int, Array]:
 
 
 def product(
-    h: Array, derivative: Array, form: str, order: int, factors: Sequence[Array], arithmetic: str
+    h: Array,
+    derivative: Array,
+    form: str,
+    order: int,
+    factors: Sequence[Array],
+    arithmetic: str,
+    precision: str,
 ) -> Product:
-    """Returns derivative·∏ factors with what a kernel in this arithmetic may make of it."""
+    """Returns derivative·∏ factors with what a kernel of this precision may make of it."""
     fmt = FORMATS[arithmetic]
     h = np.asarray(h, np.float64)
     values = derivative
@@ -113,15 +132,15 @@ def product(
         magnitude = magnitude * size
         at_least_one = at_least_one * np.maximum(size, 1.0)
     low, high = BOUNDS["zeros"][order]
-    near_zero = np.where((low <= h) & (h <= high), np.ldexp(1.0, -fmt.bits), 0.0)
-    unit = magnitude * np.maximum(fmt.ulp(derivative), near_zero)
-    gelu_ulp = np.full_like(h, BOUNDS["gelu_ulp"][order])
-    zero_ulp = BOUNDS["zero_ulp"][order]
+    near_zero = (low <= np.abs(h)) & (np.abs(h) <= high)
+    zero_error = np.where(near_zero, BOUNDS["zero_error"][precision][order], 0.0)
+    unit = magnitude * np.maximum(fmt.ulp(derivative), zero_error)
+    error = BOUNDS["gelu_ulp"][precision][order] * FORMATS[precision].ulp(derivative)
     if arithmetic == "float64":
-        gelu_ulp = gelu_ulp + BOUNDS["reference_ulp"]
-        gelu_ulp += BOUNDS["exponent_ulp"] * _exponent(h, form)
-        zero_ulp += BOUNDS["reference_ulp"]
-    allowed = magnitude * np.maximum(gelu_ulp * fmt.ulp(derivative), zero_ulp * near_zero)
+        of_reference = BOUNDS["reference_ulp"] + BOUNDS["exponent_ulp"] * _exponent(h, form)
+        error = error + of_reference * fmt.ulp(derivative)
+        zero_error = zero_error * (1.0 + BOUNDS["reference_ulp"])
+    allowed = magnitude * np.maximum(error, zero_error)
     rounding = BOUNDS["product_ulp"] * fmt.ulp(values)
     # A product that underflows on the way is off by the smallest number, times what follows.
     underflow = math.ldexp(1.0, fmt.lowest - fmt.bits + 1) * at_least_one if factors else 0.0

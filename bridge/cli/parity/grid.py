@@ -122,6 +122,11 @@ class Case:
         return "float64" if "float64" in (self.x, self.bias) else "float32"
 
     @property
+    def precision(self) -> str:
+        """The dtype that the kernel aims at: 16-bit where every array is, else the arithmetic's."""
+        return self.x if self.result in ("float16", "bfloat16") else self.arithmetic
+
+    @property
     def dtypes(self) -> str:
         """How a table names the dtypes."""
         return self.x if self.bias in (None, self.x) else f"{self.x} + {self.bias}"

@@ -75,6 +75,7 @@ def true_values(
         quantity.order,
         factors,
         case.arithmetic,
+        case.precision,
     )
 
 

@@ -97,8 +97,8 @@ NOTE = (
     "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|; near a zero of the "
     "derivative: of float32's rounding there); bound: as a part of what is allowed. "
     "2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct digit: "
-    "a tail that came out as 0. The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on "
-    "every shape and value."
+    "a tail that came out as 0. In float64 the reference's own rounding is part of every error. "
+    "The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on every shape and value."
 )
 
 
@@ -176,14 +176,18 @@ def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[
     columns = _columns(report, keys)
     rows, styles = [], []
     for record in merge(report["summary"], keys):
-        rows.append([_cell(name, record) for name in columns])
+        cells = [_cell(name, record) for name in columns]
+        cells[columns.index("quantity")] = QUANTITIES[record["quantity"]].what
+        rows.append(cells)
         styles.append("" if record["passed"] else "failed")
     body = paragraph(verdict(report)) + table([COLUMNS[name] for name in columns], rows, styles)
     body += paragraph(NOTE)
     body += "".join(paragraph(line) for line in failures(report))
-    meanings = "; ".join(f"{name}: {quantity.what}" for name, quantity in QUANTITIES.items())
-    bounds = ", ".join(f"order {order}: {ulp:g}" for order, ulp in BOUNDS["gelu_ulp"].items())
-    body += paragraph(f"Quantities. {meanings}. Bounds on gelu⁽ⁿ⁾ in ULP: {bounds}.")
+    bounds = "; ".join(
+        f"{dtype} {', '.join(f'{ulp:.3g}' for ulp in ulps)}"
+        for dtype, ulps in BOUNDS["gelu_ulp"].items()
+    )
+    body += paragraph(f"Bounds on gelu, gelu′, gelu″ before their last rounding, ULP: {bounds}.")
     return [Section("Parity", body)]
 
 

@@ -1,0 +1,94 @@
+"""The sentence encoders of `python -m bridge demo` are right, and agree."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+
+import numpy as np
+import pytest
+
+from bridge.cli.main import main
+from bridge.demo import sentences, weights
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec(weights.MODULE) is None, reason=f"{weights.PACKAGE} is not installed"
+)
+
+
+RATES = {framework: {"bridge": 2.0, "own": 1.0} for framework in ("torch", "jax")}
+
+
+@pytest.fixture(scope="module")
+def found():
+    from bridge.demo import encode
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "speed", lambda *_: RATES)  # seconds of it, tested apart
+        from bridge.demo.main import encode as run
+
+        yield run()
+
+
+def test_gelu_bits_agree_with_bridge_and_only_with_bridge(found):
+    assert found["gelu"]["differing"]["bridge"] == 0
+    assert found["gelu"]["differing"]["own"] > 0
+
+
+def test_both_frameworks_encode_alike(found):
+    for ops in ("bridge", "own"):
+        assert found["distance"][ops]["largest"] < 2e-6
+    assert found["same_neighbours"] == len(sentences.SENTENCES)
+
+
+def test_neighbours_are_about_the_same_thing(found):
+    assert found["same_subject"] >= 34
+    np.testing.assert_allclose(np.diag(found["cosines"]), 1.0, atol=1e-5)
+    port, boats = (
+        next(i for i, text in enumerate(sentences.SENTENCES) if word in text)
+        for word in ("Sailors", "fishing boats")
+    )
+    assert found["nearest"][port] == boats
+    # What sentence-transformers 6.2 gives for the pair.
+    assert found["cosine"][port] == pytest.approx(0.6084, abs=2e-4)
+
+
+def test_padding_changes_nothing():
+    from bridge.demo.encode import as_array, encoders
+
+    made = encoders(weights.load(), "cpu")
+    short, long = "Prune the roses early.", sentences.SENTENCES[0] * 3
+    for encoder in made.values():
+        alone = as_array(encoder(weights.tokenize([short])))[0]
+        padded = as_array(encoder(weights.tokenize([short, long])))[0]
+        np.testing.assert_allclose(alone, padded, atol=2e-6)
+
+
+def test_speed_is_in_sentences_per_second():
+    from bridge.demo.encode import speed
+
+    class Encoder:
+        def __call__(self, batch):
+            import torch
+
+            time.sleep(2e-3)
+            return torch.zeros(1)
+
+    made = {(f, ops): Encoder() for f in ("torch", "jax") for ops in ("bridge", "own")}
+    rates = speed(made, weights.Batch(np.zeros((3, 4)), np.ones((3, 4))), 0.01)
+    for framework in ("torch", "jax"):
+        assert 200 < rates[framework]["bridge"] < 1500
+
+
+def test_demo_command_writes_the_report(found, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("bridge.demo.main.encode", lambda device: found)
+    page = tmp_path / "out" / "report.html"
+    assert main(["demo", "--sentences-only", "--html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert str(page) in out.replace("\n", "")
+    assert "Sailors hurried into port" in out
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    assert "<script" not in text
+    assert "src='http" not in text
+    assert 'src="http' not in text

@@ -1,0 +1,65 @@
+"""`python -m bridge info` says what this build is; commands say plainly what is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import bridge
+from bridge.cli.main import main
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_info_as_json():
+    result = python("-m", "bridge", "info", "--json")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["versions"]["bridge"] == bridge.__version__
+    assert facts["processor"]["isa_in_use"] in facts["processor"]["isas_usable"]
+    assert set(facts["processor"]["isas_usable"]) <= set(facts["processor"]["isas_compiled_in"])
+    assert facts["cuda"]["usable"] == bridge.has_cuda()
+    assert facts["cuda"]["usable"] or facts["cuda"]["why_not"]
+
+
+def test_info_as_a_table(capsys):
+    before = bridge.build_info()["cpu_isa"]
+    assert main(["info"]) == 0
+    assert before in capsys.readouterr().out
+    assert bridge.build_info()["cpu_isa"] == before  # trying the others leaves no trace
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_parity_needs_both_frameworks_and_says_which_is_missing(framework):
+    result = python(
+        "-c",
+        f"import sys; sys.modules[{framework!r}] = None\n"
+        "from bridge.cli.main import main; sys.exit(main(['parity', '--quick']))",
+    )
+    assert result.returncode == 2
+    assert f"needs {framework}, which is not installed" in result.stderr
+
+
+def test_help_imports_no_framework():
+    result = python(
+        "-c",
+        "import sys\nfrom bridge.cli.main import main\n"
+        "try: main(['parity', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'jax'} & set(sys.modules)",
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(bridge.has_cuda(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["parity", "bench", "demo"])
+def test_cuda_without_cuda_is_refused_with_the_reason(command, capsys):
+    assert main([command, "--device", "cuda"]) == 2
+    assert "--device cuda" in capsys.readouterr().err

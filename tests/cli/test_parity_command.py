@@ -1,0 +1,157 @@
+"""`python -m bridge parity` passes on the library and fails on every planted fault."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bridge
+from bridge.cli.main import main
+from bridge.cli.parity import accuracy, grid, in_jax, in_torch, summary
+from bridge.cli.parity.command import measure
+from bridge.cli.parity.quantities import QUANTITIES
+
+SMALL = (
+    grid.Place((130, 5), quick=True),
+    grid.Place((4, 64), values="special x", quick=True),
+    grid.Place((9, 33), grid.MISALIGNED, values="wide", quick=True),
+)
+
+
+@pytest.fixture
+def small_grid(monkeypatch):
+    monkeypatch.setattr(grid, "PLACES", SMALL)
+
+
+def test_parity_command_end_to_end(tmp_path):
+    json_file, page = tmp_path / "parity.json", tmp_path / "deep" / "parity.html"
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "bridge", "parity", "--quick", "--approximate", "none"),
+            *("--json", str(json_file), "--html", str(page)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(json_file.read_text())
+    assert report["passed"]
+    assert {row["quantity"] for row in report["rows"]} == set(QUANTITIES)
+    assert {row["dtypes"] for row in report["rows"]} > {"float16", "bfloat16", "float32", "float64"}
+    for row in report["rows"]:
+        assert row["passed"]
+        assert row["differing"] == 0
+        for name in ("torch", "jax", "own_torch", "own_jax"):
+            if row[name] is not None:
+                assert math.isfinite(row[name]["ulp"])
+    assert any(row["own_torch"] for row in report["rows"])
+    assert "hvp_bias" in result.stdout
+    assert "Hessian times vector, bias" in page.read_text()
+    assert "<script" not in page.read_text()
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_every_isa_thread_count_and_split_is_compared():
+    report = measure(quick=True, all_isas=True, forms=("tanh",))
+    assert report["passed"], summary.failures(report)
+    isas = report["options"]["variants"]
+    assert len(isas) >= 2
+    row = next(r for r in report["rows"] if r["quantity"] == "dx")
+    assert set(row["variants"]) == {
+        f"{how}, {isa}" for how in ("torch", "JAX", "torch in pieces") for isa in isas
+    }
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_forced_isa_and_threads_are_used_and_undone():
+    import torch
+
+    before = bridge.build_info()["cpu_isa"], torch.get_num_threads()
+    weakest = bridge.build_info()["cpu_isas"][-1]
+    report = measure(quick=True, isa=weakest, threads=1, forms=("sigmoid",))
+    assert (report["options"]["isa"], report["options"]["threads"]) == (weakest, 1)
+    assert (bridge.build_info()["cpu_isa"], torch.get_num_threads()) == before
+
+
+def test_unknown_isa_is_refused(capsys):
+    assert main(["parity", "--quick", "--isa", "mmx"]) == 2
+    assert "mmx" in capsys.readouterr().err
+
+
+def _torch_off_by_one_bit(monkeypatch):
+    right = in_torch.to_numpy
+
+    def wrong(tensor):
+        array = right(tensor).copy()
+        if array.size:
+            array.reshape(-1).view(f"u{array.itemsize}")[-1] ^= 1
+        return array
+
+    monkeypatch.setattr(in_torch, "to_numpy", wrong)
+
+
+def _in_both(change):
+    """Plants the same fault in both frameworks, so that their bits still agree."""
+
+    def plant(monkeypatch):
+        for module in (in_torch, in_jax):
+            right = module.bridged
+
+            def wrong(approximate, right=right):
+                return change(right(approximate))
+
+            monkeypatch.setattr(module, "bridged", wrong)
+
+    return plant
+
+
+FAULTS = {
+    "one bit in torch": _torch_off_by_one_bit,
+    "output zeroed": _in_both(lambda f: lambda x, bias: 0 * f(x, bias)),
+    "bias ignored": _in_both(lambda f: lambda x, bias: f(x, 0 * bias)),
+    "half a percent off": _in_both(lambda f: lambda x, bias: f(x, bias) * 1.005),
+    "bias doubled": _in_both(lambda f: lambda x, bias: f(x, bias + bias)),
+}
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_gives_exit_status_1(fault, monkeypatch, capsys):
+    FAULTS[fault](monkeypatch)
+    assert main(["parity", "--quick", "--approximate", "tanh"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def _errors(got, true, dtype="float32"):
+    ones = np.ones_like(true)
+    return accuracy._compare(
+        np.array(got), np.array(true), ones * 1e-7, ones * 1e-6, accuracy.FORMATS[dtype]
+    )
+
+
+def test_error_measure_sees_what_is_not_finite():
+    assert _errors([1.0, np.nan, np.inf], [1.0, np.nan, np.inf]).passed
+    assert _errors([np.nan], [1.0]).wrong == 1
+    assert _errors([1.0], [np.nan]).wrong == 1
+    assert _errors([np.inf], [-np.inf]).wrong == 1
+    assert _errors([np.inf], [1.0]).wrong == 1
+    assert _errors([np.inf], [3.41e38]).passed  # rounds to inf in float32
+    assert not _errors([1.0 + 2e-6], [1.0]).passed
+    assert _errors([1.0 + 5e-7], [1.0]).passed
+
+
+@pytest.mark.parametrize("dtype", grid.NUMPY)
+def test_ulp_is_the_spacing_of_the_format(dtype):
+    values = np.array([1.0, 1.5, 0.75, -3.0, 1e-3, 0.0]).astype(grid.NUMPY[dtype])
+    bits = np.abs(values).view(f"u{values.itemsize}")
+    following = (bits + np.ones_like(bits)).view(values.dtype)
+    spacing = following.astype(np.float64) - np.abs(values).astype(np.float64)
+    ulp = accuracy.FORMATS[dtype].ulp(values.astype(np.float64))
+    np.testing.assert_array_equal(ulp, spacing)
