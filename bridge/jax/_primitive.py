@@ -102,8 +102,7 @@ def _transpose(
         results = call(derivative.op, derivative.operands, derivative.params)
         for result, place in zip(results, places, strict=True):
             if place is not None:
-                previous = gradients[place]
-                gradients[place] = result if previous is None else previous + result
+                gradients[place] = result
     return [
         (gradients[slot] if gradients[slot] is not None else ad.Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)
