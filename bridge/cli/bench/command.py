@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,12 @@ def measure(
     notes: list[str] = []
     begin = time.perf_counter()
     threads = None
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > 0.5 * machine.cores():
+        notes.append(
+            f"other work was running (load {busy:.1f} on {machine.cores()} cores): these timings "
+            "are not to be relied on"
+        )
     with bar() as progress:
         for framework in frameworks:
             try:
@@ -114,6 +121,7 @@ def measure(
         "command": "bench",
         **machine.describe(),
         "options": {"device": device, "quick": quick, "threads": threads},
+        "load_before": busy,
         "method": METHOD,
         "notes": notes,
         "seconds": round(time.perf_counter() - begin, 1),
