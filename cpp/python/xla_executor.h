@@ -13,8 +13,9 @@
 namespace bridge::python {
 
 // The pool can schedule but not join, and its threads may all be busy with handlers that wait as
-// this one does. So the calling thread takes tasks as well, and in the end waits only for tasks that
-// a worker has begun: closures that start later find nothing left and touch nothing but `Shared`.
+// this one does. So the calling thread takes tasks as well, and in the end waits only for tasks
+// that a worker has begun: closures that start later find nothing left and touch nothing but
+// `Shared`.
 class XlaExecutor {
  public:
   explicit XlaExecutor(xla::ffi::ThreadPool* pool) : pool_(pool) {}
@@ -57,7 +58,8 @@ class XlaExecutor {
     }
     shared->work();
     std::unique_lock<std::mutex> lock(shared->mutex);
-    shared->finished.wait(lock, [&] { return shared->done.load(std::memory_order_acquire) == tasks; });
+    shared->finished.wait(lock,
+                          [&] { return shared->done.load(std::memory_order_acquire) == tasks; });
   }
 
   xla::ffi::ThreadPool* pool_;

@@ -30,14 +30,12 @@ int32_t dtype_of(ffi::DataType dtype) {
   }
 }
 
-Operand operand_of(const ffi::AnyBuffer& buffer) {
-  Operand operand;
-  operand.present = true;
-  operand.data = buffer.untyped_data();
-  operand.dtype = dtype_of(buffer.element_type());
-  operand.ndim = static_cast<int32_t>(buffer.dimensions().size());
-  operand.shape = buffer.dimensions().begin();
-  return operand;
+void read_buffer(const ffi::AnyBuffer& buffer, Operand* operand) {
+  operand->present = true;
+  operand->data = buffer.untyped_data();
+  operand->dtype = dtype_of(buffer.element_type());
+  operand->ndim = static_cast<int32_t>(buffer.dimensions().size());
+  operand->shape = buffer.dimensions().begin();
 }
 
 // XLA passes only what is there: slots[i] is the place of the i-th buffer among the operands.
@@ -55,7 +53,7 @@ std::string place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots
     }
     ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
     if (!buffer.has_value()) return buffer.error().message();
-    operands[slot] = operand_of(*buffer);
+    read_buffer(*buffer, &operands[slot]);
   }
   return {};
 }
@@ -73,7 +71,7 @@ std::string place(const ffi::RemainingRets& rets, int32_t outputs, size_t extra,
     if ((outputs >> i & 1) == 0) continue;
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> buffer = rets.get<ffi::AnyBuffer>(next++);
     if (!buffer.has_value()) return buffer.error().message();
-    places[i] = operand_of(**buffer);
+    read_buffer(**buffer, &places[i]);
   }
   return {};
 }
@@ -144,26 +142,25 @@ ffi::Error bias_gelu_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingR
     const std::string error =
         bind_call(args, rets, form, order, batch_ndim, factors, slots, outputs, 1, &call);
     if (!error.empty()) return ffi::Error::InvalidArgument("bridge bias_gelu: " + error);
-    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace =
-        rets.get<ffi::AnyBuffer>(rets.size() - 1);
+    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
     if (!workspace.has_value()) return workspace.error();
-    return status_error(library->bias_gelu(&call, (*workspace)->untyped_data(),
-                                           (*workspace)->size_bytes(), stream),
-                        library->last_error());
+    return status_error(
+        library->bias_gelu(&call, (*workspace)->untyped_data(), (*workspace)->size_bytes(), stream),
+        library->last_error());
   });
 }
 
 template <class Binding>
 auto with_attributes(Binding binding) {
   return std::move(binding)
-      .RemainingArgs()                                      // the operands that are there
-      .RemainingRets()                                      // the outputs that are wanted
-      .template Attr<int32_t>("form")                       // bridge_gelu_form
-      .template Attr<int32_t>("order")                      // derivative order
-      .template Attr<int32_t>("batch_ndim")                 // leading dimensions with own row vectors
-      .template Attr<int32_t>("factors")                    // pairs after the input
-      .template Attr<ffi::Span<const int32_t>>("slots")     // place of each operand
-      .template Attr<int32_t>("outputs");                   // bit 0: full, bit 1: column sums
+      .RemainingArgs()                                   // the operands that are there
+      .RemainingRets()                                   // the outputs that are wanted
+      .template Attr<int32_t>("form")                    // bridge_gelu_form
+      .template Attr<int32_t>("order")                   // derivative order
+      .template Attr<int32_t>("batch_ndim")              // leading dimensions with own row vectors
+      .template Attr<int32_t>("factors")                 // pairs after the input
+      .template Attr<ffi::Span<const int32_t>>("slots")  // place of each operand
+      .template Attr<int32_t>("outputs");                // bit 0: full, bit 1: column sums
 }
 
 XLA_FFI_DEFINE_HANDLER(kBiasGeluHost, bias_gelu_host,
