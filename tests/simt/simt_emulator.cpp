@@ -268,15 +268,15 @@ const char* run(Grid grid, int threads, size_t dynamic_shared_bytes, void (*body
   g_block.params = params;
   g_block.shared.clear();
   g_block.dynamic.assign((dynamic_shared_bytes + 15) / 16, Vector16{});
-  for (uint32_t z = 0; z < grid.z; ++z) {
-    for (uint32_t y = 0; y < grid.y; ++y) {
-      for (uint32_t x = 0; x < grid.x; ++x) {
-        g_block.index = {x, y, z};
-        if (run_block(order)) continue;
-        g_fibers.clear();  // the stuck stacks cannot be used again
-        return nullptr;    // take_failure() tells
-      }
-    }
+  const int64_t blocks = grid.x * grid.y * grid.z;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t block = g_options.order == Order::reverse ? blocks - 1 - i : i;
+    g_block.index = {static_cast<uint32_t>(block % grid.x),
+                     static_cast<uint32_t>(block / grid.x % grid.y),
+                     static_cast<uint32_t>(block / grid.x / grid.y)};
+    if (run_block(order)) continue;
+    g_fibers.clear();  // the stuck stacks cannot be used again
+    return nullptr;    // take_failure() tells
   }
   return nullptr;
 }

@@ -15,14 +15,15 @@
 namespace bridge::simt {
 
 // So low that small sizes already reach the loops of kernels whose grid does not cover the call.
-constexpr int64_t kMaxGridYZ = 7;
+constexpr int64_t kMaxGridYZ = 3;
 
 namespace emulator {
 
 enum class Order { forward, reverse, random };
 
 struct Options {
-  Order order = Order::forward;  // in which the threads of a block take turns
+  // In which the threads of a block take turns; reverse takes the blocks backwards too.
+  Order order = Order::forward;
   uint64_t seed = 0;
   bool poison_shared = true;  // shared memory starts as NaN in every format
 };
