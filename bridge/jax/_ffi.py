@@ -72,8 +72,10 @@ def lower(
         specs: list[Any] = [None] * count
         for slot, aval in zip(slots, context.avals_in, strict=True):
             specs[slot] = spec_of(aval)
-        scratch = (op.workspace_bytes(specs, params),)
-        avals_out.append(jax.core.ShapedArray(scratch, np.dtype(np.uint8)))
+        size = op.workspace_bytes(specs, params)
+        if isinstance(size, int):
+            size = max(size, 16)  # so that the buffer has an address
+        avals_out.append(jax.core.ShapedArray((size,), np.dtype(np.uint8)))
     donated = _donated_operand(context, operands) if wanted[0] else None
     emit = jax.ffi.ffi_lowering(
         f"bridge_{op.name}",
