@@ -114,7 +114,7 @@ class Kernel:
         name, attributes, threads = self.op.name, self._attributes, torch.get_num_threads()
         while (
             unreadable := _native.run(name, operands, results, attributes, threads, allocate)
-        ) >= 0:
+        ) >= 0:  # at most once for each operand: what is contiguous can be walked
             copy = operands[unreadable].contiguous()
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results

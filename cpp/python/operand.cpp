@@ -13,6 +13,13 @@ std::string describe_shape(const Operand& operand) {
 
 namespace {
 
+bool is_empty(const Operand& operand) {
+  for (int32_t i = 0; i < operand.ndim; ++i) {
+    if (operand.shape[i] == 0) return true;
+  }
+  return false;
+}
+
 // One stride that walks dimensions [first, last) in row-major order, if there is one.
 bool collapse_group(const Operand& operand, int32_t first, int32_t last, int64_t* size,
                     int64_t* stride) {
@@ -44,7 +51,7 @@ bool collapse(const Operand& operand, int32_t batch_ndim, bridge_array* array, i
   const int32_t ndim = operand.ndim;
   const int32_t last = ndim > batch_ndim ? ndim - 1 : ndim;  // 0-d: a single column
   sizes[0] = sizes[1] = sizes[2] = 1;
-  if (operand.strides == nullptr) {
+  if (operand.strides == nullptr || is_empty(operand)) {  // no stride of an empty array is taken
     for (int32_t i = 0; i < batch_ndim; ++i) sizes[0] *= operand.shape[i];
     for (int32_t i = batch_ndim; i < last; ++i) sizes[1] *= operand.shape[i];
     if (last < ndim) sizes[2] = operand.shape[last];
@@ -59,7 +66,6 @@ bool collapse(const Operand& operand, int32_t batch_ndim, bridge_array* array, i
     sizes[2] = operand.shape[last];
     if (sizes[2] > 1) column_stride = operand.strides[last];
   }
-  if (sizes[0] * sizes[1] * sizes[2] == 0) return true;
   return column_stride == 1;
 }
 
