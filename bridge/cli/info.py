@@ -115,7 +115,7 @@ def _jax() -> dict[str, Any]:
         "installed": True,
         "backend": jax.default_backend(),
         "devices": [str(device) for device in devices],
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS"),
         "preallocate": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"),
     }

@@ -37,7 +37,8 @@ class Contenders:
         if self.with_compile:
             # `backward` runs one graph again and again; compiled, it would give its saved tensors
             # away after the first.
-            importlib.import_module("torch._functorch.config").donated_buffer = False
+            functorch: Any = importlib.import_module("torch._functorch.config")
+            functorch.donated_buffer = False
 
     def _can_compile(self) -> bool:
         try:
@@ -167,10 +168,11 @@ def _into(name: str, case: Case, x: Tensor, bias: Tensor, out: Tensor) -> Any:
         return lambda: function(x, bias, approximate=form, out=out)
     if name == "eager":
         h = torch.empty_like(x)
+        gelu_into: Any = torch._C._nn.gelu  # F.gelu has no out=
 
         def eager() -> Tensor:
             torch.add(x, bias, out=h)
-            return torch._C._nn.gelu(h, approximate=form, out=out)
+            return gelu_into(h, approximate=form, out=out)
 
         return eager
     if name == "compile":

@@ -16,6 +16,7 @@ from bridge.cli.parity.grid import NUMPY, Case
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}
 Function = Callable[[Tensor, Tensor | None], Tensor]
+Operands = Mapping[str, Any]  # tensors by name, None where one is absent
 
 
 def bridged(approximate: str) -> Function:
@@ -34,24 +35,23 @@ def own(approximate: str) -> Function:
     return function
 
 
-def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Tensor | None]:
+def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The operands as torch tensors; x and g in the case's layout."""
-    made: dict[str, Tensor | None] = {}
+    made: dict[str, Any] = {}
     for name, array in operands.items():
-        if array is None:
+        dtype = case.dtype_of(name)
+        if array is None or dtype is None:
             made[name] = None
             continue
         tensor = torch.from_numpy(array.view(np.int16) if array.itemsize == 2 else array)
-        tensor = tensor.view(TORCH[case.dtype_of(name)]).to(device)
+        tensor = tensor.view(TORCH[dtype]).to(device)
         if name in ("x", "g"):
             tensor = case.place.layout.view(tensor, case.place.shape)
         made[name] = tensor
     return made
 
 
-def quantities(
-    f: Function, p: Mapping[str, Tensor | None], forward_over_reverse: bool = True
-) -> dict[str, Tensor]:
+def quantities(f: Function, p: Operands, forward_over_reverse: bool = True) -> dict[str, Tensor]:
     """Value, gradients, tangent, grad of grad and Hessian-vector product.
 
     The last is forward mode over reverse mode, or (what torch compiles for seconds when the ops are
@@ -60,7 +60,7 @@ def quantities(
     has_bias = p["bias"] is not None
     x, g = p["x"].detach().requires_grad_(), p["g"].detach().requires_grad_()
     bias = p["bias"].detach().requires_grad_() if has_bias else None
-    inputs = (x, bias) if has_bias else (x,)
+    inputs: tuple[Any, ...] = (x, bias) if has_bias else (x,)
     forward = f(x, bias)
     first = torch.autograd.grad(forward, inputs, g, create_graph=True)
     cotangents = (p["v_x"], p["v_bias"]) if has_bias else (p["v_x"],)
@@ -68,14 +68,14 @@ def quantities(
     second = torch.autograd.grad(first, (*inputs, g), cotangents, retain_graph=True)
 
     primals = tuple(tensor.detach() for tensor in inputs)
-    call = f if has_bias else (lambda x: f(x, None))
-    _, jvp = torch.func.jvp(call, primals, tangents)
+    call: Any = f if has_bias else (lambda x: f(x, None))
+    jvp: Any = torch.func.jvp(call, primals, tangents)[1]
 
     def gradient(*primals: Tensor) -> tuple[Tensor, ...]:
         return torch.func.vjp(call, *primals)[1](p["g"])
 
     if forward_over_reverse:
-        _, hvp = torch.func.jvp(gradient, primals, tangents)
+        hvp = torch.func.jvp(gradient, primals, tangents)[1]
     else:
         hvp = torch.autograd.grad(first, inputs, tangents)
     results = {"forward": forward, "dx": first[0], "jvp": jvp, "d2x": second[0]}
@@ -92,7 +92,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def pieces(f: Function, p: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+def pieces(f: Function, p: Operands) -> dict[str, Tensor]:
     """Value and gradient of x, computed piece by piece along the first dimension."""
     rows = p["x"].shape[0]
     borders = sorted({0, min(1, rows), rows // 3, rows // 2 + 1, rows})

@@ -116,10 +116,7 @@ def measure(
     judge = _Judge(case, given)
     rows = []
     for name, quantity in quantities_of(case).items():
-        results = [from_torch[name], from_jax[name], *(part.get(name) for part in own)]
-        errors = [None if r is None else judge.errors(quantity, r) for r in results]
-        assert errors[0] is not None
-        assert errors[1] is not None
+        of_own = [judge.errors(quantity, part[name]) if name in part else None for part in own]
         rows.append(
             Row(
                 case.dtypes,
@@ -130,8 +127,11 @@ def measure(
                 case.place.values,
                 from_torch[name].size,
                 differing_bits(from_torch[name], from_jax[name]),
-                *errors,
-                {
+                judge.errors(quantity, from_torch[name]),
+                judge.errors(quantity, from_jax[name]),
+                own_torch=of_own[0],
+                own_jax=of_own[1],
+                variants={
                     how: differing_bits(from_torch[name], other[name])
                     for how, other in others.items()
                     if name in other
@@ -206,11 +206,11 @@ def _numpy(results: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     return {name: in_torch.to_numpy(result) for name, result in results.items()}
 
 
-def _torch(case: Case, p: Mapping[str, torch.Tensor | None]) -> dict[str, Array]:
+def _torch(case: Case, p: Mapping[str, Any]) -> dict[str, Array]:
     return _numpy(in_torch.quantities(in_torch.bridged(case.approximate), p))
 
 
-def _own_torch(case: Case, p: Mapping[str, torch.Tensor | None]) -> dict[str, Array]:
+def _own_torch(case: Case, p: Mapping[str, Any]) -> dict[str, Array]:
     return _numpy(in_torch.quantities(in_torch.own(case.approximate), p, False))
 
 

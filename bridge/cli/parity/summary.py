@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -41,7 +41,7 @@ def merge(records: Iterable[dict[str, Any]], keys: Sequence[str]) -> list[dict[s
     return list(merged.values())
 
 
-_COMBINE = {
+_COMBINE: dict[str, Callable[[Any], Any]] = {
     "cases": sum,
     "elements": sum,
     "differing": sum,
