@@ -1,0 +1,150 @@
+"""Derivatives of every order and mode, as autograd asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
+
+from bridge.torch import bias_gelu
+from tests.torch.expected import DTYPES, FORMS, assert_close, gelu
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_gradcheck_in_every_mode(draw: Any, form: str, with_bias: bool) -> None:
+    inputs = (draw(3, 5, grad=True), draw(5, grad=True))[: 1 + with_bias]
+
+    def function(*inputs: Any) -> Any:
+        return bias_gelu(*inputs, approximate=form)
+
+    assert gradcheck(
+        function,
+        inputs,
+        check_forward_ad=True,
+        check_backward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+        check_undefined_grad=True,
+    )
+    assert gradgradcheck(
+        function, inputs, check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_first_derivatives(draw: Any, dtype: torch.dtype, form: str) -> None:
+    x, bias, g = draw(37, 21, dtype=dtype), draw(21, dtype=dtype), draw(37, 21, dtype=dtype)
+    x.requires_grad_()
+    bias.requires_grad_()
+    dx, dbias = grad(bias_gelu(x, bias, approximate=form), (x, bias), g)
+    expected = gelu(x, bias, form, 1, g)
+    assert_close(dx, expected)
+    assert_close(dbias, expected.sum(0), ulps=8)
+
+
+def test_triple_backward(draw: Any) -> None:
+    x, bias, g = draw(4, 3, grad=True), draw(3, grad=True), draw(4, 3)
+    (first,) = grad(bias_gelu(x, bias), x, g, create_graph=True)
+    (second,) = grad(first, x, g, create_graph=True)
+    third_x, third_bias = grad(second, (x, bias), g)
+    assert_close(first, gelu(x, bias, "tanh", 1, g))
+    assert_close(second, gelu(x, bias, "tanh", 2, g, g))
+    expected = gelu(x, bias, "tanh", 3, g, g, g)
+    assert_close(third_x, expected, ulps=64)
+    assert_close(third_bias, expected.sum(0), ulps=64)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (True, True)])
+def test_only_what_is_needed_is_computed(draw: Any, wanted: Any, monkeypatch: Any) -> None:
+    from bridge.torch._autograd import Plan
+
+    asked: list[Any] = []
+    original = Plan.__call__
+
+    def spy(self: Any, *operands: Any) -> Any:
+        asked.append((self.params.full is not None, self.params.row is not None))
+        return original(self, *operands)
+
+    x, bias = draw(4, 3, grad=wanted[0]), draw(3, grad=wanted[1])
+    y = bias_gelu(x, bias)
+    monkeypatch.setattr(Plan, "__call__", spy)
+    y.backward(draw(4, 3))
+    assert asked == [wanted]
+    assert ((x.grad is not None), (bias.grad is not None)) == wanted
+
+
+def test_unused_output_of_the_double_backward(draw: Any) -> None:
+    """One of two gradients is used further: the cotangent of the other is None."""
+    x, bias, g = draw(4, 3, grad=True), draw(3, grad=True), draw(4, 3)
+    _, dbias = grad(bias_gelu(x, bias), (x, bias), g, create_graph=True)
+    v = draw(3)
+    (mixed,) = grad(dbias, x, v)
+    assert_close(mixed, gelu(x, bias, "tanh", 2, g, v.expand(4, 3)))
+
+
+def test_retain_graph_and_freeing(draw: Any) -> None:
+    x, bias, g = draw(4, 3, grad=True), draw(3, grad=True), draw(4, 3)
+    y = bias_gelu(x, bias)
+    first = grad(y, (x, bias), g, retain_graph=True)
+    second = grad(y, (x, bias), g)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    with pytest.raises(RuntimeError, match="second time"):
+        grad(y, (x, bias), g)
+
+
+def test_stale_saved_tensor_raises(draw: Any) -> None:
+    x, bias = draw(4, 3, grad=True), draw(3, grad=True)
+    h = x * 1.0
+    y = bias_gelu(h, bias)
+    h.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward(draw(4, 3))
+
+
+def test_dual_tensors(draw: Any) -> None:
+    x, bias, t, t_bias = draw(4, 3), draw(3), draw(4, 3), draw(3)
+    with forward_ad.dual_level():
+        y = bias_gelu(forward_ad.make_dual(x, t), forward_ad.make_dual(bias, t_bias))
+        both = forward_ad.unpack_dual(y).tangent
+        alone = forward_ad.unpack_dual(bias_gelu(x, forward_ad.make_dual(bias, t_bias))).tangent
+        none = forward_ad.unpack_dual(bias_gelu(x, bias)).tangent
+    assert_close(both, gelu(x, bias, "tanh", 1, t + t_bias))
+    assert_close(alone, gelu(x, bias, "tanh", 1, t_bias.expand(4, 3)))
+    assert none is None
+
+
+def test_forward_over_reverse(draw: Any) -> None:
+    x, bias, g, t = draw(4, 3, grad=True), draw(3), draw(4, 3), draw(4, 3)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, t)
+        (dx,) = grad(bias_gelu(dual, bias), dual, g)
+        tangent = forward_ad.unpack_dual(dx).tangent
+    assert_close(tangent, gelu(x, bias, "tanh", 2, g, t))
+
+
+def test_batched_gradients(draw: Any) -> None:
+    x, bias, g = draw(4, 3, grad=True), draw(3, grad=True), draw(6, 4, 3)
+    dx, dbias = grad(bias_gelu(x, bias), (x, bias), g, is_grads_batched=True)
+    expected = torch.stack([gelu(x, bias, "tanh", 1, one) for one in g])
+    assert_close(dx, expected)
+    assert_close(dbias, expected.sum(1), ulps=8)
+
+
+def test_mixed_dtypes(draw: Any) -> None:
+    """The result promotes as x + bias does; each gradient has its own input's dtype."""
+    for first in DTYPES:
+        for second in DTYPES:
+            x, bias = draw(9, 5, dtype=first, grad=True), draw(5, dtype=second, grad=True)
+            y = bias_gelu(x, bias)
+            assert y.dtype == torch.promote_types(first, second)
+            g = draw(9, 5, dtype=y.dtype)
+            dx, dbias = grad(y, (x, bias), g)
+            assert (dx.dtype, dbias.dtype) == (first, second)
+            expected = gelu(x, bias, "tanh", 1, g)
+            assert_close(y, gelu(x, bias))
+            assert_close(dx, expected)
+            assert_close(dbias, expected.sum(0), ulps=8)

@@ -1,0 +1,117 @@
+"""Any strides, any shape: what a tensor's memory looks like changes no value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import grad
+
+from bridge.torch import _kernels, bias_gelu
+from tests.torch.expected import assert_close, assert_same_bits, gelu
+
+LAYOUTS = {
+    "contiguous": lambda t: t,
+    "transposed": lambda t: t.mT.contiguous().mT,
+    "columns sliced": lambda t: torch.cat([t, t], -1)[..., : t.shape[-1]],
+    "every other column": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "rows reversed in memory": lambda t: t.flip(0).contiguous().flip(0),
+    "every third row": lambda t: t.repeat_interleave(3, 0)[::3],
+    "permuted": lambda t: t.permute(2, 0, 1).contiguous().permute(1, 2, 0),
+    "misaligned": lambda t: torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_layouts_of_every_operand(draw: Any, layout: str, dtype: torch.dtype) -> None:
+    x, bias, g = draw(4, 6, 5, dtype=dtype), draw(5, dtype=dtype), draw(4, 6, 5, dtype=dtype)
+    plain = self_and_gradients(x, bias, g)
+    assert_close(plain[0], gelu(x, bias))
+    change = LAYOUTS[layout]
+    for same, other in zip(plain, self_and_gradients(change(x), bias, change(g)), strict=True):
+        assert_same_bits(other, same)
+    strided_bias = torch.stack([bias, -bias], 1)[:, 0]
+    for same, other in zip(plain, self_and_gradients(x, strided_bias, g), strict=True):
+        assert_same_bits(other, same)
+
+
+def self_and_gradients(x: Any, bias: Any, g: Any) -> Any:
+    x, bias = x.detach().requires_grad_(), bias.detach().requires_grad_()
+    y = bias_gelu(x, bias)
+    return y, *grad(y, (x, bias), g)
+
+
+def test_channels_last(draw: Any) -> None:
+    x = draw(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert_close(bias_gelu(x, None), gelu(x, None))
+
+
+def test_expanded_operands_and_cotangents(draw: Any) -> None:
+    x, bias = draw(1, 3, grad=True), draw(1, grad=True)
+    y = bias_gelu(x.expand(4, 3), bias.expand(3))
+    y.sum().backward()  # a cotangent whose strides are all zero
+    expected = gelu(x.expand(4, 3), bias.expand(3), "tanh", 1)
+    assert_close(x.grad, expected.sum(0, keepdim=True))
+    assert_close(bias.grad, expected.sum().reshape(1))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3), (1,), (1, 1), (5, 1), (1, 7)])
+def test_empty_and_single(draw: Any, shape: tuple[int, ...]) -> None:
+    x, bias, g = draw(*shape, grad=True), draw(shape[-1], grad=True), draw(*shape)
+    y = bias_gelu(x, bias)
+    dx, dbias = grad(y, (x, bias), g)
+    assert y.shape == dx.shape == x.shape
+    assert dbias.shape == bias.shape
+    if x.numel():
+        assert_close(y, gelu(x, bias), ulps=256)  # few values, any of them near 0
+        assert_close(dbias, gelu(x, bias, "tanh", 1, g).reshape(-1, shape[-1]).sum(0), ulps=256)
+    else:
+        assert torch.count_nonzero(dbias) == 0
+
+
+def test_zero_dimensional(draw: Any) -> None:
+    x = draw(grad=True)
+    y = bias_gelu(x)
+    assert y.shape == ()
+    (first,) = grad(y, x, create_graph=True)
+    (second,) = grad(first, x)
+    assert_close(y, gelu(x, None))
+    assert_close(second, gelu(x, None, "tanh", 2))
+
+
+def test_negative_bit_is_seen(draw: Any) -> None:
+    """The imaginary part of a conjugate is a float tensor whose memory has the other sign."""
+    z = torch.complex(draw(4, 1), draw(4, 1))
+    for x in (z.conj().imag, z.conj().imag[0, 0], z.conj().imag[0]):
+        assert x.is_neg()
+        assert_close(bias_gelu(x), gelu(x.resolve_neg(), None))
+    x, bias = draw(2, 3), torch.complex(draw(3), draw(3)).conj().imag
+    assert bias.is_neg()
+    assert_close(bias_gelu(x, bias), gelu(x, bias.resolve_neg()))
+
+
+def test_sliced_rows_are_not_copied(draw: Any, monkeypatch: Any) -> None:
+    seen: list[Any] = []
+    original = _kernels._native.run
+
+    def spy(name: str, operands: Any, *rest: Any) -> int:
+        seen.append(operands[0].data_ptr())
+        return original(name, operands, *rest)
+
+    class Native:
+        run = staticmethod(spy)
+
+    monkeypatch.setattr(_kernels, "_native", Native)
+    x = draw(6, 8)[:, 2:5]
+    assert_close(bias_gelu(x), gelu(x, None))
+    assert seen == [x.data_ptr()]
+
+
+def test_results_are_ordinary_tensors(draw: Any) -> None:
+    """Contiguous, owning, resizable: torch's own memory."""
+    y = bias_gelu(draw(4, 6).mT, draw(4))
+    assert y.is_contiguous()
+    assert y._base is None
+    y.resize_(9, 9)
