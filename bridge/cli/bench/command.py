@@ -23,11 +23,12 @@ from bridge.cli.progress import bar, terminal
 
 METHOD = (
     "Median wall-clock time of a call from Python, its results waited for (torch on a CPU returns "
-    "when they are there; jax.block_until_ready; torch.cuda.synchronize). Contenders of a row take "
-    "turns in one process, on the same inputs and threads, after a warm-up that compiles. "
-    "GB/s counts the fewest bytes: two arrays for forward, three for backward, five for both. "
-    "'new': every result in newly allocated memory, as in ordinary code; out= and donated: into "
-    "memory that is there. copy: torch's copy_ (out=) or clone (new) of x."
+    "when they are there; jax.block_until_ready; on CUDA a sample queues its calls and waits for "
+    "the last). Contenders of a row take turns in one process, on the same inputs and threads, "
+    "after a warm-up that compiles. GB/s counts the fewest bytes: two arrays for forward, three "
+    "for backward, five for both. 'new': every result in newly allocated memory, as in ordinary "
+    "code; out= and donated: into memory that is there. copy: torch's copy_ (out=) or clone (new) "
+    "of x."
 )
 
 

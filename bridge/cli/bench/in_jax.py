@@ -27,6 +27,7 @@ class Contenders:
 
     def __init__(self, device: str) -> None:
         self.device = jax.devices(device)[0]
+        self.queued = device == "cuda"
         self.notes: list[str] = []
 
     def of(self, case: Case) -> list[Contender]:
@@ -45,14 +46,17 @@ class Contenders:
         }
         if case.what == "chain":
             return [
-                Contender(name if n == 1 else f"{name} ×{n}", _chain(f, x, bias, n), _wait)
+                self._contender(name if n == 1 else f"{name} ×{n}", _chain(f, x, bias, n))
                 for name, f in functions.items()
                 for n in (1, CHAIN)
             ]
         if case.memory == "old":
-            return [Contender(n, _donated(f, x, bias), _wait) for n, f in functions.items()]
+            return [self._contender(name, _donated(f, x, bias)) for name, f in functions.items()]
         runs = _RUNS[case.what]
-        return [Contender(name, runs(f, x, bias, g), _wait) for name, f in functions.items()]
+        return [self._contender(name, runs(f, x, bias, g)) for name, f in functions.items()]
+
+    def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
+        return Contender(name, run, _wait, queued=self.queued)
 
 
 def _forward(f: Callable[..., Any], x: Any, bias: Any, g: Any) -> Callable[[], Any]:

@@ -84,7 +84,9 @@ class Contenders:
         return contenders
 
     def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
-        return Contender(name, run, _synchronise if self.device == "cuda" else _nothing)
+        if self.device == "cuda":
+            return Contender(name, run, _synchronise, queued=True)
+        return Contender(name, run, _nothing)
 
     def _libraries(self, case: Case) -> dict[str, Callable[..., Any]]:
         """Other libraries' kernels of the same op, those that can be imported."""

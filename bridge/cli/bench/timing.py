@@ -18,12 +18,15 @@ class Contender:
       run: does it once and returns the results.
       wait: blocks until the results are there.
       calls: how many calls of the op one `run` makes.
+      queued: runs are queued on a device in order, and a sample waits for the last alone; otherwise
+        each is waited for before the next begins.
     """
 
     name: str
     run: Callable[[], Any]
     wait: Callable[[Any], Any]
     calls: int = 1
+    queued: bool = False
 
 
 @dataclass
@@ -81,9 +84,14 @@ def _warm_up(contender: Contender) -> int:
 
 
 def _sample(contender: Contender, repeats: int) -> float:
-    """Seconds per run; every run's results are waited for before the next begins."""
+    """Seconds per run."""
     run, wait = contender.run, contender.wait
     start = time.perf_counter()
-    for _ in range(repeats):
+    if contender.queued:
+        for _ in range(repeats - 1):
+            run()
         wait(run())
+    else:
+        for _ in range(repeats):
+            wait(run())
     return (time.perf_counter() - start) / repeats

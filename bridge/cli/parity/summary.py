@@ -139,9 +139,13 @@ def verdict(report: dict[str, Any]) -> str:
     elements = sum(row["elements"] for row in rows)
     failed = sum(not row["passed"] for row in rows)
     options = report["options"]
-    how = f"{options['device']}, {options['isa']}, {options['threads']} threads"
+    how = f"{options['device']}, {options['isa']}, {_threads(options['threads'])}"
     what = f"{len(rows)} rows, {elements / 1e6:.1f} million elements ({how}; {report['seconds']} s)"
     return f"{what}: {'all passed' if not failed else f'{failed} rows FAILED'}"
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count != 1 else ''}"
 
 
 def failures(report: dict[str, Any], most: int = 12) -> list[str]:
