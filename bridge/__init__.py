@@ -13,7 +13,7 @@ from typing import Any
 from bridge._version import __version__
 
 try:
-    from bridge import _native
+    from bridge import _native as _native
 except ImportError as error:
     raise ImportError(
         "bridge's native module is missing: this is the source folder, not an installed package. "

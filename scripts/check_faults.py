@@ -37,11 +37,12 @@ FAULTS = [
         "output zeroed",
         "cpp/python/bias_gelu_call.cpp",
         _BOUND,
-        "  if (call->output.full.data != nullptr && outputs[0].strides == nullptr)\n"
+        "  if (call->output.full.data != nullptr)\n"
         "    std::memset(call->output.full.data, 0,\n"
-        "                (call->output.full.dtype > 2 ? 8 : call->output.full.dtype == 2 ? 4 : 2) *\n"
+        "                (call->output.full.dtype > 2 ? 8 : 2 << (call->output.full.dtype / 2)) *\n"
         "                    call->batch * call->rows * call->cols);\n"
-        "  if (outputs[0].strides == nullptr) call->output.full.data = nullptr;\n" + _BOUND,
+        "  call->output.full.data = nullptr;\n"
+        "  if (call->output.row.data == nullptr) call->batch = 0;\n" + _BOUND,
     ),
     Fault(
         "bias ignored",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,9 +71,10 @@ def main() -> int:
     stale = 0
     for name, (mark, write) in PAGES.items():
         page = ROOT / name
-        block = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", re.DOTALL)
+        begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
         text = page.read_text()
-        quoted = block.sub(lambda found, body=write(): f"{found[1]}{body}\n{found[2]}", text)
+        before, rest = text.split(begin)
+        quoted = f"{before}{begin}{write()}\n{end}{rest.split(end)[1]}"
         if quoted == text:
             continue
         stale += 1

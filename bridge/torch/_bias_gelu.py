@@ -63,9 +63,9 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    if out is None and not torch.compiler.is_dynamo_compiling() and approximate in _seen:
-        results = _seen[approximate](x, bias)
-        if results is not None:
+    if out is None and not torch.compiler.is_dynamo_compiling():
+        seen = _seen.get(approximate) if type(approximate) is str else None
+        if seen is not None and (results := seen(x, bias)) is not None:
             return results[0]
     params = _check(x, bias, approximate)
     if out is not None:
@@ -96,15 +96,15 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
     """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
-    params = _check(x, bias, approximate)
+    _check(x, bias, approximate)
     check_tensors("bias_gelu_back", y=x, g=g)
-    # Checks g as x is checked, and promotes with it.
-    full = check_bias_gelu(spec_of(g), None, approximate).full
+    check_bias_gelu(spec_of(g), None, approximate)  # as x is checked
     if g.shape != x.shape:
         raise ValueError(
             f"bias_gelu_back: g has shape {list(g.shape)}, expected {list(x.shape)}, the shape of y"
         )
-    params = BiasGeluParams(approximate, order=1, full=promote(params.full, full))
+    dtypes = [spec_of(tensor).dtype for tensor in (g, x, bias) if tensor is not None]
+    params = BiasGeluParams(approximate, order=1, full=promote(*dtypes))
     return call(BIAS_GELU, (x, bias, g, None), params)[0]  # type: ignore[return-value]
 
 

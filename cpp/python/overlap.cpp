@@ -34,15 +34,16 @@ bool identical(const bridge_array& a, const bridge_array& b, const Sizes& sizes)
          (sizes.batch == 1 || a.batch_stride == b.batch_stride);
 }
 
-// Two column ranges of one matrix, as chunk() gives them: the extents interleave, no byte is shared.
+// Two column ranges of one matrix, as chunk() gives them: the extents interleave, no byte is
+// shared.
 bool interleaved(const bridge_array& a, const bridge_array& b, const Sizes& sizes) {
   if (a.dtype != b.dtype || a.row_stride != b.row_stride || a.row_stride <= 0) return false;
   if (sizes.batch > 1 && (a.batch_stride != b.batch_stride || a.batch_stride % a.row_stride != 0)) {
     return false;
   }
   const int64_t stride = a.row_stride * item_bytes(a.dtype);
-  const auto difference =
-      static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) - reinterpret_cast<uintptr_t>(b.data));
+  const auto difference = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) -
+                                               reinterpret_cast<uintptr_t>(b.data));
   const int64_t shift = ((difference % stride) + stride) % stride;
   const int64_t width = sizes.cols * item_bytes(a.dtype);
   return shift >= width && shift + width <= stride;
@@ -85,14 +86,12 @@ CallError check_overlap(const bridge_bias_gelu& call) {
         !interleaved(out, pair.full, full)) {
       return {"the output overlaps an operand in memory without being the same array"};
     }
-    if (out.data != nullptr && pair.row.data != nullptr &&
-        share_memory(out, full, pair.row, row)) {
+    if (out.data != nullptr && pair.row.data != nullptr && share_memory(out, full, pair.row, row)) {
       return {"the output overlaps a row vector in memory"};
     }
-    if (sums.data != nullptr && ((pair.full.data != nullptr &&
-                                  share_memory(sums, row, pair.full, full)) ||
-                                 (pair.row.data != nullptr &&
-                                  share_memory(sums, row, pair.row, row)))) {
+    if (sums.data != nullptr &&
+        ((pair.full.data != nullptr && share_memory(sums, row, pair.full, full)) ||
+         (pair.row.data != nullptr && share_memory(sums, row, pair.row, row)))) {
       return {"the column-sum output overlaps an operand in memory"};
     }
   }
