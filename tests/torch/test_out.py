@@ -57,7 +57,11 @@ BAD_OUTS = {
     ),
     "sparse": (lambda x: x.to_sparse(), TypeError, "out is sparse_coo, expected a dense tensor"),
     "expanded": (lambda x: x.new_empty(7).expand(5, 7), ValueError, "share memory with each other"),
-    "columns apart": (lambda x: x.new_empty(7, 5).mT, ValueError, "strides that the kernels cannot"),
+    "columns apart": (
+        lambda x: x.new_empty(7, 5).mT,
+        ValueError,
+        "strides that the kernels cannot",
+    ),
     "shifted": (lambda x: x.view(-1).as_strided((5, 7), (6, 1)), ValueError, "memory"),
     "one row on": (lambda x: x._base[1:], ValueError, "overlaps an operand in memory"),
     "negative": (

@@ -101,6 +101,7 @@ def test_make_fx(draw: Any) -> None:
         assert_same_bits(one, other)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the checks look at sizes
 def test_jit_trace(draw: Any) -> None:
     x, bias = draw(4, 3), draw(3)
     traced = torch.jit.trace(bias_gelu, (x, bias))
@@ -130,7 +131,9 @@ def test_opcheck(draw: Any, name: str, full: str | None, row: str | None) -> Non
     x, bias = draw(4, 3, dtype=torch.float32, grad=True), draw(3, dtype=torch.float32, grad=True)
     factor = draw(4, 3, dtype=torch.float32, grad=True)
     for operands in ((x, bias, factor), (x.detach(), None, factor.detach().mT.contiguous().mT)):
-        opcheck(op, operands, {"form": "tanh", "order": 1, "full": full, "row": row, "batch_ndim": 0})
+        opcheck(
+            op, operands, {"form": "tanh", "order": 1, "full": full, "row": row, "batch_ndim": 0}
+        )
 
 
 def test_malformed_dispatcher_calls(draw: Any) -> None:
@@ -152,17 +155,23 @@ def test_subclasses_and_modes(draw: Any) -> None:
 
     class Watched(torch.Tensor):
         @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return super().__torch_function__(func, types, args, kwargs or {})
 
     class Functions(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
     class Dispatch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 

@@ -82,9 +82,9 @@ def test_vmap_is_a_loop(draw: Any, x_shape: Any, bias_shape: Any, in_dims: Any) 
 
 def test_per_example_gradients(draw: Any) -> None:
     x, bias, g = draw(6, 4, 3), draw(3), draw(6, 4, 3)
-    per_example = vmap(
-        grad(lambda b, x, g: (bias_gelu(x, b) * g).sum()), in_dims=(None, 0, 0)
-    )(bias, x, g)
+    per_example = vmap(grad(lambda b, x, g: (bias_gelu(x, b) * g).sum()), in_dims=(None, 0, 0))(
+        bias, x, g
+    )
     assert_close(per_example, gelu(x, bias, "tanh", 1, g).sum(1))
 
 
@@ -95,15 +95,15 @@ def test_nestings(draw: Any) -> None:
     assert_close(nested, expected)
     inner = vmap(lambda x, b, g, t: jvp(lambda x: vjp(bias_gelu, x, b)[1](g), (x,), (t,))[1])
     dx, dbias = inner(x, bias, g, t)
-    expected = torch.stack(
-        [gelu(x[i], bias[i], "tanh", 2, g[i], t[i]) for i in range(6)]
-    )
+    expected = torch.stack([gelu(x[i], bias[i], "tanh", 2, g[i], t[i]) for i in range(6)])
     assert_close(dx, expected)
     assert_close(dbias, expected.sum(1))
     over = jvp(lambda x: vmap(bias_gelu)(x, bias), (x,), (t,))[1]
     assert_close(over, torch.stack([gelu(x[i], bias[i], "tanh", 1, t[i]) for i in range(6)]))
     third = grad(grad(grad(lambda x: bias_gelu(x.reshape(1), bias[0, :1]).sum())))(x[0, 0, 0])
-    assert_close(third.reshape(1), gelu(x[0, 0, :1], bias[0, :1], "tanh", 3), ulps=1e4)  # one value, of any size
+    assert_close(
+        third.reshape(1), gelu(x[0, 0, :1], bias[0, :1], "tanh", 3), ulps=1e4
+    )  # one value, of any size
 
 
 def test_autograd_around_transforms(draw: Any) -> None:
