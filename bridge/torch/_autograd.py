@@ -65,13 +65,13 @@ class _Step:
     """One call of a derivative rule, made ready.
 
     Attributes:
-      plan: the call.
+      plan: the call; native: its kernel.
       pick: takes its operands from (*operands, *tangents or cotangents, None).
       places: (result, what it is part of) for those of its results that are part of something.
       arrange: takes (*results, None) to all that something can be part of, where this step is all.
     """
 
-    __slots__ = ("arrange", "pick", "places", "plan")
+    __slots__ = ("arrange", "native", "pick", "places", "plan")
 
     def __init__(
         self, call: Any, dtypes: Sequence[str | None], places: Sequence[int | None], count: int
@@ -80,6 +80,7 @@ class _Step:
         sources = [len(dtypes) if source is None else source for source in call.operands]
         known = tuple(None if source is None else dtypes[source] for source in call.operands)
         self.plan = plan_of(call.op, call.params, known)
+        self.native = self.plan.native
         self.pick = _taker(sources)
         self.places = [(i, place) for i, place in enumerate(places) if place is not None]
         result_of = {place: i for i, place in self.places}
@@ -106,12 +107,15 @@ class Plan(Kernel):
         self._results = [getattr(params, name) for name in op.result_names]
         self._vjp_steps: dict[Any, list[_Step]] = {}
         self._jvp_steps: dict[Any, list[_Step]] = {}
-        self._native = native_kernel(op)
-        self.add_to(self._native)
+        self.native = native_kernel(op)
+        self.add_to(self.native)
+        # Bound here, as a tiny call is mostly the finding of such names.
+        self.compute = self.native.compute
+        self.only = self.wanted[0] if len(self.wanted) == 1 else None
 
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably where the operands ask for it."""
-        results = self._native(*operands)
+        results = self.native(*operands)
         return self.watched(*operands) if results is None else results
 
     def watched(self, *operands: Any) -> Results:
@@ -128,7 +132,7 @@ class Plan(Kernel):
 
     def run_below(self, operands: tuple[Any, ...]) -> Results:
         """Runs the call where autograd and torch.func have been dealt with."""
-        results = self._native.compute(*operands)
+        results = self.native.compute(*operands)
         if results is not None:
             return results
         try:
@@ -158,8 +162,7 @@ class Plan(Kernel):
     def vjp(self, operands: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
         """Cotangents of the operands; `cotangents` are those of the wanted results.
 
-        Members of `wanted` may be falsy for what is no operand but counted in front of them, and has
-        no cotangent.
+        `wanted` may count in front of the operands what is none of them, and has no cotangent.
         """
         key: Any = wanted
         if len(cotangents) > 1 or cotangents[0] is None:
@@ -171,7 +174,11 @@ class Plan(Kernel):
         values = (*operands, *cotangents, None)
         if len(steps) == 1:
             step = steps[0]
-            return step.arrange((*step.plan(*step.pick(values)), None))
+            operands = step.pick(values)
+            results = step.native(*operands)
+            if results is None:
+                results = step.plan(*operands)
+            return step.arrange((*results, None))
         return _total(steps, values, len(wanted))
 
     def jvp(self, operands: Any, tangents: Any) -> Sequence[Any]:
@@ -248,7 +255,10 @@ class _EagerCall(Call):
         ctx.save_for_backward(*operands)
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*operands)
-        return plan.present(plan.run_below(operands))
+        results = plan.compute(*operands)
+        if results is None:
+            results = plan.run_below(operands)
+        return results[plan.only] if plan.only is not None else plan.present(results)
 
 
 class _FunctorchCall(Call):
