@@ -2,6 +2,7 @@
 // bias_gelu_kernel.cpp, compiled once for each instruction set.
 #include "ops/bias_gelu.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +121,7 @@ BiasGeluBlock block_at(const bridge_bias_gelu& call, int64_t batch, int64_t row,
     out.row_bytes = array.row_stride * bytes;
     return out;
   };
-  BiasGeluBlock block{};
+  BiasGeluBlock block;  // only as many factors as there are: a tiny call feels the clearing
   block.order = call.order;
   block.factors = call.factors;
   block.rows = rows;
@@ -129,6 +130,8 @@ BiasGeluBlock block_at(const bridge_bias_gelu& call, int64_t batch, int64_t row,
   for (int i = 0; i < call.factors; ++i)
     block.factor[i] = {at(call.factor[i].full, row), at(call.factor[i].row, 0)};
   block.output = at(call.output.full, row);
+  block.sums = nullptr;
+  block.output_row = {nullptr, 0, 0};
   block.prefetch = rows * cols >= kPrefetchElements;
   return block;
 }
@@ -252,6 +255,16 @@ bool is_in_place(const bridge_bias_gelu& call) {
   return in_place;
 }
 
+// A copy without the factors that are not in use, which are most of a call's bytes.
+bridge_bias_gelu copy_in_use(const bridge_bias_gelu& given) {
+  bridge_bias_gelu call;
+  memcpy(&call, &given,
+         offsetof(bridge_bias_gelu, factor) +
+             static_cast<size_t>(given.factors) * sizeof(bridge_pair));
+  call.output = given.output;
+  return call;
+}
+
 bridge_status run(const bridge_bias_gelu& given, const bridge_executor* executor) {
   const bridge_status status = validate(given, error_message(), kErrorBytes);
   if (status != BRIDGE_OK) return status;
@@ -267,7 +280,7 @@ bridge_status run(const bridge_bias_gelu& given, const bridge_executor* executor
     return BRIDGE_OK;
   }
 
-  bridge_bias_gelu call = given;
+  bridge_bias_gelu call = copy_in_use(given);
   if (call.batch == 1) {
     // A dimension of one has no stride that matters: none may be out of the ordinary.
     auto ignore = [](bridge_array& array) { array.batch_stride = 0; };

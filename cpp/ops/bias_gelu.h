@@ -198,10 +198,11 @@ inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_
     if (inputs == count) return fail("bias_gelu: both outputs are absent, expected at least one");
   }
 
-  int64_t begin[2 * BRIDGE_MAX_FACTORS + 4] = {}, end[2 * BRIDGE_MAX_FACTORS + 4] = {};
+  int64_t begin[2 * BRIDGE_MAX_FACTORS + 4], end[2 * BRIDGE_MAX_FACTORS + 4];
   for (int i = 0; i < count; ++i) {
     const Operand& operand = operands[i];
     const bridge_array& array = *operand.array;
+    begin[i] = end[i] = 0;
     if (array.dtype < BRIDGE_FLOAT16 || array.dtype > BRIDGE_FLOAT64)
       return fail(
           "bias_gelu: %s has dtype %d, expected 0 to 3 (float16, bfloat16, float32, "
@@ -211,7 +212,8 @@ inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_
     if (call.batch == 0 || call.cols == 0) continue;
     const bool output = i >= inputs;
     if (call.rows == 0 && !(output && operand.row)) continue;
-    if (reinterpret_cast<uintptr_t>(array.data) % static_cast<size_t>(dtype_bytes(array.dtype)))
+    if (reinterpret_cast<uintptr_t>(array.data) &
+        static_cast<uintptr_t>(dtype_bytes(array.dtype) - 1))
       return fail("bias_gelu: %s is at %p, expected a multiple of %d bytes",
                   check::Name(operand).text, array.data,
                   static_cast<int>(dtype_bytes(array.dtype)));

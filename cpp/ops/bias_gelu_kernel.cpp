@@ -224,12 +224,18 @@ void store_tile(const BiasGeluArray& array, int64_t row, int64_t col, int64_t ro
       store_run(array.dtype, data + i * array.row_bytes, tile + i * cols, cols);
 }
 
+// Sets the elements up to the next whole step, which are computed along.
+template <class Real>
+void pad(Real* tile, int64_t count) {
+  fill(tile + count, round_up(count) - count, Real(0));
+}
+
 template <class Precision, GeluForm kForm>
 void tiled(const BiasGeluBlock& block) {
   using Real = typename Precision::real;
   constexpr int64_t kWidth = kTiledBytes / sizeof(Real);
   alignas(64) Real rows_of[1 + BRIDGE_MAX_FACTORS][kWidth];
-  alignas(64) Real value[kWidth] = {}, factor[kWidth] = {};
+  alignas(64) Real value[kWidth], factor[kWidth];
   ColumnSums<Real, kWidth, kBlockChunks> tree;
   const bool sums = block.sums != nullptr || block.output_row.data != nullptr;
   for (int64_t col = 0; col < block.cols; col += kWidth) {
@@ -243,6 +249,7 @@ void tiled(const BiasGeluBlock& block) {
       const int64_t rows = smaller(most_rows, block.rows - row);
       const int64_t count = round_up(rows * cols);
       load_tile(block.input.full, row, col, rows, cols, value);
+      pad(value, rows * cols);
       if (block.input.row.data != nullptr) add_to(value, rows_of[0], count);
       gelu_tile<Precision, kForm>(value, count, block.order);
       for (int i = 0; i < block.factors; ++i) {
@@ -252,6 +259,7 @@ void tiled(const BiasGeluBlock& block) {
           continue;
         }
         load_tile(pair.full, row, col, rows, cols, factor);
+        pad(factor, rows * cols);
         if (pair.row.data != nullptr) add_to(factor, rows_of[1 + i], count);
         multiply_by(value, factor, count);
       }
