@@ -13,6 +13,8 @@ from bridge.torch._check import check_tensors
 from bridge.torch._destination import overwrite, write_into
 from bridge.torch._kernels import dtypes_of, spec_of
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 # By `approximate`: a kernel that takes every combination of dtypes that passed the checks before.
 _seen = {form: native_kernel(BIAS_GELU) for form in FORMS}
 
@@ -63,7 +65,7 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    if out is None and not torch.compiler.is_dynamo_compiling():
+    if out is None and not _is_dynamo_compiling():
         seen = _seen.get(approximate) if type(approximate) is str else None
         if seen is not None and (results := seen(x, bias)) is not None:
             return results[0]

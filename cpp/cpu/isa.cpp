@@ -61,17 +61,23 @@ int find(const char* name, const char* asked_by) {
   return -1;
 }
 
+// Timed around tiny calls of an interpreter: with v4 everything after the call ran a microsecond
+// or two longer.
+constexpr int64_t kWideFrom = 2048;
+
+constexpr int kUnknown = -2;
+std::atomic<int> set_by_call{kUnknown};
+std::atomic<int> set_by_environment{kUnknown};
+std::atomic<bool> named_by_environment{false};
+
 // -1 once the environment has been found to name no supported instruction set; the messages are
 // per thread, so every call writes its own.
 int from_environment() {
   const char* name = getenv("BRIDGE_CPU_ISA");
   if (name == nullptr || name[0] == '\0') return strongest();
+  named_by_environment.store(true, std::memory_order_relaxed);
   return find(name, "the environment variable BRIDGE_CPU_ISA");
 }
-
-constexpr int kUnknown = -2;
-std::atomic<int> set_by_call{kUnknown};
-std::atomic<int> set_by_environment{kUnknown};
 
 }  // namespace
 
@@ -84,6 +90,14 @@ int isa_in_use() {
     set_by_environment.store(isa, std::memory_order_relaxed);
   }
   return isa;
+}
+
+int isa_for(int64_t elements) {
+  const int isa = isa_in_use();
+  const bool is_named = set_by_call.load(std::memory_order_relaxed) >= 0 ||
+                        named_by_environment.load(std::memory_order_relaxed);
+  // Index 0 of several is x86-64-v4, which implies the next.
+  return kIsas > 1 && isa == 0 && elements < kWideFrom && !is_named ? 1 : isa;
 }
 
 }  // namespace bridge

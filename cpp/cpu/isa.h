@@ -36,14 +36,20 @@ constexpr int kIsas = 1;
 // message if BRIDGE_CPU_ISA names one that is unknown or that this processor lacks.
 int isa_in_use();
 
+// The same for a call of so many elements. On a processor that has been running narrower code the
+// first 512-bit instructions, and what comes after them, cost more than they save on a few hundred
+// elements: such a call takes the next narrower set, whose bits are the same. Not so where a set
+// was asked for by name.
+int isa_for(int64_t elements);
+
 // The tables of one op, strongest instruction set first.
 template <class Table>
 struct PerIsa {
   const Table* tables[kIsas];
 
   // Null, with the error message written, where isa_in_use() fails.
-  const Table* in_use() const {
-    const int isa = isa_in_use();
+  const Table* for_elements(int64_t elements) const {
+    const int isa = isa_for(elements);
     return isa < 0 ? nullptr : tables[isa];
   }
 };

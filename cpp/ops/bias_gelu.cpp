@@ -268,7 +268,8 @@ bridge_bias_gelu copy_in_use(const bridge_bias_gelu& given) {
 bridge_status run(const bridge_bias_gelu& given, const bridge_executor* executor) {
   const bridge_status status = validate(given, error_message(), kErrorBytes);
   if (status != BRIDGE_OK) return status;
-  const BiasGeluKernels* const kernels = kKernels.in_use();
+  const BiasGeluKernels* const kernels =
+      kKernels.for_elements(given.batch * given.rows * given.cols);
   if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
   if (given.batch == 0 || given.cols == 0) return BRIDGE_OK;
   if (given.rows == 0) {
