@@ -10,7 +10,7 @@ from bridge.ops.bias_gelu import FORMS
 from bridge.ops.dtypes import promote
 from bridge.torch._autograd import call, native_kernel, plan_of
 from bridge.torch._check import check_tensors
-from bridge.torch._destination import overwrite, write_into
+from bridge.torch._destination import overwrite, write_at_once, write_into
 from bridge.torch._kernels import dtypes_of, spec_of
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -65,15 +65,20 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    if out is None and not _is_dynamo_compiling():
-        seen = _seen.get(approximate) if type(approximate) is str else None
-        if seen is not None and (results := seen(x, bias)) is not None:
-            return results[0]
+    seen = None
+    if not _is_dynamo_compiling() and type(approximate) is str:
+        seen = _seen.get(approximate)
+    if seen is not None:
+        if out is None:
+            if (results := seen(x, bias)) is not None:
+                return results[0]
+        elif write_at_once(seen, (x, bias), out):
+            return out
     params = _check(x, bias, approximate)
+    if seen is not None and not torch.compiler.is_compiling():
+        plan_of(BIAS_GELU, params, dtypes_of((x, bias))).add_to(seen)
     if out is not None:
         return write_into(BIAS_GELU, (x, bias), params, out)
-    if not torch.compiler.is_compiling():
-        plan_of(BIAS_GELU, params, dtypes_of((x, bias))).add_to(_seen[approximate])
     return call(BIAS_GELU, (x, bias), params)[0]  # type: ignore[return-value]
 
 

@@ -13,6 +13,14 @@ from bridge.torch._check import check_destination
 from bridge.torch._kernels import dtypes_of
 
 
+def write_at_once(kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
+    """Whether an ordinary call has been written into `out`, by a native kernel that takes it."""
+    if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
+        return False
+    torch.autograd.graph.increment_version(out)
+    return True
+
+
 def write_into(op: Any, operands: tuple[Any, ...], params: Any, out: Tensor) -> Tensor:
     """Runs a call whose only result goes into `out`, and returns `out`.
 

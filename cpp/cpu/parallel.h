@@ -8,11 +8,11 @@
 
 namespace bridge {
 
-// How many threads are worth their wake-up for so many elements: one more for every 64 Ki. Waking
+// How many threads are worth their wake-up for so many elements: one more for every 32 Ki. Waking
 // a sleeping thread costs about the time in which one core does that many elements in cache.
 inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
   if (executor == nullptr || executor->run == nullptr || executor->threads <= 1) return 1;
-  const int64_t worth = elements >> 16;
+  const int64_t worth = elements >> 15;
   return worth <= 1 ? 1 : worth < executor->threads ? worth : executor->threads;
 }
 

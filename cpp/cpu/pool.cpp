@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 // Calls come in bursts of a few microseconds apart: a worker looks out for the next job that long
 // before it sleeps, and a caller for its last worker.
-constexpr auto kWorkerSpin = std::chrono::microseconds(5);
+constexpr auto kWorkerSpin = std::chrono::microseconds(50);
 constexpr auto kCallerSpin = std::chrono::microseconds(20);
 
 void pause() {

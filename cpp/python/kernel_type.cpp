@@ -78,6 +78,19 @@ const Variant* find_variant(const Kernel& self, const Operand* operands, size_t 
   return nullptr;
 }
 
+// Runs the kernel into results that are there; the outcome as PythonOp::run has it.
+int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
+             const Operand* results, PyObject* first) {
+  // The thread count is asked for where it can matter.
+  const long threads = elements_of(operands.operands()[0]) < kFewElements
+                           ? 1
+                           : ask_number(self.frontend.get_num_threads);
+  if (threads < 1) return kRaised;
+  return self.op->run({operands.operands(), operands.size(), results, variant.attributes,
+                       static_cast<int32_t>(threads), operands.stream(0), self.frontend.allocate,
+                       first});
+}
+
 // Memory for the wanted results, then the kernel. nullptr where that cannot be done.
 PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
                   PyObject* const* objects) {
@@ -96,14 +109,7 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
   Tensors<kMaxResults> outputs;
   if (outcome == kDone && !outputs.read(results)) outcome = kRaised;
   if (outcome == kDone) {
-    // The thread count is asked for where it can matter.
-    const long threads = elements_of(operands.operands()[0]) < kFewElements
-                             ? 1
-                             : ask_number(self.frontend.get_num_threads);
-    outcome = threads < 1 ? kRaised
-                          : self.op->run({operands.operands(), operands.size(), outputs.operands(),
-                                          variant.attributes, static_cast<int32_t>(threads),
-                                          operands.stream(0), self.frontend.allocate, objects[0]});
+    outcome = run_into(self, variant, operands, outputs.operands(), objects[0]);
   }
   if (outcome == kDone) return results;
   Py_DECREF(results);
@@ -172,6 +178,46 @@ PyObject* compute_method(PyObject* object, PyObject* const* objects, Py_ssize_t 
   if (results != nullptr) return results;
   PyErr_Clear();
   Py_RETURN_NONE;
+}
+
+bool same_kind(const Operand& a, const Operand& b) {
+  return a.dtype == b.dtype && a.ndim == b.ndim && a.device == b.device &&
+         std::equal(a.shape, a.shape + a.ndim, b.shape);
+}
+
+// Whether `out` can take the only wanted result of the variant, which then stands in `results`.
+bool place_only_result(const Kernel& self, const Variant& variant, const Operand* operands,
+                       const Operand& out, Operand* results) {
+  size_t wanted = 0;
+  for (size_t i = 0; i < self.op->result_count; ++i) {
+    if (variant.examples[i] == kUnwanted) continue;
+    if (!same_kind(out, operands[variant.examples[i]])) return false;
+    results[i] = out;
+    ++wanted;
+  }
+  return wanted == 1 && is_compact(out);
+}
+
+// kernel.write(out, *operands): whether the only result has been written into `out`. False for
+// whatever is not an ordinary call that nobody watches, as in call(); nothing is written then.
+PyObject* write_method(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
+  const auto& self = *reinterpret_cast<Kernel*>(object);
+  bool written = false;
+  if (count > 1 && static_cast<size_t>(count) <= kMaxOperands &&
+      who_watches(self.frontend, objects, static_cast<size_t>(count)) == Watch::nothing) {
+    Tensors<1> out;
+    Tensors<kMaxOperands> operands;
+    Operand results[kMaxResults];
+    if (out.read(objects, 1) && operands.read(objects + 1, static_cast<size_t>(count) - 1)) {
+      const Variant* variant = find_variant(self, operands.operands(), operands.size());
+      written =
+          variant != nullptr &&
+          place_only_result(self, *variant, operands.operands(), out.operands()[0], results) &&
+          run_into(self, *variant, operands, results, objects[1]) == kDone;
+    }
+  }
+  PyErr_Clear();
+  return PyBool_FromLong(written);
 }
 
 bool read_op(const char* name, const PythonOp** op) {
@@ -328,6 +374,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 PyMethodDef kMethods[] = {
     {"add", add, METH_VARARGS, "add(dtypes, attributes, examples, plan)"},
     {"compute", as_method(compute_method), METH_FASTCALL, "compute(*operands) -> tuple | None"},
+    {"write", as_method(write_method), METH_FASTCALL, "write(out, *operands) -> bool"},
     {nullptr, nullptr, 0, nullptr},
 };
 
