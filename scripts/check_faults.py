@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITE = ["tests/test_values.py", "tests/test_bits.py"]
-_BOUND = "  return check_overlap(*call);\n"
+_BOUND = "  if (input.strides == nullptr) return {};\n"
 
 
 @dataclass(frozen=True)

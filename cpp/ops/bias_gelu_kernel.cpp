@@ -34,7 +34,8 @@ void fill_row(const BiasGeluBlock& block, const BiasGeluArray& row, int64_t col,
               int64_t rows, Real* tile) {
   const int64_t count = rows * cols, padded = round_up(count);
   if (row.data == nullptr) return fill(tile, padded, Real(-0.0));
-  const int64_t first = col % block.row_period, bytes = dtype_bytes(row.dtype);
+  const int64_t first = col < block.row_period ? col : col % block.row_period,
+                bytes = dtype_bytes(row.dtype);
   const int64_t to_end = smaller(block.row_period - first, cols);
   load_run(row.dtype, row.data + first * bytes, tile, to_end);
   load_run(row.dtype, row.data, tile + to_end, smaller(first, cols - to_end));

@@ -15,6 +15,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
+// Calls on fewer elements run in the calling thread; the pool is not even asked for its width.
+constexpr int64_t kFewElements = 1 << 14;
+
 int32_t dtype_of(ffi::DataType dtype) {
   switch (dtype) {
     case ffi::DataType::F16:
@@ -84,9 +87,12 @@ std::string bind_call(const ffi::RemainingArgs& args, const ffi::RemainingRets& 
     return "attribute factors is " + std::to_string(factors) + ", expected 0 to " +
            std::to_string(BRIDGE_MAX_FACTORS);
   }
-  Operand operands[kMaxBiasGeluOperands];
+  // Only the operands of this call are made: all that there can be would be a kilobyte to clear.
+  alignas(Operand) unsigned char room[kMaxBiasGeluOperands * sizeof(Operand)];
+  auto* operands = reinterpret_cast<Operand*>(room);
   Operand results[2];
   const size_t operand_count = 2 * (1 + static_cast<size_t>(factors));
+  for (size_t i = 0; i < operand_count; ++i) new (&operands[i]) Operand;
   std::string error = place(args, slots, operand_count, operands);
   if (error.empty()) error = place(rets, outputs, extra_results, results);
   if (!error.empty()) return error;
@@ -121,6 +127,9 @@ ffi::Error bias_gelu_host(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Re
     const std::string error =
         bind_call(args, rets, form, order, batch_ndim, factors, slots, outputs, 0, &call);
     if (!error.empty()) return ffi::Error::InvalidArgument("bridge bias_gelu: " + error);
+    if (call.batch * call.rows * call.cols < kFewElements) {
+      return status_error(bridge_bias_gelu_cpu(&call, nullptr), bridge_last_error());
+    }
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
     return status_error(bridge_bias_gelu_cpu(&call, &executor), bridge_last_error());
