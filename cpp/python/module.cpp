@@ -32,6 +32,20 @@ const bp::CudaLibrary& require_cuda() {
   return *library;
 }
 
+// What the CUDA library asks for, against which the Python side's own formula is tested.
+size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool column_sums,
+                           bool float64) {
+  bridge_bias_gelu call{};
+  char nowhere = 0;
+  const int32_t dtype = float64 ? BRIDGE_FLOAT64 : BRIDGE_FLOAT32;
+  call.batch = batch;
+  call.rows = rows;
+  call.cols = cols;
+  call.input.full = {&nowhere, dtype, rows * cols, cols};
+  if (column_sums) call.output.row = {&nowhere, dtype, cols, 0};
+  return require_cuda().bias_gelu_workspace(&call);
+}
+
 nb::dict ffi_handlers() {
   nb::dict targets;
   for (const bp::FfiHandler* handler = bp::kFfiHandlers; handler->target != nullptr; ++handler) {
@@ -59,6 +73,7 @@ nb::dict build_info() {
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr())) throw nb::python_error();
   m.def("ffi_handlers", &ffi_handlers);
+  m.def("bias_gelu_workspace", &bias_gelu_workspace);
   m.def("build_info", &build_info);
   m.def("cpu_isa", &bridge_cpu_isa);
   m.def(
