@@ -15,8 +15,9 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// Calls on fewer elements run in the calling thread; the pool is not even asked for its width.
-constexpr int64_t kFewElements = 1 << 14;
+// Calls on fewer elements run in the calling thread: to wake a thread of XLA's pool takes the time
+// of tens of thousands of them.
+constexpr int64_t kFewElements = int64_t{1} << 17;
 
 int32_t dtype_of(ffi::DataType dtype) {
   switch (dtype) {
