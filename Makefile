@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
 REQUIREMENTS := $(wildcard requirements/*.txt)
 
-.PHONY: all demo test lint check-cpp check-cuda check-package exhaustive bench clean
+.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive bench clean
 all: $(VENV)/.built
 
 $(VENV)/.installed: $(REQUIREMENTS)
@@ -27,7 +27,7 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output.
-test: lint check-cpp check-cuda check-package $(VENV)/.built
+test: lint check-cpp check-cuda check-package check-faults $(VENV)/.built
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed
@@ -47,6 +47,10 @@ check-cuda: $(VENV)/.installed
 # The sdist holds what a build needs and the wheel imports where no CUDA driver is.
 check-package: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_package.sh
+
+# Faults planted in a copy of the sources, one at a time: the suite must see each.
+check-faults: $(VENV)/.installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
 
 # Minutes: every float32 there is, through every form and derivative.
 exhaustive: $(VENV)/.installed

@@ -14,8 +14,10 @@ namespace {
 
 using math::GeluForm;
 
-// Bytes of one row of a tile: the tiles of a call must share the first-level cache.
-constexpr int64_t kFusedBytes = 4096;
+// Bytes of one row of a tile. Fused, all columns of a usual layer fit into one tile, so that memory
+// is walked in order (measured against 4 KiB: a tenth faster on large arrays, equal in cache).
+constexpr int64_t kFusedBytes = 16384;
+// The tiles of an unfused call must share the first-level cache.
 constexpr int64_t kTiledBytes = 2048;
 
 template <class Real>
