@@ -58,3 +58,10 @@ def test_a_promise_names_its_test() -> None:
     for file, test in named:
         content = (ROOT / file).read_text()
         assert not test or f"def {test}(" in content, f"{file} has no {test}"
+
+
+def test_figures_are_those_of_the_files() -> None:
+    """What the pages quote is what the commands wrote into docs/benchmarks."""
+    command = [sys.executable, str(ROOT / "scripts" / "quote_figures.py"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout
