@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the figures of README.md and docs/numerics.md from the files that commands wrote.
+"""Writes the figures of the README and of docs from the files that commands wrote.
 
-Text between `<!-- figures -->` and `<!-- end of figures -->` (and the same with `accuracy`) is
+Text between `<!-- figures -->` and `<!-- end of figures -->`, and the same with other marks, is
 replaced. With --check nothing is written; exit status 1 if a page is out of date.
 """
 
@@ -61,7 +61,29 @@ def accuracy() -> str:
     return table(header, rows)
 
 
-PAGES = {"README.md": ("figures", figures), "docs/numerics.md": ("accuracy", accuracy)}
+def machine_code() -> str:
+    """What the compiled kernels of sm_90 cost, counted in the cubin."""
+    kernels = json.loads((BENCHMARKS / "cubin.json").read_text())["kernels"]
+    rows = []
+    for kernel in kernels:
+        hot = kernel["arch"] == "90" and kernel["instructions_per_element"] is not None
+        if not hot or kernel["kernel"].split()[1] not in ("bfloat16", "float32"):
+            continue
+        if kernel["kernel"].split()[2] != "tanh":
+            continue
+        limit = f"≤ {kernel['limit']:g}" if kernel["limit"] is not None else ""
+        spills = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
+        count = f"{kernel['instructions_per_element']:.1f}"
+        rows.append([kernel["kernel"], count, limit, str(kernel["registers"]), str(spills)])
+    header = ["kernel, sm_90", "instructions an element", "limit", "registers", "bytes spilled"]
+    return table(header, rows)
+
+
+PAGES = (
+    ("README.md", "figures", figures),
+    ("docs/numerics.md", "accuracy", accuracy),
+    ("docs/architecture.md", "machine code", machine_code),
+)
 
 
 def main() -> int:
@@ -69,7 +91,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     stale = 0
-    for name, (mark, write) in PAGES.items():
+    for name, mark, write in PAGES:
         page = ROOT / name
         begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
         text = page.read_text()
