@@ -88,6 +88,15 @@ def run(command: list[str], **options: object) -> subprocess.CompletedProcess[st
     return subprocess.run(command, text=True, capture_output=True, **options)  # type: ignore[call-overload]
 
 
+def copy_if_changed(source: str, target: str) -> None:
+    """Copies a file, with the present time where it differs and untouched where it does not.
+
+    A copied time would be older than an object that was compiled with a fault in the file.
+    """
+    if not Path(target).exists() or Path(source).read_bytes() != Path(target).read_bytes():
+        shutil.copyfile(source, target)
+
+
 def build(tree: Path) -> None:
     result = run(["cmake", "--build", str(tree / "build"), "--target", "_native"])
     if result.returncode != 0:
@@ -118,10 +127,11 @@ def main() -> int:
             ROOT / folder,
             tree / folder,
             dirs_exist_ok=True,
+            copy_function=copy_if_changed,
             ignore=shutil.ignore_patterns("*.so", "__pycache__"),
         )
     for file in ("CMakeLists.txt", "pyproject.toml"):
-        shutil.copy2(ROOT / file, tree / file)
+        copy_if_changed(str(ROOT / file), str(tree / file))
     configure = ["cmake", "-S", str(tree), "-B", str(tree / "build"), "-G", "Ninja"]
     configure += ["-DBRIDGE_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
     configure += ["-DCMAKE_BUILD_TYPE=Release"]
