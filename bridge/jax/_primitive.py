@@ -70,7 +70,8 @@ def _jvp(
     operands = _scatter(primals, slots, count)
     directions = _scatter([None if type(t) is ad.Zero else t for t in tangents], slots, count)
     totals: list[Any] | None = None
-    for derivative in op.jvp(operands, directions, _specs(operands), params):
+    placed = _in_places(op, params, outputs)
+    for derivative in op.jvp(operands, placed, directions, _specs(operands), params):
         results = call(derivative.op, derivative.operands, derivative.params)
         present = [result for result in results if result is not None]
         totals = (
@@ -94,6 +95,7 @@ def _transpose(
     gradients: list[Any] = [None] * count
     for derivative, places in op.vjp(
         _scatter(known, slots, count),
+        (None,) * len(op.result_names),
         placed,
         [bool(is_linear) for is_linear in _scatter(linear, slots, count)],
         _specs(_scatter(avals, slots, count)),

@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import Call, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING, promote
 
 FORMS = {"tanh": 0, "none": 1, "sigmoid": 2}
 MAX_FACTORS = 6
 MAX_ORDER = 8
-
-# The column sums of the CUDA kernel: one partial sum for each chunk of so many rows, then levels of
-# a tree, each with a 64th of the nodes of the one below.
-_CHUNK_ROWS = 128
 
 _FULL, _ROW = 0, 1
 
@@ -86,15 +83,8 @@ class BiasGelu:
         x = operands[0]
         if params.row is None or x is None or not x.shape:
             return 0
-        rows = math.prod(x.shape[params.batch_ndim : -1])
-        if isinstance(rows, int) and rows <= _CHUNK_ROWS:
-            return 0
         dtypes = {params.full, params.row, *(spec.dtype for spec in operands if spec is not None)}
-        vector = math.prod(x.shape[: params.batch_ndim]) * x.shape[-1]
-        chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
-        # c + ⌈c/64⌉ + ⌈c/64²⌉ + … (down to 1, which is the result) ≤ c + ⌊c/32⌋. Each of at most
-        # eleven levels is rounded up to 16 bytes.
-        return vector * (chunks + chunks // 32) * (8 if "float64" in dtypes else 4) + 256
+        return column_sums_workspace_bytes(x.shape, params.batch_ndim, "float64" in dtypes)
 
     def results(
         self, operands: Sequence[Spec | None], params: BiasGeluParams
@@ -127,6 +117,7 @@ class BiasGelu:
     def jvp(
         self,
         operands: Operands,
+        results: Operands,
         tangents: Operands,
         specs: Sequence[Spec | None],
         params: BiasGeluParams,
@@ -142,6 +133,7 @@ class BiasGelu:
     def vjp(
         self,
         operands: Operands,
+        results: Operands,
         cotangents: Operands,
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
@@ -157,8 +149,8 @@ class BiasGelu:
             ]
             if dtypes == [None, None]:
                 continue
-            results = replace(params, full=dtypes[_FULL], row=dtypes[_ROW])
-            call = self._with_pair(operands, first, cotangents, results)
+            gradients = replace(params, full=dtypes[_FULL], row=dtypes[_ROW])
+            call = self._with_pair(operands, first, cotangents, gradients)
             places = tuple(None if d is None else first + i for i, d in enumerate(dtypes))
             calls.append((call, places))
         return calls

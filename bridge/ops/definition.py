@@ -19,6 +19,8 @@ class Role(enum.Enum):
 
     FULL = "full"  # [*batch, *rows, d]
     ROW = "row"  # [*batch, d]: one vector for all rows of a batch
+    MASK = "mask"  # any shape that broadcasts to FULL from the right
+    INTEGER = "integer"  # int64 [*batch], or uint32 [*batch, 2], the low word first
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,27 @@ Operands = tuple[Any, ...]  # arrays of one framework, Spec or None, by position
 
 
 @dataclass(frozen=True)
-class Call(Generic[P]):
-    """An op applied to operands: what a derivative rule answers with."""
+class ZerosLike:
+    """Stands in a call of a derivative rule for zeros of an operand's shape and dtype."""
 
-    op: Op[P]
+    position: int
+
+
+@dataclass(frozen=True)
+class Call(Generic[P]):
+    """An op applied to operands: what a derivative rule answers with.
+
+    Without an op the results are the operands themselves: an array is passed on, not copied.
+    """
+
+    op: Op[P] | None
     operands: Operands
-    params: P
+    params: P | None = None
+
+
+def passed_on(*operands: Any) -> Call[Any]:
+    """The call whose results are its operands."""
+    return Call(None, operands)
 
 
 class Op(Protocol[P]):
@@ -89,33 +106,44 @@ class Op(Protocol[P]):
         ...
 
     def jvp(
-        self, operands: Operands, tangents: Operands, specs: Sequence[Spec | None], params: P
-    ) -> list[Call[P]]:
+        self,
+        operands: Operands,
+        results: Operands,
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+        params: P,
+    ) -> list[Call[Any]]:
         """Calls whose results add up to the tangents of this call's results.
 
-        Here and in `vjp` a rule places operands, it computes nothing: it may look at which are None
-        and at the dtypes in `specs`, at nothing else, so that an adapter may ask once and remember
-        the answer.
+        Here and in `vjp` a rule places operands and results (those of the call, None for the
+        unwanted), it computes nothing: it may look at which are None and at the dtypes in `specs`
+        (of the operands), at nothing else, so that an adapter may ask once and remember the answer.
+        What no rule places needs not be kept for the derivatives.
         """
         ...
 
     def vjp(
         self,
         operands: Operands,
+        results: Operands,
         cotangents: Operands,
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
         params: P,
-    ) -> list[tuple[Call[P], tuple[int | None, ...]]]:
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
         """Calls that give the cotangents of the wanted operands.
 
         Each comes with the operand position that each of its results belongs to. A linear operand's
-        cotangent never needs the value of that operand, which may then be None.
+        cotangent never needs the value of that operand, which may then be None; `ZerosLike` asks
+        for its shape alone.
         """
         ...
 
     def needs_separate_batches(self, params: P) -> bool:
-        """Whether a result is a sum over rows, which must not run across batches."""
+        """Whether another batch dimension is more than more rows to this call.
+
+        So it is with sums over rows, and with what counts elements from the start of a batch.
+        """
         ...
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:

@@ -203,8 +203,9 @@ class Plan(Kernel):
         for i, (place, is_given) in enumerate(zip(self.wanted, given, strict=True)):
             cotangents[place] = first + i if is_given else None
         dtypes = [*self.dtypes, *(self._results[place] for place in self.wanted)]
+        results = (None,) * len(self._results)
         answer = self.op.vjp(
-            self._positions(), tuple(cotangents), wanted, self._specs(), self.params
+            self._positions(), results, tuple(cotangents), wanted, self._specs(), self.params
         )
         steps = []
         for derivative, places in answer:
@@ -215,7 +216,8 @@ class Plan(Kernel):
     def _ask_jvp(self, given: tuple[bool, ...]) -> list[_Step]:
         first = len(self.dtypes)
         tangents = tuple(first + i if is_given else None for i, is_given in enumerate(given))
-        answer = self.op.jvp(self._positions(), tangents, self._specs(), self.params)
+        results = (None,) * len(self._results)
+        answer = self.op.jvp(self._positions(), results, tangents, self._specs(), self.params)
         every = [None if dtype is None else i for i, dtype in enumerate(self._results)]
         count = len(self._results)
         return [_Step(derivative, [*self.dtypes] * 2, every, count) for derivative in answer]

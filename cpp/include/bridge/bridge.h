@@ -77,6 +77,106 @@ typedef struct bridge_bias_gelu {
   bridge_pair output;
 } bridge_bias_gelu;
 
+/* Rows of `cols` adjacent elements, numbered by `dims` leading dimensions (possibly none: one row).
+ * With `causal`, the last of these counts the queries of an attention matrix, and column j of query
+ * i is hidden iff j > i + (cols - size[dims - 1]): hidden elements are never read, results are 0
+ * there, and sums run over the rest. */
+enum { BRIDGE_MAX_DIMS = 8 };
+typedef struct bridge_row_space {
+  int32_t dims;
+  int32_t causal;
+  int64_t size[BRIDGE_MAX_DIMS];
+  int64_t cols;
+} bridge_row_space;
+
+/* An array over a row space. Strides count elements; 0 where the array is the same along it. */
+typedef struct bridge_rows {
+  void* data; /* NULL: absent */
+  int64_t stride[BRIDGE_MAX_DIMS];
+} bridge_rows;
+
+/* Bytes, non-zero = hidden. col_stride is 1, or 0 for one byte that goes for a whole row. */
+typedef struct bridge_mask {
+  const uint8_t* data; /* NULL: nothing is hidden */
+  int64_t stride[BRIDGE_MAX_DIMS];
+  int64_t col_stride;
+} bridge_mask;
+
+/* output = softmax(scale * x) over each row's elements that are not hidden, exactly 0 elsewhere. A
+ * row without a finite or NaN scale * x that is not hidden is 0; one with a NaN or +inf is NaN.
+ *
+ * 16-bit types and float32 are computed in float32, float64 in float64; the sum is taken in a fixed
+ * tree that depends on cols alone (see docs/numerics.md). scale is finite. The output may be the
+ * same memory with the same strides as x, and overlaps nothing otherwise. */
+typedef struct bridge_softmax {
+  bridge_row_space space;
+  int32_t dtype; /* bridge_dtype of x and output */
+  double scale;
+  bridge_rows x;
+  bridge_mask mask;
+  bridge_rows output;
+} bridge_softmax;
+
+/* Every derivative of softmax: with <a, b> = sum over the row of a * b, the terms asked for of
+ *
+ *   output = scale * (u * v - u <v, w> - v <u, w> - w <u, v>)
+ *
+ * Without w (NULL), w is u, and the terms are exactly PRODUCT | U: the Jacobian of softmax at its
+ * value u, times v. There an element with u = 0 (hidden, or underflown) takes no part whatever v
+ * holds: its product is 0 in the sum, and its result is 0.
+ *
+ * This is closed under differentiation: see bridge/ops/softmax.py. The sums are in the tree of
+ * bridge_softmax. The output may be the same memory with the same strides as an operand. */
+enum {
+  BRIDGE_SOFTMAX_PRODUCT = 1,
+  BRIDGE_SOFTMAX_U = 2,
+  BRIDGE_SOFTMAX_V = 4,
+  BRIDGE_SOFTMAX_W = 8
+};
+typedef struct bridge_softmax_derivative {
+  bridge_row_space space;
+  int32_t dtype; /* bridge_dtype of everything */
+  int32_t terms; /* at least one */
+  double scale;
+  bridge_rows u, v, w;
+  bridge_rows output;
+} bridge_softmax_derivative;
+
+/* One 64-bit integer for each batch (batch_stride 0: for all), read when the kernel runs. */
+typedef struct bridge_integers {
+  const int64_t* data; /* NULL: 0 */
+  int64_t batch_stride;
+} bridge_integers;
+
+/* output.full = residual + keep * factor * (input.full + input.row)
+ * output.row  = the sum of the same, unrounded, over the rows of each batch (not with a residual).
+ *
+ * keep is 1 iff word >= threshold, else 0, and what is not kept is +0 whatever the input holds. The
+ * word of element (row, col) of a batch is word i mod 4 of Philox4x32-10 (Salmon et al., "Parallel
+ * random numbers: as easy as 1, 2, 3", SC11) with the 64-bit key `seed` and the 128-bit counter
+ * (i / 4 in the low half, `offset` in the high half), where i = start + row * index_cols + col, all
+ * in unsigned 64-bit arithmetic. threshold 0 keeps everything and draws nothing; 2^32 keeps
+ * nothing.
+ *
+ * Arithmetic and column sums as in bridge_bias_gelu: float64 if any array is, else float32. In this
+ * order: full + row, times factor (rounded to the arithmetic type), plus residual; rounded once to
+ * the output's dtype. input.full is required. output.full may be the same memory with the same
+ * strides as input.full or residual if the dtypes are the same. */
+typedef struct bridge_bias_dropout_add {
+  int64_t batch;
+  int64_t rows;
+  int64_t cols;
+  int64_t index_cols; /* length of a row of the array that i counts in */
+  int64_t threshold;  /* 0 .. 2^32 */
+  double factor;      /* 1 / (1 - p), finite */
+  bridge_integers seed;
+  bridge_integers offset;
+  bridge_integers start;
+  bridge_pair input;
+  bridge_array residual; /* may be absent */
+  bridge_pair output;
+} bridge_bias_dropout_add;
+
 /* Runs task(task_context, i) once for every i in [0, tasks), in any order, on at most `threads`
  * threads, and returns when all are done. NULL run (or a NULL executor) means: in this thread. */
 typedef void (*bridge_task)(void* task_context, int64_t index);
@@ -101,13 +201,27 @@ const char* bridge_cpu_isa(void);
 bridge_status bridge_set_cpu_isa(const char* name); /* NULL: back to the default choice */
 
 bridge_status bridge_bias_gelu_cpu(const bridge_bias_gelu* call, const bridge_executor* executor);
+bridge_status bridge_softmax_cpu(const bridge_softmax* call, const bridge_executor* executor);
+bridge_status bridge_softmax_derivative_cpu(const bridge_softmax_derivative* call,
+                                            const bridge_executor* executor);
+bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
+                                          const bridge_executor* executor);
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
- * bridge_bias_gelu_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
+ * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
  * passed the call. The current device is the stream's. */
 size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call);
 bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call, void* workspace,
                                     size_t workspace_bytes, void* stream);
+size_t bridge_softmax_cuda_workspace(const bridge_softmax* call);
+bridge_status bridge_softmax_cuda(const bridge_softmax* call, void* workspace,
+                                  size_t workspace_bytes, void* stream);
+size_t bridge_softmax_derivative_cuda_workspace(const bridge_softmax_derivative* call);
+bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* call, void* workspace,
+                                             size_t workspace_bytes, void* stream);
+size_t bridge_bias_dropout_add_cuda_workspace(const bridge_bias_dropout_add* call);
+bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, void* workspace,
+                                           size_t workspace_bytes, void* stream);
 const char* bridge_cuda_last_error(void);
 /* How many devices answer (0 without a driver), and the architectures compiled in ("80,90,…"). */
 int32_t bridge_cuda_device_count(void);

@@ -1,0 +1,352 @@
+r"""Softmax of a scaled, masked row, and all its derivatives as one more op.
+
+    softmax:             y = exp(scale·x − max) / Σ exp(scale·x − max), hidden elements 0
+    softmax_derivative:  scale·(u∘v − u⟨v,w⟩ − v⟨u,w⟩ − w⟨u,v⟩), the terms that are asked for,
+                         with ⟨a,b⟩ = Σ a∘b over the row
+
+The derivative of softmax towards t is scale·(y∘t − y⟨t,y⟩), in forward mode; as that matrix is
+symmetric, the same with a cotangent in reverse mode. It is `softmax_derivative` with u = w = y and
+v = t. All further derivatives are calls of `softmax_derivative` again: it is linear in u and in v,
+and towards w only the first term goes. In the adjoint towards one operand the cotangent takes its
+place, and the other two terms change places. Only y is kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from bridge.ops.definition import Call, Operands, Role, Spec
+from bridge.ops.dtypes import FLOATING
+
+# Terms of softmax_derivative, as in bridge.h.
+PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
+JACOBIAN = PRODUCT | TERM_U
+
+MASK_DTYPES = ("bool", "uint8")
+_POLARITY = "True (non-zero) hides an element"
+
+
+@dataclass(frozen=True)
+class SoftmaxParams:
+    """Parameters of a call of `softmax`.
+
+    Attributes:
+      scale: what x is multiplied by; finite.
+      causal: whether column j is hidden from row i of `[..., rows, columns]` where
+        j > i + (columns − rows).
+      y: dtype of the result.
+    """
+
+    scale: float
+    causal: int = 0
+    y: str | None = None
+
+    batch_ndim: ClassVar[int] = 0  # a batch is more rows
+
+    def with_batch(self) -> SoftmaxParams:
+        return self
+
+    def attributes(self) -> dict[str, float | int]:
+        return {"scale": self.scale, "causal": self.causal}
+
+
+@dataclass(frozen=True)
+class SoftmaxDerivativeParams:
+    """Parameters of a call of `softmax_derivative`.
+
+    Attributes:
+      scale, causal: as for softmax.
+      terms: sum of PRODUCT, TERM_U, TERM_V, TERM_W.
+      full: dtype of the result.
+    """
+
+    scale: float
+    causal: int = 0
+    terms: int = JACOBIAN
+    full: str | None = None
+
+    batch_ndim: ClassVar[int] = 0
+
+    def with_batch(self) -> SoftmaxDerivativeParams:
+        return self
+
+    def attributes(self) -> dict[str, float | int]:
+        return {"scale": self.scale, "causal": self.causal, "terms": self.terms}
+
+
+class Softmax:
+    """The op. See the module's docstring for what it computes."""
+
+    name = "softmax"
+    operand_names: tuple[str, ...] = ("x", "mask")
+    params_type = SoftmaxParams
+    result_names: tuple[str, ...] = ("y",)
+
+    def operand_roles(self, count: int) -> tuple[Role, ...]:
+        return (Role.FULL, Role.MASK)[:count]
+
+    def operand_count(self, used: int) -> int:
+        return 2
+
+    def result_roles(self) -> tuple[Role, ...]:
+        return (Role.FULL,)
+
+    def needs_separate_batches(self, params: SoftmaxParams) -> bool:
+        return False
+
+    def is_linear_in(self, position: int) -> bool:
+        return False
+
+    def workspace_bytes(self, operands: Sequence[Spec | None], params: SoftmaxParams) -> int:
+        return 0
+
+    def results(
+        self, operands: Sequence[Spec | None], params: SoftmaxParams
+    ) -> tuple[Spec | None, ...]:
+        x, mask = (*operands, None)[:2]
+        if x is None:
+            raise TypeError("softmax: the operand x is missing")
+        if mask is not None:
+            _check_mask("softmax", x, mask)
+        return (None if params.y is None else Spec(x.shape, params.y),)
+
+    def jvp(
+        self,
+        operands: Operands,
+        results: Operands,
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+        params: SoftmaxParams,
+    ) -> list[Call[Any]]:
+        if tangents[0] is None:
+            return []
+        return [self._jacobian(results[0], tangents[0], params, params.y)]
+
+    def vjp(
+        self,
+        operands: Operands,
+        results: Operands,
+        cotangents: Operands,
+        wanted: Sequence[bool],
+        specs: Sequence[Spec | None],
+        params: SoftmaxParams,
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+        x = specs[0]
+        if cotangents[0] is None or not wanted[0] or x is None:
+            return []
+        return [(self._jacobian(results[0], cotangents[0], params, x.dtype), (0,))]
+
+    def _jacobian(
+        self, y: Any, direction: Any, params: SoftmaxParams, dtype: str | None
+    ) -> Call[Any]:
+        derivative = SoftmaxDerivativeParams(params.scale, params.causal, JACOBIAN, dtype)
+        return Call(SOFTMAX_DERIVATIVE, (y, direction, None), derivative)
+
+    def reference(self, operands: Sequence[Any], params: SoftmaxParams) -> tuple[Any]:
+        """The formula in float64 NumPy. Operands are NumPy arrays (any dtype) or None."""
+        import numpy as np
+
+        x, mask = (*operands, None)[:2]
+        shape = np.shape(x)
+        visible = np.broadcast_to(visible_columns(shape, params.causal), shape)
+        if mask is not None:
+            visible = visible & (np.broadcast_to(np.asarray(mask), shape) == 0)
+        with np.errstate(all="ignore"):
+            z = np.where(visible, params.scale * np.asarray(x, np.float64), -np.inf)
+            largest = np.max(z, axis=-1, keepdims=True, initial=-np.inf)
+            shift = np.where(largest == -np.inf, 0.0, largest)
+            e = np.where(visible, np.exp(z - shift), 0.0)
+            total = e.sum(axis=-1, keepdims=True)
+            y = np.where(visible & (total != 0.0), e / total, 0.0)
+        return (y,)
+
+
+class SoftmaxDerivative:
+    """The op. See the module's docstring for what it computes."""
+
+    name = "softmax_derivative"
+    operand_names: tuple[str, ...] = ("u", "v", "w")
+    params_type = SoftmaxDerivativeParams
+    result_names: tuple[str, ...] = ("full",)
+
+    def operand_roles(self, count: int) -> tuple[Role, ...]:
+        return (Role.FULL,) * count
+
+    def operand_count(self, used: int) -> int:
+        return 3
+
+    def result_roles(self) -> tuple[Role, ...]:
+        return (Role.FULL,)
+
+    def needs_separate_batches(self, params: SoftmaxDerivativeParams) -> bool:
+        return False
+
+    def is_linear_in(self, position: int) -> bool:
+        # Not u where it stands for w as well: but then it is the value of a softmax, and nothing
+        # asks for a transpose towards that.
+        return position < 2
+
+    def workspace_bytes(
+        self, operands: Sequence[Spec | None], params: SoftmaxDerivativeParams
+    ) -> int:
+        return 0
+
+    def results(
+        self, operands: Sequence[Spec | None], params: SoftmaxDerivativeParams
+    ) -> tuple[Spec | None, ...]:
+        u, v, w = (*operands, None)[:3]
+        if u is None or v is None:
+            raise TypeError("softmax_derivative: the operands u and v must be there")
+        if not 0 < params.terms < 16 or (w is None and params.terms != JACOBIAN):
+            raise ValueError(f"softmax_derivative: terms is {params.terms}, which w does not fit")
+        for operand in (v, w):
+            if operand is not None and (operand.shape, operand.dtype) != (u.shape, u.dtype):
+                raise ValueError(
+                    f"softmax_derivative: an operand is {operand.dtype}{list(operand.shape)}, "
+                    f"expected {u.dtype}{list(u.shape)}"
+                )
+        return (None if params.full is None else Spec(u.shape, params.full),)
+
+    def jvp(
+        self,
+        operands: Operands,
+        results: Operands,
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+        params: SoftmaxDerivativeParams,
+    ) -> list[Call[Any]]:
+        u, v, w = operands
+        t_u, t_v, t_w = tangents
+        calls = []
+        if t_u is not None:
+            # Where u stands for w too, −u⟨v,w⟩ has the derivative −t⟨v,u⟩ − u⟨v,t⟩.
+            terms = params.terms if w is not None else params.terms | TERM_W
+            calls.append(self._call((t_u, v, u if w is None else w), terms, params))
+        if t_v is not None:
+            calls.append(self._call((u, t_v, w), params.terms, params))
+        if t_w is not None and params.terms & ~PRODUCT:
+            calls.append(self._call((u, v, t_w), params.terms & ~PRODUCT, params))
+        return calls
+
+    def vjp(
+        self,
+        operands: Operands,
+        results: Operands,
+        cotangents: Operands,
+        wanted: Sequence[bool],
+        specs: Sequence[Spec | None],
+        params: SoftmaxDerivativeParams,
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+        h = cotangents[0]
+        calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
+        if h is None:
+            return calls
+        u, v, w = operands
+        terms = params.terms
+        if wanted[0] and w is None:
+            # ⟨h, t∘v − t⟨v,u⟩ − u⟨v,t⟩⟩ as a function of t.
+            calls.append((self._call((h, v, u), PRODUCT | TERM_U | TERM_V, params), (0,)))
+        elif wanted[0]:
+            calls.append((self._call((h, v, w), _swapped(terms, TERM_V, TERM_W), params), (0,)))
+        if wanted[1] and w is None:
+            calls.append((self._call((u, h, None), terms, params), (1,)))
+        elif wanted[1]:
+            calls.append((self._call((u, h, w), _swapped(terms, TERM_U, TERM_W), params), (1,)))
+        if wanted[2] and w is not None and terms & ~PRODUCT:
+            adjoint = _swapped(terms & ~PRODUCT, TERM_U, TERM_V)
+            calls.append((self._call((u, v, h), adjoint, params), (2,)))
+        return calls
+
+    def _call(
+        self, operands: Operands, terms: int, params: SoftmaxDerivativeParams
+    ) -> Call[SoftmaxDerivativeParams]:
+        return Call(self, operands, replace(params, terms=terms))
+
+    def reference(self, operands: Sequence[Any], params: SoftmaxDerivativeParams) -> tuple[Any]:
+        """The formula in float64 NumPy. Operands are NumPy arrays (any dtype) or None."""
+        import numpy as np
+
+        u, v, w = (None if o is None else np.asarray(o, np.float64) for o in (*operands, None)[:3])
+        visible = np.broadcast_to(visible_columns(np.shape(u), params.causal), np.shape(u))
+        if w is None:
+            visible = visible & (u != 0.0)
+        u, v, w = (np.where(visible, o, 0.0) for o in (u, v, u if w is None else w))
+
+        def dot(a: Any, b: Any) -> Any:
+            return np.sum(a * b, axis=-1, keepdims=True)
+
+        with np.errstate(all="ignore"):
+            total = u * v if params.terms & PRODUCT else np.zeros_like(u)
+            if params.terms & TERM_U:
+                total = total - u * dot(v, w)
+            if params.terms & TERM_V:
+                total = total - v * dot(u, w)
+            if params.terms & TERM_W:
+                total = total - w * dot(u, v)
+            return (np.where(visible, params.scale * total, 0.0),)
+
+
+def _swapped(terms: int, a: int, b: int) -> int:
+    """`terms` with the terms a and b in each other's place."""
+    swapped = terms & ~(a | b)
+    return swapped | (b if terms & a else 0) | (a if terms & b else 0)
+
+
+def visible_columns(shape: tuple[int, ...], causal: int) -> Any:
+    """Booleans that broadcast to `shape`: what the causal rule leaves visible."""
+    import numpy as np
+
+    if not causal:
+        return np.ones((1,) * len(shape), bool)
+    rows, columns = shape[-2:]
+    return np.arange(columns) <= np.arange(rows)[:, None] + (columns - rows)
+
+
+SOFTMAX = Softmax()
+SOFTMAX_DERIVATIVE = SoftmaxDerivative()
+
+
+def check_softmax(
+    function: str, x: Spec, mask: Spec | None, scale: Any, *, causal: bool = False
+) -> SoftmaxParams:
+    """Checks the arguments of a public function and returns the parameters of the call.
+
+    Raises:
+      TypeError: for a dtype of x other than float16, bfloat16, float32, float64; a mask that is
+        neither bool nor uint8; a scale that is no real number.
+      ValueError: for x of too few dimensions, a mask that does not broadcast to x, or a scale that
+        is not finite.
+    """
+    if x.dtype not in FLOATING:
+        raise TypeError(f"{function}: x has dtype {x.dtype}, expected one of {', '.join(FLOATING)}")
+    if len(x.shape) < (2 if causal else 1):
+        expected = "two dimensions, queries and keys" if causal else "one dimension"
+        raise ValueError(f"{function}: x has shape {list(x.shape)}, expected at least {expected}")
+    if mask is not None:
+        _check_mask(function, x, mask)
+    if isinstance(scale, (bool, complex, str)) or not hasattr(scale, "__float__"):
+        raise TypeError(
+            f"{function}: scale has type {type(scale).__name__}, expected a real number"
+        )
+    scale = float(scale)
+    if not math.isfinite(scale):
+        raise ValueError(f"{function}: scale is {scale}, expected a finite number")
+    return SoftmaxParams(scale, int(causal), x.dtype)
+
+
+def _check_mask(function: str, x: Spec, mask: Spec) -> None:
+    if mask.dtype not in MASK_DTYPES:
+        raise TypeError(
+            f"{function}: mask has dtype {mask.dtype}, expected bool or uint8; {_POLARITY}"
+        )
+    fits = len(mask.shape) <= len(x.shape) and all(
+        own in (1, full) for own, full in zip(reversed(mask.shape), reversed(x.shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{function}: mask has shape {list(mask.shape)}, which does not broadcast to x of "
+            f"shape {list(x.shape)}; {_POLARITY}"
+        )
