@@ -269,17 +269,20 @@ class SoftmaxDerivative:
         """The formula in float64 NumPy. Operands are NumPy arrays (any dtype) or None."""
         import numpy as np
 
-        u, v, w = (None if o is None else np.asarray(o, np.float64) for o in (*operands, None)[:3])
-        visible = np.broadcast_to(visible_columns(np.shape(u), params.causal), np.shape(u))
-        if w is None:
-            visible = visible & (u != 0.0)
-        u, v, w = (np.where(visible, o, 0.0) for o in (u, v, u if w is None else w))
+        full = [None if o is None else np.asarray(o, np.float64) for o in (*operands, None)[:3]]
+        if full[2] is None:
+            full[2] = full[0]
+        shape = np.shape(operands[0])
+        visible = np.broadcast_to(visible_columns(shape, params.causal), shape)
+        if len(operands) < 3 or operands[2] is None:
+            visible = visible & (full[0] != 0.0)
+        u, v, w = (np.where(visible, o, 0.0) for o in full)
 
         def dot(a: Any, b: Any) -> Any:
             return np.sum(a * b, axis=-1, keepdims=True)
 
         with np.errstate(all="ignore"):
-            total = u * v if params.terms & PRODUCT else np.zeros_like(u)
+            total = u * v if params.terms & PRODUCT else np.zeros(shape)
             if params.terms & TERM_U:
                 total = total - u * dot(v, w)
             if params.terms & TERM_V:
