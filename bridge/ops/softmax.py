@@ -269,12 +269,13 @@ class SoftmaxDerivative:
         """The formula in float64 NumPy. Operands are NumPy arrays (any dtype) or None."""
         import numpy as np
 
-        full = [None if o is None else np.asarray(o, np.float64) for o in (*operands, None)[:3]]
-        if full[2] is None:
-            full[2] = full[0]
-        shape = np.shape(operands[0])
+        first, second, third = (*operands, None)[:3]
+        full = [
+            np.asarray(o, np.float64) for o in (first, second, first if third is None else third)
+        ]
+        shape = np.shape(first)
         visible = np.broadcast_to(visible_columns(shape, params.causal), shape)
-        if len(operands) < 3 or operands[2] is None:
+        if third is None:
             visible = visible & (full[0] != 0.0)
         u, v, w = (np.where(visible, o, 0.0) for o in full)
 
