@@ -338,7 +338,8 @@ def check_softmax(
     scale = float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"{function}: scale is {scale}, expected a finite number")
-    return SoftmaxParams(scale, int(causal), x.dtype)
+    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
+    return SoftmaxParams(scale + 0.0, int(causal), x.dtype)
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:
