@@ -14,21 +14,9 @@ enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
 #include "math/gelu_half.h"
 #include "math/gelu_high_order.h"
 #include "math/gelu_logistic.h"
+#include "math/precision.h"
 
 namespace bridge::math {
-
-// Every operand of the call is 16-bit: float arithmetic, accurate enough for 16-bit results.
-struct Half {
-  using real = float;
-};
-
-struct Single {
-  using real = float;
-};
-
-struct Double {
-  using real = double;
-};
 
 // The value (Order 0), first or second derivative of GELU at h.
 // -inf gives -0, 0, 0; +inf gives +inf, 1, 0; NaN gives some NaN (rounding makes it canonical).

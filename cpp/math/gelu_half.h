@@ -9,14 +9,6 @@
 
 namespace bridge::math::detail {
 
-// (2^f - 1) / f on [-1/2, 1/2]: 2^-23.2 of 2^f.
-struct HalfExp2Table {
-  static constexpr int degree = 4;
-  static constexpr float coefficients[degree + 1] = {
-      0x1.62e426p-1f, 0x1.ebf9b6p-3f, 0x1.c6b9e8p-5f, 0x1.3cec1ap-7f, 0x1.5ac9b2p-10f,
-  };
-};
-
 // 1 + g, of which the first coefficient holds the 1: 2^-23 below a = 5.7, 2^-19 above.
 struct HalfErfTable {
   static constexpr float offset = 3.25f, scale = 2.0f, shift = -0.8125f;
@@ -28,8 +20,6 @@ struct HalfErfTable {
 };
 
 constexpr float half_unlift = power_of_two<float>(-Exp2Table<float>::lift);
-
-BRIDGE_HD float half_exp2(float f) { return fma(f, polynomial<HalfExp2Table>(f), 1.0f); }
 
 // The seed's 5 %, cubed, then squared: 2^-24 and rounding.
 BRIDGE_HD float half_reciprocal(float d) {

@@ -33,6 +33,7 @@ struct Format<float> {
   static constexpr int exponent_bias = 127;
   static constexpr Bits sign_bit = 0x80000000u;
   static constexpr Bits canonical_nan = 0x7FFFFFFFu;
+  static constexpr float largest = 0x1.fffffep+127f;
 };
 
 template <>
@@ -43,6 +44,7 @@ struct Format<double> {
   static constexpr int exponent_bias = 1023;
   static constexpr Bits sign_bit = 0x8000000000000000u;
   static constexpr Bits canonical_nan = 0x7FFFFFFFFFFFFFFFu;
+  static constexpr double largest = 0x1.fffffffffffffp+1023;
 };
 
 template <class Real>

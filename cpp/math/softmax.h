@@ -1,0 +1,179 @@
+// Softmax and its derivatives, element by element, and what a row has in common. A row is computed
+// in three steps: the largest key; the exponentials and their sum (in the tree of ops/row_sums.h);
+// exponential times the sum's inverse. Columns that are hidden take no part in any of them.
+#pragma once
+
+#include <type_traits>
+
+#include "math/exp2.h"
+#include "math/precision.h"
+
+namespace bridge::math {
+
+// scale as the exponentials take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with
+// the sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not.
+template <class Real>
+struct SoftmaxScale {
+  Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double)
+  Real rate;      // 0 where scale is 0; else no denormal
+  Real rate_low;  // what rate lacks
+  Real floor;     // -bound / rate: at smaller (half * x - shift) every result has underflowed
+};
+
+namespace detail {
+
+template <class Real>
+struct SoftmaxTable;
+
+// The exponentials are carried as 2^lift e^(...) <= 2^lift: they and their sum never leave the
+// normal numbers, and the last product rounds into the denormals once. 2^-bound is below half the
+// smallest denormal, 2^(lift - bound) normal; a row would need 2^90 columns for that to count.
+template <>
+struct SoftmaxTable<float> {
+  static constexpr int bound = 180;
+  static constexpr int most_halvings = 125;
+};
+
+template <>
+struct SoftmaxTable<double> {
+  static constexpr int bound = 1140;
+  static constexpr int most_halvings = 1021;
+};
+
+}  // namespace detail
+
+// For a finite scale. Host code, once for a call.
+template <class Real>
+inline SoftmaxScale<Real> softmax_scale(double scale) {
+  using Table = detail::SoftmaxTable<Real>;
+  constexpr double log2e = 0x1.71547652b82fep+0, log2e_low = 0x1.777d0ffda0d24p-56;
+  constexpr bool narrow = sizeof(Real) == sizeof(float);
+  // Below this x is halved further, so that the floor is finite and an infinite x lies below it;
+  // what x loses to underflow is far below one unit of scale * x.
+  constexpr double small = narrow ? 0x1p-60 : 0x1p-500;
+  // Of a float, below the smallest of which every finite difference gives 2^0.
+  constexpr double smallest_rate = narrow ? 0x1p-100 : 0;
+  constexpr double largest_size = Format<Real>::largest / 4;
+  const double sign = scale < 0 ? -1.0 : 1.0;
+  double size = scale < 0 ? -scale : scale;
+  if (size == 0) return {Real(sign * 0.5), Real(0), Real(0), Real(-__builtin_inf())};
+  if (size > largest_size) size = largest_size;
+  const int halvings = size < small ? Table::most_halvings : 0;
+  const double half = power_of_two<double>(-1 - halvings);
+  const double twice = size * power_of_two<double>(halvings) * 2;
+  double rate = twice * log2e;
+  double low = __builtin_fma(twice, log2e, -rate) + twice * log2e_low;
+  if (narrow) {
+    const double rounded = static_cast<float>(rate);
+    low = (rate - rounded) + low;
+    rate = rounded;
+  }
+  if (rate < smallest_rate) rate = smallest_rate, low = 0;
+  return {Real(sign * half), Real(rate), Real(low), Real(-Table::bound / rate)};
+}
+
+// What the largest is sought of, in any order; it begins at -infinity and passes over NaN.
+template <class Real>
+BRIDGE_HD Real softmax_key(Real x, const SoftmaxScale<Real>& scale) {
+  return scale.half * x;
+}
+
+BRIDGE_HD float softmax_larger(float key, float largest) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(key, largest);
+#else
+  return key > largest ? key : largest;
+#endif
+}
+
+BRIDGE_HD double softmax_larger(double key, double largest) {
+#if defined(__CUDA_ARCH__)
+  return fmax(key, largest);
+#else
+  return key > largest ? key : largest;
+#endif
+}
+
+// From the largest key: in a row of nothing but -infinity, NaN and hidden elements 0, which keeps
+// the first from being subtracted from itself.
+template <class Real>
+BRIDGE_HD Real softmax_shift(Real largest) {
+  return largest < -Format<Real>::largest ? Real(0) : largest;
+}
+
+// 2^lift e^(scale (x - x of the shift)): 2^lift at the shift, never 0 (some 2^(lift - bound) for
+// what has underflowed and for a scaled x of -infinity), NaN from NaN and from a shift of infinity
+// at an infinite x.
+template <class Precision, class Real>
+BRIDGE_HD Real softmax_exponential(Real x, Real shift, const SoftmaxScale<Real>& scale) {
+  using Table = detail::Exp2Table<Real>;
+  const Real t = max_keep_nan(scale.floor, fma(x, scale.half, -shift));
+  // The exponent field of 2^(lift + n), n = round(t rate), in the low bits.
+  const Real shifted = fma(t, scale.rate, Table::magic);
+  const Real n = shifted - Table::magic;
+  const Real lifted = bit_cast<Real>(
+      static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
+  const Real f = fma(t, scale.rate, -n);
+  if constexpr (std::is_same_v<Precision, Half>) {
+    return detail::half_exp2(f) * lifted;  // the rest of the rate does not show in 16 bits
+  } else {
+    const Real exact = fma(t, scale.rate_low, f);
+    return fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
+  }
+}
+
+// From the sum of the exponentials; 0 for a row that holds nothing but -infinity and hidden
+// elements, whose sum is far below the 2^lift of any other row (or -0.0, the empty sum).
+template <class Real>
+BRIDGE_HD Real softmax_inverse(Real total) {
+  constexpr Real least = power_of_two<Real>(detail::Exp2Table<Real>::lift - 1);
+#if defined(__CUDA_ARCH__)
+  Real inverse;
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    inverse = __frcp_rn(total);
+  } else {
+    inverse = __drcp_rn(total);
+  }
+#else
+  const Real inverse = Real(1) / total;
+#endif
+  return total < least ? Real(0) : inverse;
+}
+
+// The factor of every derivative.
+template <class Real>
+inline Real softmax_derivative_scale(double scale) {
+  if (sizeof(Real) == sizeof(float)) {
+    constexpr double largest = Format<float>::largest;
+    if (scale > largest) return Real(largest);
+    if (scale < -largest) return Real(-largest);
+  }
+  return static_cast<Real>(scale);
+}
+
+// The Jacobian of softmax at its value u, times v: scale (u (v - <u, v>)), with <u, v> the sum of
+// these terms. Where u is 0, nothing comes from the element and nothing reaches it.
+template <class Real>
+BRIDGE_HD Real softmax_jacobian_term(Real u, Real v) {
+  return u == 0 ? Real(-0.0) : u * v;
+}
+
+template <class Real>
+BRIDGE_HD Real softmax_jacobian(Real u, Real v, Real dot, Real scale) {
+  return u == 0 ? Real(0) : scale * (u * (v - dot));
+}
+
+// scale (u v - u <v, w> - v <u, w> - w <u, v>), the terms asked for (BRIDGE_SOFTMAX_PRODUCT 1, _U
+// 2, _V 4, _W 8; at least one), each added in this order with one rounding.
+template <class Real>
+BRIDGE_HD Real softmax_derivative(int terms, Real u, Real v, Real w, Real dot_vw, Real dot_uw,
+                                  Real dot_uv, Real scale) {
+  Real sum = u * v;
+  bool begun = (terms & 1) != 0;
+  if (terms & 2) sum = begun ? fma(-u, dot_vw, sum) : -(u * dot_vw), begun = true;
+  if (terms & 4) sum = begun ? fma(-v, dot_uw, sum) : -(v * dot_uw), begun = true;
+  if (terms & 8) sum = begun ? fma(-w, dot_uv, sum) : -(w * dot_uv);
+  return scale * sum;
+}
+
+}  // namespace bridge::math
