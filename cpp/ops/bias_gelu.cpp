@@ -298,7 +298,8 @@ bridge_status run(const bridge_bias_gelu& given, const bridge_executor* executor
   if (is_present(full) && !is_in_place(call)) {
     // Rows that lie densely, in whichever order the dimensions stand.
     const int64_t bytes = call.batch * call.rows * call.cols * dtype_bytes(full.dtype);
-    if (check::is_dense(call, {&full, "", false})) prefer_huge_pages(full.data, bytes);
+    if (check::is_dense(check::sizes_of(call), {&full, "", false}))
+      prefer_huge_pages(full.data, bytes);
   }
   merge_dimensions(call);
   if (wants_sums(call)) return run_sums(call, executor, *kernels);

@@ -1,10 +1,10 @@
-// The column-sum tree of ops/bias_gelu.h on one tile of columns, for the files that are compiled
+// The tree of ops/column_sum_tree.h on one tile of columns, for the files that are compiled
 // once for each instruction set: include it there only.
 #ifndef BRIDGE_OPS_COLUMN_SUMS_H_
 #define BRIDGE_OPS_COLUMN_SUMS_H_
 
 #include "cpu/tile.h"
-#include "ops/bias_gelu.h"
+#include "ops/column_sum_tree.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
