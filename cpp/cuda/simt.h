@@ -5,7 +5,7 @@
 //
 //   struct Kernel {
 //     using Params = ...;                        // trivially copyable, passed by value
-//     static constexpr int kThreads = 256;       // block size, a multiple of 32
+//     static constexpr int kThreads = 256;       // block size (at most), a multiple of 32
 //     static constexpr int kMinBlocks = 2;       // per multiprocessor: bounds the registers
 //     static BRIDGE_DEVICE void run(const Params& params);
 //   };
@@ -13,7 +13,7 @@
 // and is enqueued by simt::launch<Kernel>(grid, dynamic_shared_bytes, stream, params). Both
 // implementations define, in namespace bridge::simt:
 //
-//   kMaxGridYZ                                   // largest grid extent in y and z
+//   kMaxGridX, kMaxGridYZ                        // largest grid extent in x, in y and z
 //   Index block_index(), block_count();          // three-dimensional grid
 //   int thread_index();                          // blocks are one-dimensional
 //   void sync();                                 // every thread of the block, none may have exited
@@ -21,6 +21,7 @@
 //   T shuffle_xor(T value, int mask);
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
 //   T* dynamic_shared<T>();
+//   Word load_word<Word>(const void*);           // of 2, 4 or 8 bytes, as many aligned
 //   Vector16 load16(const void*);                // 16-byte aligned
 //   void store16(void*, Vector16);
 //   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
@@ -43,6 +44,7 @@ struct Grid {
   int64_t x = 1;
   int64_t y = 1;
   int64_t z = 1;
+  int threads = 0;  // of a block, a multiple of 32; 0: as many as the kernel's kThreads
 };
 
 struct Index {

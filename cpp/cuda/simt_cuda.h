@@ -8,6 +8,7 @@
 
 namespace bridge::simt {
 
+constexpr int64_t kMaxGridX = INT32_MAX;
 constexpr int64_t kMaxGridYZ = 65535;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
@@ -36,6 +37,11 @@ template <class T>
 BRIDGE_DEVICE T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char bridge_dynamic_shared[];
   return reinterpret_cast<T*>(bridge_dynamic_shared);
+}
+
+template <class Word>
+BRIDGE_DEVICE Word load_word(const void* address) {
+  return *static_cast<const Word*>(address);
 }
 
 BRIDGE_DEVICE Vector16 load16(const void* address) {
@@ -68,8 +74,9 @@ const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
   void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                     static_cast<unsigned>(grid.z));
+  const unsigned threads = grid.threads > 0 ? grid.threads : Kernel::kThreads;
   return message_of(cudaLaunchKernel(reinterpret_cast<const void*>(&entry<Kernel>), blocks,
-                                     dim3(Kernel::kThreads), arguments, dynamic_shared_bytes,
+                                     dim3(threads), arguments, dynamic_shared_bytes,
                                      static_cast<cudaStream_t>(stream)));
 }
 

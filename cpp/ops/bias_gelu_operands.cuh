@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "bias_gelu.h"
+#include "cuda/division.h"
 #include "cuda/vector.h"
 #include "math/convert.h"
 #include "math/gelu.h"
@@ -14,6 +15,7 @@
 namespace bridge::bias_gelu {
 
 using math::GeluForm;
+using simt::divide;
 using simt::Pack;
 
 constexpr int kThreads = 256;
@@ -84,14 +86,6 @@ BRIDGE_DEVICE void store_real(const bridge_array& array, int64_t index, Real val
     default:
       static_cast<double*>(array.data)[index] = math::round_to<double>(value);
   }
-}
-
-// Division by a size that mostly fits in 32 bits, where it takes a tenth of the instructions.
-BRIDGE_DEVICE int64_t divide(int64_t dividend, int64_t divisor) {
-  if (((static_cast<uint64_t>(dividend) | static_cast<uint64_t>(divisor)) >> 32) == 0) {
-    return static_cast<uint32_t>(dividend) / static_cast<uint32_t>(divisor);
-  }
-  return dividend / divisor;
 }
 
 // The hot calls: every full operand of one dtype whose arithmetic is native to it, every factor one

@@ -15,6 +15,8 @@
 namespace bridge::simt {
 
 // So low that small sizes already reach the loops of kernels whose grid does not cover the call.
+// (A larger extent in x runs too.)
+constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
 
 namespace emulator {
@@ -81,6 +83,14 @@ T* dynamic_shared() {
   return static_cast<T*>(emulator::dynamic_shared());
 }
 
+template <class Word>
+Word load_word(const void* address) {
+  emulator::check_alignment(address, sizeof(Word));
+  Word value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+
 inline Vector16 load16(const void* address) {
   emulator::check_alignment(address, 16);
   Vector16 value;
@@ -98,7 +108,7 @@ const char* launch(Grid grid, size_t dynamic_shared_bytes, void* /*stream*/,
                    const typename Kernel::Params& params) {
   static_assert(Kernel::kThreads % kWarpThreads == 0);
   return emulator::run(
-      grid, Kernel::kThreads, dynamic_shared_bytes,
+      grid, grid.threads > 0 ? grid.threads : Kernel::kThreads, dynamic_shared_bytes,
       [](const void* p) { Kernel::run(*static_cast<const typename Kernel::Params*>(p)); }, &params);
 }
 
