@@ -1,6 +1,7 @@
 // Softmax and its derivatives, element by element, and what a row has in common. A row is computed
-// in three steps: the largest key; the exponentials and their sum (in the tree of ops/row_sums.h);
-// exponential times the sum's inverse. Columns that are hidden take no part in any of them.
+// in four steps: a key for each element, -infinity where it is hidden; the largest key; the powers
+// and their sum (in the tree of ops/row_sums.h), hidden ones being 0; power times the sum's
+// inverse. Where that inverse is NaN, what is hidden must be set to 0 by itself.
 #pragma once
 
 #include <type_traits>
@@ -10,14 +11,14 @@
 
 namespace bridge::math {
 
-// scale as the exponentials take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with
-// the sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not.
+// scale as the powers take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with the
+// sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not.
 template <class Real>
 struct SoftmaxScale {
-  Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double)
-  Real rate;      // 0 where scale is 0; else no denormal
+  Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double); 0 with 0
+  Real rate;      // no denormal
   Real rate_low;  // what rate lacks
-  Real floor;     // -bound / rate: at smaller (half * x - shift) every result has underflowed
+  Real floor;     // -bound / rate: at smaller keys (less the shift) every result has underflowed
 };
 
 namespace detail {
@@ -25,9 +26,9 @@ namespace detail {
 template <class Real>
 struct SoftmaxTable;
 
-// The exponentials are carried as 2^lift e^(...) <= 2^lift: they and their sum never leave the
-// normal numbers, and the last product rounds into the denormals once. 2^-bound is below half the
-// smallest denormal, 2^(lift - bound) normal; a row would need 2^90 columns for that to count.
+// The powers are carried as 2^lift e^(...) <= 2^lift: they and their sum never leave the normal
+// numbers, and the last product rounds into the denormals once. 2^-bound is below half the smallest
+// denormal, 2^(lift - bound) is normal.
 template <>
 struct SoftmaxTable<float> {
   static constexpr int bound = 180;
@@ -56,7 +57,7 @@ inline SoftmaxScale<Real> softmax_scale(double scale) {
   constexpr double largest_size = Format<Real>::largest / 4;
   const double sign = scale < 0 ? -1.0 : 1.0;
   double size = scale < 0 ? -scale : scale;
-  if (size == 0) return {Real(sign * 0.5), Real(0), Real(0), Real(-__builtin_inf())};
+  if (size == 0) return {Real(0), Real(0), Real(0), Real(-1)};  // NaN at infinity, else 2^0
   if (size > largest_size) size = largest_size;
   const int halvings = size < small ? Table::most_halvings : 0;
   const double half = power_of_two<double>(-1 - halvings);
@@ -72,12 +73,13 @@ inline SoftmaxScale<Real> softmax_scale(double scale) {
   return {Real(sign * half), Real(rate), Real(low), Real(-Table::bound / rate)};
 }
 
-// What the largest is sought of, in any order; it begins at -infinity and passes over NaN.
+// The key of an element that is not hidden.
 template <class Real>
 BRIDGE_HD Real softmax_key(Real x, const SoftmaxScale<Real>& scale) {
   return scale.half * x;
 }
 
+// The largest key, in any order; it begins at -infinity and passes over NaN.
 BRIDGE_HD float softmax_larger(float key, float largest) {
 #if defined(__CUDA_ARCH__)
   return fmaxf(key, largest);
@@ -94,39 +96,38 @@ BRIDGE_HD double softmax_larger(double key, double largest) {
 #endif
 }
 
-// From the largest key: in a row of nothing but -infinity, NaN and hidden elements 0, which keeps
+// From the largest key: 0 in a row of nothing but -infinity, NaN and hidden elements, which keeps
 // the first from being subtracted from itself.
 template <class Real>
 BRIDGE_HD Real softmax_shift(Real largest) {
   return largest < -Format<Real>::largest ? Real(0) : largest;
 }
 
-// 2^lift e^(scale (x - x of the shift)): 2^lift at the shift, never 0 (some 2^(lift - bound) for
-// what has underflowed and for a scaled x of -infinity), NaN from NaN and from a shift of infinity
-// at an infinite x.
+// 2^lift e^(...): 2^lift at the shift, 0 where it has underflowed, NaN at a key of NaN and at an
+// infinite key whose shift is that infinity.
 template <class Precision, class Real>
-BRIDGE_HD Real softmax_exponential(Real x, Real shift, const SoftmaxScale<Real>& scale) {
+BRIDGE_HD Real softmax_power(Real key, Real shift, const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
-  const Real t = max_keep_nan(scale.floor, fma(x, scale.half, -shift));
+  const Real t = key - shift;
   // The exponent field of 2^(lift + n), n = round(t rate), in the low bits.
   const Real shifted = fma(t, scale.rate, Table::magic);
   const Real n = shifted - Table::magic;
   const Real lifted = bit_cast<Real>(
       static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
   const Real f = fma(t, scale.rate, -n);
+  Real power;
   if constexpr (std::is_same_v<Precision, Half>) {
-    return detail::half_exp2(f) * lifted;  // the rest of the rate does not show in 16 bits
+    power = detail::half_exp2(f) * lifted;  // the rest of the rate does not show in 16 bits
   } else {
     const Real exact = fma(t, scale.rate_low, f);
-    return fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
+    power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
   }
+  return t < scale.floor ? Real(0) : power;
 }
 
-// From the sum of the exponentials; 0 for a row that holds nothing but -infinity and hidden
-// elements, whose sum is far below the 2^lift of any other row (or -0.0, the empty sum).
+// From the sum of the powers; 0 where that is 0, in a row without a finite or NaN key.
 template <class Real>
 BRIDGE_HD Real softmax_inverse(Real total) {
-  constexpr Real least = power_of_two<Real>(detail::Exp2Table<Real>::lift - 1);
 #if defined(__CUDA_ARCH__)
   Real inverse;
   if constexpr (sizeof(Real) == sizeof(float)) {
@@ -137,7 +138,7 @@ BRIDGE_HD Real softmax_inverse(Real total) {
 #else
   const Real inverse = Real(1) / total;
 #endif
-  return total < least ? Real(0) : inverse;
+  return total == 0 ? Real(0) : inverse;
 }
 
 // The factor of every derivative.
