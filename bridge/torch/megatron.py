@@ -16,8 +16,23 @@ from __future__ import annotations
 from torch import Tensor
 
 from bridge.torch._broadcasting import broadcast_bias_gelu, broadcast_bias_gelu_back
+from bridge.torch._viewless import (
+    MakeViewlessTensor,
+    assert_viewless_tensor,
+    make_viewless_tensor,
+    safely_set_viewless_tensor_data,
+)
 
-__all__ = ["GeLUFunction", "bias_gelu", "bias_gelu_back", "bias_gelu_impl"]
+__all__ = [
+    "GeLUFunction",
+    "MakeViewlessTensor",
+    "assert_viewless_tensor",
+    "bias_gelu",
+    "bias_gelu_back",
+    "bias_gelu_impl",
+    "make_viewless_tensor",
+    "safely_set_viewless_tensor_data",
+]
 
 
 def bias_gelu(bias: Tensor, y: Tensor) -> Tensor:
