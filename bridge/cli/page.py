@@ -26,6 +26,7 @@ body { font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #
 h1 { font-size: 1.7rem; margin: 0 0 .2rem; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .6rem; border-bottom: 1px solid #d0d7de;
   padding-bottom: .2rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p { margin: .5rem 0; max-width: 60rem; }
 p.lead { font-size: 1.05rem; }
 p.small, footer { color: #57606a; font-size: .85rem; }
@@ -58,6 +59,11 @@ def write_page(path: Path, title: str, sections: Sequence[Section], lead: str = 
 
 def paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={kind!r}' if kind else ''}>{html.escape(text)}</p>"
+
+
+def heading(text: str) -> str:
+    """A heading inside a section."""
+    return f"<h3>{html.escape(text)}</h3>"
 
 
 def details(summary: str, body: str) -> str:

@@ -10,29 +10,43 @@ import sys
 import numpy as np
 import pytest
 
-import bridge
+import bridge.jax
+import bridge.torch
 from bridge.cli.main import main
-from bridge.cli.parity import accuracy, grid, in_jax, in_torch, summary
+from bridge.cli.parity import accuracy, bias_gelu, grid, in_torch, summary
 from bridge.cli.parity.command import measure
-from bridge.cli.parity.quantities import QUANTITIES
+from bridge.cli.parity.quantities import quantities, words
 
-SMALL = (
-    grid.Place((130, 5), quick=True),
-    grid.Place((4, 64), values="special x", quick=True),
-    grid.Place((9, 33), grid.MISALIGNED, values="wide", quick=True),
-)
+SMALL = {
+    bias_gelu: (
+        bias_gelu.Place((130, 5), quick=True),
+        bias_gelu.Place((4, 64), values="special x", quick=True),
+        bias_gelu.Place((9, 33), grid.MISALIGNED, values="wide", quick=True),
+    ),
+}
 
 
 @pytest.fixture
 def small_grid(monkeypatch):
-    monkeypatch.setattr(grid, "PLACES", SMALL)
+    for op, places in SMALL.items():
+        monkeypatch.setattr(op, "PLACES", places)
 
 
 def test_parity_command_end_to_end(tmp_path):
     json_file, page = tmp_path / "parity.json", tmp_path / "deep" / "parity.html"
     result = subprocess.run(
         [
-            *(sys.executable, "-m", "bridge", "parity", "--quick", "--approximate", "none"),
+            *(
+                sys.executable,
+                "-m",
+                "bridge",
+                "parity",
+                "--quick",
+                "--ops",
+                "bias_gelu",
+                "--forms",
+                "none",
+            ),
             *("--json", str(json_file), "--html", str(page)),
         ],
         capture_output=True,
@@ -43,7 +57,8 @@ def test_parity_command_end_to_end(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(json_file.read_text())
     assert report["passed"]
-    assert {row["quantity"] for row in report["rows"]} == set(QUANTITIES)
+    everything = quantities(("x", "bias"), second_order=True, hessian=True)
+    assert {row["quantity"] for row in report["rows"]} == set(everything)
     assert {row["dtypes"] for row in report["rows"]} > {"float16", "bfloat16", "float32", "float64"}
     for row in report["rows"]:
         assert row["passed"]
@@ -53,13 +68,14 @@ def test_parity_command_end_to_end(tmp_path):
                 assert math.isfinite(row[name]["ulp"])
     assert any(row["own_torch"] for row in report["rows"])
     assert "hvp_bias" in result.stdout
-    assert "Hessian times vector, bias" in page.read_text()
+    for quantity in everything:
+        assert f">{words(quantity)}<" in page.read_text()
     assert "<script" not in page.read_text()
 
 
 @pytest.mark.usefixtures("small_grid")
 def test_every_isa_thread_count_and_split_is_compared():
-    report = measure(quick=True, all_isas=True, forms=("tanh",))
+    report = measure(quick=True, all_isas=True, ops=("bias_gelu",), forms=("tanh",))
     assert report["passed"], summary.failures(report)
     isas = report["options"]["variants"]
     assert len(isas) >= 2
@@ -75,7 +91,7 @@ def test_forced_isa_and_threads_are_used_and_undone():
 
     before = bridge.build_info()["cpu_isa"], torch.get_num_threads()
     weakest = bridge.build_info()["cpu_isas"][-1]
-    report = measure(quick=True, isa=weakest, threads=1, forms=("sigmoid",))
+    report = measure(quick=True, isa=weakest, threads=1, ops=("bias_gelu",), forms=("sigmoid",))
     assert (report["options"]["isa"], report["options"]["threads"]) == (weakest, 1)
     assert (bridge.build_info()["cpu_isa"], torch.get_num_threads()) == before
 
@@ -97,41 +113,42 @@ def _torch_off_by_one_bit(monkeypatch):
     monkeypatch.setattr(in_torch, "to_numpy", wrong)
 
 
-def _in_both(change):
-    """Plants the same fault in both frameworks, so that their bits still agree."""
-
-    def plant(monkeypatch):
-        for module in (in_torch, in_jax):
-            right = module.bridged
-
-            def wrong(approximate, right=right):
-                return change(right(approximate))
-
-            monkeypatch.setattr(module, "bridged", wrong)
-
-    return plant
-
-
+# Planted in both frameworks, so that their bits still agree.
 FAULTS = {
-    "one bit in torch": _torch_off_by_one_bit,
-    "output zeroed": _in_both(lambda f: lambda x, bias: 0 * f(x, bias)),
-    "bias ignored": _in_both(lambda f: lambda x, bias: f(x, 0 * bias)),
-    "half a percent off": _in_both(lambda f: lambda x, bias: f(x, bias) * 1.005),
-    "bias doubled": _in_both(lambda f: lambda x, bias: f(x, bias + bias)),
+    "bias_gelu": {
+        "output zeroed": lambda f: lambda x, bias, **how: 0 * f(x, bias, **how),
+        "bias ignored": lambda f: lambda x, bias, **how: f(x, 0 * bias, **how),
+        "off by half a percent": lambda f: lambda x, bias, **how: 1.005 * f(x, bias, **how),
+        "bias doubled": lambda f: lambda x, bias, **how: f(x, bias + bias, **how),
+    },
 }
 
 
 @pytest.mark.usefixtures("small_grid")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_gives_exit_status_1(fault, monkeypatch, capsys):
-    FAULTS[fault](monkeypatch)
-    assert main(["parity", "--quick", "--approximate", "tanh"]) == 1
+@pytest.mark.parametrize(
+    ("function", "fault"), [(function, fault) for function in FAULTS for fault in FAULTS[function]]
+)
+def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsys):
+    plant = FAULTS[function][fault]
+    for ops in (bridge.torch, bridge.jax):
+        monkeypatch.setattr(ops, function, plant(getattr(ops, function)))
+    assert main(["parity", "--quick", "--forms", FORM_OF[function]]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+FORM_OF = {"bias_gelu": "tanh"}
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_one_bit_in_one_framework_gives_exit_status_1(monkeypatch, capsys):
+    _torch_off_by_one_bit(monkeypatch)
+    assert main(["parity", "--quick", "--ops", "bias_gelu", "--forms", "tanh"]) == 1
     assert "FAIL" in capsys.readouterr().out
 
 
 def _errors(got, true, dtype="float32"):
     ones = np.ones_like(true)
-    return accuracy._compare(
+    return accuracy.compare(
         np.array(got), np.array(true), ones * 1e-7, ones * 1e-6, accuracy.FORMATS[dtype]
     )
 

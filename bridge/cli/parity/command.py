@@ -14,11 +14,11 @@ from bridge import _native
 from bridge.cli import machine
 from bridge.cli.info import usable_isas
 from bridge.cli.main import CommandError
-from bridge.cli.parity import summary
-from bridge.cli.parity.accuracy import BOUNDS
-from bridge.cli.parity.grid import cases
+from bridge.cli.parity import accuracy, summary
+from bridge.cli.parity.ops import OPS
 from bridge.cli.progress import terminal, track
-from bridge.ops.bias_gelu import FORMS
+
+FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
     )
     parser.add_argument(
-        "--approximate", choices=tuple(FORMS), action="append", help="only this form (repeatable)"
+        "--ops",
+        nargs="+",
+        choices=tuple(OPS),
+        default=tuple(OPS),
+        metavar="OP",
+        help=f"only these: {', '.join(OPS)}",
+    )
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        choices=FORMS,
+        default=FORMS,
+        metavar="FORM",
+        help=f"only these forms of them: {', '.join(FORMS)}",
     )
 
 
@@ -46,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
         isa=options.isa,
         threads=options.threads,
         all_isas=options.all_isas,
-        forms=tuple(options.approximate or FORMS),
+        ops=options.ops,
+        forms=options.forms,
     )
     summary.show(report, console)
     if options.json is not None:
@@ -67,13 +81,17 @@ def measure(
     isa: str | None = None,
     threads: int | None = None,
     all_isas: bool = False,
-    forms: Sequence[str] = tuple(FORMS),
+    ops: Sequence[str] = tuple(OPS),
+    forms: Sequence[str] = FORMS,
 ) -> dict[str, Any]:
     """Runs the grid and returns the report, in JSON's types.
 
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
     """
+    chosen = {name: tuple(f for f in OPS[name].FORMS if f in forms) for name in ops}
+    if not any(chosen.values()):
+        raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
     if device == "cuda":
         _require_cuda(torch, jax)
@@ -89,7 +107,7 @@ def measure(
             torch.set_num_threads(threads)
         isas = usable_isas() if all_isas else []
         variants = [Variant(name, count) for name in isas for count in (1, 2)]
-        grid = list(cases(quick, tuple(forms)))
+        grid = [case for name in ops for case in OPS[name].cases(quick, chosen[name])]
         start = time.perf_counter()
         rows = []
         for found in track(
@@ -109,11 +127,11 @@ def measure(
         "options": {
             "device": device,
             "quick": quick,
-            "forms": list(forms),
+            "forms": chosen,
             "variants": [variant.name for variant in variants],
             **used,
         },
-        "bounds": BOUNDS,
+        "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
         "seconds": round(seconds, 1),
         "passed": all(row.passed for row in rows),
         "summary": summary.aggregate(rows),

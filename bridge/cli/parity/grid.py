@@ -1,21 +1,22 @@
-"""The cases: dtypes, forms, shapes, layouts and values that every quantity is compared on."""
+"""What the grids of all ops are made of: layouts, places, values, and the form of a case."""
 
 from __future__ import annotations
 
-import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
-from bridge.ops.bias_gelu import FORMS, gelu_derivative
-from bridge.ops.dtypes import FLOATING, promote
+from bridge.cli.parity.accuracy import Errors
+from bridge.cli.parity.quantities import quantities
 
 Array = np.ndarray
 Shape = tuple[int, ...]
+Operands = dict[str, Array | None]
 
 NUMPY = {
     "float16": np.dtype(np.float16),
@@ -56,158 +57,135 @@ class Place:
     """A shape in a layout, filled with values of a kind.
 
     Attributes:
-      values: "normal"; "wide", which also covers the tails; "special x" or "special cotangent",
-        which put zeros, denormals, infinities, NaN and extremes there.
-      bias: whether there is a bias.
-      quick: whether the quick grid has it, and the grid of mixed dtypes.
+      values: "normal", or a kind of its own of the op's.
+      quick: whether the quick grid has it.
       own: whether the frameworks' own ops are measured beside.
     """
 
     shape: Shape
     layout: Layout = CONTIGUOUS
     values: str = "normal"
-    bias: bool = True
     quick: bool = False
     own: bool = False
 
-
-PLACES = (
-    Place((0, 8), quick=True),
-    Place((8, 0)),
-    Place((1, 1)),
-    Place((17,)),
-    Place((3, 5)),
-    Place((31, 37)),
-    Place((5, 7), bias=False),
-    Place((7, 13), TRANSPOSED, quick=True),
-    Place((17, 19), EVERY_OTHER_ROW),
-    Place((9, 23), INNER_COLUMNS),
-    Place((11, 64), MISALIGNED, quick=True),
-    Place((2, 3, 29)),
-    Place((3, 5, 16), LEADING_SWAPPED),
-    Place((127, 9)),
-    Place((128, 9)),
-    Place((129, 9), quick=True),
-    Place((4, 64), values="special x", quick=True),
-    Place((4, 64), values="special cotangent"),
-    Place((300, 257), values="wide", quick=True, own=True),
-    Place((1024, 4096)),
-)
-
-MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
+    @property
+    def label(self) -> str:
+        """What tells the place from others, beside its shape."""
+        return f"{self.layout.name}, {self.values}"
 
 
-@dataclass(frozen=True)
-class Case:
-    """One point of the grid.
+class Case(ABC):
+    """One point of the grid of an op.
+
+    An op's operands have names: those that it is differentiated by are its inputs. Beside them, g
+    is a cotangent of its result, t_… a tangent of an input, v_… a cotangent of an input's gradient.
+    The operands in `laid_out` have the shape and the layout of the place.
 
     Attributes:
-      x, bias: dtype names; bias None where there is none.
-      approximate: the form of gelu.
-      place: shape, layout and values.
+      op: name of the op.
+      form: name of the variant of the op.
     """
 
-    x: str
-    bias: str | None
-    approximate: str
+    op: ClassVar[str]
+    laid_out: ClassVar[tuple[str, ...]] = ("x", "g")
+    # What is computed besides the value, the gradients and the tangent.
+    second_order: bool = False
+    hessian: bool = False
     place: Place
+    form: str
 
     @property
-    def result(self) -> str:
-        return self.x if self.bias is None else promote(self.x, self.bias)
-
-    @property
-    def arithmetic(self) -> str:
-        """The dtype the contract computes in."""
-        return "float64" if "float64" in (self.x, self.bias) else "float32"
-
-    @property
-    def precision(self) -> str:
-        """The dtype that the kernel aims at: 16-bit where every array is, else the arithmetic's."""
-        return self.x if self.result in ("float16", "bfloat16") else self.arithmetic
-
-    @property
+    @abstractmethod
     def dtypes(self) -> str:
         """How a table names the dtypes."""
-        return self.x if self.bias in (None, self.x) else f"{self.x} + {self.bias}"
 
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that are there."""
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Everything that is compared."""
+        return quantities(self.inputs, self.second_order, self.hessian)
+
+    @property
+    def split(self) -> tuple[str, ...]:
+        """Operands to cut along the first dimension for the same result in pieces, if any."""
+        return ()
+
+    @property
+    def mapped(self) -> tuple[str, ...]:
+        """Operands to map over their first dimension (vmap) for the same result, if any."""
+        return ()
+
+    @abstractmethod
     def dtype_of(self, operand: str) -> str | None:
-        """The dtype of an operand of `OPERANDS`."""
-        if operand == "g":
-            return self.result
-        return self.bias if operand in ROW_OPERANDS else self.x
+        """The dtype of an operand, None where it is absent."""
+
+    @abstractmethod
+    def operands(self) -> Operands:
+        """The operands as dense arrays, those in `laid_out` before their view is taken."""
+
+    @abstractmethod
+    def call(self, ops: Any, p: Mapping[str, Any]) -> Any:
+        """The op on operands of a framework; `ops` is bridge.torch or bridge.jax."""
+
+    def own_torch(self, p: Mapping[str, Any]) -> Any:
+        """What a user of torch writes without bridge."""
+        raise NotImplementedError
+
+    def own_jax(self, p: Mapping[str, Any]) -> Any:
+        """What a user of JAX writes without bridge."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def judge(self, given: Operands) -> Judge:
+        """What knows the true values of the quantities for these operands."""
+
+    def random(self) -> np.random.Generator:
+        """Numbers that every run draws alike, and every case differently."""
+        name = f"{self.op} {self.dtypes} {self.form} {self.place.shape} {self.place.label}"
+        return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-# x and bias; the cotangent g of the result; tangents t of x and bias; cotangents v of dx and dbias.
-OPERANDS = ("x", "bias", "g", "t_x", "t_bias", "v_x", "v_bias")
-ROW_OPERANDS = ("bias", "t_bias", "v_bias")
+class Judge(ABC):
+    @abstractmethod
+    def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
+        """How far a quantity is from the truth. What it is derived from is taken from `results`."""
 
 
-def cases(quick: bool, forms: tuple[str, ...] = tuple(FORMS)) -> Iterator[Case]:
-    """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
-    for dtype, form, place in itertools.product(FLOATING, forms, PLACES):
-        if place.quick or not quick:
-            yield Case(dtype, dtype if place.bias else None, form, place)
-    for (x, bias), form, place in itertools.product(MIXED, forms, PLACES):
-        if place.bias and place.quick and (not quick or place.own):
-            yield Case(x, bias, form, place)
+def viewed(case: Case, name: str, array: Any) -> Any:
+    """An operand of a case in its layout; `array` is of NumPy, torch or JAX."""
+    if name in case.laid_out:
+        return case.place.layout.view(array, case.place.shape)
+    return array
 
 
-def operands(case: Case) -> dict[str, Array | None]:
-    """Returns the operands as dense NumPy arrays in the shape that the layout is a view of.
-
-    x and g take the layout of the case, the others are contiguous.
-    """
-    random = np.random.default_rng(zlib.crc32(repr(case).encode()))
-    shape = case.place.shape
-    filled: dict[str, Array | None] = {}
-    for name in OPERANDS:
-        dtype = case.dtype_of(name)
-        if dtype is None:
-            filled[name] = None
-            continue
-        laid_out = case.place.layout.dense(shape) if name in ("x", "g") else shape
-        size = shape[-1:] if name in ROW_OPERANDS else laid_out
-        values = random.standard_normal(size)
-        if name == "x":
-            values = 2.0 * values
-            if case.place.values == "wide":
-                values[::2] = random.uniform(-16.0, 16.0, values[::2].shape)
-        filled[name] = values.astype(NUMPY[dtype])
-    kind = case.place.values
-    if kind == "special x":
-        x = filled["x"]
-        assert x is not None
-        # -0.0 is the bias that leaves every x as it is, -0.0 included.
-        filled["bias"] = np.full(shape[-1], -0.0).astype(NUMPY[case.bias or case.x])
-        x[0] = _around(shape[-1], case)
-        x[1:3] = special_values(case.x, 2 * shape[-1]).reshape(2, -1)
-    elif kind == "special cotangent":
-        g = filled["g"]
-        assert g is not None
-        g[1:3] = special_values(case.result, 2 * shape[-1]).reshape(2, -1)
-    return filled
-
-
-def special_values(dtype: str, count: int) -> Array:
+def special_values(dtype: str, count: int, infinite: bool = True) -> Array:
     """Zeros, denormals, extremes, infinities and NaN, both signs, repeated to fill `count`."""
     limits = ml_dtypes.finfo(NUMPY[dtype])
     least, tiny, most = map(float, (limits.smallest_subnormal, limits.tiny, limits.max))
     positive = [0.0, least, 3 * least, tiny - least, tiny, tiny * 1.5, 2.0**-20, 0.5, 1.0, 3.0]
-    positive += [8.0, 40.0, most / 4, most, np.inf, np.nan]
+    positive += [8.0, 40.0, most / 4, most]
+    if infinite:
+        positive += [np.inf, np.nan]
     both = np.array([*positive, *(-value for value in positive)])
     with np.errstate(all="ignore"):
         return np.resize(both, count).astype(NUMPY[dtype])
 
 
-def _around(count: int, case: Case) -> Array:
-    """Neighbours of the zero of the derivative, in the dtype of x."""
-    low, high = -1.0, -0.5
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if gelu_derivative(middle, case.approximate, 1) < 0:
-            low = middle
-        else:
-            high = middle
-    step = float(ml_dtypes.finfo(NUMPY[case.x]).eps) / 2
-    return (low + step * (np.arange(count) - count // 2)).astype(NUMPY[case.x])
+def spread(size: int, count: int) -> Any:
+    """Up to `count` of the indices below `size`, both ends included, spread evenly."""
+    if size <= count:
+        return slice(None)
+    return np.unique(np.linspace(0, size - 1, max(count, 2)).astype(int))
+
+
+def rounded_sum(parts: list[Array], arithmetic: str) -> Array:
+    """The sum of arrays as the contract computes it: in the arithmetic's dtype, rounded there."""
+    total = parts[0].astype(arithmetic)
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            total = total + part.astype(arithmetic)
+    return total

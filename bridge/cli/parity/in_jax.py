@@ -1,34 +1,18 @@
-"""Every quantity in JAX: through bridge, and through JAX's own ops and transforms."""
+"""Every quantity in JAX, of any function of named operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import bridge.jax
-from bridge.cli.parity.grid import Case
+from bridge.cli.parity.grid import Case, viewed
 
-Function = Callable[[Any, Any], Any]
-
-
-def bridged(approximate: str) -> Function:
-    return lambda x, bias: bridge.jax.bias_gelu(x, bias, approximate=approximate)
-
-
-def own(approximate: str) -> Function:
-    """What a user writes without bridge."""
-
-    def function(x: Any, bias: Any) -> Any:
-        h = x if bias is None else x + bias
-        if approximate == "sigmoid":
-            return h * jax.nn.sigmoid(1.702 * h)
-        return jax.nn.gelu(h, approximate=approximate == "tanh")
-
-    return function
+Operands = Mapping[str, Any]  # arrays by name, None where one is absent
+Function = Callable[[Operands], Any]
 
 
 def arrays(operands: Mapping[str, Any], device: Any) -> dict[str, Any]:
@@ -40,41 +24,64 @@ def arrays(operands: Mapping[str, Any], device: Any) -> dict[str, Any]:
 
 
 def compiled(
-    f: Function, case: Case, wanted: Sequence[str] | None = None
-) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """One jitted function for all quantities, or those wanted; the layout is applied inside."""
+    f: Function, case: Case, first_order: bool = False
+) -> Callable[[Operands], dict[str, Any]]:
+    """One jitted function for all quantities, or value and gradients alone; lays out inside."""
 
-    def function(p: Mapping[str, Any]) -> dict[str, Any]:
-        laid_out = {
-            name: case.place.layout.view(array, case.place.shape) if name in ("x", "g") else array
-            for name, array in p.items()
-        }
-        results = quantities(f, laid_out)
-        return results if wanted is None else {name: results[name] for name in wanted}
+    def function(p: Operands) -> dict[str, Any]:
+        laid_out = {name: viewed(case, name, array) for name, array in p.items()}
+        return quantities(f, case, laid_out, first_order)
 
     return jax.jit(function)
 
 
-def quantities(f: Function, p: Mapping[str, Any]) -> dict[str, Any]:
-    """Value, gradients, tangent, grad of grad and Hessian-vector product."""
-    has_bias = p["bias"] is not None
-    inputs = (p["x"], p["bias"]) if has_bias else (p["x"],)
-    tangents = (p["t_x"], p["t_bias"]) if has_bias else (p["t_x"],)
-    cotangents = (p["v_x"], p["v_bias"]) if has_bias else (p["v_x"],)
-    call = f if has_bias else (lambda x: f(x, None))
+def quantities(f: Function, case: Case, p: Operands, first_order: bool = False) -> dict[str, Any]:
+    """The quantities of a case."""
+    names = case.inputs
+
+    def call(*inputs: Any) -> Any:
+        return f({**p, **dict(zip(names, inputs, strict=True))})
 
     def gradient(inputs: tuple[Any, ...], g: Any) -> tuple[Any, ...]:
         return jax.vjp(call, *inputs)[1](g)
 
-    first, pull = jax.vjp(gradient, inputs, p["g"])
-    second, second_g = pull(cotangents)
-    _, jvp = jax.jvp(call, inputs, tangents)
-    _, hvp = jax.jvp(lambda *inputs: gradient(inputs, p["g"]), inputs, tangents)
-    results = {"forward": call(*inputs), "dx": first[0], "jvp": jvp, "d2x": second[0]}
-    results |= {"d2g": second_g, "hvp_x": hvp[0]}
-    if has_bias:
-        results |= {"dbias": first[1], "d2bias": second[1], "hvp_bias": hvp[1]}
+    inputs = tuple(p[name] for name in names)
+    results = {"forward": call(*inputs)}
+    if first_order:
+        return results | _named("d", names, gradient(inputs, p["g"]))
+    tangents = tuple(p[f"t_{name}"] for name in names)
+    if case.second_order:
+        first, pull = jax.vjp(gradient, inputs, p["g"])
+        second, second_g = pull(tuple(p[f"v_{name}"] for name in names))
+        results |= _named("d2", names, second) | {"d2g": second_g}
+    else:
+        first = gradient(inputs, p["g"])
+    results |= _named("d", names, first)
+    results["jvp"] = jax.jvp(call, inputs, tangents)[1]
+    if case.hessian:
+        _, products = jax.jvp(lambda *inputs: gradient(inputs, p["g"]), inputs, tangents)
+        results |= _named("hvp_", names, products)
     return results
+
+
+def _named(prefix: str, names: tuple[str, ...], values: Any) -> dict[str, Any]:
+    return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
+    """Value and gradient of x, by vmap over the first dimension."""
+
+    def function(p: Operands) -> dict[str, Any]:
+        laid_out = {name: viewed(case, name, array) for name, array in p.items()}
+
+        def both(part: dict[str, Any]) -> tuple[Any, Any]:
+            value, pull = jax.vjp(lambda x: f({**laid_out, **part, "x": x}), part["x"])
+            return value, pull(part["g"])[0]
+
+        value, gradient = jax.vmap(both)({name: laid_out[name] for name in case.mapped})
+        return {"forward": value, "dx": gradient}
+
+    return jax.jit(function)
 
 
 def to_numpy(array: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Every quantity in torch: through bridge, and through torch's own ops and autograd."""
+"""Every quantity in torch, of any function of named operands."""
 
 from __future__ import annotations
 
@@ -8,81 +8,71 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-import bridge.torch
-from bridge.cli.parity.grid import NUMPY, Case
+from bridge.cli.parity.grid import NUMPY, Case, viewed
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}
-Function = Callable[[Tensor, Tensor | None], Tensor]
 Operands = Mapping[str, Any]  # tensors by name, None where one is absent
-
-
-def bridged(approximate: str) -> Function:
-    return lambda x, bias: bridge.torch.bias_gelu(x, bias, approximate=approximate)
-
-
-def own(approximate: str) -> Function:
-    """What a user writes without bridge."""
-
-    def function(x: Tensor, bias: Tensor | None) -> Tensor:
-        h = x if bias is None else x + bias
-        if approximate == "sigmoid":
-            return h * torch.sigmoid(1.702 * h)
-        return F.gelu(h, approximate=approximate)
-
-    return function
+Function = Callable[[Operands], Tensor]
 
 
 def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The operands as torch tensors; x and g in the case's layout."""
-    made: dict[str, Any] = {}
-    for name, array in operands.items():
-        dtype = case.dtype_of(name)
-        if array is None or dtype is None:
-            made[name] = None
-            continue
-        tensor = torch.from_numpy(array.view(np.int16) if array.itemsize == 2 else array)
-        tensor = tensor.view(TORCH[dtype]).to(device)
-        if name in ("x", "g"):
-            tensor = case.place.layout.view(tensor, case.place.shape)
-        made[name] = tensor
-    return made
+    """The operands as torch tensors in the case's layout."""
+    return {
+        name: None if array is None else viewed(case, name, _tensor(array).to(device))
+        for name, array in operands.items()
+    }
 
 
-def quantities(f: Function, p: Operands, forward_over_reverse: bool = True) -> dict[str, Tensor]:
-    """Value, gradients, tangent, grad of grad and Hessian-vector product.
+def _tensor(array: np.ndarray) -> Tensor:
+    if array.dtype == NUMPY["bfloat16"]:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
-    The last is forward mode over reverse mode, or (what torch compiles for seconds when the ops are
-    its own) reverse over reverse.
+
+def quantities(
+    f: Function, case: Case, p: Operands, forward_over_reverse: bool = True
+) -> dict[str, Tensor]:
+    """The quantities of a case.
+
+    Hessian-vector products are forward mode over reverse mode, or (what torch compiles for seconds
+    when the ops are its own) reverse over reverse.
     """
-    has_bias = p["bias"] is not None
-    x, g = p["x"].detach().requires_grad_(), p["g"].detach().requires_grad_()
-    bias = p["bias"].detach().requires_grad_() if has_bias else None
-    inputs: tuple[Any, ...] = (x, bias) if has_bias else (x,)
-    forward = f(x, bias)
-    first = torch.autograd.grad(forward, inputs, g, create_graph=True)
-    cotangents = (p["v_x"], p["v_bias"]) if has_bias else (p["v_x"],)
-    tangents = (p["t_x"], p["t_bias"]) if has_bias else (p["t_x"],)
-    second = torch.autograd.grad(first, (*inputs, g), cotangents, retain_graph=True)
+    names = case.inputs
 
-    primals = tuple(tensor.detach() for tensor in inputs)
-    call: Any = f if has_bias else (lambda x: f(x, None))
-    jvp: Any = torch.func.jvp(call, primals, tangents)[1]
+    def call(*inputs: Tensor) -> Tensor:
+        return f({**p, **dict(zip(names, inputs, strict=True))})
 
-    def gradient(*primals: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.vjp(call, *primals)[1](p["g"])
+    leaves = tuple(p[name].detach().requires_grad_() for name in names)
+    g = p["g"].detach().requires_grad_()
+    forward = call(*leaves)
+    first = torch.autograd.grad(forward, leaves, g, create_graph=case.second_order)
+    results = {"forward": forward} | _named("d", names, first)
 
-    if forward_over_reverse:
-        hvp = torch.func.jvp(gradient, primals, tangents)[1]
-    else:
-        hvp = torch.autograd.grad(first, inputs, tangents)
-    results = {"forward": forward, "dx": first[0], "jvp": jvp, "d2x": second[0]}
-    results |= {"d2g": second[-1], "hvp_x": hvp[0]}
-    if has_bias:
-        results |= {"dbias": first[1], "d2bias": second[1], "hvp_bias": hvp[1]}
+    primals = tuple(tensor.detach() for tensor in leaves)
+    tangents = tuple(p[f"t_{name}"] for name in names)
+    forward_mode: Any = torch.func.jvp
+    results["jvp"] = forward_mode(call, primals, tangents)[1]
+    if case.second_order:
+        cotangents = tuple(p[f"v_{name}"] for name in names)
+        second = torch.autograd.grad(first, (*leaves, g), cotangents, retain_graph=True)
+        results |= _named("d2", names, second[:-1]) | {"d2g": second[-1]}
+    if case.hessian:
+
+        def gradient(*primals: Tensor) -> tuple[Tensor, ...]:
+            return torch.func.vjp(call, *primals)[1](p["g"])
+
+        if forward_over_reverse:
+            products = forward_mode(gradient, primals, tangents)[1]
+        else:
+            products = torch.autograd.grad(first, leaves, tangents)
+        results |= _named("hvp_", names, products)
     return {name: result.detach() for name, result in results.items()}
+
+
+def _named(prefix: str, names: tuple[str, ...], values: Any) -> dict[str, Any]:
+    return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
@@ -92,14 +82,28 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.numpy()
 
 
-def pieces(f: Function, p: Operands) -> dict[str, Tensor]:
+def pieces(f: Function, case: Case, p: Operands) -> dict[str, Tensor]:
     """Value and gradient of x, computed piece by piece along the first dimension."""
     rows = p["x"].shape[0]
     borders = sorted({0, min(1, rows), rows // 3, rows // 2 + 1, rows})
     values, gradients = [], []
     for low, high in itertools.pairwise(borders):
-        x = p["x"][low:high].detach().requires_grad_()
-        value = f(x, p["bias"])
+        piece = {**p, **{name: p[name][low:high] for name in case.split}}
+        x = piece["x"].detach().requires_grad_()
+        value = f({**piece, "x": x})
         values.append(value.detach())
-        gradients.append(torch.autograd.grad(value, x, p["g"][low:high])[0])
+        gradients.append(torch.autograd.grad(value, x, piece["g"])[0])
     return {"forward": torch.cat(values), "dx": torch.cat(gradients)}
+
+
+def mapped(f: Function, case: Case, p: Operands) -> dict[str, Tensor]:
+    """Value and gradient of x, by vmap over the first dimension."""
+
+    def both(part: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        x, g = part["x"], part["g"]
+        vjp: Any = torch.func.vjp
+        value, pull = vjp(lambda x: f({**p, **part, "x": x}), x)
+        return value, pull(g)[0]
+
+    value, gradient = torch.func.vmap(both)({name: p[name] for name in case.mapped})
+    return {"forward": value, "dx": gradient}

@@ -10,21 +10,15 @@ import jax
 import numpy as np
 import torch
 
+import bridge.jax
+import bridge.torch
 from bridge import _native
-from bridge.cli.parity import accuracy, in_jax, in_torch
+from bridge.cli.parity import in_jax, in_torch
 from bridge.cli.parity.accuracy import Errors
-from bridge.cli.parity.grid import ROW_OPERANDS, Case, operands
-from bridge.cli.parity.quantities import (
-    Quantity,
-    quantities_of,
-    rounded_sum,
-    true_values,
-)
+from bridge.cli.parity.grid import Case
 
 Array = np.ndarray
-
-# Elements of a case that are compared with float64; bits are compared on all.
-SAMPLE = 1 << 15
+Results = Mapping[str, Array]
 
 
 @dataclass
@@ -32,15 +26,17 @@ class Row:
     """One quantity of one case.
 
     Attributes:
+      values: the kind of values, and what else tells the place from others.
       differing: elements whose bits differ between torch and JAX.
-      variants: how the op was run besides (instruction set and threads, in pieces, on another
-        device), and how many elements differ from the first run.
+      variants: how the op was run besides (instruction set and threads, in pieces, mapped, on
+        another device), and how many elements differ from the first run.
       torch, jax: errors of bridge's results; own_torch, own_jax: of the frameworks' own ops, where
         they are measured.
     """
 
+    op: str
     dtypes: str
-    approximate: str
+    form: str
     quantity: str
     shape: list[int]
     layout: str
@@ -87,50 +83,53 @@ def measure(
       own_quick: measures value and gradients alone of the frameworks' own ops, which take long to
         compile.
     """
-    given = operands(case)
-    in_memory = in_torch.tensors(case, given, device)
-    from_torch = _torch(case, in_memory)
-    jitted = in_jax.compiled(in_jax.bridged(case.approximate), case)
-    jax_operands = in_jax.arrays(given, jax.devices(device)[0])
-    from_jax = _jax(jitted, jax_operands)
+    given = case.operands()
+    tensors = in_torch.tensors(case, given, device)
+    arrays = in_jax.arrays(given, jax.devices(device)[0])
+    jitted = in_jax.compiled(_in_jax(case), case)
+    from_torch, from_jax = _torch(case, tensors), _jax(jitted, arrays)
 
-    others: dict[str, Mapping[str, Array]] = {}
+    others: dict[str, Results] = {}
     for variant in variants:
         with _as(variant):
-            others[f"torch, {variant.name}"] = _torch(case, in_memory)
-            others[f"JAX, {variant.name}"] = _jax(jitted, jax_operands)
-            if len(case.place.shape) > 1:
-                split = in_torch.pieces(in_torch.bridged(case.approximate), in_memory)
+            others[f"torch, {variant.name}"] = _torch(case, tensors)
+            others[f"JAX, {variant.name}"] = _jax(jitted, arrays)
+            if case.split:
+                split = in_torch.pieces(_in_torch(case), case, tensors)
                 others[f"torch in pieces, {variant.name}"] = _numpy(split)
+    if case.mapped:
+        mapped = in_torch.mapped(_in_torch(case), case, tensors)
+        others["torch, vmap"] = _numpy(mapped)
+        others["JAX, vmap"] = _jax(in_jax.mapped(_in_jax(case), case), arrays)
     if device == "cuda":
         others["CPU"] = _torch(case, in_torch.tensors(case, given, "cpu"))
 
-    own: list[Mapping[str, Array]] = [{}, {}]
-    if case.place.own and case.bias == case.x:
-        wanted = ("forward", "dx", "dbias") if own_quick else None
-        jitted = in_jax.compiled(in_jax.own(case.approximate), case, wanted)
-        own = [_own_torch(case, in_memory), _jax(jitted, jax_operands)]
-        if wanted is not None:
-            own[0] = {name: own[0][name] for name in wanted}
+    own: list[Results] = [{}, {}]
+    if case.place.own:
+        own_jax = in_jax.compiled(case.own_jax, case, first_order=own_quick)
+        own = [_own_torch(case, tensors), _jax(own_jax, arrays)]
 
-    judge = _Judge(case, given)
+    judge = case.judge(given)
     rows = []
-    for name, quantity in quantities_of(case).items():
-        of_own = [judge.errors(quantity, part[name]) if name in part else None for part in own]
+    for name in case.quantities:
+        differing = differing_bits(from_torch[name], from_jax[name])
+        errors = judge.errors(name, from_torch)
+        both = [name in part for part in own]
         rows.append(
             Row(
+                case.op,
                 case.dtypes,
-                case.approximate,
+                case.form,
                 name,
                 list(case.place.shape),
                 case.place.layout.name,
-                case.place.values,
+                case.place.label.removeprefix(f"{case.place.layout.name}, "),
                 from_torch[name].size,
-                differing_bits(from_torch[name], from_jax[name]),
-                judge.errors(quantity, from_torch[name]),
-                judge.errors(quantity, from_jax[name]),
-                own_torch=of_own[0],
-                own_jax=of_own[1],
+                differing,
+                errors,
+                judge.errors(name, from_jax) if differing else errors,
+                own_torch=judge.errors(name, own[0]) if all(both) else None,
+                own_jax=judge.errors(name, own[1]) if all(both) else None,
                 variants={
                     how: differing_bits(from_torch[name], other[name])
                     for how, other in others.items()
@@ -150,56 +149,12 @@ def differing_bits(a: Array, b: Array) -> int:
     return int(np.count_nonzero(a.view(unsigned) != b.view(unsigned)))
 
 
-class _Judge:
-    """True values of a case, on a sample where the case is large."""
-
-    def __init__(self, case: Case, given: Mapping[str, Array | None]) -> None:
-        self.case = case
-        columns = case.place.shape[-1]
-        rows = int(np.prod(case.place.shape[:-1]))
-        self.flat: dict[str, Array | None] = {}
-        for name, array in given.items():
-            if array is None or name in ROW_OPERANDS:
-                self.flat[name] = array
-                continue
-            if name in ("x", "g"):
-                array = case.place.layout.view(array, case.place.shape)
-            self.flat[name] = np.ascontiguousarray(array).reshape(rows, columns)
-        self.rows, self.columns = rows, columns
-        few_rows = _spread(rows, SAMPLE // max(columns, 1))
-        few_columns = _spread(columns, SAMPLE // max(rows, 1))
-        everything = slice(None)
-        self.samples = {False: (few_rows, everything), True: (everything, few_columns)}
-        self.known: dict[bool, tuple[dict[str, Array | None], Array, dict[int, Array]]] = {}
-
-    def errors(self, quantity: Quantity, result: Array) -> Errors:
-        summed = quantity.column_sum
-        rows, columns = self.samples[summed]
-        if summed not in self.known:
-            part = {
-                name: None if a is None else (a[columns] if a.ndim == 1 else a[rows][:, columns])
-                for name, a in self.flat.items()
-            }
-            pair = [a for a in (part["x"], part["bias"]) if a is not None]
-            h = rounded_sum(pair, self.case.arithmetic)
-            with np.errstate(all="ignore"):
-                derivatives = accuracy.derivatives(h, self.case.approximate)
-            self.known[summed] = part, h, derivatives
-        with np.errstate(all="ignore"):
-            true = true_values(quantity, *self.known[summed], self.case)
-            dtype = self.case.dtype_of(quantity.like)
-            assert dtype is not None
-            if summed:
-                return accuracy.of_sums(result[columns], true, dtype, self.case.arithmetic)
-            flat = result.reshape(self.rows, self.columns)
-            return accuracy.of_elements(flat[rows], true, dtype)
+def _in_torch(case: Case) -> in_torch.Function:
+    return lambda p: case.call(bridge.torch, p)
 
 
-def _spread(size: int, count: int) -> Any:
-    """Up to `count` of the indices below `size`, both ends included, spread evenly."""
-    if size <= count:
-        return slice(None)
-    return np.unique(np.linspace(0, size - 1, max(count, 2)).astype(int))
+def _in_jax(case: Case) -> in_jax.Function:
+    return lambda p: case.call(bridge.jax, p)
 
 
 def _numpy(results: Mapping[str, torch.Tensor]) -> dict[str, Array]:
@@ -207,11 +162,11 @@ def _numpy(results: Mapping[str, torch.Tensor]) -> dict[str, Array]:
 
 
 def _torch(case: Case, p: Mapping[str, Any]) -> dict[str, Array]:
-    return _numpy(in_torch.quantities(in_torch.bridged(case.approximate), p))
+    return _numpy(in_torch.quantities(_in_torch(case), case, p))
 
 
 def _own_torch(case: Case, p: Mapping[str, Any]) -> dict[str, Array]:
-    return _numpy(in_torch.quantities(in_torch.own(case.approximate), p, False))
+    return _numpy(in_torch.quantities(case.own_torch, case, p, forward_over_reverse=False))
 
 
 def _jax(function: Any, p: Mapping[str, Any]) -> dict[str, Array]:

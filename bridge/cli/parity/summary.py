@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bridge.cli.parity.accuracy import BOUNDS
-from bridge.cli.parity.quantities import QUANTITIES
+from bridge.cli.parity.ops import OPS
+from bridge.cli.parity.quantities import words
 
 if TYPE_CHECKING:
     from bridge.cli.page import Section
     from bridge.cli.parity.measure import Row
 
-BY_QUANTITY = ("dtypes", "approximate", "quantity")
-BY_DTYPE = ("dtypes", "quantity")
+BY_QUANTITY = ("op", "dtypes", "form", "quantity")
+BY_DTYPE = ("op", "dtypes", "quantity")
 
 
 def aggregate(rows: Iterable[Row], keys: Sequence[str] = BY_QUANTITY) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _record(row: Row) -> dict[str, Any]:
 
 COLUMNS = {
     "dtypes": "dtype",
-    "approximate": "form",
+    "form": "form",
     "quantity": "quantity",
     "differing": "≠",
     "variants_differing": "runs ≠",
@@ -94,30 +94,44 @@ COLUMNS = {
 NOTE = (
     "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between "
     "other ways to run. bridge, torch, JAX: the largest error of bridge and of the frameworks' own "
-    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|; near a zero of the "
-    "derivative: of float32's rounding there); bound: as a part of what is allowed. "
-    "2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct digit: "
-    "a tail that came out as 0. In float64 the reference's own rounding is part of every error. "
-    "The frameworks' own ops are measured on |x| ≤ 16 alone, bridge on every shape and value."
+    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|; where the arithmetic's "
+    "own rounding, carried through the formula, is larger: in that); bound: as a part of what is "
+    "allowed. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct "
+    "digit: a tail that came out as 0. In float64 the reference's own rounding is part of every "
+    "error. The frameworks' own ops are measured on ordinary values alone, bridge on every shape "
+    "and value."
 )
 
 
-def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUANTITY) -> None:
-    """Prints the table, what failed, and the verdict."""
+def by_op(
+    report: dict[str, Any], keys: Sequence[str]
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the records of each op."""
     records = merge(report["summary"], keys)
-    columns = _columns(report, keys)
-    table = Table(
-        title="torch and JAX through bridge, and against float64",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    for op in dict.fromkeys(record["op"] for record in records):
+        yield op, [record for record in records if record["op"] == op]
+
+
+def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUANTITY) -> None:
+    """Prints a table for each op, what failed, and the verdict."""
+    console.print("torch and JAX through bridge, and against float64", style="italic")
+    for op, records in by_op(report, keys):
+        console.print(_table(op, records, keys))
+    console.print(f"[dim]{NOTE}[/]", highlight=False)
+    console.print(verdict(report), style="green" if report["passed"] else "bold red")
+    for line in failures(report):
+        console.print(line, style="red", highlight=False)
+
+
+def _table(op: str, records: list[dict[str, Any]], keys: Sequence[str]) -> Table:
+    columns, groups = _columns(records, keys), [key for key in keys[:-1] if key != "op"]
+    table = Table(title=op, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         text = name in BY_QUANTITY
         table.add_column(COLUMNS[name], justify="left" if text else "right", no_wrap=True)
     previous = None
     for record in records:
-        group = tuple(record[key] for key in keys[:-1])
+        group = tuple(record[key] for key in groups)
         if previous is not None and group != previous:
             table.add_section()
         cells = [_cell(name, record) for name in columns]
@@ -126,11 +140,7 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
             cells[: len(group)] = [""] * len(group)
         table.add_row(*cells, style=None if record["passed"] else "red")
         previous = group
-    console.print(table)
-    console.print(f"[dim]{NOTE}[/]", highlight=False)
-    console.print(verdict(report), style="green" if report["passed"] else "bold red")
-    for line in failures(report):
-        console.print(line, style="red", highlight=False)
+    return table
 
 
 def verdict(report: dict[str, Any]) -> str:
@@ -166,7 +176,7 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
                 reasons.append(
                     f"{name}: {errors['ulp']:.3g} ULP, {errors['of_bound']:.3g} of the bound"
                 )
-        where = f"{row['dtypes']} {row['approximate']} {row['quantity']} {row['shape']}"
+        where = f"{row['op']} {row['dtypes']} {row['form']} {row['quantity']} {row['shape']}"
         lines.append(f"{where} {row['layout']}, {row['values']}: {'; '.join(reasons)}")
     if len(failed) > most:
         lines.append(f"… and {len(failed) - most} more")
@@ -175,30 +185,32 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
 
 def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[Section]:
     """The same for a page."""
-    from bridge.cli.page import Section, paragraph, table
+    from bridge.cli.page import Section, heading, paragraph, table
 
-    columns = _columns(report, keys)
-    rows, styles = [], []
-    for record in merge(report["summary"], keys):
-        cells = [_cell(name, record) for name in columns]
-        cells[columns.index("quantity")] = QUANTITIES[record["quantity"]].what
-        rows.append(cells)
-        styles.append("" if record["passed"] else "failed")
-    body = paragraph(verdict(report)) + table([COLUMNS[name] for name in columns], rows, styles)
-    body += paragraph(NOTE)
+    body = paragraph(verdict(report))
     body += "".join(paragraph(line) for line in failures(report))
-    bounds = "; ".join(
-        f"{dtype} {', '.join(f'{ulp:.3g}' for ulp in ulps)}"
-        for dtype, ulps in BOUNDS["gelu_ulp"].items()
-    )
-    body += paragraph(f"Bounds on gelu, gelu′, gelu″ before their last rounding, ULP: {bounds}.")
-    return [Section("Parity", body)]
+    for op, records in by_op(report, keys):
+        columns = _columns(records, keys)
+        rows, styles = [], []
+        for record in records:
+            cells = [_cell(name, record) for name in columns]
+            cells[columns.index("quantity")] = words(record["quantity"])
+            rows.append(cells)
+            styles.append("" if record["passed"] else "failed")
+        body += heading(op) + table([COLUMNS[name] for name in columns], rows, styles)
+        body += paragraph(OPS[op].BOUNDS_IN_WORDS, "small")
+    return [Section("Parity", body + paragraph(NOTE, "small"))]
 
 
-def _columns(report: dict[str, Any], keys: Sequence[str]) -> list[str]:
+def _columns(records: list[dict[str, Any]], keys: Sequence[str]) -> list[str]:
     hidden = {name for name in BY_QUANTITY if name not in keys}
-    if not any(record["variants"] for record in report["summary"]):
+    if not any(record["variants"] for record in records):
         hidden.add("variants_differing")
+    hidden |= {
+        name
+        for name in ("own_torch_ulp", "own_jax_ulp")
+        if all(record[name] is None for record in records)
+    }
     return [name for name in COLUMNS if name not in hidden]
 
 

@@ -1,0 +1,133 @@
+"""True values of bias-GELU and its derivatives, and what a kernel may make of them.
+
+A result is gelu⁽ⁿ⁾(h)·∏ fᵢ or a sum of such over rows. h = x + bias and each fᵢ (a cotangent, or
+the sum of two tangents) are rounded to the arithmetic's dtype, as the contract says, before the
+reference sees them: what is measured is what the kernel adds to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.cli.parity.accuracy import FORMATS, Truth
+from bridge.ops import BIAS_GELU, BiasGeluParams
+
+Array = np.ndarray
+
+# The bounds, all of them, by the precision of the call: a 16-bit type where every array has it,
+# else the arithmetic's dtype. `gelu_ulp` bounds gelu⁽ⁿ⁾(h) for n = 0, 1, 2, in ULP of that type,
+# before any rounding to it; where |h| is in `zeros`, about a zero of gelu⁽ⁿ⁾, an error of
+# `zero_error` passes too. Each product then rounds once (half an ULP of the arithmetic). The
+# float64 reference itself is off by `reference_ulp`, and by `exponent_ulp` times what it takes exp
+# of: allowed where the arithmetic is float64 too.
+BOUNDS: dict[str, Any] = {
+    "gelu_ulp": {
+        "float16": (2.0**-10, 2.0**-10, 0.5),
+        "bfloat16": (2.0**-10, 2.0**-10, 0.5),
+        "float32": (2.0, 2.0, 4.0),
+        "float64": (4.0, 4.0, 8.0),
+    },
+    "zeros": ((0.0, 0.0), (0.5, 1.0), (0.9, 1.95)),
+    "zero_error": {
+        "float16": (0.0, 2.0**-24, 2.0**-23),
+        "bfloat16": (0.0, 2.0**-24, 2.0**-23),
+        "float32": (0.0, 2.0**-24, 2.0**-23),
+        "float64": (0.0, 2.0**-52, 2.0**-51),
+    },
+    "product_ulp": 0.5,
+    "reference_ulp": 12.0,
+    "exponent_ulp": 6.0,
+}
+BOUNDS_IN_WORDS = "Bounds on gelu, gelu′, gelu″ before their last rounding, ULP: {}.".format(
+    "; ".join(
+        f"{dtype} {', '.join(f'{ulp:.3g}' for ulp in ulps)}"
+        for dtype, ulps in BOUNDS["gelu_ulp"].items()
+    )
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A derivative as a product gelu⁽ⁿ⁾(x + bias)·∏ (f + f_row), or its sum over rows.
+
+    Attributes:
+      order: n.
+      factors: the pairs, by names of operands.
+      column_sum: whether it is summed over rows.
+      like: the operand whose dtype the result has; "g" is the dtype of the op's result.
+    """
+
+    order: int
+    factors: tuple[tuple[str, ...], ...]
+    column_sum: bool
+    like: str
+
+
+_T, _V = ("t_x", "t_bias"), ("v_x", "v_bias")
+
+QUANTITIES = {
+    "forward": Quantity(0, (), False, "g"),
+    "dx": Quantity(1, (("g",),), False, "x"),
+    "dbias": Quantity(1, (("g",),), True, "bias"),
+    "jvp": Quantity(1, (_T,), False, "g"),
+    "d2x": Quantity(2, (("g",), _V), False, "x"),
+    "d2bias": Quantity(2, (("g",), _V), True, "bias"),
+    "d2g": Quantity(1, (_V,), False, "g"),
+    "hvp_x": Quantity(2, (("g",), _T), False, "x"),
+    "hvp_bias": Quantity(2, (("g",), _T), True, "bias"),
+}
+
+
+def derivatives(h: Array, form: str) -> dict[int, Array]:
+    """Returns gelu, gelu′ and gelu″ at h in float64."""
+    return {
+        order: BIAS_GELU.reference((h, None), BiasGeluParams(form, order=order))[0]
+        for order in (0, 1, 2)
+    }
+
+
+def product(
+    h: Array,
+    derivative: Array,
+    form: str,
+    order: int,
+    factors: Sequence[Array],
+    arithmetic: str,
+    precision: str,
+) -> Truth:
+    """Returns derivative·∏ factors with what a kernel of this precision may make of it."""
+    fmt = FORMATS[arithmetic]
+    h = np.asarray(h, np.float64)
+    values = derivative
+    magnitude, at_least_one = np.ones_like(h), np.ones_like(h)
+    for factor in factors:
+        size = np.abs(np.asarray(factor, np.float64))
+        values = values * np.asarray(factor, np.float64)
+        magnitude = magnitude * size
+        at_least_one = at_least_one * np.maximum(size, 1.0)
+    low, high = BOUNDS["zeros"][order]
+    near_zero = (low <= np.abs(h)) & (np.abs(h) <= high)
+    zero_error = np.where(near_zero, BOUNDS["zero_error"][precision][order], 0.0)
+    unit = magnitude * np.maximum(fmt.ulp(derivative), zero_error)
+    error = BOUNDS["gelu_ulp"][precision][order] * FORMATS[precision].ulp(derivative)
+    if arithmetic == "float64":
+        of_reference = BOUNDS["reference_ulp"] + BOUNDS["exponent_ulp"] * _exponent(h, form)
+        error = error + of_reference * fmt.ulp(derivative)
+        zero_error = zero_error * (1.0 + BOUNDS["reference_ulp"])
+    allowed = magnitude * np.maximum(error, zero_error)
+    rounding = BOUNDS["product_ulp"] * fmt.ulp(values)
+    # A product that underflows on the way is off by the smallest number, times what follows.
+    underflow = fmt.least * at_least_one if factors else 0.0
+    return Truth(values, unit, allowed + len(factors) * rounding + underflow)
+
+
+def _exponent(h: Array, form: str) -> Array:
+    """What the float64 reference takes exp of; its rounding is an error of that many ULP."""
+    a = np.minimum(np.abs(h), 40.0)
+    if form == "none":
+        return 0.5 * a * a
+    return 1.702 * a if form == "sigmoid" else 1.6 * (a + 0.044715 * a**3)

@@ -1,0 +1,11 @@
+"""The ops that parity compares. A further op is a module like these, and a line here."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from bridge.cli.parity import bias_gelu
+
+# Each module has FORMS, the names of its variants; cases(quick, forms), its grid; BOUNDS, what
+# errors it allows, and BOUNDS_IN_WORDS, a sentence of them.
+OPS: dict[str, ModuleType] = {"bias_gelu": bias_gelu}
