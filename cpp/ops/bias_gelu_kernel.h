@@ -7,43 +7,25 @@
 #include <stdint.h>
 
 #include "cpu/isa.h"
+#include "ops/block.h"
 
 namespace bridge {
 
-// The array of an operand from the block's first element on; data is null where it is absent.
-struct BiasGeluArray {
-  char* data;
-  int64_t row_bytes;  // From one row to the next.
-  int32_t dtype;
-};
-
-struct BiasGeluPair {
-  BiasGeluArray full;
-  BiasGeluArray row;
-};
-
-struct BiasGeluBlock {
+struct BiasGeluBlock : Block {
   int32_t order;
   int32_t factors;
-  int64_t rows;
-  int64_t cols;
-  // The row vectors have this many elements and repeat along the columns: several short rows that
-  // lie next to one another are computed as one. Equal to cols otherwise, and with column sums.
-  int64_t row_period;
-  BiasGeluPair input;
-  BiasGeluPair factor[BRIDGE_MAX_FACTORS];
-  BiasGeluArray output;
-  // Column sums over the rows of the block, which begin at a multiple of 2^n chunks and are at most
-  // 2^n chunks: either unrounded in the arithmetic type (a node of the tree), or rounded into
-  // output_row, or not wanted (both null).
-  void* sums;
-  BiasGeluArray output_row;
-  // The operands are larger than the caches of a core.
-  bool prefetch;
-};
+  BlockPair input;
+  BlockPair factor[BRIDGE_MAX_FACTORS];
+  BlockArray output;
 
-// At most so many chunks in a block with column sums, so that the levels of the tree stay in cache.
-constexpr int64_t kBlockChunks = 32;
+  template <class Visit>
+  void for_each_full(const Visit& visit) {
+    visit(input.full);
+    for (int i = 0; i < factors; ++i) visit(factor[i].full);
+    visit(output);
+  }
+  void skip_rows(int64_t) {}
+};
 
 using BiasGeluFunction = void (*)(const BiasGeluBlock& block);
 
@@ -63,10 +45,8 @@ struct BiasGeluKernels {
   BiasGeluFunction fused[kBiasGeluShapes][4][3];
   // [arithmetic][form]: every call.
   BiasGeluFunction tiled[3][3];
-  // [arithmetic]: adds the nodes of one level, count vectors of cols values one stride of elements
-  // apart, up to the root of the tree, and rounds it into output_row. Overwrites the nodes.
-  void (*add_nodes[3])(void* nodes, int64_t count, int64_t stride, int64_t cols,
-                       const BiasGeluArray& output_row);
+  // [arithmetic].
+  AddNodes add_nodes[3];
 };
 
 BRIDGE_DECLARE_PER_ISA(BiasGeluKernels, bias_gelu_kernels)
