@@ -1,19 +1,33 @@
-"""Checks of what may be passed where an array is expected."""
+"""Checks of what may be passed where an array is expected, and one compiled function for each set
+of static arguments."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bridge.ops.dtypes import FLOATING
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
 
+# Inlined into the function that is being traced, so that checkpoint policies and the lowering see
+# the call itself. From jax 0.11 on True inlines later than that.
+_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
-def as_array_like(function: str, name: str, value: Any) -> Any:
-    """Returns `value` as something that a jitted function takes.
+
+def as_array_like(
+    function: str,
+    name: str,
+    value: Any,
+    dtypes: tuple[str, ...] = FLOATING,
+    expected: str = f"one of {', '.join(FLOATING)}",
+) -> Any:
+    """Returns `value` as something that a jitted function takes; `expected` describes the dtypes.
 
     Raises:
       TypeError: if it is no array, NumPy array or number, or NumPy's and of a dtype that JAX would
@@ -26,8 +40,34 @@ def as_array_like(function: str, name: str, value: Any) -> Any:
     if not isinstance(value, _NUMPY_LIKE):
         raise TypeError(f"{function}: {name} has type {type(value).__name__}, expected an array")
     dtype = np.asarray(value).dtype.name
-    if dtype not in FLOATING:
-        raise TypeError(
-            f"{function}: {name} has dtype {dtype}, expected one of {', '.join(FLOATING)}"
-        )
+    if dtype not in dtypes:
+        raise TypeError(f"{function}: {name} has dtype {dtype}, expected {expected}")
     return value
+
+
+def as_arrays(*values: Any) -> tuple[Any, ...]:
+    """Arrays of what `as_array_like` returned; None stays None."""
+    return tuple(None if value is None else jnp.asarray(value) for value in values)
+
+
+def refuse_traced(function: str, name: str, value: Any) -> None:
+    """Raises TypeError for a number that is known only when the compiled function runs."""
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{function}: {name} is traced, expected a number known when the function is compiled: "
+            f"name it in static_argnames of jax.jit, or take it from outside the function"
+        )
+
+
+def compiled_for(make: Callable[..., Callable[..., jax.Array]]) -> Callable[..., Any]:
+    """From a function of static arguments that makes a function of arrays: the same, compiled.
+
+    A jitted function for each set of static arguments, as static arguments of one jitted function
+    would cost a microsecond on every call.
+    """
+
+    @functools.lru_cache(maxsize=1024)
+    def compiled(*static: Any) -> Callable[..., jax.Array]:
+        return jax.jit(make(*static), inline=_INLINE)
+
+    return compiled

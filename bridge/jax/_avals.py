@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bridge.ops import Role, Spec
 
 
-def spec_of(array: Any) -> Spec:
-    """Returns shape and dtype name of an array, tracer or abstract value."""
-    return Spec(tuple(array.shape), array.dtype.name)
+def spec_of(array: Any) -> Any:
+    """Returns the Spec of an array, tracer or abstract value; None of None."""
+    return None if array is None else Spec(tuple(array.shape), array.dtype.name)
 
 
 def result_aval(like: Any, spec: Spec, role: Role, batch_ndim: int) -> Any:

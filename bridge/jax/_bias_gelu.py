@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bridge.jax._arguments import as_array_like
+from bridge.jax._arguments import as_array_like, as_arrays, compiled_for
 from bridge.jax._avals import spec_of
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_GELU, check_bias_gelu
@@ -64,27 +63,20 @@ def bias_gelu(
     x = as_array_like("bias_gelu", "x", x)
     if bias is not None:
         bias = as_array_like("bias_gelu", "bias", bias)
-    if not isinstance(approximate, str) or approximate not in _JITTED:
+    if not isinstance(approximate, str) or approximate not in FORMS:
         check_bias_gelu(spec_of(jnp.asarray(x)), None, approximate)  # raises
-    return _JITTED[approximate](x, bias)
+    return _compiled(approximate)(x, bias)
 
 
-def _jitted(form: str) -> Callable[[Any, Any], jax.Array]:
+@compiled_for
+def _compiled(form: str) -> Any:
     def bias_gelu(x: Any, bias: Any) -> jax.Array:
-        x, bias = jnp.asarray(x), None if bias is None else jnp.asarray(bias)
-        params = check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), form)
+        x, bias = as_arrays(x, bias)
+        params = check_bias_gelu(spec_of(x), spec_of(bias), form)
         if bias is not None and x.weak_type != bias.weak_type:
             dtype = (bias if x.weak_type else x).dtype
             x, bias = x.astype(dtype), bias.astype(dtype)
             params = check_bias_gelu(spec_of(x), spec_of(bias), form)
         return call(BIAS_GELU, (x, bias), params)[0]
 
-    return jax.jit(bias_gelu, inline=_INLINE)
-
-
-# Inlined into the function that is being traced, so that checkpoint policies and the lowering see
-# the call itself. From jax 0.11 on True inlines later than that.
-_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
-
-# One function for each form: a static argument would cost a microsecond on every call.
-_JITTED = {form: _jitted(form) for form in FORMS}
+    return bias_gelu

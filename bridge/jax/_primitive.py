@@ -18,8 +18,11 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from bridge.jax._avals import result_aval, spec_of, vary_alike
 from bridge.jax._ffi import PLATFORMS, lower
-from bridge.ops import OPS, Role, Spec
+from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
+
+# Roles of operands that nothing is differentiated towards.
+_DISCRETE = (Role.MASK, Role.INTEGER)
 
 
 def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
@@ -32,6 +35,19 @@ def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
     present = vary_alike([operands[i] for i in slots])
     results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
     return _in_places(op, params, results)
+
+
+def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a call that a derivative rule answered with; `avals` are the types of the operands."""
+    operands = [
+        ad.instantiate_zeros(ad.Zero(avals[operand.position]))
+        if isinstance(operand, ZerosLike)
+        else operand
+        for operand in derivative.operands
+    ]
+    if derivative.op is None:
+        return tuple(operands)
+    return call(derivative.op, operands, derivative.params)
 
 
 def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
@@ -50,10 +66,6 @@ def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[A
     return tuple(placed)
 
 
-def _specs(operands: Sequence[Any]) -> list[Spec | None]:
-    return [None if operand is None else spec_of(operand) for operand in operands]
-
-
 def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list[Any]:
     specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
     return [
@@ -68,11 +80,20 @@ def _jvp(
 ) -> tuple[Any, Any]:
     outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=params)
     operands = _scatter(primals, slots, count)
-    directions = _scatter([None if type(t) is ad.Zero else t for t in tangents], slots, count)
+    roles = op.operand_roles(count)
+    directions = _scatter(
+        [
+            None if type(tangent) is ad.Zero or roles[slot] in _DISCRETE else tangent
+            for slot, tangent in zip(slots, tangents, strict=True)
+        ],
+        slots,
+        count,
+    )
+    avals = _scatter([jax.typeof(primal).to_tangent_aval() for primal in primals], slots, count)
     totals: list[Any] | None = None
     placed = _in_places(op, params, outputs)
-    for derivative in op.jvp(operands, placed, directions, _specs(operands), params):
-        results = call(derivative.op, derivative.operands, derivative.params)
+    for derivative in op.jvp(operands, placed, directions, list(map(spec_of, operands)), params):
+        results = _follow(derivative, avals)
         present = [result for result in results if result is not None]
         totals = (
             present if totals is None else [a + b for a, b in zip(totals, present, strict=True)]
@@ -87,21 +108,25 @@ def _transpose(
 ) -> list[Any]:
     linear = [ad.is_undefined_primal(argument) for argument in arguments]
     for slot, is_linear in zip(slots, linear, strict=True):
-        if is_linear and not op.is_linear_in(slot):
+        if is_linear and not op.is_linear_in(slot, params):
             raise TypeError(f"{op.name} is not linear in {op.operand_names[slot]}: no transpose")
-    avals = [a.aval if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
+    avals = [
+        a.aval if is_linear else jax.typeof(a)
+        for a, is_linear in zip(arguments, linear, strict=True)
+    ]
     known = [None if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
     placed = _in_places(op, params, [None if type(ct) is ad.Zero else ct for ct in cotangents])
+    placed_avals = _scatter(avals, slots, count)
     gradients: list[Any] = [None] * count
     for derivative, places in op.vjp(
         _scatter(known, slots, count),
         (None,) * len(op.result_names),
         placed,
         [bool(is_linear) for is_linear in _scatter(linear, slots, count)],
-        _specs(_scatter(avals, slots, count)),
+        list(map(spec_of, placed_avals)),
         params,
     ):
-        results = call(derivative.op, derivative.operands, derivative.params)
+        results = _follow(derivative, placed_avals)
         for result, place in zip(results, places, strict=True):
             if place is not None:
                 gradients[place] = result
@@ -120,11 +145,17 @@ def _batch(
     new_params, moves = batch_call(
         op, params, [o is not None for o in operands], [d is not None for d in placed_dims]
     )
-    place = 0 if new_params != params else _place_among_rows(op, operands, placed_dims, count)
-    moved = []
+    place = 0
+    if new_params == params:
+        place = _place_among_rows(op, params, operands, placed_dims)
+    moved: list[Any] = []
     for operand, dim, move in zip(operands, placed_dims, moves, strict=True):
         if move is Move.FRONT:
             operand = jnp.moveaxis(operand, dim, place)
+        elif move is Move.ALIGN:
+            operand = jnp.moveaxis(operand, dim, 0)
+            ones = (1,) * (moved[0].ndim - operand.ndim)
+            operand = operand.reshape(size, *ones, *operand.shape[1:])
         elif move is Move.BROADCAST:
             shape = (*operand.shape[:place], size, *operand.shape[place:])
             operand = jnp.broadcast_to(jnp.expand_dims(operand, place), shape)
@@ -133,17 +164,19 @@ def _batch(
     return results, [place] * len(results)
 
 
-def _place_among_rows(op: Any, operands: Any, dims: Any, count: int) -> int:
+def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
     """Where a dimension that is only more rows may stay, so that no array is transposed."""
-    roles = op.operand_roles(count)
-    has_row_vector = any(
-        operand is not None and role is Role.ROW
-        for operand, role in zip(operands, roles, strict=True)
-    )
+    roles = {
+        role
+        for operand, role in zip(operands, op.operand_roles(len(operands)), strict=True)
+        if operand is not None
+    }
+    if Role.MASK in roles:  # which lies against the array from the right
+        return 0
+    fixed = max(op.fixed_ndim(params), Role.ROW in roles)
     for operand, dim in zip(operands, dims, strict=True):
         if dim is not None:
-            is_column = dim == operand.ndim - 1
-            return 0 if is_column and has_row_vector else dim
+            return dim if dim < operand.ndim - fixed else 0
     return 0
 
 

@@ -78,7 +78,10 @@ class BiasDropoutAdd:
     def needs_separate_batches(self, params: BiasDropoutAddParams) -> bool:
         return params.row is not None or params.threshold > 0
 
-    def is_linear_in(self, position: int) -> bool:
+    def fixed_ndim(self, params: BiasDropoutAddParams) -> int:
+        return 0
+
+    def is_linear_in(self, position: int, params: BiasDropoutAddParams) -> bool:
         return position <= _RESIDUAL
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: BiasDropoutAddParams) -> int:

@@ -76,7 +76,10 @@ class BiasGelu:
     def needs_separate_batches(self, params: BiasGeluParams) -> bool:
         return params.row is not None
 
-    def is_linear_in(self, position: int) -> bool:
+    def fixed_ndim(self, params: BiasGeluParams) -> int:
+        return 0
+
+    def is_linear_in(self, position: int, params: BiasGeluParams) -> bool:
         return position >= 2
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: BiasGeluParams) -> int:

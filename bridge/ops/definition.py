@@ -146,6 +146,13 @@ class Op(Protocol[P]):
         """
         ...
 
+    def fixed_ndim(self, params: P) -> int:
+        """How many last dimensions of the array are told apart.
+
+        Another dimension that comes before them all is only more rows, wherever it is.
+        """
+        ...
+
     def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:
         """Bytes of scratch memory that the CUDA kernel never exceeds.
 
@@ -154,7 +161,7 @@ class Op(Protocol[P]):
         """
         ...
 
-    def is_linear_in(self, position: int) -> bool:
+    def is_linear_in(self, position: int, params: P) -> bool:
         """Whether the results are linear in this operand (the others held fixed)."""
         ...
 

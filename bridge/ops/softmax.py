@@ -27,6 +27,7 @@ JACOBIAN = PRODUCT | TERM_U
 
 MASK_DTYPES = ("bool", "uint8")
 _POLARITY = "True (non-zero) hides an element"
+MASK_EXPECTED = f"{' or '.join(MASK_DTYPES)}; {_POLARITY}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,10 @@ class Softmax:
     def needs_separate_batches(self, params: SoftmaxParams) -> bool:
         return False
 
-    def is_linear_in(self, position: int) -> bool:
+    def fixed_ndim(self, params: SoftmaxParams) -> int:
+        return 1 + params.causal
+
+    def is_linear_in(self, position: int, params: SoftmaxParams) -> bool:
         return False
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: SoftmaxParams) -> int:
@@ -184,10 +188,13 @@ class SoftmaxDerivative:
     def needs_separate_batches(self, params: SoftmaxDerivativeParams) -> bool:
         return False
 
-    def is_linear_in(self, position: int) -> bool:
+    def fixed_ndim(self, params: SoftmaxDerivativeParams) -> int:
+        return 1 + params.causal
+
+    def is_linear_in(self, position: int, params: SoftmaxDerivativeParams) -> bool:
         # Not u where it stands for w as well: but then it is the value of a softmax, and nothing
         # asks for a transpose towards that.
-        return position < 2
+        return position < 2 or not params.terms & PRODUCT
 
     def workspace_bytes(
         self, operands: Sequence[Spec | None], params: SoftmaxDerivativeParams
@@ -244,18 +251,18 @@ class SoftmaxDerivative:
         calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
         if h is None:
             return calls
-        u, v, w = operands
-        terms = params.terms
-        if wanted[0] and w is None:
+        u, v, w = operands  # None where they are the ones that are wanted
+        terms, w_is_u = params.terms, specs[2] is None
+        if wanted[0] and w_is_u:
             # ⟨h, t∘v − t⟨v,u⟩ − u⟨v,t⟩⟩ as a function of t.
             calls.append((self._call((h, v, u), PRODUCT | TERM_U | TERM_V, params), (0,)))
         elif wanted[0]:
             calls.append((self._call((h, v, w), _swapped(terms, TERM_V, TERM_W), params), (0,)))
-        if wanted[1] and w is None:
+        if wanted[1] and w_is_u:
             calls.append((self._call((u, h, None), terms, params), (1,)))
         elif wanted[1]:
             calls.append((self._call((u, h, w), _swapped(terms, TERM_U, TERM_W), params), (1,)))
-        if wanted[2] and w is not None and terms & ~PRODUCT:
+        if wanted[2] and terms & ~PRODUCT:
             adjoint = _swapped(terms & ~PRODUCT, TERM_U, TERM_V)
             calls.append((self._call((u, v, h), adjoint, params), (2,)))
         return calls
@@ -344,9 +351,7 @@ def check_softmax(
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:
     if mask.dtype not in MASK_DTYPES:
-        raise TypeError(
-            f"{function}: mask has dtype {mask.dtype}, expected bool or uint8; {_POLARITY}"
-        )
+        raise TypeError(f"{function}: mask has dtype {mask.dtype}, expected {MASK_EXPECTED}")
     fits = len(mask.shape) <= len(x.shape) and all(
         own in (1, full) for own, full in zip(reversed(mask.shape), reversed(x.shape), strict=False)
     )
