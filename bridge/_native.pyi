@@ -20,7 +20,7 @@ def run(
     op: str,
     operands: tuple[Any, ...],
     results: tuple[Any, ...],
-    attributes: tuple[int, ...],
+    attributes: tuple[float, ...],
     threads: int,
     allocate: Any,
 ) -> int: ...
@@ -35,7 +35,7 @@ class Kernel:
     def add(
         self,
         dtypes: tuple[int, ...],
-        attributes: tuple[int, ...],
+        attributes: tuple[float, ...],
         examples: tuple[int, ...],
         plan: Any,
     ) -> None: ...

@@ -63,10 +63,6 @@ def lower(
     captured into a CUDA graph.
     """
     wanted = [getattr(params, name) is not None for name in op.result_names]
-    attributes = {
-        name: np.int32(value) if isinstance(value, int) else value
-        for name, value in params.attributes().items()
-    }
     avals_out = list(context.avals_out)
     if platform == "cuda":
         specs: list[Any] = [None] * count
@@ -84,8 +80,8 @@ def lower(
     results = emit(
         context.replace(avals_out=avals_out),
         *operands,
-        **attributes,
-        factors=np.int32(count // 2 - 1),
+        attributes=np.array(list(params.attributes().values()), np.float64),
+        count=np.int32(count),
         slots=np.array(slots, np.int32),
         outputs=np.int32(sum(1 << i for i, is_wanted in enumerate(wanted) if is_wanted)),
     )

@@ -4,17 +4,19 @@
 
 #include <string>
 
-#include "bridge/bridge.h"
+#include "op.h"
 
 namespace bridge::python {
 
 struct CudaLibrary {
-  decltype(&::bridge_bias_gelu_cuda_workspace) bias_gelu_workspace = nullptr;
-  decltype(&::bridge_bias_gelu_cuda) bias_gelu = nullptr;
+  CudaEntry ops[kOpCount];  // in the order of kOps
   decltype(&::bridge_cuda_last_error) last_error = nullptr;
   decltype(&::bridge_cuda_device_count) device_count = nullptr;
   decltype(&::bridge_cuda_archs) archs = nullptr;
   decltype(&::bridge_cuda_preload) preload = nullptr;
+
+  // nullptr where the library has no such op; then *why says so.
+  const CudaEntry* entry_of(const Op& op, std::string* why) const;
 };
 
 // The path of the library file, told once by the Python package at import.

@@ -40,12 +40,16 @@ const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
 }
 
 int32_t dtype_of(const DLDataType& dtype) {
-  if (dtype.lanes != 1) return -1;
+  if (dtype.lanes != 1) return kNoDtype;
   if (dtype.code == kDLFloat && dtype.bits == 16) return BRIDGE_FLOAT16;
   if (dtype.code == kDLBfloat && dtype.bits == 16) return BRIDGE_BFLOAT16;
   if (dtype.code == kDLFloat && dtype.bits == 32) return BRIDGE_FLOAT32;
   if (dtype.code == kDLFloat && dtype.bits == 64) return BRIDGE_FLOAT64;
-  return -1;
+  if (dtype.code == kDLBool && dtype.bits == 8) return kBool;
+  if (dtype.code == kDLUInt && dtype.bits == 8) return kUint8;
+  if (dtype.code == kDLInt && dtype.bits == 64) return kInt64;
+  if (dtype.code == kDLUInt && dtype.bits == 32) return kUint32;
+  return kNoDtype;
 }
 
 bool describe(const DLTensor& tensor, Operand* operand) {

@@ -8,6 +8,7 @@
 
 #include "cuda_library.h"
 #include "kernel_type.h"
+#include "python_call.h"
 #include "xla_ffi.h"
 
 namespace nb = nanobind;
@@ -43,16 +44,17 @@ size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool colum
   call.cols = cols;
   call.input.full = {&nowhere, dtype, rows * cols, cols};
   if (column_sums) call.output.row = {&nowhere, dtype, cols, 0};
-  return require_cuda().bias_gelu_workspace(&call);
+  return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(
+      require_cuda().ops[0].workspace)(&call);
 }
 
 nb::dict ffi_handlers() {
   nb::dict targets;
-  for (const bp::FfiHandler* handler = bp::kFfiHandlers; handler->target != nullptr; ++handler) {
-    nb::str target(handler->target);
-    if (!targets.contains(target)) targets[target] = nb::dict();
-    nb::cast<nb::dict>(targets[target])[handler->platform] =
-        nb::capsule(handler->address, "xla._CUSTOM_CALL_TARGET");
+  for (const bp::FfiHandlers& handlers : bp::ffi_handlers()) {
+    nb::dict platforms;
+    platforms["cpu"] = nb::capsule(handlers.cpu, "xla._CUSTOM_CALL_TARGET");
+    platforms["CUDA"] = nb::capsule(handlers.cuda, "xla._CUSTOM_CALL_TARGET");
+    targets[(std::string("bridge_") + handlers.op->counts.name).c_str()] = platforms;
   }
   return targets;
 }
@@ -71,7 +73,7 @@ nb::dict build_info() {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  if (!bp::add_kernel_type(m.ptr())) throw nb::python_error();
+  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
   m.def("ffi_handlers", &ffi_handlers);
   m.def("bias_gelu_workspace", &bias_gelu_workspace);
   m.def("build_info", &build_info);

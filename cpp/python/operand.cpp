@@ -1,6 +1,30 @@
 #include "operand.h"
 
+#include <cstring>
+
 namespace bridge::python {
+
+int64_t item_bytes(int32_t dtype) {
+  switch (dtype) {
+    case BRIDGE_FLOAT16:
+    case BRIDGE_BFLOAT16:
+      return 2;
+    case BRIDGE_FLOAT32:
+    case kUint32:
+      return 4;
+    case BRIDGE_FLOAT64:
+    case kInt64:
+      return 8;
+    default:
+      return 1;
+  }
+}
+
+const char* describe_dtype(int32_t dtype) {
+  static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
+                                      "bool",    "uint8",    "int64",   "uint32"};
+  return dtype >= 0 && dtype <= kUint32 ? names[dtype] : "a dtype that no op takes";
+}
 
 std::string describe_shape(const Operand& operand) {
   std::string text = "[";
@@ -11,8 +35,6 @@ std::string describe_shape(const Operand& operand) {
   return text + "]";
 }
 
-namespace {
-
 bool is_empty(const Operand& operand) {
   for (int32_t i = 0; i < operand.ndim; ++i) {
     if (operand.shape[i] == 0) return true;
@@ -20,53 +42,9 @@ bool is_empty(const Operand& operand) {
   return false;
 }
 
-// One stride that walks dimensions [first, last) in row-major order, if there is one.
-bool collapse_group(const Operand& operand, int32_t first, int32_t last, int64_t* size,
-                    int64_t* stride) {
-  *size = 1;
-  *stride = 0;
-  bool seen = false;
-  int64_t expected = 0;
-  for (int32_t i = last - 1; i >= first; --i) {
-    const int64_t extent = operand.shape[i];
-    *size *= extent;
-    if (extent == 1) continue;  // its stride is never taken
-    if (!seen) {
-      *stride = operand.strides[i];
-      expected = *stride * extent;
-      seen = true;
-    } else {
-      if (operand.strides[i] != expected) return false;
-      expected *= extent;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
-bool collapse(const Operand& operand, int32_t batch_ndim, bridge_array* array, int64_t sizes[3]) {
-  array->data = operand.data;
-  array->dtype = operand.dtype;
-  const int32_t ndim = operand.ndim;
-  const int32_t last = ndim > batch_ndim ? ndim - 1 : ndim;  // 0-d: a single column
-  sizes[0] = sizes[1] = sizes[2] = 1;
-  if (operand.strides == nullptr || is_empty(operand)) {  // no stride of an empty array is taken
-    for (int32_t i = 0; i < batch_ndim; ++i) sizes[0] *= operand.shape[i];
-    for (int32_t i = batch_ndim; i < last; ++i) sizes[1] *= operand.shape[i];
-    if (last < ndim) sizes[2] = operand.shape[last];
-    array->row_stride = sizes[2];
-    array->batch_stride = sizes[1] * sizes[2];
-    return true;
-  }
-  int64_t column_stride = 1;
-  if (!collapse_group(operand, 0, batch_ndim, &sizes[0], &array->batch_stride)) return false;
-  if (!collapse_group(operand, batch_ndim, last, &sizes[1], &array->row_stride)) return false;
-  if (last < ndim) {
-    sizes[2] = operand.shape[last];
-    if (sizes[2] > 1) column_stride = operand.strides[last];
-  }
-  return column_stride == 1;
+bool same_shape(const Operand& a, const Operand& b) {
+  return a.ndim == b.ndim &&
+         (a.ndim == 0 || std::memcmp(a.shape, b.shape, sizeof(int64_t) * a.ndim) == 0);
 }
 
 }  // namespace bridge::python

@@ -11,11 +11,14 @@ namespace bridge::python {
 
 enum class Device : int32_t { cpu, cuda };
 
+// Dtypes that masks and integer operands come in, after those of bridge_dtype.
+enum : int32_t { kNoDtype = -1, kBool = BRIDGE_FLOAT64 + 1, kUint8, kInt64, kUint32 };
+
 // A tensor as it came in. Shape and strides belong to the producer and live as long as the call.
 struct Operand {
   bool present = false;
   void* data = nullptr;
-  int32_t dtype = -1;  // bridge_dtype, or -1: one that the kernels do not compute in
+  int32_t dtype = kNoDtype;  // bridge_dtype or one of the above; kNoDtype: one that no op takes
   int32_t ndim = 0;
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // in elements; nullptr: row-major and compact
@@ -32,12 +35,26 @@ struct CallError {
   explicit operator bool() const { return !message.empty(); }
 };
 
+inline bool is_floating(int32_t dtype) { return dtype >= 0 && dtype <= BRIDGE_FLOAT64; }
+int64_t item_bytes(int32_t dtype);
+
+// "float32"; "a dtype that no op takes".
+const char* describe_dtype(int32_t dtype);
+
 // Shape in brackets, as Python prints a list: "[2, 3]".
 std::string describe_shape(const Operand& operand);
 
-// Reads `operand` as [batch, rows, cols] (its first batch_ndim dimensions, the middle, the last)
-// with adjacent columns. False when the strides of a group do not collapse into one.
-bool collapse(const Operand& operand, int32_t batch_ndim, bridge_array* array, int64_t sizes[3]);
+bool is_empty(const Operand& operand);
+bool same_shape(const Operand& a, const Operand& b);
+inline bool same_device(const Operand& a, const Operand& b) {
+  return a.device == b.device && a.device_index == b.device_index;
+}
+
+// An empty tensor may have no address; for the library no address means no operand.
+inline void* address_of(const Operand& operand) {
+  static char nowhere;
+  return operand.data == nullptr ? &nowhere : operand.data;
+}
 
 }  // namespace bridge::python
 

@@ -1,102 +1,97 @@
 #include "overlap.h"
 
-#include <algorithm>
-#include <cstdint>
+#include <numeric>
 
 namespace bridge::python {
 namespace {
-
-struct Sizes {
-  int64_t batch, rows, cols;
-};
-
-int64_t item_bytes(int32_t dtype) {
-  return dtype == BRIDGE_FLOAT64 ? 8 : dtype == BRIDGE_FLOAT32 ? 4 : 2;
-}
 
 struct Extent {
   uintptr_t first, end;
 };
 
-Extent extent_of(const bridge_array& array, const Sizes& sizes) {
-  const int64_t bytes = item_bytes(array.dtype);
-  int64_t low = 0, high = sizes.cols;
-  const int64_t spans[2] = {(sizes.batch - 1) * array.batch_stride,
-                            (sizes.rows - 1) * array.row_stride};
-  for (const int64_t span : spans) (span < 0 ? low : high) += span;
+Extent extent_of(const Footprint& array) {
+  int64_t low = 0, high = array.cols;
+  for (int32_t i = 0; i < array.dims; ++i) {
+    const int64_t span = (array.size[i] - 1) * array.stride[i];
+    (span < 0 ? low : high) += span;
+  }
   const auto base = reinterpret_cast<uintptr_t>(array.data);
-  return {base + low * bytes, base + high * bytes};
+  return {base + low * item_bytes(array.dtype), base + high * item_bytes(array.dtype)};
 }
 
-bool identical(const bridge_array& a, const bridge_array& b, const Sizes& sizes) {
-  return a.data == b.data && a.dtype == b.dtype &&
-         (sizes.rows == 1 || a.row_stride == b.row_stride) &&
-         (sizes.batch == 1 || a.batch_stride == b.batch_stride);
+bool identical(const Footprint& a, const Footprint& b) {
+  if (a.data != b.data || a.dtype != b.dtype || a.cols != b.cols || a.dims != b.dims) {
+    return false;
+  }
+  for (int32_t i = 0; i < a.dims; ++i) {
+    if (a.size[i] > 1 && a.stride[i] != b.stride[i]) return false;
+  }
+  return true;
+}
+
+// The distance in bytes of which every run's start is a multiple, from the first run; 0: one run.
+int64_t pitch_of(const Footprint& array) {
+  int64_t pitch = 0;
+  for (int32_t i = 0; i < array.dims; ++i) {
+    if (array.size[i] > 1) pitch = std::gcd(pitch, array.stride[i]);
+  }
+  return pitch * item_bytes(array.dtype);
 }
 
 // Two column ranges of one matrix, as chunk() gives them: the extents interleave, no byte is
-// shared.
-bool interleaved(const bridge_array& a, const bridge_array& b, const Sizes& sizes) {
-  if (a.dtype != b.dtype || a.row_stride != b.row_stride || a.row_stride <= 0) return false;
-  if (sizes.batch > 1 && (a.batch_stride != b.batch_stride || a.batch_stride % a.row_stride != 0)) {
-    return false;
-  }
-  const int64_t stride = a.row_stride * item_bytes(a.dtype);
+// shared. Modulo the common pitch each array is a single run.
+bool interleaved(const Footprint& a, const Footprint& b) {
+  const int64_t pitch = std::gcd(pitch_of(a), pitch_of(b));
+  if (pitch == 0) return false;
   const auto difference = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) -
                                                reinterpret_cast<uintptr_t>(b.data));
-  const int64_t shift = ((difference % stride) + stride) % stride;
-  const int64_t width = sizes.cols * item_bytes(a.dtype);
-  return shift >= width && shift + width <= stride;
+  const int64_t shift = ((difference % pitch) + pitch) % pitch;
+  return shift >= b.cols * item_bytes(b.dtype) && shift + a.cols * item_bytes(a.dtype) <= pitch;
 }
 
-bool share_memory(const bridge_array& a, const Sizes& a_sizes, const bridge_array& b,
-                  const Sizes& b_sizes) {
-  const Extent first = extent_of(a, a_sizes), second = extent_of(b, b_sizes);
-  return first.first < second.end && second.first < first.end;
+bool share_memory(const Footprint& a, const Footprint& b) {
+  const Extent first = extent_of(a), second = extent_of(b);
+  return first.first < second.end && second.first < first.end && !interleaved(a, b);
 }
 
 // Every element of the array at its own address (sufficient, and true of every array that one
-// allocation and slicing can make).
-bool is_injective(const bridge_array& array, const Sizes& sizes) {
-  const int64_t row = array.row_stride < 0 ? -array.row_stride : array.row_stride;
-  const int64_t batch = array.batch_stride < 0 ? -array.batch_stride : array.batch_stride;
-  if (sizes.rows > 1 && row < sizes.cols) return false;
-  if (sizes.batch <= 1) return true;
-  if (batch >= (sizes.rows - 1) * row + sizes.cols) return true;
-  return row >= (sizes.batch - 1) * batch + sizes.cols && batch >= sizes.cols;
+// allocation and slicing can make): each dimension steps over all that the finer ones reach.
+bool is_injective(const Footprint& array) {
+  int64_t reach = array.cols;
+  uint64_t done = 0;
+  for (;;) {
+    int64_t finest = INT64_MAX;
+    int32_t at = -1;
+    for (int32_t i = 0; i < array.dims; ++i) {
+      const int64_t stride = array.stride[i] < 0 ? -array.stride[i] : array.stride[i];
+      if (array.size[i] > 1 && (done >> i & 1) == 0 && stride < finest) finest = stride, at = i;
+    }
+    if (at < 0) return true;
+    if (finest < reach) return false;
+    reach += (array.size[at] - 1) * finest;
+    done |= uint64_t{1} << at;
+  }
 }
 
 }  // namespace
 
-CallError check_overlap(const bridge_bias_gelu& call) {
-  const Sizes full{call.batch, call.rows, call.cols}, row{call.batch, 1, call.cols};
-  if (call.batch == 0 || call.rows == 0 || call.cols == 0) return {};
-  const bridge_array& out = call.output.full;
-  const bridge_array& sums = call.output.row;
-  if (out.data != nullptr && !is_injective(out, full)) {
-    return {"the output has elements that share memory with each other"};
-  }
-  if (sums.data != nullptr && !is_injective(sums, row)) {
-    return {"the column-sum output has elements that share memory with each other"};
-  }
-  for (int32_t i = -1; i < call.factors; ++i) {
-    const bridge_pair& pair = i < 0 ? call.input : call.factor[i];
-    if (out.data != nullptr && pair.full.data != nullptr &&
-        share_memory(out, full, pair.full, full) && !identical(out, pair.full, full) &&
-        !interleaved(out, pair.full, full)) {
-      return {"the output overlaps an operand in memory without being the same array"};
+CallError check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
+                        size_t operand_count) {
+  for (size_t i = 0; i < output_count; ++i) {
+    const std::string output = outputs[i].name;
+    if (!is_injective(outputs[i])) {
+      return {output + " has elements that share memory with each other"};
     }
-    if (out.data != nullptr && pair.row.data != nullptr && share_memory(out, full, pair.row, row)) {
-      return {"the output overlaps a row vector in memory"};
+    for (size_t j = 0; j < operand_count; ++j) {
+      const bool in_place = i == 0 && operands[j].may_be_output;
+      if (!share_memory(outputs[i], operands[j])) continue;
+      if (in_place && identical(outputs[i], operands[j])) continue;
+      return {output + " overlaps " + operands[j].name + " in memory" +
+              (in_place ? " without being the same array" : "")};
     }
-    if (sums.data != nullptr &&
-        ((pair.full.data != nullptr && share_memory(sums, row, pair.full, full)) ||
-         (pair.row.data != nullptr && share_memory(sums, row, pair.row, row)))) {
-      return {"the column-sum output overlaps an operand in memory"};
+    for (size_t j = 0; j < i; ++j) {
+      if (share_memory(outputs[i], outputs[j])) return {"the two outputs overlap in memory"};
     }
-  }
-  if (out.data != nullptr && sums.data != nullptr && share_memory(out, full, sums, row)) {
-    return {"the two outputs overlap in memory"};
   }
   return {};
 }

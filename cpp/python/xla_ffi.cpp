@@ -4,8 +4,8 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
-#include "bias_gelu_call.h"
 #include "cuda_library.h"
 #include "xla/ffi/api/ffi.h"
 #include "xla_executor.h"
@@ -14,10 +14,6 @@ namespace bridge::python {
 namespace {
 
 namespace ffi = xla::ffi;
-
-// Calls on fewer elements run in the calling thread: to wake a thread of XLA's pool takes the time
-// of tens of thousands of them.
-constexpr int64_t kFewElements = int64_t{1} << 17;
 
 int32_t dtype_of(ffi::DataType dtype) {
   switch (dtype) {
@@ -29,8 +25,16 @@ int32_t dtype_of(ffi::DataType dtype) {
       return BRIDGE_FLOAT32;
     case ffi::DataType::F64:
       return BRIDGE_FLOAT64;
+    case ffi::DataType::PRED:
+      return kBool;
+    case ffi::DataType::U8:
+      return kUint8;
+    case ffi::DataType::S64:
+      return kInt64;
+    case ffi::DataType::U32:
+      return kUint32;
     default:
-      return -1;
+      return kNoDtype;
   }
 }
 
@@ -62,42 +66,55 @@ std::string place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots
   return {};
 }
 
-// outputs: bit 0 the full result, bit 1 the column sums.
-std::string place(const ffi::RemainingRets& rets, int32_t outputs, size_t extra,
-                  Operand places[2]) {
-  const size_t expected = (outputs & 1) + ((outputs >> 1) & 1);
-  if (outputs < 1 || outputs > 3 || rets.size() != expected + extra) {
+// outputs: bit i is set where result i is wanted. After the results come `extra` other buffers.
+std::string place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count,
+                  size_t extra, Operand* results) {
+  size_t expected = extra;
+  for (size_t i = 0; i < result_count; ++i) expected += outputs >> i & 1;
+  if (outputs < 1 || outputs >> result_count != 0 || rets.size() != expected) {
     return "attribute outputs is " + std::to_string(outputs) + " for " +
            std::to_string(rets.size()) + " result buffers";
   }
   size_t next = 0;
-  for (int32_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < result_count; ++i) {
     if ((outputs >> i & 1) == 0) continue;
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> buffer = rets.get<ffi::AnyBuffer>(next++);
     if (!buffer.has_value()) return buffer.error().message();
-    read_buffer(**buffer, &places[i]);
+    read_buffer(**buffer, &results[i]);
   }
   return {};
 }
 
-std::string bind_call(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, int32_t form,
-                      int32_t order, int32_t batch_ndim, int32_t factors,
-                      ffi::Span<const int32_t> slots, int32_t outputs, size_t extra_results,
-                      bridge_bias_gelu* call) {
-  if (factors < 0 || factors > BRIDGE_MAX_FACTORS) {
-    return "attribute factors is " + std::to_string(factors) + ", expected 0 to " +
-           std::to_string(BRIDGE_MAX_FACTORS);
+// What every call of an op is made of.
+struct FfiCall {
+  const ffi::RemainingArgs& args;
+  const ffi::RemainingRets& rets;
+  ffi::Span<const double> attributes;
+  int32_t count;
+  ffi::Span<const int32_t> slots;
+  int32_t outputs;
+};
+
+std::string bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallRoom* bound) {
+  const OpCounts& counts = op.counts;
+  if (call.count < 0 || static_cast<size_t>(call.count) > counts.max_operands) {
+    return "attribute count is " + std::to_string(call.count) + ", expected " +
+           std::to_string(counts.min_operands) + " to " + std::to_string(counts.max_operands);
   }
   // Only the operands of this call are made: all that there can be would be a kilobyte to clear.
-  alignas(Operand) unsigned char room[kMaxBiasGeluOperands * sizeof(Operand)];
+  alignas(Operand) unsigned char room[kMaxOperands * sizeof(Operand)];
   auto* operands = reinterpret_cast<Operand*>(room);
-  Operand results[2];
-  const size_t operand_count = 2 * (1 + static_cast<size_t>(factors));
+  Operand results[kMaxResults];
+  const auto operand_count = static_cast<size_t>(call.count);
   for (size_t i = 0; i < operand_count; ++i) new (&operands[i]) Operand;
-  std::string error = place(args, slots, operand_count, operands);
-  if (error.empty()) error = place(rets, outputs, extra_results, results);
+  std::string error = place(call.args, call.slots, operand_count, operands);
+  if (error.empty()) error = place(call.rets, call.outputs, counts.results, extra_results, results);
   if (!error.empty()) return error;
-  return bind_bias_gelu(operands, operand_count, results, form, order, batch_ndim, call).message;
+  return bind(op,
+              {operands, operand_count, results, counts.results, call.attributes.begin(),
+               call.attributes.size()},
+              bound)
+      .message;
 }
 
 ffi::Error status_error(bridge_status status, const char* message) {
@@ -120,72 +137,88 @@ ffi::Error guarded(Body body) {
   }
 }
 
-ffi::Error bias_gelu_host(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                          int32_t form, int32_t order, int32_t batch_ndim, int32_t factors,
-                          ffi::Span<const int32_t> slots, int32_t outputs) {
+ffi::Error invalid(const Op& op, const std::string& error) {
+  return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " + error);
+}
+
+template <size_t kOp>
+ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      ffi::Span<const double> attributes, int32_t count,
+                      ffi::Span<const int32_t> slots, int32_t outputs) {
   return guarded([&] {
-    bridge_bias_gelu call;
+    const Op& op = *kOps[kOp];
+    CallRoom call;
     const std::string error =
-        bind_call(args, rets, form, order, batch_ndim, factors, slots, outputs, 0, &call);
-    if (!error.empty()) return ffi::Error::InvalidArgument("bridge bias_gelu: " + error);
-    if (call.batch * call.rows * call.cols < kFewElements) {
-      return status_error(bridge_bias_gelu_cpu(&call, nullptr), bridge_last_error());
+        bind_call(op, {args, rets, attributes, count, slots, outputs}, 0, &call);
+    if (!error.empty()) return invalid(op, error);
+    if (op.elements(call) < op.counts.few_elements) {
+      return status_error(op.run_on_cpu(call, nullptr), bridge_last_error());
     }
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
-    return status_error(bridge_bias_gelu_cpu(&call, &executor), bridge_last_error());
+    return status_error(op.run_on_cpu(call, &executor), bridge_last_error());
   });
 }
 
 // The last result buffer is the workspace: memory that XLA plans, so that the call can be captured
 // into a command buffer.
-ffi::Error bias_gelu_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                          int32_t form, int32_t order, int32_t batch_ndim, int32_t factors,
-                          ffi::Span<const int32_t> slots, int32_t outputs) {
+template <size_t kOp>
+ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                       ffi::Span<const double> attributes, int32_t count,
+                       ffi::Span<const int32_t> slots, int32_t outputs) {
   return guarded([&] {
+    const Op& op = *kOps[kOp];
     std::string why;
     const CudaLibrary* library = cuda_library(&why);
-    if (library == nullptr) {
-      return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge bias_gelu: " + why);
+    const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(op, &why);
+    if (entry == nullptr) {
+      return ffi::Error(ffi::ErrorCode::kUnavailable,
+                        std::string("bridge ") + op.counts.name + ": " + why);
     }
-    bridge_bias_gelu call;
+    CallRoom call;
     const std::string error =
-        bind_call(args, rets, form, order, batch_ndim, factors, slots, outputs, 1, &call);
-    if (!error.empty()) return ffi::Error::InvalidArgument("bridge bias_gelu: " + error);
+        bind_call(op, {args, rets, attributes, count, slots, outputs}, 1, &call);
+    if (!error.empty()) return invalid(op, error);
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
     if (!workspace.has_value()) return workspace.error();
-    return status_error(
-        library->bias_gelu(&call, (*workspace)->untyped_data(), (*workspace)->size_bytes(), stream),
-        library->last_error());
+    return status_error(op.run_on_cuda(*entry, call, (*workspace)->untyped_data(),
+                                       (*workspace)->size_bytes(), stream),
+                        library->last_error());
   });
 }
 
 template <class Binding>
-auto with_attributes(Binding binding) {
+auto with_arguments(Binding binding) {
   return std::move(binding)
-      .RemainingArgs()                                   // the operands that are there
-      .RemainingRets()                                   // the outputs that are wanted
-      .template Attr<int32_t>("form")                    // bridge_gelu_form
-      .template Attr<int32_t>("order")                   // derivative order
-      .template Attr<int32_t>("batch_ndim")              // leading dimensions with own row vectors
-      .template Attr<int32_t>("factors")                 // pairs after the input
-      .template Attr<ffi::Span<const int32_t>>("slots")  // place of each operand
-      .template Attr<int32_t>("outputs");                // bit 0: full, bit 1: column sums
+      .RemainingArgs()                                       // the operands that are there
+      .RemainingRets()                                       // the results that are wanted
+      .template Attr<ffi::Span<const double>>("attributes")  // the op's own, in its order
+      .template Attr<int32_t>("count")                       // of operands, absent ones included
+      .template Attr<ffi::Span<const int32_t>>("slots")      // place of each operand
+      .template Attr<int32_t>("outputs");                    // bit i: result i is wanted
 }
 
-XLA_FFI_DEFINE_HANDLER(kBiasGeluHost, bias_gelu_host,
-                       with_attributes(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-XLA_FFI_DEFINE_HANDLER(kBiasGeluCuda, bias_gelu_cuda,
-                       with_attributes(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
-                       {ffi::Traits::kCmdBufferCompatible});
+template <size_t kOp>
+FfiHandlers handlers_of() {
+  XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu<kOp>,
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+  XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda<kOp>,
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
+}
+
+template <size_t... kAll>
+std::array<FfiHandlers, kOpCount> handlers_of_all(std::index_sequence<kAll...>) {
+  return {handlers_of<kAll>()...};
+}
 
 }  // namespace
 
-const FfiHandler kFfiHandlers[] = {
-    {"bridge_bias_gelu", "cpu", reinterpret_cast<void*>(+kBiasGeluHost)},
-    {"bridge_bias_gelu", "CUDA", reinterpret_cast<void*>(+kBiasGeluCuda)},
-    {nullptr, nullptr, nullptr},
-};
+const std::array<FfiHandlers, kOpCount>& ffi_handlers() {
+  static const auto handlers = handlers_of_all(std::make_index_sequence<kOpCount>());
+  return handlers;
+}
 
 int ffi_api_major() { return XLA_FFI_API_MAJOR; }
 int ffi_api_minor() { return XLA_FFI_API_MINOR; }

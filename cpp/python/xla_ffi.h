@@ -2,16 +2,20 @@
 #ifndef BRIDGE_PYTHON_XLA_FFI_H_
 #define BRIDGE_PYTHON_XLA_FFI_H_
 
+#include <array>
+
+#include "op.h"
+
 namespace bridge::python {
 
-struct FfiHandler {
-  const char* target;    // the name under which JAX calls it
-  const char* platform;  // "cpu" or "CUDA"
-  void* address;
+// Handlers of one op. JAX calls them under the name "bridge_<op>".
+struct FfiHandlers {
+  const Op* op;
+  void* cpu;
+  void* cuda;
 };
 
-// Ends with an entry whose target is nullptr.
-extern const FfiHandler kFfiHandlers[];
+const std::array<FfiHandlers, kOpCount>& ffi_handlers();
 
 int ffi_api_major();
 int ffi_api_minor();

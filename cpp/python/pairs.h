@@ -1,0 +1,69 @@
+// Binding of arrays over [batch, rows, cols] and of row vectors [batch, cols]: the operands of
+// bias_gelu and bias_dropout_add.
+#ifndef BRIDGE_PYTHON_PAIRS_H_
+#define BRIDGE_PYTHON_PAIRS_H_
+
+#include "op.h"
+#include "overlap.h"
+
+namespace bridge::python {
+
+// What the arrays of a call are held against: the sizes of its input.
+class PairBinding {
+ public:
+  // `name_of` names the operand at a position, or the result at kResult plus its position.
+  PairBinding(const Operand& input, std::string (*name_of)(size_t position))
+      : input_(input), name_of_(name_of) {}
+  static constexpr size_t kResult = kMaxOperands;
+
+  // The first batch_ndim dimensions of the input have row vectors of their own.
+  CallError read_sizes(double batch_ndim, int64_t* batch, int64_t* rows, int64_t* cols);
+
+  CallError bind_full(const Operand& operand, size_t position, bridge_array* array) const;
+  CallError bind_row(const Operand& operand, size_t position, bridge_array* array) const;
+  CallError bind_pair(const Operand& full, const Operand& row, size_t position,
+                      bridge_pair* pair) const;
+
+  // int64 [*batch], or uint32 [*batch, 2] with the low word first: the same memory.
+  CallError bind_integers(const Operand& operand, size_t position, bridge_integers* array) const;
+
+  CallError bind_output(const Operand results[2], bridge_pair* output) const;
+
+ private:
+  CallError bind_array(const Operand& operand, size_t position, bridge_array* array) const;
+  CallError wrong_shape(const Operand& operand, size_t position) const;
+  CallError unreadable(size_t position) const;
+
+  const Operand& input_;
+  std::string (*name_of_)(size_t position);
+  int32_t batch_ndim_ = 0;
+};
+
+// Where the arrays of a call lie, for the check of overlaps. Absent arrays may be added.
+class PairFootprints {
+ public:
+  PairFootprints(int64_t batch, int64_t rows, int64_t cols)
+      : full_size_{batch, rows}, row_size_{batch, 1}, cols_(cols) {}
+
+  void add_full(const bridge_array& array);
+  void add_row(const bridge_array& array);
+  void add_integers(const bridge_integers& integers);
+  // The last to be added: it is held against the others.
+  CallError check(const bridge_pair& output);
+
+ private:
+  void add(const void* data, const char* name, int32_t dtype, int64_t cols, const int64_t* size,
+           int64_t batch_stride, int64_t row_stride);
+  bool is_empty() const { return full_size_[0] == 0 || full_size_[1] == 0 || cols_ == 0; }
+
+  static constexpr size_t kCapacity = kMaxOperands + 2;
+  const int64_t full_size_[2], row_size_[2];
+  const int64_t cols_;
+  size_t count_ = 0;
+  Footprint entries_[kCapacity];
+  int64_t strides_[kCapacity][2];
+};
+
+}  // namespace bridge::python
+
+#endif  // BRIDGE_PYTHON_PAIRS_H_

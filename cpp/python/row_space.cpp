@@ -1,0 +1,191 @@
+#include "row_space.h"
+
+namespace bridge::python {
+namespace {
+
+bool broadcasts_to(const Operand& mask, const Operand& shape) {
+  if (mask.ndim > shape.ndim) return false;
+  for (int32_t i = 0; i < mask.ndim; ++i) {
+    const int64_t own = mask.shape[i];
+    if (own != 1 && own != shape.shape[shape.ndim - mask.ndim + i]) return false;
+  }
+  return true;
+}
+
+CallError wrong(const RowArray& array, const std::string& what, const RowArray& first,
+                const std::string& expected) {
+  return {std::string(array.name) + " has " + what + ", expected " + expected + ", that of " +
+          first.name};
+}
+
+}  // namespace
+
+CallError RowBinding::bind(const RowArray* arrays, size_t count, bool causal) {
+  arrays_ = arrays;
+  count_ = count;
+  causal_ = causal;
+  for (size_t i = 0; i < count; ++i) {
+    CallError error = check(i);
+    if (error) return error;
+  }
+  const Operand& first = arrays[0].array;
+  cols_ = first.shape[first.ndim - 1];
+  for (size_t i = 0; i < count; ++i) {
+    data_[i] = arrays[i].array.present ? static_cast<char*>(address_of(arrays[i].array)) : nullptr;
+    col_stride_[i] = 1;
+  }
+  if (is_empty(first)) {  // there is nothing to walk
+    dims_ = 1;
+    size_[0] = 0;
+    for (size_t i = 0; i < count; ++i) stride_[i][0] = 0;
+    return {};
+  }
+  for (size_t i = 0; i < count; ++i) {
+    CallError error = read_columns(i);
+    if (error) return error;
+  }
+  if (!walk(first.ndim - 1)) {
+    return {"the arrays have more than " + std::to_string(kMaxWalkDims) +
+            " dimensions that cannot be walked as one"};
+  }
+  return check_memory();
+}
+
+CallError RowBinding::check(size_t i) const {
+  const RowArray& array = arrays_[i];
+  const RowArray& first = arrays_[0];
+  const Operand& operand = array.array;
+  if (!operand.present) {
+    if (i > 0 && array.kind != RowArray::output) return {};
+    return {std::string(array.name) + " is missing"};
+  }
+  if (i == 0) {
+    if (!is_floating(operand.dtype)) {
+      return {std::string(array.name) + " has dtype " + describe_dtype(operand.dtype) +
+              ", expected float16, bfloat16, float32 or float64"};
+    }
+    if (operand.ndim < (causal_ ? 2 : 1)) {
+      return {std::string(array.name) + " has shape " + describe_shape(operand) +
+              ", expected at least " +
+              (causal_ ? "two dimensions, queries and keys" : "one dimension")};
+    }
+    return {};
+  }
+  if (array.kind == RowArray::mask) {
+    if (operand.dtype != kBool && operand.dtype != kUint8) {
+      return {std::string(array.name) + " has dtype " + describe_dtype(operand.dtype) +
+              ", expected bool or uint8"};
+    }
+    if (!broadcasts_to(operand, first.array)) {
+      return {std::string(array.name) + " has shape " + describe_shape(operand) +
+              ", which does not broadcast to " + first.name + "'s " + describe_shape(first.array)};
+    }
+  } else {
+    if (operand.dtype != first.array.dtype) {
+      return wrong(array, std::string("dtype ") + describe_dtype(operand.dtype), first,
+                   describe_dtype(first.array.dtype));
+    }
+    if (!same_shape(operand, first.array)) {
+      return wrong(array, "shape " + describe_shape(operand), first, describe_shape(first.array));
+    }
+  }
+  if (!same_device(operand, first.array)) {
+    return {std::string(array.name) + " is not on the device of " + first.name};
+  }
+  if (array.kind == RowArray::output && operand.read_only) {
+    return {std::string(array.name) + " is read-only"};
+  }
+  return {};
+}
+
+CallError RowBinding::read_columns(size_t i) {
+  const Operand& operand = arrays_[i].array;
+  if (!operand.present) return {};
+  const int32_t last = operand.ndim - 1;
+  const bool is_mask = arrays_[i].kind == RowArray::mask;
+  if (last < 0 || operand.shape[last] == 1) {
+    col_stride_[i] = is_mask ? 0 : 1;
+    return {};
+  }
+  if (operand.strides == nullptr) return {};
+  col_stride_[i] = operand.strides[last];
+  if (col_stride_[i] == 1 || (is_mask && col_stride_[i] == 0)) return {};
+  CallError error{std::string(arrays_[i].name) + " has strides that the kernels cannot walk"};
+  if (arrays_[i].kind != RowArray::output) error.unreadable = static_cast<int32_t>(i);
+  return error;
+}
+
+// Merges the leading dimensions, from the last on. With `causal` that of the queries stays alone.
+bool RowBinding::walk(int32_t leading) {
+  const Operand& first = arrays_[0].array;
+  int64_t compact[kMaxRowArrays];  // the stride of a dimension of an array that states none
+  for (size_t i = 0; i < count_; ++i) {
+    const Operand& operand = arrays_[i].array;
+    compact[i] = operand.ndim > 0 ? operand.shape[operand.ndim - 1] : 1;
+  }
+  for (int32_t d = leading - 1; d >= 0; --d) {
+    const int64_t size = first.shape[d];
+    const bool queries = causal_ && d == leading - 1;
+    int64_t stride[kMaxRowArrays] = {};
+    for (size_t i = 0; i < count_; ++i) {
+      const Operand& operand = arrays_[i].array;
+      const int32_t own = d - (first.ndim - operand.ndim);
+      if (!operand.present || own < 0 || operand.shape[own] == 1) continue;
+      stride[i] = operand.strides != nullptr ? operand.strides[own] : compact[i];
+      compact[i] *= operand.shape[own];
+    }
+    if (size == 1 && !queries) continue;
+    const int32_t below = dims_ - 1;
+    bool merges = below >= (causal_ ? 1 : 0);
+    for (size_t i = 0; merges && i < count_; ++i) {
+      merges = stride[i] == stride_[i][below] * size_[below];
+    }
+    if (merges) {
+      size_[below] *= size;
+      continue;
+    }
+    if (dims_ == kMaxWalkDims) return false;
+    size_[dims_] = size;
+    for (size_t i = 0; i < count_; ++i) stride_[i][dims_] = stride[i];
+    ++dims_;
+  }
+  return true;
+}
+
+CallError RowBinding::check_memory() const {
+  Footprint footprints[kMaxRowArrays];
+  size_t count = 0;
+  for (size_t i = 0; i < count_; ++i) {
+    const RowArray& array = arrays_[i];
+    if (!array.array.present) continue;
+    footprints[count++] = {
+        array.name, data_[i], array.array.dtype, col_stride_[i] == 0 ? 1 : cols_,
+        dims_,      size_,    stride_[i],        array.kind == RowArray::operand};
+  }
+  return check_overlap(&footprints[count - 1], 1, footprints, count - 1);
+}
+
+void RowBinding::write(bridge_row_space* space, RowLoops* loops) const {
+  const int32_t inner = dims_ < BRIDGE_MAX_DIMS ? dims_ : BRIDGE_MAX_DIMS;
+  space->dims = inner;
+  space->causal = causal_;
+  space->cols = cols_;
+  for (int32_t d = 0; d < inner; ++d) space->size[inner - 1 - d] = size_[d];
+  loops->dims = dims_ - inner;
+  if (loops->dims == 0) return;
+  loops->arrays = static_cast<int32_t>(count_);
+  for (size_t i = 0; i < kMaxRowArrays; ++i) loops->data[i] = i < count_ ? data_[i] : nullptr;
+  for (int32_t d = 0; d < loops->dims; ++d) {
+    loops->size[d] = size_[inner + d];
+    for (size_t i = 0; i < count_; ++i) {
+      loops->bytes[i][d] = stride_[i][inner + d] * item_bytes(arrays_[i].array.dtype);
+    }
+  }
+}
+
+void RowBinding::write_strides(size_t array, int64_t stride[BRIDGE_MAX_DIMS]) const {
+  const int32_t inner = dims_ < BRIDGE_MAX_DIMS ? dims_ : BRIDGE_MAX_DIMS;
+  for (int32_t d = 0; d < inner; ++d) stride[inner - 1 - d] = stride_[array][d];
+}
+
+}  // namespace bridge::python
