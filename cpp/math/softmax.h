@@ -143,8 +143,8 @@ BRIDGE_HD Real softmax_inverse(Real total) {
 
 // The factor of every derivative.
 template <class Real>
-inline Real softmax_derivative_scale(double scale) {
-  if (sizeof(Real) == sizeof(float)) {
+BRIDGE_HD Real softmax_derivative_scale(double scale) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
     constexpr double largest = Format<float>::largest;
     if (scale > largest) return Real(largest);
     if (scale < -largest) return Real(-largest);

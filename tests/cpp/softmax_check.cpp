@@ -1,0 +1,296 @@
+// The CPU library's softmax and softmax_derivative against their definitions, bit for bit, on
+// random calls: every instruction set, several numbers of threads, memory checked to the byte.
+//
+//   softmax_check [calls [seed]]
+#include <bridge/bridge.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "softmax_reference.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+using bridge::reference::Memory;
+
+int passed = 0, failed = 0;
+
+void check(bool holds, const std::string& what) {
+  ++(holds ? passed : failed);
+  if (!holds && failed < 40) fprintf(stderr, "FAILED %s\n", what.c_str());
+}
+
+std::mt19937_64 random_bits;
+int64_t pick(int64_t count) {
+  return static_cast<int64_t>(random_bits() % static_cast<uint64_t>(count));
+}
+bool chance(int percent) { return pick(100) < percent; }
+template <class T, size_t n>
+T pick_from(const T (&values)[n]) {
+  return values[pick(n)];
+}
+
+// Random values of a dtype; `special` percent of them special.
+void fill(void* data, int32_t dtype, int64_t count, int special) {
+  static const double values[] = {0.0,   -0.0, INFINITY, -INFINITY, NAN,   1e-40, -1e-40,
+                                  65504, -7e4, 1e-320,   3e38,      -3e38, 1e300, -1e300};
+  static const double harmless[] = {0.0, -0.0, -INFINITY, 1e-40, 90.0, -90.0};
+  const bool wild = special > 2;
+  std::normal_distribution<double> normal(0.0, 2.5);
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = !chance(special) ? normal(random_bits)
+                         : wild           ? pick_from(values)
+                                          : pick_from(harmless);
+    bridge::reference::store(data, dtype, i, value);
+  }
+}
+
+const int64_t kCols[] = {0,    1,    2,    3,    5,    7,    8,    9,    15,   16,   17,   31,
+                         32,   33,   48,   63,   64,   65,   100,  127,  128,  129,  200,  255,
+                         256,  257,  300,  511,  512,  513,  600,  767,  768,  769,  1000, 1023,
+                         1024, 1025, 1280, 1500, 2047, 2048, 2049, 3000, 3072, 4097, 5121};
+
+// A call with the memory of its operands.
+struct Made {
+  std::vector<Memory> memory;
+  std::string text;
+
+  // Strides for an operand whose rows reach over `cols` elements, and memory for them. Outputs get
+  // rows apart from one another; inputs also repeated and reversed ones.
+  char* add(const bridge_row_space& space, int64_t cols, int64_t bytes, bool output,
+            int64_t* stride, int64_t* count) {
+    int order[BRIDGE_MAX_DIMS];
+    for (int d = 0; d < space.dims; ++d) order[d] = d;
+    const bool shuffled = chance(20);
+    if (shuffled)
+      for (int d = space.dims - 1; d > 0; --d) std::swap(order[d], order[pick(d + 1)]);
+    int64_t span = cols, low = 0;
+    const bool padded = chance(25);
+    for (int at = space.dims - 1; at >= 0; --at) {
+      const int d = order[at];
+      stride[d] = span + (padded ? pick(5) : 0);
+      if (!output && chance(8)) {
+        stride[d] = 0;
+        continue;
+      }
+      if (space.size[d] > 0) span += stride[d] * (space.size[d] - 1);
+      if (!output && chance(5)) {
+        stride[d] = -stride[d];
+        low += stride[d] * (space.size[d] - 1);
+      }
+    }
+    low = std::min<int64_t>(low, 0);
+    const int64_t before = pick(3);
+    *count = span + before + pick(3);
+    memory.emplace_back(std::max<int64_t>(*count, 0) * bytes);
+    text += std::string(output ? " out" : " in") + (shuffled ? " shuffled" : "") +
+            (padded ? " padded" : "");
+    return memory.back().data() + (before - low) * bytes;
+  }
+
+  bridge_rows add_rows(const bridge_row_space& space, int32_t dtype, bool output, int special) {
+    bridge_rows rows{};
+    int64_t count = 0;
+    rows.data = add(space, space.cols, bridge::dtype_bytes(dtype), output, rows.stride, &count);
+    if (!output) fill(memory.back().data(), dtype, count, special);
+    return rows;
+  }
+};
+
+bridge_row_space random_space(bool large) {
+  bridge_row_space space{};
+  int64_t elements;
+  do {
+    space.dims = static_cast<int32_t>(chance(5) ? 0 : chance(90) ? 1 + pick(4) : 1 + pick(8));
+    elements = space.cols = pick_from(kCols);
+    if (large && chance(25)) elements = space.cols = chance(50) ? 32768 : 9000 + pick(30000);
+    for (int d = 0; d < space.dims; ++d) {
+      space.size[d] = chance(25) ? 1 : 1 + pick(large ? 40 : 6);
+      if (chance(2)) space.size[d] = 0;
+      elements *= space.size[d];
+    }
+    space.causal = space.dims > 0 && chance(35);
+    // Queries about as many as keys, so that the diagonal is somewhere in the matrix.
+    if (space.causal && space.cols > 0 && chance(60)) {
+      const int last = space.dims - 1;
+      elements /= std::max<int64_t>(space.size[last], 1);
+      space.size[last] = std::max<int64_t>(1, space.cols + pick(7) - 3);
+      elements *= space.size[last];
+    }
+  } while (elements > (large ? 700000 : 12000) || (large && elements < 140000));
+  return space;
+}
+
+std::string describe(const bridge_row_space& space, int32_t dtype) {
+  std::string text = "dtype " + std::to_string(dtype) + (space.causal ? " causal [" : " [");
+  for (int d = 0; d < space.dims; ++d) text += std::to_string(space.size[d]) + ",";
+  return text + std::to_string(space.cols) + "]";
+}
+
+double random_scale() {
+  static const double scales[] = {0.0,  -0.0, 1e-3,  -1.0, 1e-30, 1e-42,  -1e-60,
+                                  1e30, 1e39, -1e40, 25.0, 1e300, -1e308, 1e-310};
+  return chance(50)   ? 1.0
+         : chance(50) ? 0.125 * static_cast<double>(1 + pick(20))
+                      : pick_from(scales);
+}
+
+struct SoftmaxCall : Made {
+  bridge_softmax call{};
+
+  explicit SoftmaxCall(bool large) {
+    memory.reserve(8);
+    bridge_row_space& space = call.space;
+    space = random_space(large);
+    call.dtype = static_cast<int32_t>(pick(4));
+    call.scale = random_scale();
+    text = describe(space, call.dtype) + " scale " + std::to_string(call.scale);
+    call.x = add_rows(space, call.dtype, false, chance(60) ? 0 : chance(70) ? 2 : 12);
+    if (chance(60)) add_mask();
+    call.output = add_rows(space, call.dtype, true, 0);
+    if (chance(20)) {
+      call.x = call.output;
+      fill(memory.back().data(), call.dtype, memory.back().size() / bridge::dtype_bytes(call.dtype),
+           chance(50) ? 0 : 2);
+      text += " in place";
+    }
+  }
+
+  void add_mask() {
+    const bridge_row_space& space = call.space;
+    call.mask.col_stride = chance(80) ? 1 : 0;
+    bridge_row_space own = space;  // with the dimensions that it does not repeat along
+    for (int d = 0; d < space.dims; ++d)
+      if (chance(40)) own.size[d] = std::min<int64_t>(own.size[d], 1);
+    const int64_t cols = call.mask.col_stride == 0 ? 1 : space.cols;
+    int64_t count = 0;
+    uint8_t* const data =
+        reinterpret_cast<uint8_t*>(add(own, cols, 1, false, call.mask.stride, &count));
+    for (int d = 0; d < space.dims; ++d)
+      if (own.size[d] != space.size[d]) call.mask.stride[d] = 0;
+    call.mask.data = data;
+    // Sparse, dense, or in long stretches: whole vectors of hidden elements.
+    const int64_t kind = pick(4);
+    bool hidden = false;
+    for (int64_t i = 0; i < count; ++i) {
+      if (kind == 0) hidden = chance(10);
+      if (kind == 1) hidden = chance(90);
+      if (kind == 2 && pick(90) == 0) hidden = !hidden;
+      if (kind == 3) hidden = true;
+      memory.back().data()[i] = static_cast<char>(!hidden ? 0 : chance(50) ? 1 : 1 + pick(255));
+    }
+    text += " mask " + std::to_string(kind) + "/" + std::to_string(call.mask.col_stride);
+  }
+};
+
+struct DerivativeCall : Made {
+  bridge_softmax_derivative call{};
+
+  explicit DerivativeCall(bool large) {
+    memory.reserve(8);
+    bridge_row_space& space = call.space;
+    space = random_space(large);
+    call.dtype = static_cast<int32_t>(pick(4));
+    call.scale = random_scale();
+    const bool with_w = chance(60);
+    call.terms = with_w ? 1 + static_cast<int32_t>(pick(15)) : 3;
+    text = "derivative " + std::to_string(call.terms) + " " + describe(space, call.dtype);
+    const int special = chance(60) ? 2 : chance(50) ? 30 : 0;
+    bridge_rows* const rows[] = {&call.u, &call.v, &call.w};
+    for (int i = 0; i < (with_w ? 3 : 2); ++i)
+      *rows[i] = add_rows(space, call.dtype, false, special);
+    call.output = add_rows(space, call.dtype, true, 0);
+    if (chance(25)) {
+      *rows[pick(with_w ? 3 : 2)] = call.output;
+      fill(memory.back().data(), call.dtype, memory.back().size() / bridge::dtype_bytes(call.dtype),
+           special);
+      text += " in place";
+    }
+  }
+};
+
+bridge_status run_cpu(const bridge_softmax& call, const bridge_executor* executor) {
+  return bridge_softmax_cpu(&call, executor);
+}
+bridge_status run_cpu(const bridge_softmax_derivative& call, const bridge_executor* executor) {
+  return bridge_softmax_derivative_cpu(&call, executor);
+}
+
+// Within the rounding of the result and what the arithmetic may lose.
+void check_textbook(const bridge_softmax& call, const bridge_rows& result,
+                    const std::string& text) {
+  const bool wide = call.dtype == BRIDGE_FLOAT64;
+  const long double unit = wide ? 0x1p-52L : 0x1p-23L;
+  const long double storage = call.dtype == BRIDGE_FLOAT16    ? 0x1p-11L
+                              : call.dtype == BRIDGE_BFLOAT16 ? 0x1p-8L
+                                                              : 0;
+  const long double least = call.dtype == BRIDGE_FLOAT16 ? 0x1p-25L : wide ? 0x1p-1074L : 0x1p-133L;
+  const double size = fabs(call.scale);
+  if (size > 1e37 || (size < 1e-37 && size > 0)) return;  // the scale itself is at a limit
+  const std::string wrong = bridge::reference::compare_with_textbook(
+      call, result, [&](long double value, long double distance) {
+        return value * (storage * 1.001L + (6 + distance) * unit) + least;
+      });
+  check(wrong.empty(), "textbook: " + text + ": " + wrong);
+}
+void check_textbook(const bridge_softmax_derivative&, const bridge_rows&, const std::string&) {}
+
+// Runs the call with each instruction set and executor and compares all memory, the bytes around
+// the output included, with what the definition leaves there.
+template <class Made>
+void check_call(Made& made, const std::vector<bridge_executor>& executors) {
+  const std::vector<Memory> before = made.memory;
+  bridge::reference::run(made.call);
+  std::vector<Memory> expected = made.memory;
+  for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) {
+    if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
+    for (const bridge_executor& executor : executors) {
+      for (size_t i = 0; i < before.size(); ++i) made.memory[i].assign_from(before[i]);
+      const bridge_status status = run_cpu(made.call, &executor);
+      bool same = status == BRIDGE_OK;
+      for (size_t i = 0; i < expected.size(); ++i) same = same && made.memory[i] == expected[i];
+      check(same, std::string(*isa) + ", " + std::to_string(executor.threads) +
+                      " threads: " + made.text + (status == BRIDGE_OK ? "" : bridge_last_error()));
+    }
+  }
+  bridge_set_cpu_isa(nullptr);
+  // The inputs as they were, beside the result: an output in place has overwritten one.
+  const bridge_rows output = made.call.output;
+  std::vector<Memory> result = made.memory;
+  for (size_t i = 0; i < before.size(); ++i) made.memory[i].assign_from(before[i]);
+  bridge_rows apart = output;
+  apart.data = result.back().data() + (static_cast<char*>(output.data) - made.memory.back().data());
+  check_textbook(made.call, apart, made.text);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int calls = argc > 1 ? atoi(argv[1]) : 1500;
+  random_bits.seed(argc > 2 ? static_cast<uint64_t>(atoll(argv[2])) : 1);
+  const bridge_executor none{nullptr, 1, nullptr};
+  for (int i = 0; i < calls; ++i) {
+    SoftmaxCall call(false);
+    check_call(call, {none});
+    DerivativeCall derivative(false);
+    check_call(derivative, {none});
+  }
+  for (int i = 0; i < calls / 50; ++i) {
+    SoftmaxCall call(true);
+    check_call(call, {none, bridge_pool(2), bridge_pool(3)});
+    DerivativeCall derivative(true);
+    check_call(derivative, {none, bridge_pool(2), bridge_pool(3)});
+  }
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
