@@ -1,111 +1,119 @@
-// bias_dropout_add on the CPU.
+// bias_dropout_add on the CPU: which kernel computes the blocks of a call. The arithmetic is in
+// bias_dropout_add_kernel.cpp, compiled once for each instruction set.
 #include "ops/bias_dropout_add.h"
 
-#include <stdint.h>
-
 #include <new>
-#include <vector>
 
 #include "cpu/error.h"
-#include "cpu/float_environment.h"
-#include "math/convert.h"
-#include "math/philox.h"
-#include "ops/column_sum_tree.h"
+#include "cpu/isa.h"
+#include "ops/bias_dropout_add_kernel.h"
+#include "ops/block_driver.h"
 
 namespace bridge {
+
+template <>
+struct ArraysOf<bridge_bias_dropout_add> {
+  template <class Call, class Full, class Row>
+  static void for_each(Call& call, const Full& full, const Row& row) {
+    if (is_present(call.input.full)) full(call.input.full);
+    if (is_present(call.input.row)) row(call.input.row);
+    if (is_present(call.residual)) full(call.residual);
+    if (is_present(call.output.full)) full(call.output.full);
+  }
+};
+
 namespace {
 
-template <class Real>
-Real load(const bridge_array& array, int64_t index) {
-  switch (array.dtype) {
-    case BRIDGE_FLOAT16:
-      return math::to_float(static_cast<const math::float16*>(array.data)[index]);
-    case BRIDGE_BFLOAT16:
-      return math::to_float(static_cast<const math::bfloat16*>(array.data)[index]);
-    case BRIDGE_FLOAT32:
-      return static_cast<const float*>(array.data)[index];
-    default:
-      return static_cast<Real>(static_cast<const double*>(array.data)[index]);
-  }
+constexpr PerIsa<BiasDropoutAddKernels> kKernels = BRIDGE_PER_ISA(bias_dropout_add_kernels);
+
+// The fused loop for the call, or null: every full operand of one dtype, and an arithmetic that is
+// that dtype's own.
+BiasDropoutAddFunction fused_kernel(const BiasDropoutAddKernels& kernels,
+                                    const bridge_bias_dropout_add& call) {
+  const int32_t dtype = call.input.full.dtype, keep = static_cast<int32_t>(keep_of(call));
+  auto same = [&](const bridge_array& full) { return !is_present(full) || full.dtype == dtype; };
+  if (!same(call.residual) || !same(call.output.full)) return nullptr;
+  if (is_double(call) != (dtype == BRIDGE_FLOAT64)) return nullptr;
+  return is_present(call.output.row) ? kernels.sums[dtype][keep]
+         : is_present(call.residual) ? kernels.residual[dtype][keep]
+                                     : kernels.plain[dtype][keep];
 }
 
-template <class Real>
-void store(const bridge_array& array, int64_t index, Real value) {
-  switch (array.dtype) {
-    case BRIDGE_FLOAT16:
-      static_cast<math::float16*>(array.data)[index] = math::round_to<math::float16>(value);
-      break;
-    case BRIDGE_BFLOAT16:
-      static_cast<math::bfloat16*>(array.data)[index] = math::round_to<math::bfloat16>(value);
-      break;
-    case BRIDGE_FLOAT32:
-      static_cast<float*>(array.data)[index] = math::round_to<float>(value);
-      break;
-    default:
-      static_cast<double*>(array.data)[index] = math::round_to<double>(value);
-  }
+// The kernel for rows of so many columns.
+BiasDropoutAddFunction kernel_for(const BiasDropoutAddKernels& kernels,
+                                  const bridge_bias_dropout_add& call, int64_t cols) {
+  BiasDropoutAddFunction kernel = cols >= kFusedCols ? fused_kernel(kernels, call) : nullptr;
+  return kernel != nullptr ? kernel
+                           : kernels.tiled[is_double(call)][static_cast<int>(keep_of(call))];
 }
 
-template <class Real>
-Real tree(std::vector<Real>& nodes) {
-  for (size_t count = nodes.size(); count > 1; count = (count + 1) / 2) {
-    for (size_t i = 0; i < count / 2; ++i) nodes[i] = nodes[2 * i] + nodes[2 * i + 1];
-    if (count % 2 != 0) nodes[count / 2] = nodes[count - 1];
-  }
-  return nodes.empty() ? Real(0) : nodes[0];
+// The block of rows [row, row + rows) and columns [col, col + cols) of one batch.
+BiasDropoutAddBlock block_at(const bridge_bias_dropout_add& call, int64_t batch, int64_t row,
+                             int64_t rows, int64_t col, int64_t cols) {
+  BiasDropoutAddBlock block;
+  set_sizes(block, rows, cols);
+  block.input = block_pair(call.input, batch, row, col);
+  block.residual = block_array(call.residual, batch, row, col);
+  block.output = block_array(call.output.full, batch, row, col);
+  block.factor = call.factor;
+  block.threshold = static_cast<uint32_t>(call.threshold);
+  block.index_cols = block.index_step = static_cast<uint64_t>(call.index_cols);
+  block.seed = block.offset = block.index = 0;
+  if (keep_of(call) != Keep::some) return block;
+  block.seed = integer_at(call.seed, batch);
+  block.offset = integer_at(call.offset, batch);
+  block.index = integer_at(call.start, batch) + static_cast<uint64_t>(row) * block.index_cols +
+                static_cast<uint64_t>(col);
+  return block;
 }
 
-template <class Real>
-void run_in(const bridge_bias_dropout_add& call) {
-  const Keep keep = keep_of(call);
-  const Real factor = static_cast<Real>(call.factor);
-  for (int64_t batch = 0; batch < call.batch; ++batch) {
-    const uint64_t seed = keep == Keep::some ? integer_at(call.seed, batch) : 0;
-    const uint64_t offset = keep == Keep::some ? integer_at(call.offset, batch) : 0;
-    const uint64_t start = keep == Keep::some ? integer_at(call.start, batch) : 0;
-    for (int64_t col = 0; col < call.cols; ++col) {
-      std::vector<Real> lanes;
-      for (int64_t row = 0; row < call.rows; ++row) {
-        Real value = 0;
-        bool kept = keep == Keep::all;
-        if (keep == Keep::some) {
-          const uint64_t i = start +
-                             static_cast<uint64_t>(row) * static_cast<uint64_t>(call.index_cols) +
-                             static_cast<uint64_t>(col);
-          kept = math::philox(seed, offset, i / 4).words[i % 4] >= call.threshold;
-        }
-        if (kept) {
-          value = load<Real>(call.input.full, batch * call.input.full.batch_stride +
-                                                  row * call.input.full.row_stride + col);
-          if (is_present(call.input.row))
-            value = value + load<Real>(call.input.row, batch * call.input.row.batch_stride + col);
-          if (keep == Keep::some) value = value * factor;
-        }
-        if (is_present(call.residual))
-          value = load<Real>(call.residual, batch * call.residual.batch_stride +
-                                                row * call.residual.row_stride + col) +
-                  value;
-        const bridge_array& full = call.output.full;
-        if (is_present(full))
-          store(full, batch * full.batch_stride + row * full.row_stride + col, value);
-        if (row % kLaneRows == 0) lanes.push_back(Real(-0.0));
-        lanes.back() = lanes.back() + value;
-      }
-      const bridge_array& sums = call.output.row;
-      if (is_present(sums)) store(sums, batch * sums.batch_stride + col, tree(lanes));
-    }
-  }
+void run_elements(const bridge_bias_dropout_add& call, const bridge_executor* executor,
+                  const BiasDropoutAddKernels& kernels) {
+  const int64_t fold = is_index_dense(call) ? rows_in_one(call) : 1;
+  const BiasDropoutAddFunction kernel = kernel_for(kernels, call, call.cols * fold);
+  for_each_rectangle(check::sizes_of(call), executor,
+                     [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+                       BiasDropoutAddBlock block = block_at(call, batch, row, rows, col, cols);
+                       block.index_step *= static_cast<uint64_t>(fold);
+                       run_folded(block, fold, kernel);
+                     });
 }
 
-bridge_status run(const bridge_bias_dropout_add& call) {
-  const bridge_status status = validate(call, error_message(), kErrorBytes);
+void run_sums(const bridge_bias_dropout_add& call, const bridge_executor* executor,
+              const BiasDropoutAddKernels& kernels) {
+  const BiasDropoutAddFunction kernel = kernel_for(kernels, call, call.cols);
+  for_each_node(check::sizes_of(call), is_double(call), call.output.row, executor,
+                kernels.add_nodes[is_double(call)],
+                [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols, char* sums,
+                    const BlockArray& output_row) {
+                  BiasDropoutAddBlock block = block_at(call, batch, row, rows, col, cols);
+                  block.sums = sums;
+                  block.output_row = output_row;
+                  kernel(block);
+                });
+}
+
+bridge_status run(const bridge_bias_dropout_add& given, const bridge_executor* executor) {
+  const bridge_status status = validate(given, error_message(), kErrorBytes);
   if (status != BRIDGE_OK) return status;
-  if (call.batch == 0 || call.cols == 0) return BRIDGE_OK;
-  const FloatEnvironment ieee;
-  if (is_double(call))
-    run_in<double>(call);
-  else
-    run_in<float>(call);
+  const BiasDropoutAddKernels* const kernels =
+      kKernels.for_elements(given.batch * given.rows * given.cols);
+  if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
+  if (given.batch == 0 || given.cols == 0) return BRIDGE_OK;
+  if (given.rows == 0) {
+    clear_sums(given.output.row, check::sizes_of(given));
+    return BRIDGE_OK;
+  }
+  bridge_bias_dropout_add call = given;
+  const void* const output = call.output.full.data;
+  prepare(call, output == call.input.full.data || output == call.residual.data);
+  if (is_present(call.output.row)) {
+    run_sums(call, executor, *kernels);
+  } else {
+    // Batches draw each from its own start.
+    merge_dimensions(call, keep_of(call) != Keep::some, is_index_dense(call));
+    run_elements(call, executor, *kernels);
+  }
   return BRIDGE_OK;
 }
 
@@ -113,11 +121,11 @@ bridge_status run(const bridge_bias_dropout_add& call) {
 }  // namespace bridge
 
 extern "C" bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
-                                                     const bridge_executor* /*executor*/) {
+                                                     const bridge_executor* executor) {
   using bridge::fail;
   if (call == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "bias_dropout_add: the call is null");
   try {
-    return bridge::run(*call);
+    return bridge::run(*call, executor);
   } catch (const std::bad_alloc&) {
     return fail(BRIDGE_OUT_OF_MEMORY, "bias_dropout_add: no memory for the partial column sums");
   } catch (...) {

@@ -1,0 +1,94 @@
+// Arrays of [batch, rows, cols] one element at a time, and the sum of a column as docs/numerics.md
+// words it, for the definitions that the kernels are compared with bit for bit.
+#ifndef BRIDGE_TESTS_ARRAY_REFERENCE_H_
+#define BRIDGE_TESTS_ARRAY_REFERENCE_H_
+
+#include <bridge/bridge.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "math/convert.h"
+#include "ops/dtypes.h"
+
+namespace bridge::reference {
+
+// Bytes of exactly this size, so that a sanitizer sees the first one too many.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes), 0xA5) {}
+  char* data() { return reinterpret_cast<char*>(bytes_.data()); }
+  int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
+  void assign_from(const Memory& other) {
+    std::copy(other.bytes_.begin(), other.bytes_.end(), bytes_.begin());
+  }
+  bool operator==(const Memory& other) const { return bytes_ == other.bytes_; }
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
+
+template <class Real>
+void store(void* data, int32_t dtype, int64_t index, Real value) {
+  char* const at = static_cast<char*>(data) + index * dtype_bytes(dtype);
+  auto put = [&](auto rounded) { memcpy(at, &rounded, sizeof rounded); };
+  if (dtype == BRIDGE_FLOAT16) put(math::round_to<math::float16>(value));
+  if (dtype == BRIDGE_BFLOAT16) put(math::round_to<math::bfloat16>(value));
+  if (dtype == BRIDGE_FLOAT32) put(math::round_to<float>(value));
+  if (dtype == BRIDGE_FLOAT64) put(math::round_to<double>(value));
+}
+
+template <class Real>
+Real load(const bridge_array& array, int64_t batch, int64_t row, int64_t col) {
+  const int64_t index = batch * array.batch_stride + row * array.row_stride + col;
+  const char* const at = static_cast<const char*>(array.data) + index * dtype_bytes(array.dtype);
+  auto get = [&](auto value) {
+    memcpy(&value, at, sizeof value);
+    return value;
+  };
+  if (array.dtype == BRIDGE_FLOAT16) return math::to_float(get(math::float16{}));
+  if (array.dtype == BRIDGE_BFLOAT16) return math::to_float(get(math::bfloat16{}));
+  if (array.dtype == BRIDGE_FLOAT32) return get(float{});
+  return static_cast<Real>(get(double{}));
+}
+
+template <class Real>
+Real load(const bridge_pair& pair, int64_t batch, int64_t row, int64_t col) {
+  if (pair.row.data == nullptr) return load<Real>(pair.full, batch, row, col);
+  const Real of_row = load<Real>(pair.row, batch, 0, col);
+  return pair.full.data == nullptr ? of_row : load<Real>(pair.full, batch, row, col) + of_row;
+}
+
+// The sum of values[first], values[first + step], ... by the tree of docs/numerics.md.
+template <class Real>
+Real chunk_sum(const std::vector<Real>& values, int64_t begin) {
+  Real lane[8];
+  for (int64_t l = 0; l < 8; ++l) {
+    lane[l] = Real(-0.0);
+    for (int64_t i = 0; i < 16; ++i) {
+      const int64_t row = begin + l * 16 + i;
+      if (row < static_cast<int64_t>(values.size())) lane[l] = lane[l] + values[row];
+    }
+  }
+  return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+template <class Real>
+Real column_sum(const std::vector<Real>& values) {
+  if (values.empty()) return Real(0);
+  std::vector<Real> nodes;
+  for (int64_t row = 0; row < static_cast<int64_t>(values.size()); row += 128)
+    nodes.push_back(chunk_sum(values, row));
+  while (nodes.size() > 1) {
+    std::vector<Real> parents;
+    for (size_t i = 0; i < nodes.size(); i += 2)
+      parents.push_back(i + 1 < nodes.size() ? nodes[i] + nodes[i + 1] : nodes[i]);
+    nodes = parents;
+  }
+  return nodes[0];
+}
+
+}  // namespace bridge::reference
+
+#endif  // BRIDGE_TESTS_ARRAY_REFERENCE_H_
