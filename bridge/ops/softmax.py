@@ -321,9 +321,17 @@ SOFTMAX_DERIVATIVE = SoftmaxDerivative()
 
 
 def check_softmax(
-    function: str, x: Spec, mask: Spec | None, scale: Any, *, causal: bool = False
+    function: str,
+    x: Spec,
+    mask: Spec | None,
+    scale: Any,
+    *,
+    causal: bool = False,
+    argument: str = "x",
 ) -> SoftmaxParams:
     """Checks the arguments of a public function and returns the parameters of the call.
+
+    `argument` is what the function calls x.
 
     Raises:
       TypeError: for a dtype of x other than float16, bfloat16, float32, float64; a mask that is
@@ -332,10 +340,14 @@ def check_softmax(
         is not finite.
     """
     if x.dtype not in FLOATING:
-        raise TypeError(f"{function}: x has dtype {x.dtype}, expected one of {', '.join(FLOATING)}")
+        raise TypeError(
+            f"{function}: {argument} has dtype {x.dtype}, expected one of {', '.join(FLOATING)}"
+        )
     if len(x.shape) < (2 if causal else 1):
         expected = "two dimensions, queries and keys" if causal else "one dimension"
-        raise ValueError(f"{function}: x has shape {list(x.shape)}, expected at least {expected}")
+        raise ValueError(
+            f"{function}: {argument} has shape {list(x.shape)}, expected at least {expected}"
+        )
     if mask is not None:
         _check_mask(function, x, mask)
     if isinstance(scale, (bool, complex, str)) or not hasattr(scale, "__float__"):
@@ -347,6 +359,24 @@ def check_softmax(
         raise ValueError(f"{function}: scale is {scale}, expected a finite number")
     # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
     return SoftmaxParams(scale + 0.0, int(causal), x.dtype)
+
+
+def check_softmax_backward(
+    function: str, g: Spec, y: Spec, scale: Any, *, causal: bool = False
+) -> SoftmaxDerivativeParams:
+    """The same for the cotangent g of a value y of softmax.
+
+    Raises:
+      TypeError, ValueError: as `check_softmax` does for y; also if g has another dtype or shape.
+    """
+    params = check_softmax(function, y, None, scale, causal=causal, argument="y")
+    if g.dtype != y.dtype:
+        raise TypeError(f"{function}: g has dtype {g.dtype}, expected {y.dtype}, the dtype of y")
+    if g.shape != y.shape:
+        raise ValueError(
+            f"{function}: g has shape {list(g.shape)}, expected {list(y.shape)}, the shape of y"
+        )
+    return SoftmaxDerivativeParams(params.scale, params.causal, JACOBIAN, y.dtype)
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:

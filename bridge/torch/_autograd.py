@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,10 +19,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from bridge import _native
-from bridge.ops import Spec
 from bridge.ops.batching import Move, batch_call
+from bridge.torch._derivatives import Derivatives, Step, run_steps
 from bridge.torch._dispatcher import dispatch
-from bridge.torch._kernels import Kernel, Results, allocate, dtypes_of, wanted_results
+from bridge.torch._kernels import Kernel, Results, allocate, dtypes_of
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
@@ -54,59 +53,16 @@ def is_watched(tensors: Sequence[Any]) -> bool:
     return is_traced(tensors) or _functorch_active()
 
 
-def _taker(positions: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Returns a function that takes the members at these positions out of a tuple."""
-    if len(positions) == 1:
-        return lambda values: (values[positions[0]],)
-    return itemgetter(*positions)
-
-
-class _Step:
-    """One call of a derivative rule, made ready.
-
-    Attributes:
-      plan: the call; native: its kernel.
-      pick: takes its operands from (*operands, *tangents or cotangents, None).
-      places: (result, what it is part of) for those of its results that are part of something.
-      arrange: takes (*results, None) to all that something can be part of, where this step is all.
-    """
-
-    __slots__ = ("arrange", "native", "pick", "places", "plan")
-
-    def __init__(
-        self, call: Any, dtypes: Sequence[str | None], places: Sequence[int | None], count: int
-    ) -> None:
-        """`call` has positions for operands, which are looked up in `dtypes`."""
-        sources = [len(dtypes) if source is None else source for source in call.operands]
-        known = tuple(None if source is None else dtypes[source] for source in call.operands)
-        self.plan = plan_of(call.op, call.params, known)
-        self.native = self.plan.native
-        self.pick = _taker(sources)
-        self.places = [(i, place) for i, place in enumerate(places) if place is not None]
-        result_of = {place: i for i, place in self.places}
-        self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
-
-
-def _total(steps: Sequence[_Step], values: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Runs the steps on `values` and adds up what belongs to each of `count` places."""
-    totals: list[Any] = [None] * count
-    for step in steps:
-        results = step.plan(*step.pick(values))
-        for i, place in step.places:
-            before = totals[place]
-            totals[place] = results[i] if before is None else before + results[i]
-    return tuple(totals)
-
-
 class Plan(Kernel):
     """A kernel that can be differentiated: derivative rules are asked once and remembered."""
 
     def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
         super().__init__(op, params, dtypes)
-        self.wanted = tuple(op.result_names.index(name) for name in wanted_results(op, params))
-        self._results = [getattr(params, name) for name in op.result_names]
-        self._vjp_steps: dict[Any, list[_Step]] = {}
-        self._jvp_steps: dict[Any, list[_Step]] = {}
+        self.derivatives = Derivatives(op, params, dtypes, plan_of)
+        self.wanted = tuple(self.derivatives.wanted)
+        # A single step that is a plain call, or a list of steps.
+        self._vjp_steps: dict[Any, Step | list[Step]] = {}
+        self._jvp_steps: dict[Any, list[Step]] = {}
         self.native = native_kernel(op)
         self.add_to(self.native)
         # Bound here, as a tiny call is mostly the finding of such names.
@@ -154,12 +110,24 @@ class Plan(Kernel):
         """The inverse of `present`."""
         if len(self.wanted) == 1:
             outputs = (outputs,)
-        results = [None] * len(self._results)
+        results = [None] * len(self.op.result_names)
         for i, output in zip(self.wanted, outputs, strict=True):
             results[i] = output
         return tuple(results)
 
-    def vjp(self, operands: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
+    def remember(self, ctx: Any, operands: tuple[Any, ...], results: Results) -> tuple[Any, ...]:
+        """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer."""
+        ctx.plan = self
+        ctx.set_materialize_grads(False)
+        if self.derivatives.zeros:
+            ctx.likes = {
+                i: (o.shape, o.dtype, o.device)
+                for i, o in enumerate(operands)
+                if i in self.derivatives.zeros
+            }
+        return self.derivatives.keep((*operands, *results))
+
+    def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
         """Cotangents of the operands; `cotangents` are those of the wanted results.
 
         `wanted` may count in front of the operands what is none of them, and has no cotangent.
@@ -170,57 +138,30 @@ class Plan(Kernel):
         steps = self._vjp_steps.get(key)
         if steps is None:
             given = [cotangent is not None for cotangent in cotangents]
-            steps = self._vjp_steps[key] = self._ask_vjp(wanted, given)
-        values = (*operands, *cotangents, None)
-        if len(steps) == 1:
-            step = steps[0]
-            operands = step.pick(values)
-            results = step.native(*operands)
+            steps = self.derivatives.vjp_steps(wanted, given)
+            if len(steps) == 1 and steps[0].native is not None and not steps[0].zeros:
+                steps = steps[0]
+            self._vjp_steps[key] = steps
+        values = (*ctx.saved_tensors, *cotangents, None)
+        if type(steps) is Step:
+            operands = steps.pick(values)
+            results = steps.native(*operands)
             if results is None:
-                results = step.plan(*operands)
-            return step.arrange((*results, None))
-        return _total(steps, values, len(wanted))
+                results = steps.plan.watched(*operands)
+            return steps.arrange((*results, None))
+        return run_steps(steps, values, self._likes(ctx), len(wanted))
 
-    def jvp(self, operands: Any, tangents: Any) -> Sequence[Any]:
+    def jvp(self, ctx: Any, tangents: Any) -> Sequence[Any]:
         """Tangents of the results, from those of the operands (None: zero)."""
         key = tuple([tangent is not None for tangent in tangents])
         steps = self._jvp_steps.get(key)
         if steps is None:
-            steps = self._jvp_steps[key] = self._ask_jvp(key)
-        return _total(steps, (*operands, *tangents, None), len(self._results))
+            steps = self._jvp_steps[key] = self.derivatives.jvp_steps(key)
+        values = (*ctx.saved_tensors, *tangents, None)
+        return run_steps(steps, values, self._likes(ctx), len(self.op.result_names))
 
-    def _specs(self) -> list[Any]:
-        return [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
-
-    def _positions(self) -> tuple[int | None, ...]:
-        return tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
-
-    def _ask_vjp(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[_Step]:
-        first = len(self.dtypes)
-        before = len(counted) - first
-        wanted = counted[before:]
-        cotangents: list[int | None] = [None] * len(self._results)
-        for i, (place, is_given) in enumerate(zip(self.wanted, given, strict=True)):
-            cotangents[place] = first + i if is_given else None
-        dtypes = [*self.dtypes, *(self._results[place] for place in self.wanted)]
-        results = (None,) * len(self._results)
-        answer = self.op.vjp(
-            self._positions(), results, tuple(cotangents), wanted, self._specs(), self.params
-        )
-        steps = []
-        for derivative, places in answer:
-            shifted = [None if place is None else place + before for place in places]
-            steps.append(_Step(derivative, dtypes, shifted, len(counted)))
-        return steps
-
-    def _ask_jvp(self, given: tuple[bool, ...]) -> list[_Step]:
-        first = len(self.dtypes)
-        tangents = tuple(first + i if is_given else None for i, is_given in enumerate(given))
-        results = (None,) * len(self._results)
-        answer = self.op.jvp(self._positions(), results, tangents, self._specs(), self.params)
-        every = [None if dtype is None else i for i, dtype in enumerate(self._results)]
-        count = len(self._results)
-        return [_Step(derivative, [*self.dtypes] * 2, every, count) for derivative in answer]
+    def _likes(self, ctx: Any) -> dict[int, Any]:
+        return ctx.likes if self.derivatives.zeros else {}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -234,11 +175,11 @@ class Call(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return ctx.plan.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad)
+        return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        return ctx.plan.present(ctx.plan.jvp(ctx.saved_tensors, tangents))
+        return ctx.plan.present(ctx.plan.jvp(ctx, tangents))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
@@ -252,19 +193,18 @@ class _EagerCall(Call):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
-        ctx.plan = plan
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*operands)
-        if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*operands)
         results = plan.compute(*operands)
         if results is None:
             results = plan.run_below(operands)
+        kept = plan.remember(ctx, operands, results)
+        ctx.save_for_backward(*kept)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*kept)
         return results[plan.only] if plan.only is not None else plan.present(results)
 
 
 def _backward_below(ctx: Any, *cotangents: Any) -> Any:
-    return ctx.plan.vjp(ctx.saved_tensors, cotangents, ctx.needs_input_grad)
+    return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
 
 
 # What the engine calls would look up `backward` and whether there is a `vjp` before calling it, at
@@ -281,15 +221,14 @@ class _FunctorchCall(Call):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        remember(ctx, inputs[0], inputs[1:])
+        remember(ctx, inputs[0], inputs[1:], inputs[0].place(output))
 
 
-def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...]) -> None:
-    """Keeps what the derivative rules need."""
-    ctx.plan = plan
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*operands)
-    ctx.save_for_forward(*operands)
+def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) -> None:
+    """Keeps what the derivative rules need, for both modes."""
+    kept = plan.remember(ctx, operands, results)
+    ctx.save_for_backward(*kept)
+    ctx.save_for_forward(*kept)
 
 
 def batched(
@@ -299,12 +238,16 @@ def batched(
     params, moves = batch_call(
         op, params, [o is not None for o in operands], [d is not None for d in dims]
     )
-    moved = []
+    moved: list[Any] = []
     for operand, dim, move in zip(operands, dims, moves, strict=True):
         if move is Move.FRONT:
             operand = operand.movedim(dim, 0)
         elif move is Move.BROADCAST:
             operand = operand.expand(size, *operand.shape)
+        elif move is Move.ALIGN:
+            operand = operand.movedim(dim, 0)
+            ones = (1,) * (moved[0].ndim - operand.ndim)
+            operand = operand.reshape(size, *ones, *operand.shape[1:])
         moved.append(operand)
     return params, tuple(moved)
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from bridge.ops import BIAS_GELU, BiasGeluParams, check_bias_gelu
-from bridge.ops.bias_gelu import FORMS
 from bridge.ops.dtypes import promote
-from bridge.torch._autograd import call, native_kernel, plan_of
+from bridge.torch._autograd import call
 from bridge.torch._check import check_tensors
-from bridge.torch._destination import overwrite, write_at_once, write_into
-from bridge.torch._kernels import dtypes_of, spec_of
-
-_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-
-# By `approximate`: a kernel that takes every combination of dtypes that passed the checks before.
-_seen = {form: native_kernel(BIAS_GELU) for form in FORMS}
+from bridge.torch._destination import overwrite
+from bridge.torch._entry import entry
+from bridge.torch._kernels import spec_of
 
 
 def bias_gelu(
@@ -65,21 +61,7 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    seen = None
-    if not _is_dynamo_compiling() and type(approximate) is str:
-        seen = _seen.get(approximate)
-    if seen is not None:
-        if out is None:
-            if (results := seen(x, bias)) is not None:
-                return results[0]
-        elif write_at_once(seen, (x, bias), out):
-            return out
-    params = _check(x, bias, approximate)
-    if seen is not None and not torch.compiler.is_compiling():
-        plan_of(BIAS_GELU, params, dtypes_of((x, bias))).add_to(seen)
-    if out is not None:
-        return write_into(BIAS_GELU, (x, bias), params, out)
-    return call(BIAS_GELU, (x, bias), params)[0]  # type: ignore[return-value]
+    return _bias_gelu(approximate, (x, bias), out)
 
 
 def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
@@ -92,7 +74,7 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
     Raises:
       TypeError: also if the result's dtype is not that of x (a bias of a wider dtype).
     """
-    params = _check(x, bias, approximate)
+    params = _check(approximate, (x, bias))
     if params.full != spec_of(x).dtype:
         raise TypeError(
             f"bias_gelu_: the result has dtype {params.full} and does not fit into x of dtype "
@@ -103,7 +85,7 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
     """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
-    _check(x, bias, approximate)
+    _check(approximate, (x, bias))
     check_tensors("bias_gelu_back", y=x, g=g)
     check_bias_gelu(spec_of(g), None, approximate)  # as x is checked
     if g.shape != x.shape:
@@ -115,6 +97,10 @@ def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: s
     return call(BIAS_GELU, (x, bias, g, None), params)[0]  # type: ignore[return-value]
 
 
-def _check(x: Tensor, bias: Tensor | None, approximate: str) -> BiasGeluParams:
+def _check(approximate: str, operands: tuple[Any, ...]) -> BiasGeluParams:
+    x, bias = operands
     check_tensors("bias_gelu", x=x, bias=bias)
     return check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), approximate)
+
+
+_bias_gelu = entry("bias_gelu", BIAS_GELU, str, _check)

@@ -14,14 +14,14 @@ from bridge.torch._kernels import spec_of, specs_of
 _DEVICES = ("cpu", "cuda")
 
 
-def check_tensors(function: str, **arguments: Any) -> None:
+def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> None:
     """Raises TypeError or ValueError unless every argument is a dense tensor on one device.
 
-    Arguments that are None pass, but not the first.
+    Arguments that are None pass, but not the first `required`.
     """
     first_name, first = next(iter(arguments.items()))
-    for name, tensor in arguments.items():
-        if tensor is None and name != first_name:
+    for i, (name, tensor) in enumerate(arguments.items()):
+        if tensor is None and i >= required:
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(
@@ -46,16 +46,18 @@ def check_tensors(function: str, **arguments: Any) -> None:
             )
 
 
-def check_destination(op: Any, operands: Sequence[Any], params: Any, out: Any) -> None:
+def check_destination(
+    function: str, op: Any, operands: Sequence[Any], params: Any, out: Any
+) -> None:
     """Raises TypeError or ValueError unless `out` can take the only result of a call."""
-    check_tensors(op.name, **dict(zip(op.operand_names, operands, strict=False)), out=out)
+    check_tensors(function, required=2, **{op.operand_names[0]: operands[0]}, out=out)
     expected = next(spec for spec in op.results(specs_of(operands), params) if spec is not None)
     found: Spec = spec_of(out)
     if found.dtype != expected.dtype:
-        raise TypeError(f"{op.name}: out has dtype {found.dtype}, expected {expected.dtype}")
+        raise TypeError(f"{function}: out has dtype {found.dtype}, expected {expected.dtype}")
     if found.shape != expected.shape:
         raise ValueError(
-            f"{op.name}: out has shape {list(found.shape)}, expected {list(expected.shape)}"
+            f"{function}: out has shape {list(found.shape)}, expected {list(expected.shape)}"
         )
     if not torch.compiler.is_compiling() and out.is_neg():
-        raise ValueError(f"{op.name}: out has its negative bit set; call resolve_neg() first")
+        raise ValueError(f"{function}: out has its negative bit set; call resolve_neg() first")

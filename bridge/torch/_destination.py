@@ -21,14 +21,18 @@ def write_at_once(kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
     return True
 
 
-def write_into(op: Any, operands: tuple[Any, ...], params: Any, out: Tensor) -> Tensor:
+def write_into(
+    function: str, op: Any, operands: tuple[Any, ...], params: Any, out: Tensor
+) -> Tensor:
     """Runs a call whose only result goes into `out`, and returns `out`.
+
+    `function` is the name in messages.
 
     Raises:
       TypeError, ValueError: if `out` cannot take the result.
       RuntimeError: if an operand or `out` requires a gradient.
     """
-    check_destination(op, operands, params, out)
+    check_destination(function, op, operands, params, out)
     if torch.compiler.is_compiling() or is_watched((*operands, out)):
         return out.copy_(call(op, operands, params)[0])  # type: ignore[arg-type]
     present = [tensor for tensor in (*operands, out) if tensor is not None]
@@ -37,7 +41,7 @@ def write_into(op: Any, operands: tuple[Any, ...], params: Any, out: Tensor) -> 
         followed = followed or any(forward_ad.unpack_dual(t).tangent is not None for t in present)
     if followed:
         raise RuntimeError(
-            f"{op.name}: out=... does not support automatic differentiation, but one of the "
+            f"{function}: out=... does not support automatic differentiation, but one of the "
             "arguments requires grad"
         )
     _write(plan_of(op, params, dtypes_of(operands)), operands, out)
@@ -98,12 +102,12 @@ class _Overwrite(Call):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, x: Tensor, before: Tensor, *others: Any) -> Tensor:
-        remember(ctx, plan, (before, *others))
+        remember(ctx, plan, (before, *others), plan.place(x))
         ctx.mark_dirty(x)
         return x
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         _, x, _, *others = ctx.needs_input_grad
-        first, *rest = ctx.plan.vjp(ctx.saved_tensors, cotangents, (x, *others))
+        first, *rest = ctx.plan.vjp(ctx, cotangents, (x, *others))
         return None, first, None, *rest

@@ -35,8 +35,9 @@ class _DispatchedCall(Call):
 
     @staticmethod
     def forward(ctx: Any, rest: _BelowAutograd, *operands: Any) -> Any:
-        remember(ctx, rest.plan, operands)
-        return rest(operands)
+        outputs = rest(operands)
+        remember(ctx, rest.plan, operands, rest.plan.place(outputs))
+        return outputs
 
 
 # The dispatcher has peeled torch.func's transforms off by level, so that this is one plain autograd

@@ -10,17 +10,19 @@ from torch import Tensor
 
 from bridge import _native
 from bridge.ops import Spec
-from bridge.ops.dtypes import FLOATING
 
 DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float64": torch.float64,
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "int64": torch.int64,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-_CODES = {name: code for code, name in enumerate(FLOATING)}  # the kernel library's numbers
+_CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/python/operand.h numbers them
 
 Results = tuple[Tensor | None, ...]
 

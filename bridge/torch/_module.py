@@ -1,4 +1,4 @@
-"""bias-GELU as a module."""
+"""The ops that belong into models, as modules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.ops import Spec, check_bias_dropout_add
+from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu
 
 
@@ -55,3 +57,38 @@ class BiasGELU(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.features}, approximate={self.approximate!r}, bias={self.bias is not None}"
+
+
+class BiasDropoutAdd(torch.nn.Module):
+    """`bias_dropout_add` that drops in training mode alone.
+
+    Args:
+      p: the probability of dropping an element.
+
+    Example:
+      >>> layer = BiasDropoutAdd(0.1).eval()
+      >>> layer(torch.ones(2, 8), residual=torch.ones(2, 8))[0, 0]
+      tensor(2.)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        check_bias_dropout_add(Spec((), "float32"), None, None, p, training=True)
+        self.p = float(p)
+
+    def forward(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        residual: Tensor | None = None,
+        *,
+        seed: int | Tensor | torch.Generator | None = None,
+        offset: int | Tensor = 0,
+    ) -> Tensor:
+        """Returns `bias_dropout_add(x, bias, residual, ...)`, whose arguments these are."""
+        return bias_dropout_add(
+            x, bias, residual, p=self.p, seed=seed, offset=offset, training=self.training
+        )
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

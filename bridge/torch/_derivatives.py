@@ -1,0 +1,198 @@
+"""The derivative rules of one call: asked once, and remembered as steps that are ready to run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from bridge.ops import Role, Spec, ZerosLike
+
+# Roles of operands that nothing is differentiated towards.
+_DISCRETE = (Role.MASK, Role.INTEGER)
+
+Values = tuple[Any, ...]
+
+
+def _taker(positions: Sequence[int]) -> Callable[[Values], Values]:
+    """Returns a function that takes the members at these positions out of a tuple."""
+    if len(positions) == 0:
+        return lambda values: ()
+    if len(positions) == 1:
+        return lambda values: (values[positions[0]],)
+    return itemgetter(*positions)
+
+
+class Step:
+    """One call of a derivative rule, made ready.
+
+    Attributes:
+      plan: the call, or None where its operands are passed on; native: its kernel.
+      pick: takes its operands from (*kept, *tangents or cotangents, None).
+      zeros: (position among its operands, operand of the differentiated call whose zeros go there).
+      places: (result, what it is part of) for those of its results that are part of something.
+      arrange: takes (*results, None) to all that something can be part of, where this step is all.
+    """
+
+    __slots__ = ("arrange", "native", "pick", "places", "plan", "zeros")
+
+    def __init__(
+        self,
+        call: Any,
+        places: Sequence[int | None],
+        count: int,
+        dtypes: Sequence[str | None],
+        index_of: dict[Any, int],
+        plan_of: Callable[..., Any],
+    ) -> None:
+        """`call` has sources for operands: `dtypes` has their dtypes, `index_of` where they lie."""
+        self.zeros = [
+            (i, source.position)
+            for i, source in enumerate(call.operands)
+            if isinstance(source, ZerosLike)
+        ]
+        picked = [None if isinstance(s, ZerosLike) else s for s in call.operands]
+        self.pick = _taker([index_of[source] for source in picked])
+        known = [s.position if isinstance(s, ZerosLike) else s for s in call.operands]
+        self.plan = self.native = None
+        if call.op is not None:
+            kinds = tuple(None if source is None else dtypes[source] for source in known)
+            self.plan = plan_of(call.op, call.params, kinds)
+            self.native = self.plan.native
+        self.places = [(i, place) for i, place in enumerate(places) if place is not None]
+        result_of = {place: i for i, place in self.places}
+        self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
+
+    def run(self, values: Values, likes: dict[int, Any]) -> Values:
+        """Its results; `likes` has shape, dtype and device of the operands that zeros are for."""
+        operands = self.pick(values)
+        if self.zeros:
+            filled = list(operands)
+            for i, position in self.zeros:
+                shape, dtype, device = likes[position]
+                filled[i] = torch.zeros(shape, dtype=dtype, device=device)
+            operands = tuple(filled)
+        return operands if self.plan is None else self.plan(*operands)
+
+
+def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], count: int) -> Values:
+    """Runs the steps on `values` and adds up what belongs to each of `count` places."""
+    totals: list[Any] = [None] * count
+    for step in steps:
+        results = step.run(values, likes)
+        for i, place in step.places:
+            before = totals[place]
+            totals[place] = results[i] if before is None else before + results[i]
+    return tuple(totals)
+
+
+class Derivatives:
+    """The rules of one kind of call.
+
+    A rule is asked with numbers in place of arrays: the operands come first, then the results, then
+    tangents of the operands or cotangents of the wanted results.
+    """
+
+    def __init__(
+        self, op: Any, params: Any, dtypes: tuple[str | None, ...], plan_of: Callable[..., Any]
+    ) -> None:
+        self.op = op
+        self.params = params
+        self.dtypes = dtypes
+        self.results = [getattr(params, name) for name in op.result_names]
+        self.wanted = [i for i, dtype in enumerate(self.results) if dtype is not None]
+        self._plan_of = plan_of
+        self._first_direction = len(dtypes) + len(self.results)
+
+    @functools.cached_property
+    def _answers(self) -> list[Any]:
+        """What a rule may answer: everything asked for at once, and one by one."""
+        smooth = [
+            dtype is not None and role not in _DISCRETE
+            for dtype, role in zip(
+                self.dtypes, self.op.operand_roles(len(self.dtypes)), strict=True
+            )
+        ]
+        answers = []
+        for given in _all_and_each([True] * len(self.wanted)):
+            answers += [call for call, _ in self._vjp(smooth, given)]
+        for given in _all_and_each(smooth):
+            answers += self._jvp(given)
+        return answers
+
+    @functools.cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Operands and results (in this numbering) that the rules place: what must be kept."""
+        placed = {s for call in self._answers for s in call.operands if isinstance(s, int)}
+        return tuple(sorted(source for source in placed if source < self._first_direction))
+
+    @functools.cached_property
+    def keep(self) -> Callable[[Values], Values]:
+        """Takes what must be kept from (*operands, *results)."""
+        return _taker(self.kept)
+
+    @functools.cached_property
+    def zeros(self) -> tuple[int, ...]:
+        """Operands that the rules want zeros like."""
+        placed = {s for call in self._answers for s in call.operands if isinstance(s, ZerosLike)}
+        return tuple(sorted(source.position for source in placed))
+
+    def vjp_steps(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[Step]:
+        """Steps to the cotangents of all that `counted` counts: the operands, after others."""
+        before = len(counted) - len(self.dtypes)
+        return [
+            self._step(
+                call,
+                [None if place is None else place + before for place in places],
+                len(counted),
+                [self.results[i] for i in self.wanted],
+            )
+            for call, places in self._vjp(counted[before:], given)
+        ]
+
+    def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
+        """Steps to the tangents of the results, from the given ones of the operands."""
+        every = [None if dtype is None else i for i, dtype in enumerate(self.results)]
+        return [self._step(call, every, len(every), self.dtypes) for call in self._jvp(given)]
+
+    def _step(
+        self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
+    ) -> Step:
+        index_of: dict[Any, int] = {source: i for i, source in enumerate(self.kept)}
+        for i in range(len(directions)):
+            index_of[self._first_direction + i] = len(self.kept) + i
+        index_of[None] = len(self.kept) + len(directions)
+        dtypes = [*self.dtypes, *self.results, *directions]
+        return Step(call, places, count, dtypes, index_of, self._plan_of)
+
+    def _vjp(self, wanted: Sequence[bool], given: Sequence[bool]) -> Any:
+        cotangents: list[int | None] = [None] * len(self.results)
+        for i, (place, is_given) in enumerate(zip(self.wanted, given, strict=True)):
+            cotangents[place] = self._first_direction + i if is_given else None
+        operands, results, specs = self._numbers()
+        return self.op.vjp(operands, results, tuple(cotangents), wanted, specs, self.params)
+
+    def _jvp(self, given: Sequence[bool]) -> Any:
+        first = self._first_direction
+        tangents = tuple(first + i if is_given else None for i, is_given in enumerate(given))
+        operands, results, specs = self._numbers()
+        return self.op.jvp(operands, results, tangents, specs, self.params)
+
+    def _numbers(self) -> tuple[Any, Any, Any]:
+        count = len(self.dtypes)
+        operands = tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
+        results = tuple(
+            None if dtype is None else count + i for i, dtype in enumerate(self.results)
+        )
+        specs = [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
+        return operands, results, specs
+
+
+def _all_and_each(possible: Sequence[bool]) -> Iterator[list[bool]]:
+    yield list(possible)
+    for i, is_possible in enumerate(possible):
+        if is_possible:
+            yield [i == j for j in range(len(possible))]

@@ -1,0 +1,53 @@
+"""The way from a public function into its op: checks at the first call of a kind, then none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.torch._autograd import call, native_kernel, plan_of
+from bridge.torch._destination import write_at_once, write_into
+from bridge.torch._kernels import dtypes_of
+
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_MOST_KINDS = 256
+
+
+def entry(
+    function: str, op: Any, kind: type, check: Callable[..., Any]
+) -> Callable[[Any, tuple[Any, ...], Tensor | None], Tensor]:
+    """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
+
+    Args:
+      function: the public function's name, for messages.
+      op: the op.
+      kind: the type of `static`, the argument that is no tensor. Other types are always checked.
+      check: check(static, operands) raises, or returns the parameters of the call.
+    """
+    # By static argument: a kernel that takes every combination of dtypes that passed the checks.
+    seen: dict[Any, Any] = {}
+
+    def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Tensor:
+        is_known_kind = type(static) is kind and not _is_dynamo_compiling()
+        kernel = seen.get(static) if is_known_kind else None
+        if kernel is not None:
+            if out is None:
+                if (results := kernel(*operands)) is not None:
+                    return results[0]
+            elif write_at_once(kernel, operands, out):
+                return out
+        params = check(static, operands)
+        if is_known_kind and not torch.compiler.is_compiling():
+            if kernel is None:
+                if len(seen) == _MOST_KINDS:
+                    seen.clear()
+                kernel = seen[static] = native_kernel(op)
+            plan_of(op, params, dtypes_of(operands)).add_to(kernel)
+        if out is not None:
+            return write_into(function, op, operands, params, out)
+        return call(op, operands, params)[0]  # type: ignore[return-value]
+
+    return run
