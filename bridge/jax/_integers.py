@@ -18,10 +18,10 @@ def as_integer(argument: str, value: Any) -> Any:
 
     A number becomes a tuple of its words, an argument like any: another number compiles nothing.
     """
-    if hasattr(value, "__jax_array__"):
-        value = value.__jax_array__()
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array):  # tracers too
         return value
+    if hasattr(value, "__jax_array__"):
+        return value.__jax_array__()
     if isinstance(value, np.ndarray):
         spec = Spec(value.shape, value.dtype.name)
         if argument == "seed" and _is_raw_key(spec):
