@@ -45,6 +45,16 @@ inline __attribute__((always_inline)) Counters multiply(Counters a, uint32_t b) 
 #endif
 }
 
+// The high halves of the products, in the low halves. Where vectors are 64 bytes long, a
+// permutation leaves to the multiplications the unit that shifts would take from them.
+inline __attribute__((always_inline)) Counters high_halves(Counters products) {
+#if defined(__AVX512F__)
+  return (Counters)_mm512_maskz_shuffle_epi32(0xFFFF, (__m512i)products, (_MM_PERM_ENUM)0xF5);
+#else
+  return products >> 32;
+#endif
+}
+
 // The order of the counters in a vector: the even lanes hold the first half of them, so that
 // interleaving pairs of lanes, 128 bits by 128 bits, puts the words into the elements' order.
 template <int kCount>
@@ -87,7 +97,7 @@ inline __attribute__((always_inline)) Counters odd_lanes(Counters a, Counters b)
 class RandomWords {
  public:
   // The most elements that may be asked for at once.
-  static constexpr int64_t kMost = 1024;
+  static constexpr int64_t kMost = 512;
 
   void begin(uint64_t key, uint64_t offset) {
     for (int round = 0; round < math::Philox::kRounds; ++round) {
@@ -131,9 +141,9 @@ class RandomWords {
       for (int round = 0; round < math::Philox::kRounds; ++round) {
         const Counters product0 = multiply(c0, math::Philox::kMultiplier0);
         const Counters product1 = multiply(c2, math::Philox::kMultiplier1);
-        c0 = (product1 >> 32) ^ c1 ^ (Counters{} + key0_[round]);
+        c0 = high_halves(product1) ^ c1 ^ (Counters{} + key0_[round]);
         c1 = product1;
-        c2 = (product0 >> 32) ^ c3 ^ (Counters{} + key1_[round]);
+        c2 = high_halves(product0) ^ c3 ^ (Counters{} + key1_[round]);
         c3 = product0;
       }
       const Counters low = (c0 & 0xFFFFFFFFu) | (c1 << 32);
@@ -144,8 +154,9 @@ class RandomWords {
     }
   }
 
-  // Two requests of the most elements, wherever they begin, and the step that is read past them.
-  static constexpr int64_t kDrawn = 2 * kMost + kWordsAtOnce;
+  // A request of the most elements, wherever it begins. Not much more: while words are drawn,
+  // memory rests.
+  static constexpr int64_t kDrawn = kMost + kWordsAtOnce;
   alignas(64) uint32_t words_[kDrawn + kWordsAtOnce + kStep];
   uint32_t key0_[math::Philox::kRounds], key1_[math::Philox::kRounds];
   uint64_t offset_, first_;
