@@ -1,0 +1,135 @@
+"""True values of softmax and its derivatives, and what a kernel may make of them.
+
+A derivative is judged from the framework's own y, which is what it was computed from: y itself is
+judged before. An error of an operand (the first derivative, in the second) is carried through the
+formula, as far as it is linear in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.cli.parity.accuracy import FORMATS, Truth
+from bridge.ops.softmax import (
+    JACOBIAN,
+    PRODUCT,
+    SOFTMAX,
+    SOFTMAX_DERIVATIVE,
+    TERM_U,
+    TERM_V,
+    SoftmaxDerivativeParams,
+    SoftmaxParams,
+)
+
+Array = np.ndarray
+
+# The bounds, all of them, by the dtype; the arithmetic is float64 for float64, else float32, whose
+# numbers are `unit` apart at 1. An element y is off by at most (relative + |scale·x − max|)·unit·y
+# before any rounding to 16 bits, and by the smallest number. In 16 bits an exponential of fewer
+# terms is good enough. The float64 reference rounds scale·x too, which costs up to |scale·x| unit
+# more where the arithmetic is float64.
+#
+# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum on its way by half a
+# unit: `steps` of them towards an element, and in ⟨a,b⟩ one for the product and one for each
+# addition of the tree (of 32 rows of 32 lanes, then of chunks of 1024), relative to ⟨|a|,|b|⟩.
+BOUNDS: dict[str, Any] = {
+    "relative": {"float16": 4.0, "bfloat16": 16.0, "float32": 2.0, "float64": 4.0},
+    "unit": {"float32": 2.0**-23, "float64": 2.0**-52},
+    "steps": 5,
+    "chunk": 1024,
+    "chunk_additions": 10,
+}
+BOUNDS_IN_WORDS = (
+    "Bounds on the relative error of a value before its last rounding: "
+    "(c + |scale·x − max|)·2⁻²³, c = {float32:g} for float32, {float16:g} for float16, "
+    "{bfloat16:g} for bfloat16; in float64 (c + |scale·x − max|)·2⁻⁵², c = {float64:g}. A "
+    "derivative may be off by the rounding of each of its operations.".format(**BOUNDS["relative"])
+)
+
+
+@dataclass(frozen=True)
+class Approximate:
+    """Values and how far they may be off, to first order."""
+
+    values: Array
+    error: Array | float = 0.0
+
+
+def arithmetic_of(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def value(x: Array, mask: Array | None, scale: float, causal: bool, dtype: str) -> Truth:
+    """Returns softmax(scale·x) of what is not hidden."""
+    arithmetic = arithmetic_of(dtype)
+    unit = BOUNDS["unit"][arithmetic]
+    y = SOFTMAX.reference((x, mask), SoftmaxParams(scale, int(causal), dtype))[0]
+    with np.errstate(all="ignore"):
+        largest = np.max(y, axis=-1, keepdims=True, initial=0.0)
+        below = np.where(y > 0, np.log(largest) - np.log(y), 0.0)  # max − scale·x
+        relative = BOUNDS["relative"][dtype] + below
+        if arithmetic == "float64":
+            size = np.where(y > 0, np.abs(scale * np.asarray(x, np.float64)), 0.0)
+            relative = relative + size + np.max(size, axis=-1, keepdims=True, initial=0.0)
+        allowed = relative * unit * y + FORMATS[arithmetic].least
+    return Truth(y, FORMATS[arithmetic].ulp(y), allowed)
+
+
+def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: str) -> Truth:
+    """Returns scale·(y∘v − y⟨v,y⟩), where v may be off; exactly 0 where y is 0."""
+    u, size = np.abs(y), np.abs(v.values)
+    values = _reference((y, v.values, None), JACOBIAN, scale, causal)
+    with np.errstate(all="ignore"):
+        present = u > 0
+        error, size = np.where(present, v.error, 0.0), np.where(present, size, 0.0)
+        dot = _sum(u * size)
+        dot_error = _dot_rounding(y.shape[-1], arithmetic) * dot + _sum(u * error)
+        rounding = 0.5 * BOUNDS["unit"][arithmetic] * BOUNDS["steps"]
+        allowed = u * (dot_error + error + rounding * (size + dot))
+        unit = np.where(present, u * FORMATS[arithmetic].ulp(size + dot), 0.0)
+    return _scaled(values, unit, allowed, u, scale, arithmetic)
+
+
+def towards_y(y: Array, g: Array, h: Array, scale: float, causal: bool, arithmetic: str) -> Truth:
+    """Returns scale·(h∘g − h⟨g,y⟩ − g⟨h,y⟩): how ⟨h, jacobian(y)·g⟩ changes with y."""
+    values = _reference((h, g, y), PRODUCT | TERM_U | TERM_V, scale, causal)
+    with np.errstate(all="ignore"):
+        y, g, h = np.abs(y), np.abs(g), np.abs(h)
+        with_g, with_h = _sum(g * y), _sum(h * y)
+        sizes = h * g + h * with_g + g * with_h
+        rounding = 0.5 * BOUNDS["unit"][arithmetic] * BOUNDS["steps"]
+        dots = _dot_rounding(y.shape[-1], arithmetic) * (h * with_g + g * with_h)
+        allowed = dots + rounding * sizes
+    return _scaled(values, FORMATS[arithmetic].ulp(sizes), allowed, h + g, scale, arithmetic)
+
+
+def _reference(operands: Any, terms: int, scale: float, causal: bool) -> Array:
+    params = SoftmaxDerivativeParams(scale, int(causal), terms, "float64")
+    return SOFTMAX_DERIVATIVE.reference(operands, params)[0]
+
+
+def _scaled(
+    values: Array, unit: Array, allowed: Array, factor: Array, scale: float, arithmetic: str
+) -> Truth:
+    """The truth with errors times scale, and with what underflows on the way."""
+    least = FORMATS[arithmetic].least * max(1.0, abs(scale))
+    with np.errstate(all="ignore"):
+        underflow = least * (4.0 + values.shape[-1] * np.where(np.isfinite(factor), factor, 0.0))
+        if arithmetic == "float64":
+            allowed = 2.0 * allowed  # the reference rounds as much
+        return Truth(values, abs(scale) * unit, abs(scale) * allowed + underflow)
+
+
+def _sum(values: Array) -> Array:
+    return values.sum(axis=-1, keepdims=True)
+
+
+def _dot_rounding(columns: int, arithmetic: str) -> float:
+    """The error of ⟨a,b⟩ relative to ⟨|a|,|b|⟩."""
+    chunks = max(1, math.ceil(columns / BOUNDS["chunk"]))
+    additions = BOUNDS["chunk_additions"] + math.ceil(math.log2(chunks))
+    return 0.5 * BOUNDS["unit"][arithmetic] * (additions + 1)
