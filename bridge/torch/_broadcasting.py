@@ -1,23 +1,25 @@
-"""bias-GELU with a bias of any shape that broadcasts, as the originals of the drop-ins take it."""
+"""The fused ops with operands of any shapes that broadcast, as the originals of the drop-ins."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_times
 from bridge.torch._check import check_tensors
 
 
-def fused_pair(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Returns an equal pair that bias_gelu takes: a bias `[d]`, or the sum and no bias.
+def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Returns an equal pair that the fused ops take: a bias `[d]`, or the sum and no bias.
 
-    Only a bias that varies along other dimensions than the last is added apart (and its sum with x
-    rounded to their dtype, as in the originals); autograd sums its gradient where it broadcast.
+    Only a bias that varies along other dimensions than the last (or that was expanded along them)
+    is added apart, and its sum with x rounded to their dtype, as in the originals; autograd sums
+    its gradient where it broadcast.
     """
+    check_tensors(function, x=x, bias=bias)
     if bias is None:
         return x, None
-    check_tensors("bias_gelu", x=x, bias=bias)
     if x.ndim > 0 and 1 <= bias.ndim <= x.ndim and bias.numel() == bias.shape[-1] == x.shape[-1]:
         return x, bias if bias.ndim == 1 else bias.reshape(-1)
     return x + bias, None
@@ -25,14 +27,34 @@ def fused_pair(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     """tanh-GELU of x + bias, whatever shapes broadcast."""
-    return bias_gelu(*fused_pair(x, bias), approximate="tanh")
+    return bias_gelu(*fused_pair("bias_gelu", x, bias), approximate="tanh")
 
 
 def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     """g·gelu′(x + bias), of the shape that all three broadcast to."""
-    x, bias = fused_pair(x, bias)
+    x, bias = fused_pair("bias_gelu_back", x, bias)
     if g.shape != x.shape:
         if bias is not None:  # may have to grow along the last dimension too
             x, bias = x + bias, None
         x, g = torch.broadcast_tensors(x, g)
     return bias_gelu_times(g, x, bias, approximate="tanh")
+
+
+def broadcast_bias_dropout_add(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, *, p: float, training: bool
+) -> Tensor:
+    """residual + dropout(x + bias), whatever shapes broadcast, from the device's generator.
+
+    As in the originals x is drawn from before it is repeated over a larger residual.
+    """
+    x, bias = fused_pair("bias_dropout_add", x, bias)
+    check_tensors("bias_dropout_add", x=x, residual=residual)
+    if residual is None:
+        # The dtype of the sum, where bias_dropout_add takes that of x.
+        x = x if bias is None else x.to(torch.result_type(x, bias))
+    elif residual.shape != x.shape:
+        if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
+            dropped = bias_dropout_add(x, bias, p=p, training=training)
+            return (residual + dropped).to(residual.dtype)
+        residual = residual.expand(x.shape)
+    return bias_dropout_add(x, bias, residual, p=p, training=training)

@@ -1,21 +1,61 @@
 """The fused ops of Megatron-LM under their own names: change the import, nothing else.
 
-Originals: `megatron/core/fusions/fused_bias_gelu.py`. Where these differ:
+Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_gelu.py`,
+`fused_softmax.py`, `fused_bias_dropout.py`; the generic softmax is of apex. Everywhere here, and
+nowhere there: derivatives of any order, forward mode, torch.func and torch.compile; 16-bit tensors
+are computed in float32 and rounded once; sums are taken in a fixed order. Where these differ:
 
+Viewless tensors
+- The result shares the version counter, so that a write in place makes a backward pass raise that
+  it would make wrong. The original's has its own, and the gradient is wrong without a word.
+
+bias-GELU
 - √(2/π) at full precision; the original's 0.79788456 changes the 9th digit.
 - −∞ gives −0 with derivative 0, and float16 gradients stay finite for every finite input: the
   original gives NaN at −∞, and in float16 from |h| of a few hundred.
-- 16-bit tensors are computed in float32 and rounded once, the sum with the bias included.
 - The gradient of a bias `[d]` is summed in the kernel, in float32 and in a fixed order; the
   original gives a full-size gradient, rounded to the tensor's dtype, which autograd sums.
-- Derivatives of any order, forward mode, torch.func and torch.compile work.
+
+Softmax
+- What is masked is exactly 0, and so is its gradient, whatever the scores hold there. The original
+  fills with −10000, which leaks probability where real scores are near it. A row with nothing
+  visible is 0 here; there that depends on the path taken.
+- `scale` is not rounded to the dtype of the scores. The gradient passed in is never written.
+- No limit on lengths and no divisibility, where the originals stop at 2048 to 16384 keys and want
+  multiples of 4. The causal rule takes sq ≠ sk, aligned at the last query and key, where the
+  original raises AssertionError.
+- One path. A mask is bool or uint8 and hides where it is True, on the path that called `mask_func`
+  too: a `mask_func` that does anything else than to hide is not called here. Mask, causal rule and
+  window all apply at once; the original drops the mask for a window and on its fused causal path,
+  the causal rule on its unfused path where there is a mask, and the window on its fused path.
+- −1 in `window_size` is no limit, as elsewhere in Megatron; the original's softmax subtracts it.
+- The result has the dtype of the scores; autocast does not change it (apex's version casts).
+
+bias-dropout-add
+- Another random mask than torch's for the same seed: that of `bridge.torch.bias_dropout_add`,
+  drawn again for the backward pass and never stored.
+- x is never written; the original's inference writes its result into it. Returns a new tensor.
+- The result has the residual's dtype, as in the newest original; older ones took that of x.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
-from bridge.torch._broadcasting import broadcast_bias_gelu, broadcast_bias_gelu_back
+from bridge.torch._broadcasting import (
+    broadcast_bias_dropout_add,
+    broadcast_bias_gelu,
+    broadcast_bias_gelu_back,
+)
+from bridge.torch._scale_mask_softmax import (
+    FusedScaleMaskSoftmax,
+    GenericScaledMaskedSoftmax,
+    ScaledMaskedSoftmax,
+    ScaledSoftmax,
+    ScaledUpperTriangMaskedSoftmax,
+)
 from bridge.torch._viewless import (
     MakeViewlessTensor,
     assert_viewless_tensor,
@@ -24,12 +64,20 @@ from bridge.torch._viewless import (
 )
 
 __all__ = [
+    "FusedScaleMaskSoftmax",
     "GeLUFunction",
+    "GenericScaledMaskedSoftmax",
     "MakeViewlessTensor",
+    "ScaledMaskedSoftmax",
+    "ScaledSoftmax",
+    "ScaledUpperTriangMaskedSoftmax",
     "assert_viewless_tensor",
+    "bias_dropout_add_fused_inference",
+    "bias_dropout_add_fused_train",
     "bias_gelu",
     "bias_gelu_back",
     "bias_gelu_impl",
+    "get_bias_dropout_add",
     "make_viewless_tensor",
     "safely_set_viewless_tensor_data",
 ]
@@ -62,3 +110,35 @@ class GeLUFunction:
 
 
 bias_gelu_impl = GeLUFunction.apply
+
+
+def bias_dropout_add_fused_train(
+    x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float
+) -> Tensor:
+    """residual + dropout(x + bias), for the pair (x, bias), of the residual's dtype.
+
+    Bias and residual may have any shapes that broadcast, bias may be None. One pass over memory for
+    a bias `[h]` (leave it so: one expanded to the shape of x is added in a pass of its own). The
+    mask comes from the device's generator, as `torch.nn.functional.dropout` would draw one, without
+    waiting for the device.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.bias_dropout_add`; prob is outside [0, 1].
+    """
+    x, bias = x_with_bias
+    return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=True)
+
+
+def bias_dropout_add_fused_inference(
+    x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float
+) -> Tensor:
+    """residual + x + bias, for the pair (x, bias), in a new tensor; `prob` is only checked."""
+    x, bias = x_with_bias
+    return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=False)
+
+
+def get_bias_dropout_add(
+    training: bool, fused: bool
+) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
+    """`bias_dropout_add_fused_train` or `…_inference`; the fused one for `fused=False` too."""
+    return bias_dropout_add_fused_train if training else bias_dropout_add_fused_inference

@@ -3,6 +3,7 @@
 Originals: `slapo/op/fused_bias.py` (in older versions `slapo/op/bias_gelu.py`). Where these differ:
 as in `bridge.torch.megatron`, whose bias-GELU Slapo took over. `new_gelu` of the original cubes by
 `torch.pow` in the tensor's dtype and overflows in float16 from |h| = 41; this one does not.
+`bias_dropout` draws another mask than torch's for the same seed, and stores none.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from bridge.torch._bias_gelu import bias_gelu
-from bridge.torch._broadcasting import broadcast_bias_gelu
+from bridge.torch._broadcasting import broadcast_bias_dropout_add, broadcast_bias_gelu
 from bridge.torch.megatron import GeLUFunction
 from bridge.torch.megatron import bias_gelu as _bias_gelu
 from bridge.torch.megatron import bias_gelu_back as _bias_gelu_back
 
-__all__ = ["BiasGeLUFunction", "bias_new_gelu", "new_gelu"]
+__all__ = ["BiasGeLUFunction", "bias_dropout", "bias_new_gelu", "new_gelu"]
 
 
 class BiasGeLUFunction(GeLUFunction):
@@ -33,3 +34,18 @@ def new_gelu(inp: Tensor) -> Tensor:
 def bias_new_gelu(inp: Tensor, bias: Tensor) -> Tensor:
     """`new_gelu(inp + bias)` in one pass; `bias` may have any shape that broadcasts."""
     return broadcast_bias_gelu(inp, bias)
+
+
+def bias_dropout(
+    x: Tensor, bias: Tensor | None, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """dropout(x + bias), in one pass and a new tensor of the dtype of x + bias.
+
+    `bias` may have any shape that broadcasts, one pass being for `[d]`. `inplace` changes nothing
+    that can be seen, in the original neither: there it is about the sum, which nobody else holds;
+    here the sum is never stored. x and bias are never written.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.bias_dropout_add`; p is outside [0, 1].
+    """
+    return broadcast_bias_dropout_add(x, bias, None, p=p, training=training)
