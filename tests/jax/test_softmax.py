@@ -1,0 +1,256 @@
+"""The softmax functions: values of every dtype, masks, what is kept, and what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bridge.jax import scaled_causal_softmax, scaled_masked_softmax, scaled_softmax
+from tests.frameworks import DTYPES, EPSILON
+from tests.jax.cases import plain_softmax
+
+FLOATS = "float16, bfloat16, float32, float64"
+POLARITY = "True (non-zero) hides an element"
+
+
+def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> jax.Array:
+    return jnp.asarray(3.0 * rng.standard_normal(shape), dtype)
+
+
+def assert_within(actual: Any, expected: Any, dtype: str, ulps: float) -> None:
+    """Within so many units in the last place of the largest value of each row."""
+    assert actual.dtype == jnp.dtype(dtype)
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    unit = EPSILON[dtype] * np.abs(expected).max(-1, keepdims=True, initial=0.0)
+    assert np.all(np.abs(actual - expected) <= ulps * unit)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5, 33), (2, 130), (2, 3, 1500)])
+def test_values_and_gradients(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    x, g = drawn(rng, dtype, *shape), drawn(rng, dtype, *shape)
+    mask = jnp.asarray(rng.random(shape) < 0.3)
+    functions = {
+        "softmax": (partial(scaled_softmax, scale=0.3), partial(plain_softmax, scale=0.3)),
+        "masked": (
+            lambda x: scaled_masked_softmax(x, mask, 1.7),
+            lambda x: plain_softmax(x, mask, 1.7),
+        ),
+    }
+    if len(shape) > 1:
+        functions["causal"] = (
+            partial(scaled_causal_softmax, scale=-0.6),
+            partial(plain_softmax, scale=-0.6, causal=True),
+        )
+    for ours, theirs in functions.values():
+        y, pull = jax.vjp(ours, x)
+        exact, exact_pull = jax.vjp(theirs, x.astype(jnp.float64))
+        assert_within(y, exact, dtype, 12.0 if dtype in ("float32", "float64") else 0.51)
+        # The gradient is that of the value as it was rounded: y's last unit times the cotangent.
+        exact_dx = exact_pull(g.astype(jnp.float64))[0]
+        slack = 4.0 * EPSILON[dtype] * np.abs(np.asarray(g, np.float64)).max()
+        assert pull(g)[0].dtype == x.dtype
+        difference = np.asarray(pull(g)[0], np.float64) - np.asarray(exact_dx)
+        bound = 12.0 if dtype in ("float32", "float64") else 2.0
+        assert np.abs(difference).max() <= bound * slack
+
+
+MASKS = [(), (1,), (5,), (4, 5), (4, 1), (1, 5), (3, 1, 5), (3, 4, 1), (1, 1, 1), (3, 4, 5)]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_masks_broadcast_from_the_right(shape: Any, rng: np.random.Generator) -> None:
+    x, mask = drawn(rng, "float64", 3, 4, 5), rng.random(shape) < 0.5
+    expected = plain_softmax(x, jnp.asarray(mask))
+    for given in (mask, jnp.asarray(mask), mask.astype(np.uint8) * 200):
+        np.testing.assert_allclose(scaled_masked_softmax(x, given), expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("mask_shape", [(2, 5), (2, 4, 1), (2, 3, 1, 5), (2, 1), (2,)], ids=str)
+def test_vmap_over_the_mask_alone(mask_shape: Any, rng: np.random.Generator) -> None:
+    """A mask of any rank stays against the right end of x; with and without a batch of x."""
+    x, mask = drawn(rng, "float64", 2, 3, 4, 5), jnp.asarray(rng.random(mask_shape) < 0.4)
+    g = drawn(rng, "float64", 3, 4, 5)
+
+    def backward(function: Any, x: Any, mask: Any) -> Any:
+        return jax.vjp(lambda x: function(x, mask, 0.7), x)[1](g)
+
+    for axes, first in (((None, 0), x[0]), ((0, 0), x), ((0, None), x), ((2, 0), x)):
+        if axes == (2, 0):
+            first = jnp.moveaxis(x, 0, 2)
+        second = mask if axes[1] == 0 else mask[0]
+        for wrap in (lambda f: f, lambda f: partial(backward, f)):
+            ours, theirs = (
+                jax.jit(jax.vmap(wrap(function), axes))(first, second)
+                for function in (scaled_masked_softmax, plain_softmax)
+            )
+            for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-14)
+    last = jnp.moveaxis(mask, 0, -1)
+    np.testing.assert_array_equal(
+        jax.vmap(scaled_masked_softmax, (None, -1), 1)(x[0], last),
+        jnp.moveaxis(jax.vmap(scaled_masked_softmax, (None, 0))(x[0], mask), 0, 1),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_is_hidden_is_zero_whatever_it_holds(
+    dtype: str, poison: float, rng: np.random.Generator
+) -> None:
+    with jax.enable_x64(dtype == "float64"):
+        mask = np.asarray([[0, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 1]], bool)
+        clean = drawn(rng, dtype, 3, 4)
+        x = jnp.where(mask, jnp.asarray(poison, dtype), clean)
+        g = drawn(rng, dtype, 3, 4)
+        y, pull = jax.vjp(lambda x: scaled_masked_softmax(x, mask), x)
+        clean_y, clean_pull = jax.vjp(lambda x: scaled_masked_softmax(x, mask), clean)
+        np.testing.assert_array_equal(y, clean_y)
+        np.testing.assert_array_equal(pull(g)[0], clean_pull(g)[0])
+        for array in (y, pull(g)[0]):
+            assert np.all(np.asarray(array)[mask] == 0)
+            assert not np.any(np.signbit(np.asarray(array, np.float32)[mask]))
+        # Above the diagonal likewise.
+        upper = ~np.tri(3, 4, 1, dtype=bool)
+        x = jnp.where(upper, jnp.asarray(poison, dtype), clean)
+        np.testing.assert_array_equal(scaled_causal_softmax(x), scaled_masked_softmax(clean, upper))
+
+
+def test_rows_that_see_nothing() -> None:
+    x = jnp.asarray([[-jnp.inf] * 3, [0.0, -jnp.inf, 0.0]])
+    y, pull = jax.vjp(scaled_softmax, x)
+    np.testing.assert_array_equal(y, [[0, 0, 0], [0.5, 0, 0.5]])
+    np.testing.assert_array_equal(pull(jnp.asarray([[1.0, 2, 3]] * 2))[0][0], 0.0)
+    # Queries before the first key.
+    y = scaled_causal_softmax(jnp.ones((4, 2)))
+    np.testing.assert_array_equal(y, [[0, 0], [0, 0], [1, 0], [0.5, 0.5]])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_infinity_make_their_row_nan(bad: float) -> None:
+    y = scaled_softmax(jnp.asarray([[0.0, bad, 1.0], [0.0, 0.0, 0.0]]))
+    assert np.isnan(y[0]).all()
+    np.testing.assert_allclose(y[1], 1 / 3, rtol=1e-6)
+
+
+def residual_shapes(function: Any, *arguments: Any) -> list[Any]:
+    pull = jax.vjp(function, *arguments)[1]
+    return [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pull) if leaf.ndim]
+
+
+def test_the_backward_pass_keeps_y_alone(rng: np.random.Generator) -> None:
+    x = drawn(rng, "bfloat16", 3, 4)
+    mask = jnp.asarray(rng.random((3, 4)) < 0.5)
+    for function in (
+        scaled_softmax,
+        scaled_causal_softmax,
+        lambda x: scaled_masked_softmax(x, mask),
+    ):
+        assert residual_shapes(function, x) == [((3, 4), "bfloat16")]
+        g = jnp.ones_like(x)
+        jaxpr = jax.make_jaxpr(lambda x, f=function, g=g: jax.vjp(f, x)[1](g))(x).jaxpr
+        forward, backward = jaxpr.eqns
+        assert [str(forward.primitive), str(backward.primitive)] == [
+            "bridge_softmax",
+            "bridge_softmax_derivative",
+        ]
+        assert backward.invars[0] is forward.outvars[0]
+        assert len(backward.invars) == 2  # y and the cotangent
+
+
+def test_more_rows_need_no_transpose(rng: np.random.Generator) -> None:
+    x = drawn(rng, "float32", 3, 4, 5, 6)
+    for axis in range(3):
+        program = jax.make_jaxpr(jax.vmap(scaled_softmax, axis, axis))(x)
+        assert "transpose" not in str(program)
+    for axis, moved in ((0, False), (1, False), (2, True), (3, True)):
+        program = jax.make_jaxpr(jax.vmap(scaled_causal_softmax, axis, axis))(x)
+        assert ("transpose" in str(program)) is moved
+
+
+def test_a_scale_is_compiled_once_and_need_not_be_a_float() -> None:
+    x = jnp.asarray([0.0, 1.0])
+    scaled_softmax(x, 0.25)
+    with jax.no_tracing():
+        for scale in (0.25, np.float32(0.25), np.asarray(0.25)):
+            scaled_softmax(x, scale)
+    np.testing.assert_array_equal(scaled_softmax(x, jnp.asarray(0.25)), scaled_softmax(x, 0.25))
+    np.testing.assert_array_equal(scaled_softmax(x, 2), scaled_softmax(2 * x))
+    jitted = jax.jit(scaled_softmax, static_argnums=1)
+    np.testing.assert_array_equal(jitted(x, 0.25), scaled_softmax(x, 0.25))
+
+
+X = np.ones((3, 4), np.float32)
+MASK = np.zeros((3, 4), bool)
+REFUSED: list[tuple[Any, tuple[Any, ...], type[Exception], str]] = [
+    (scaled_softmax, ([1.0],), TypeError, "x has type list, expected an array"),
+    (scaled_softmax, (jnp.arange(3),), TypeError, f"x has dtype int32, expected one of {FLOATS}"),
+    (scaled_softmax, (MASK,), TypeError, f"x has dtype bool, expected one of {FLOATS}"),
+    (scaled_softmax, (1.0,), ValueError, "x has shape [], expected at least one dimension"),
+    (scaled_softmax, (X, "1"), TypeError, "scale has type str, expected a real number"),
+    (scaled_softmax, (X, True), TypeError, "scale has type bool, expected a real number"),
+    (scaled_softmax, (X, [1.0]), TypeError, "scale has type list, expected a real number"),
+    (scaled_softmax, (X, 1j), TypeError, "scale has type complex, expected a real number"),
+    (scaled_softmax, (X, np.inf), ValueError, "scale is inf, expected a finite number"),
+    (scaled_softmax, (X, np.nan), ValueError, "scale is nan, expected a finite number"),
+    (
+        scaled_causal_softmax,
+        (X[0],),
+        ValueError,
+        "x has shape [4], expected at least two dimensions, queries and keys",
+    ),
+    (scaled_masked_softmax, (X, None), TypeError, "mask has type NoneType, expected an array"),
+    (scaled_masked_softmax, (X, [True]), TypeError, "mask has type list, expected an array"),
+    *(
+        (
+            scaled_masked_softmax,
+            (X, mask),
+            TypeError,
+            f"mask has dtype {mask.dtype.name}, expected bool or uint8; {POLARITY}",
+        )
+        for mask in (
+            MASK.astype(np.int64),
+            MASK.astype(np.float32),
+            MASK.astype(ml_dtypes.bfloat16),
+            jnp.asarray(MASK, jnp.int8),
+            jnp.asarray(MASK, jnp.float32),
+        )
+    ),
+    *(
+        (
+            scaled_masked_softmax,
+            (X, np.zeros(shape, bool)),
+            ValueError,
+            f"mask has shape {list(shape)}, which does not broadcast to x of shape [3, 4]; "
+            f"{POLARITY}",
+        )
+        for shape in ((3,), (4, 3), (2, 4), (1, 3, 4), (0,))
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "error", "message"), REFUSED)
+def test_refused_by_name(function: Any, arguments: Any, error: Any, message: str) -> None:
+    name = function.__name__
+    for _ in range(2):
+        with pytest.raises(error) as raised:
+            function(*arguments)
+        assert str(raised.value) == f"{name}: {message}"
+    if len(arguments) > 1 and isinstance(arguments[1], jax.Array):
+        with pytest.raises(error, match=f"{name}: mask has dtype"):
+            jax.jit(function)(*arguments)
+
+
+def test_a_traced_scale_is_refused() -> None:
+    for function in (scaled_softmax, scaled_causal_softmax):
+        with pytest.raises(TypeError, match=f"{function.__name__}: scale is traced, expected"):
+            jax.jit(function)(X, 0.5)
