@@ -113,11 +113,11 @@ constexpr int64_t kF16Lanes = 8;
 template <>
 void load_run_of<math::float16, float>(const void* from, float* tile, int64_t count) {
   const math::float16* const elements = static_cast<const math::float16*>(from);
-  int64_t i = 0;
-  for (; i + kF16Lanes <= count; i += kF16Lanes)
+  const int64_t whole = count / kF16Lanes * kF16Lanes;
+  for (int64_t i = 0; i < whole; i += kF16Lanes)
     _mm256_storeu_ps(
         tile + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(elements + i))));
-  for (; i < count; ++i) tile[i] = math::to_float(elements[i]);
+  for (int64_t i = whole; i < count; ++i) tile[i] = math::to_float(elements[i]);
 }
 
 template <>
@@ -125,15 +125,15 @@ void store_run_of<math::float16, float>(void* to, const float* tile, int64_t cou
   math::float16* const elements = static_cast<math::float16*>(to);
   const __m256 nan = _mm256_castsi256_ps(
       _mm256_set1_epi32(static_cast<int32_t>(math::Format<float>::canonical_nan)));
-  int64_t i = 0;
-  for (; i + kF16Lanes <= count; i += kF16Lanes) {
+  const int64_t whole = count / kF16Lanes * kF16Lanes;
+  for (int64_t i = 0; i < whole; i += kF16Lanes) {
     const __m256 value = _mm256_loadu_ps(tile + i);
     const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
     _mm_storeu_si128(
         reinterpret_cast<__m128i*>(elements + i),
         _mm256_cvtps_ph(_mm256_blendv_ps(value, nan, is_nan), _MM_FROUND_TO_NEAREST_INT));
   }
-  for (; i < count; ++i) elements[i] = math::round_to<math::float16>(tile[i]);
+  for (int64_t i = whole; i < count; ++i) elements[i] = math::round_to<math::float16>(tile[i]);
 }
 
 #endif

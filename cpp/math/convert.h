@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "math/scalar.h"
 
@@ -130,6 +131,20 @@ BRIDGE_HD T round_to(float x) {
 template <class T>
 BRIDGE_HD T round_to(double x) {
   return detail::Rounding<T>::from(x);
+}
+
+// The same for an x that is no NaN, which a CPU need not look for.
+template <class T, class Real>
+BRIDGE_HD T round_number_to(Real x) {
+#if !defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Real>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, bfloat16> && std::is_same_v<Real, float>) {
+    const std::uint32_t bits = to_bits(x);
+    return bfloat16{static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
+  }
+#endif
+  return round_to<T>(x);
 }
 
 // Two 16-bit numbers in one 32-bit word, the first in the low half, as vector loads and stores of

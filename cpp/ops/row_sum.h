@@ -10,53 +10,88 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// The last steps of a chunk, over the lanes.
+// Terms [begin, end) of the first quarter of a chunk, a whole number of steps, each with those of
+// the same place in kStreams - 1 further quarters; with kTail the last of these is tail's.
+template <int kStreams, bool kTail, class Terms, class Real>
+inline __attribute__((always_inline)) void add_quarters(const Terms& terms, const Terms& tail,
+                                                        int64_t begin, int64_t end, Real* sum) {
+  constexpr int64_t q = kSumQuarter;
+  const int64_t count = end - begin;
+  if (count % kStep != 0) __builtin_unreachable();
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    const auto term = [&](int64_t quarter) __attribute__((always_inline)) {
+      return kTail && quarter == kStreams - 1 ? tail.term(i) : terms.term(begin + i + quarter * q);
+    };
+    if constexpr (kStreams == 1)
+      sum[begin + i] = term(0);
+    else if constexpr (kStreams == 2)
+      sum[begin + i] = term(0) + term(1);
+    else if constexpr (kStreams == 3)
+      sum[begin + i] = (term(0) + term(1)) + term(2);
+    else
+      sum[begin + i] = (term(0) + term(1)) + (term(2) + term(3));
+  }
+}
+
+template <bool kTail, class Terms, class Real>
+void add_quarters(int64_t streams, const Terms& terms, const Terms& tail, int64_t begin,
+                  int64_t end, Real* sum) {
+  if (begin >= end) return;
+  switch (streams) {
+    case 1:
+      return add_quarters<1, kTail>(terms, tail, begin, end, sum);
+    case 2:
+      return add_quarters<2, kTail>(terms, tail, begin, end, sum);
+    case 3:
+      return add_quarters<3, kTail>(terms, tail, begin, end, sum);
+    case 4:
+      return add_quarters<4, kTail>(terms, tail, begin, end, sum);
+    default:
+      return;
+  }
+}
+
+// The last steps of a chunk, over the lanes of one step.
 template <class Real>
 inline __attribute__((always_inline)) Real fold_lanes(Real* lane) {
+  static_assert(kStep == 32, "one step of lanes is folded");
   for (int i = 0; i < 16; ++i) lane[i] = lane[i] + lane[i + 16];
   for (int i = 0; i < 8; ++i) lane[i] = lane[i] + lane[i + 8];
   for (int i = 0; i < 4; ++i) lane[i] = lane[i] + lane[i + 4];
   return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
-// The sum of a chunk of `count` terms, 1 to kSumChunk, padded with -0.0 to a multiple of kStep.
-template <class Real>
-inline __attribute__((always_inline)) Real sum_chunk(const Real* term, int64_t count) {
-  static_assert(kStep == 32, "the last steps fold one step of lanes");
-  alignas(64) Real sum[kSumQuarter];
+// The sum of a chunk of `count` terms, 1 to kSumChunk: those of the whole steps, and of the columns
+// behind them `tail`'s, a whole step of which all others are -0.0. Each is asked for once.
+template <class Real, class Terms>
+inline __attribute__((always_inline)) Real sum_chunk(const Terms& terms, const Terms& tail,
+                                                     int64_t count) {
   constexpr int64_t q = kSumQuarter;
-  const int64_t padded = round_up(count);
-  int64_t width = padded < q ? padded : q;
-  if (padded == kSumChunk) {
-    for (int64_t i = 0; i < q; ++i)
-      sum[i] = (term[i] + term[i + q]) + (term[i + 2 * q] + term[i + 3 * q]);
-  } else {
-    // The columns that the last quarter still has, and those that it lacks.
-    const int64_t quarters = padded / q, rest = padded % q;
-    for (int64_t part = 0; part < 2; ++part) {
-      const int64_t begin = part == 0 ? 0 : rest, end = part == 0 ? rest : width;
-      switch (quarters + (part == 0 ? 1 : 0)) {
-        case 1:
-          for (int64_t i = begin; i < end; ++i) sum[i] = term[i];
-          break;
-        case 2:
-          for (int64_t i = begin; i < end; ++i) sum[i] = term[i] + term[i + q];
-          break;
-        case 3:
-          for (int64_t i = begin; i < end; ++i) sum[i] = (term[i] + term[i + q]) + term[i + 2 * q];
-          break;
-        case 4:
-          for (int64_t i = begin; i < end; ++i)
-            sum[i] = (term[i] + term[i + q]) + (term[i + 2 * q] + term[i + 3 * q]);
-          break;
-        default:
-          break;
-      }
-    }
+  alignas(64) Real sum[q];
+  if (count == kSumChunk) {
+    add_quarters<4, false>(terms, tail, 0, q, sum);
+    for (int64_t i = 0; i < q / 2; ++i) sum[i] = sum[i] + sum[i + q / 2];
+    for (int64_t i = 0; i < q / 4; ++i) sum[i] = sum[i] + sum[i + q / 4];
+    for (int64_t i = 0; i < q / 8; ++i) sum[i] = sum[i] + sum[i + q / 8];
+    return fold_lanes(sum);
   }
+  const int64_t whole = count / kStep * kStep;
+  const int64_t quarters = whole / q, rest = whole % q;
+  add_quarters<false>(quarters + 1, terms, tail, 0, rest, sum);
+  int64_t end = rest;
+  if (whole != count) {
+    add_quarters<true>(quarters + 1, terms, tail, rest, rest + kStep, sum);
+    end += kStep;
+  }
+  add_quarters<false>(quarters, terms, tail, end, q, sum);
+  int64_t width = quarters > 0 ? q : end;
   for (int64_t half = q / 2; half >= kStep; half /= 2) {
-    for (int64_t i = 0; i < width - half; ++i) sum[i] = sum[i] + sum[i + half];
-    if (width > half) width = half;
+    if (width <= half) continue;
+    const int64_t more = width - half;
+    if (more % kStep != 0) __builtin_unreachable();
+    for (int64_t i = 0; i < more; ++i) sum[i] = sum[i] + sum[i + half];
+    width = half;
   }
   return fold_lanes(sum);
 }
@@ -83,6 +118,32 @@ class ChunkTree {
   int depth_ = 0;
   Real node_[64];
 };
+
+// The sum of a row of `count` terms. terms_from(col) gives those from a column on, which is a
+// multiple of kSumChunk; tail() those behind the last whole step, as in sum_chunk.
+template <class Real, class TermsFrom, class Tail>
+inline __attribute__((always_inline)) Real sum_row(int64_t count, const TermsFrom& terms_from,
+                                                   const Tail& tail) {
+  if (count <= 0) return Real(-0.0);
+  if (count <= kSumChunk) return sum_chunk<Real>(terms_from(0), tail(), count);
+  ChunkTree<Real> tree;
+  for (int64_t col = 0; col < count; col += kSumChunk)
+    tree.add(sum_chunk<Real>(terms_from(col), tail(), smaller(kSumChunk, count - col)));
+  return tree.end();
+}
+
+// The sums of kSumTileRows short rows side by side: term `col` of row `row` stands at
+// col * kSumTileRows + row, and the sum at `row`. At most kStep terms in a row.
+constexpr int64_t kSumTileRows = 32;
+
+template <class Real>
+inline void fold_tile(Real* term, int64_t cols) {
+  for (int64_t half = kStep / 2, width = cols; half > 0; half /= 2) {
+    for (int64_t i = 0; i < (width - half) * kSumTileRows; ++i)
+      term[i] = term[i] + term[i + half * kSumTileRows];
+    width = smaller(width, half);
+  }
+}
 
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE

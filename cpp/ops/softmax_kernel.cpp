@@ -3,6 +3,8 @@
 // standard library is used (see bias_gelu_kernel.cpp).
 #include "ops/softmax_kernel.h"
 
+#include <type_traits>
+
 #include "cpu/tile.h"
 #include "math/softmax.h"
 #include "ops/row_sum.h"
@@ -37,9 +39,20 @@ inline __attribute__((always_inline)) const math::SoftmaxScale<Real>& scale_of(
 
 constexpr float kInfinity = __builtin_inff();
 
-inline int64_t clamp_visible(const Run& run, int64_t row) {
+// Rows up to this long are computed many at a time, each in one lane of the vectors.
+constexpr int64_t kShortCols = 32;
+constexpr int64_t kTileRows = kSumTileRows;
+// Longer ones in blocks of so many elements.
+constexpr int64_t kBlock = 64;
+
+inline int64_t visible_cols(const Run& run, int64_t row) {
   const int64_t visible = run.visible + row * run.visible_step;
   return visible < 0 ? 0 : smaller(visible, run.cols);
+}
+
+template <class T>
+inline __attribute__((always_inline)) T* row_of(const RunOperand& operand, int64_t row) {
+  return reinterpret_cast<T*>(operand.data + row * operand.row_bytes);
 }
 
 template <class T>
@@ -47,47 +60,133 @@ inline void zero(T* to, int64_t count) {
   if (count > 0) memset(to, 0, static_cast<size_t>(count) * sizeof(T));
 }
 
-// Keys of columns [0, count), -infinity where mask (null: none) is set; padded with -infinity to a
-// whole step. Returns the largest of them and `largest`.
-template <class T, class Real>
-Real find_keys(const T* x, const uint8_t* mask, int64_t count,
-               const math::SoftmaxScale<Real>& scale, Real* key, Real largest) {
-  constexpr int64_t kLanes = 64;
-  load_run_of<T>(x, key, count);
-  if (mask == nullptr) {
-    for (int64_t i = 0; i < count; ++i) key[i] = math::softmax_key(key[i], scale);
-  } else {
-    for (int64_t i = 0; i < count; ++i)
-      key[i] = mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
-  }
-  fill(key + count, round_up(count) - count, Real(-kInfinity));
-  Real lane[kLanes];
-  fill(lane, kLanes, Real(-kInfinity));
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (int64_t l = 0; l < kLanes; ++l) lane[l] = math::softmax_larger(key[i + l], lane[l]);
-  for (; i < count; ++i) largest = math::softmax_larger(key[i], largest);
-  for (int64_t l = 0; l < kLanes; ++l) largest = math::softmax_larger(lane[l], largest);
-  return largest;
+// The mask of a row, or null; where one byte hides the whole row, no column is visible.
+struct RowMask {
+  const uint8_t* mask;
+  int64_t visible;
+};
+
+inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
+  const int64_t visible = visible_cols(run, row);
+  if (run.mask.data == nullptr) return {nullptr, visible};
+  const uint8_t* const mask = row_of<const uint8_t>(run.mask, row);
+  if (!run.mask_is_row) return {mask, visible};
+  return {nullptr, *mask != 0 ? 0 : visible};
 }
 
-// Powers in the place of keys, a whole number of steps.
-template <class Precision, class Real>
-void find_powers(Real* key, int64_t count, Real shift, const math::SoftmaxScale<Real>& given) {
-  const math::SoftmaxScale<Real> scale = given;
-  if (count % kStep != 0) __builtin_unreachable();
-  for (int64_t i = 0; i < count; ++i) key[i] = math::softmax_power<Precision>(key[i], shift, scale);
+// ---- softmax of a row ----
+
+// The keys of a block, and the largest of each of its lanes so far.
+template <bool kMasked, class T, class Real>
+inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
+                                                           Real half, Real* key, Real* largest) {
+  const math::SoftmaxScale<Real> scale{half, 0, 0, 0};
+  if constexpr (std::is_same_v<T, math::float16>) {
+    load_run_of<T>(x, key, kBlock);
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < kBlock; ++i) {
+      key[i] = kMasked && mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
+      largest[i] = math::softmax_larger(key[i], largest[i]);
+    }
+  } else {
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const Real found = kMasked && mask[i] != 0 ? Real(-kInfinity)
+                                                 : math::softmax_key(to_real<Real>(x[i]), scale);
+      key[i] = found;
+      largest[i] = math::softmax_larger(found, largest[i]);
+    }
+  }
+}
+
+template <class Real>
+inline __attribute__((always_inline)) Real fold_largest(Real* lane) {
+  for (int i = 0; i < 32; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 32]);
+  for (int i = 0; i < 16; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 16]);
+  for (int i = 0; i < 8; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 8]);
+  for (int i = 0; i < 4; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 4]);
+  return math::softmax_larger(math::softmax_larger(lane[0], lane[1]),
+                              math::softmax_larger(lane[2], lane[3]));
+}
+
+// Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
+template <bool kMasked, class T, class Real>
+Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
+  alignas(64) Real largest[kBlock];
+  fill(largest, kBlock, Real(-kInfinity));
+  if (count >= kBlock) {
+    for (int64_t i = 0; i + kBlock <= count; i += kBlock)
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+    // The last columns together with some that have been seen: nothing changes in those.
+    if (count % kBlock != 0) {
+      const int64_t i = count - kBlock;
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+    }
+  } else {
+    alignas(64) T padded_x[kBlock] = {};
+    alignas(64) uint8_t padded_mask[kBlock];
+    memset(padded_mask, 1, sizeof padded_mask);
+    copy(padded_x, x, count);
+    if constexpr (kMasked)
+      copy(padded_mask, mask, count);
+    else
+      memset(padded_mask, 0, static_cast<size_t>(count));
+    find_block_keys<true>(padded_x, padded_mask, half, key, largest);
+  }
+  fill(key + count, round_up(count) - count, Real(-kInfinity));
+  return fold_largest(largest);
+}
+
+template <class T, class Real>
+inline Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
+  return mask == nullptr ? find_keys<false>(x, mask, count, half, key)
+                         : find_keys<true>(x, mask, count, half, key);
+}
+
+// What sum_chunk asks for: powers in the place of keys.
+template <class Precision>
+struct Powers {
+  using Real = typename Precision::real;
+  Real* key;
+  Real shift;
+  math::SoftmaxScale<Real> scale;
+
+  inline __attribute__((always_inline)) Real term(int64_t i) const {
+    const Real power = math::softmax_power<Precision>(key[i], shift, scale);
+    key[i] = power;
+    return power;
+  }
+};
+
+// inverse is not NaN, and so nothing is.
+template <class T, class Real>
+inline __attribute__((always_inline)) void write_block(Real* power, Real inverse, T* output,
+                                                       int64_t count) {
+  if constexpr (std::is_same_v<T, math::float16>) {
+    alignas(64) Real value[kBlock];
+    for (int64_t i = 0; i < count; ++i) value[i] = power[i] * inverse;
+    store_run_of<T>(output, value, count);
+  } else {
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i) output[i] = math::round_number_to<T>(power[i] * inverse);
+  }
 }
 
 template <class T, class Real>
 void write_row(T* output, Real* power, const uint8_t* mask, int64_t count, Real inverse) {
-  if (inverse != inverse && mask != nullptr) {
+  if (inverse != inverse) {
     for (int64_t i = 0; i < count; ++i)
-      output[i] = math::round_to<T>(mask[i] != 0 ? Real(0) : inverse);
-    return;
+      output[i] = math::round_to<T>(mask != nullptr && mask[i] != 0 ? Real(0) : inverse);
+  } else if (count >= kBlock) {
+    for (int64_t i = 0; i + kBlock <= count; i += kBlock)
+      write_block(power + i, inverse, output + i, kBlock);
+    if (count % kBlock != 0)
+      write_block(power + count - kBlock, inverse, output + count - kBlock, kBlock);
+  } else {
+    alignas(64) T padded[kBlock];
+    write_block(power, inverse, padded, round_up(count));
+    copy(output, padded, count);
   }
-  for (int64_t i = 0; i < count; ++i) power[i] = power[i] * inverse;
-  store_run_of<T>(output, power, count);
 }
 
 // A row whose powers fit into the buffer.
@@ -98,12 +197,12 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   using Real = typename Precision::real;
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
   Real* const buffer = static_cast<Real*>(run.buffer);
-  const Real largest = find_keys(x, mask, visible, scale, buffer, Real(-kInfinity));
-  find_powers<Precision>(buffer, round_up(visible), math::softmax_shift(largest), scale);
-  ChunkTree<Real> tree;
-  for (int64_t col = 0; col < visible; col += kSumChunk)
-    tree.add(sum_chunk(buffer + col, smaller(kSumChunk, visible - col)));
-  write_row(output, buffer, mask, visible, math::softmax_inverse(tree.end()));
+  const Real shift = math::softmax_shift(find_keys(x, mask, visible, scale.half, buffer));
+  // Whole steps: the padding has the power 0.
+  const Real total = sum_row<Real>(
+      round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
+      [&] { return Powers<Precision>{buffer, shift, scale}; });
+  write_row(output, buffer, mask, visible, math::softmax_inverse(total));
 }
 
 // A longer one: x is read three times, and its powers are computed twice.
@@ -114,82 +213,235 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
   Real* const buffer = static_cast<Real*>(run.buffer);
   auto mask_at = [&](int64_t col) { return mask == nullptr ? nullptr : mask + col; };
+  auto chunk_keys = [&](int64_t col) {
+    return find_keys(x + col, mask_at(col), smaller(kSumChunk, visible - col), scale.half, buffer);
+  };
   Real largest = Real(-kInfinity);
   for (int64_t col = 0; col < visible; col += kSumChunk)
-    largest =
-        find_keys(x + col, mask_at(col), smaller(kSumChunk, visible - col), scale, buffer, largest);
-  const Real shift = math::softmax_shift(largest);
-  ChunkTree<Real> tree;
-  auto chunk_powers = [&](int64_t col) {
+    largest = math::softmax_larger(chunk_keys(col), largest);
+  const Powers<Precision> powers{buffer, math::softmax_shift(largest), scale};
+  const Real total = sum_row<Real>(
+      round_up(visible),
+      [&](int64_t col) {
+        chunk_keys(col);
+        return powers;
+      },
+      [&] { return powers; });
+  const Real inverse = math::softmax_inverse(total);
+  for (int64_t col = 0; col < visible; col += kSumChunk) {
     const int64_t count = smaller(kSumChunk, visible - col);
-    find_keys(x + col, mask_at(col), count, scale, buffer, largest);
-    find_powers<Precision>(buffer, round_up(count), shift, scale);
-    return count;
-  };
-  for (int64_t col = 0; col < visible; col += kSumChunk) {
-    const int64_t count = chunk_powers(col);
-    tree.add(sum_chunk(buffer, count));
-  }
-  const Real inverse = math::softmax_inverse(tree.end());
-  for (int64_t col = 0; col < visible; col += kSumChunk) {
-    const int64_t count = chunk_powers(col);
+    chunk_keys(col);
+    const int64_t padded = round_up(count);
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < padded; ++i) powers.term(i);
     write_row(output + col, buffer, mask_at(col), count, inverse);
+  }
+}
+
+// ---- softmax of short rows ----
+
+// Element `col` of row `row` stands at col * kTileRows + row: the steps of a row are those of
+// vectors, and nothing is done across their lanes.
+template <class T>
+void short_rows(const SoftmaxRun& run) {
+  using Precision = precision_of<T>;
+  using Real = typename Precision::real;
+  const math::SoftmaxScale<Real> scale = scale_of<Real>(run);
+  alignas(64) Real tile[kShortCols * kTileRows];
+  alignas(64) Real sums[kShortCols * kTileRows];
+  alignas(64) Real shift[kTileRows];
+  alignas(64) Real inverse[kTileRows];
+  const int64_t cols = run.cols;
+  for (int64_t top = 0; top < run.rows; top += kTileRows) {
+    const int64_t rows = smaller(kTileRows, run.rows - top);
+    for (int64_t r = 0; r < kTileRows; ++r) shift[r] = Real(-kInfinity);
+    if (rows < kTileRows) fill(tile, cols * kTileRows, Real(-kInfinity));
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const x = row_of<const T>(run.x, top + r);
+      const RowMask row = mask_of(run, top + r);
+      int64_t i = 0;
+      if (row.mask == nullptr)
+        for (; i < row.visible; ++i)
+          tile[i * kTileRows + r] = math::softmax_key(to_real<Real>(x[i]), scale);
+      else
+        for (; i < row.visible; ++i)
+          tile[i * kTileRows + r] =
+              row.mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(to_real<Real>(x[i]), scale);
+      for (; i < cols; ++i) tile[i * kTileRows + r] = Real(-kInfinity);
+    }
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        shift[r] = math::softmax_larger(tile[i * kTileRows + r], shift[r]);
+    for (int64_t r = 0; r < kTileRows; ++r) shift[r] = math::softmax_shift(shift[r]);
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r) {
+        const Real power = math::softmax_power<Precision>(tile[i * kTileRows + r], shift[r], scale);
+        tile[i * kTileRows + r] = power;
+        sums[i * kTileRows + r] = power;
+      }
+    fold_tile(sums, cols);
+    for (int64_t r = 0; r < kTileRows; ++r) inverse[r] = math::softmax_inverse(sums[r]);
+    bool all_numbers = true;
+    for (int64_t r = 0; r < rows; ++r) all_numbers = all_numbers && inverse[r] == inverse[r];
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r) tile[i * kTileRows + r] *= inverse[r];
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const output = row_of<T>(run.output, top + r);
+      if (all_numbers || inverse[r] == inverse[r]) {
+        for (int64_t i = 0; i < cols; ++i)
+          output[i] = math::round_number_to<T>(tile[i * kTileRows + r]);
+        continue;
+      }
+      const RowMask row = mask_of(run, top + r);
+      for (int64_t i = 0; i < cols; ++i)
+        output[i] = math::round_to<T>(
+            i >= row.visible || (row.mask != nullptr && row.mask[i] != 0) ? Real(0) : inverse[r]);
+    }
   }
 }
 
 template <class T>
 void softmax(const SoftmaxRun& run) {
-  for (int64_t row = 0; row < run.rows; ++row) {
-    const T* const x = reinterpret_cast<const T*>(run.x.data + row * run.x.row_bytes);
-    T* const output = reinterpret_cast<T*>(run.output.data + row * run.output.row_bytes);
-    const uint8_t* mask =
-        run.mask.data == nullptr
-            ? nullptr
-            : reinterpret_cast<const uint8_t*>(run.mask.data + row * run.mask.row_bytes);
-    int64_t visible = clamp_visible(run, row);
-    if (mask != nullptr && run.mask_is_row) {
-      if (*mask != 0) visible = 0;
-      mask = nullptr;
-    }
-    if (visible > run.buffered_cols)
-      long_row(run, x, mask, output, visible);
-    else if (visible > 0)
-      buffered_row(run, x, mask, output, visible);
-    zero(output + visible, run.cols - visible);
+  if (run.cols <= kShortCols) return short_rows<T>(run);
+  for (int64_t i = 0; i < run.rows; ++i) {
+    const T* const x = row_of<const T>(run.x, i);
+    T* const output = row_of<T>(run.output, i);
+    const RowMask row = mask_of(run, i);
+    if (row.visible > run.buffered_cols)
+      long_row(run, x, row.mask, output, row.visible);
+    else if (row.visible > 0)
+      buffered_row(run, x, row.mask, output, row.visible);
+    zero(output + row.visible, run.cols - row.visible);
   }
 }
 
 // ---- Derivatives ----
 
+template <class Real>
+struct Terms {
+  const Real* of;
+  inline __attribute__((always_inline)) Real term(int64_t i) const { return of[i]; }
+};
+
 template <class T, class Real, class Term>
 Real row_dot(int64_t visible, const Term& term) {
   alignas(64) Real terms[kSumChunk];
-  ChunkTree<Real> tree;
-  for (int64_t col = 0; col < visible; col += kSumChunk) {
-    const int64_t count = smaller(kSumChunk, visible - col);
-    for (int64_t i = 0; i < count; ++i) terms[i] = term(col + i);
-    fill(terms + count, round_up(count) - count, Real(-0.0));
-    tree.add(sum_chunk(terms, count));
+  return sum_row<Real>(
+      round_up(visible),
+      [&](int64_t col) {
+        const int64_t count = smaller(kSumChunk, visible - col);
+        for (int64_t i = 0; i < count; ++i) terms[i] = term(col + i);
+        fill(terms + count, round_up(count) - count, Real(-0.0));
+        return Terms<Real>{terms};
+      },
+      [&] { return Terms<Real>{terms}; });
+}
+
+// u and v of the last columns of a row, fewer than a step, padded with 0, which has no part in
+// anything.
+template <class T>
+struct Tail {
+  alignas(64) T u[kStep];
+  alignas(64) T v[kStep];
+  alignas(64) T output[kStep];
+
+  void load(const T* from_u, const T* from_v, int64_t count) {
+    memset(u, 0, sizeof u);
+    memset(v, 0, sizeof v);
+    copy(u, from_u, count);
+    copy(v, from_v, count);
   }
-  return tree.end();
+};
+
+template <class T>
+struct Products {
+  using Real = real_of<T>;
+  const T* u;
+  const T* v;
+
+  inline __attribute__((always_inline)) Real term(int64_t i) const {
+    return math::softmax_jacobian_term(to_real<Real>(u[i]), to_real<Real>(v[i]));
+  }
+};
+
+// A whole number of steps. kNumbers: nothing in the row is NaN.
+template <bool kNumbers, class T, class Real>
+inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v, T* output,
+                                                          int64_t count, Real dot, Real scale) {
+  if (count % kStep != 0) __builtin_unreachable();
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    const Real value = math::softmax_jacobian(to_real<Real>(u[i]), to_real<Real>(v[i]), dot, scale);
+    output[i] = kNumbers ? math::round_number_to<T>(value) : math::round_to<T>(value);
+  }
+}
+
+template <class T>
+void jacobian_row(const T* u, const T* v, T* output, int64_t visible, real_of<T> scale) {
+  using Real = real_of<T>;
+  const int64_t body = visible / kStep * kStep, rest = visible - body;
+  Tail<T> tail;
+  if (rest != 0) tail.load(u + body, v + body, rest);
+  const Real dot = sum_row<Real>(
+      visible, [&](int64_t col) { return Products<T>{u + col, v + col}; },
+      [&] { return Products<T>{tail.u, tail.v}; });
+  // With a finite sum of products and another scale than 0, no result is NaN.
+  if (dot - dot == 0 && scale != 0) {
+    write_jacobian<true>(u, v, output, body, dot, scale);
+    write_jacobian<true>(tail.u, tail.v, tail.output, kStep, dot, scale);
+  } else {
+    write_jacobian<false>(u, v, output, body, dot, scale);
+    write_jacobian<false>(tail.u, tail.v, tail.output, kStep, dot, scale);
+  }
+  copy(output + body, tail.output, rest);
+}
+
+template <class T>
+void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
+  using Real = real_of<T>;
+  const Real scale = math::softmax_derivative_scale<Real>(run.scale);
+  alignas(64) Real u_tile[kShortCols * kTileRows];
+  alignas(64) Real v_tile[kShortCols * kTileRows];
+  alignas(64) Real sums[kShortCols * kTileRows];
+  const int64_t cols = run.cols;
+  for (int64_t top = 0; top < run.rows; top += kTileRows) {
+    const int64_t rows = smaller(kTileRows, run.rows - top);
+    if (rows < kTileRows || run.visible_step != 0) fill(u_tile, cols * kTileRows, Real(0));
+    if (rows < kTileRows || run.visible_step != 0) fill(v_tile, cols * kTileRows, Real(0));
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const u = row_of<const T>(run.u, top + r);
+      const T* const v = row_of<const T>(run.v, top + r);
+      const int64_t visible = visible_cols(run, top + r);
+      for (int64_t i = 0; i < visible; ++i) {
+        u_tile[i * kTileRows + r] = to_real<Real>(u[i]);
+        v_tile[i * kTileRows + r] = to_real<Real>(v[i]);
+      }
+    }
+    const int64_t count = cols * kTileRows;
+    for (int64_t i = 0; i < count; ++i) sums[i] = math::softmax_jacobian_term(u_tile[i], v_tile[i]);
+    fold_tile(sums, cols);
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        u_tile[i * kTileRows + r] = math::softmax_jacobian(
+            u_tile[i * kTileRows + r], v_tile[i * kTileRows + r], sums[r], scale);
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const output = row_of<T>(run.output, top + r);
+      for (int64_t i = 0; i < cols; ++i) output[i] = math::round_to<T>(u_tile[i * kTileRows + r]);
+    }
+  }
 }
 
 template <class T>
 void jacobian(const SoftmaxDerivativeRun& run) {
+  if (run.cols <= kShortCols) return short_jacobian_rows<T>(run);
   using Real = real_of<T>;
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
   for (int64_t row = 0; row < run.rows; ++row) {
-    const T* const u = reinterpret_cast<const T*>(run.u.data + row * run.u.row_bytes);
-    const T* const v = reinterpret_cast<const T*>(run.v.data + row * run.v.row_bytes);
-    T* const output = reinterpret_cast<T*>(run.output.data + row * run.output.row_bytes);
-    const int64_t visible = clamp_visible(run, row);
-    const Real dot = row_dot<T, Real>(visible, [&](int64_t i) {
-      return math::softmax_jacobian_term(to_real<Real>(u[i]), to_real<Real>(v[i]));
-    });
-    BRIDGE_INDEPENDENT
-    for (int64_t i = 0; i < visible; ++i)
-      output[i] = math::round_to<T>(
-          math::softmax_jacobian(to_real<Real>(u[i]), to_real<Real>(v[i]), dot, scale));
+    T* const output = row_of<T>(run.output, row);
+    const int64_t visible = visible_cols(run, row);
+    if (visible > 0)
+      jacobian_row(row_of<const T>(run.u, row), row_of<const T>(run.v, row), output, visible,
+                   scale);
     zero(output + visible, run.cols - visible);
   }
 }
@@ -199,12 +451,11 @@ void derivative(const SoftmaxDerivativeRun& run) {
   using Real = real_of<T>;
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
   for (int64_t row = 0; row < run.rows; ++row) {
-    const T* const u = reinterpret_cast<const T*>(run.u.data + row * run.u.row_bytes);
-    const T* const v = reinterpret_cast<const T*>(run.v.data + row * run.v.row_bytes);
-    const T* const w =
-        run.w.data == nullptr ? u : reinterpret_cast<const T*>(run.w.data + row * run.w.row_bytes);
-    T* const output = reinterpret_cast<T*>(run.output.data + row * run.output.row_bytes);
-    const int64_t visible = clamp_visible(run, row);
+    const T* const u = row_of<const T>(run.u, row);
+    const T* const v = row_of<const T>(run.v, row);
+    const T* const w = row_of<const T>(run.w, row);
+    T* const output = row_of<T>(run.output, row);
+    const int64_t visible = visible_cols(run, row);
     auto dot = [&](int32_t term, const T* a, const T* b) {
       if ((run.terms & term) == 0) return Real(0);
       return row_dot<T, Real>(visible,
