@@ -39,6 +39,11 @@ def entry(
                     return results[0]
             elif write_at_once(kernel, operands, out):
                 return out
+        if _is_dynamo_compiling() and isinstance(static, (int, float)):
+            # A number that changed since an earlier compilation is a symbol, which no check takes.
+            from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
+
+            static = guard_scalar(static)
         params = check(static, operands)
         if is_known_kind and not torch.compiler.is_compiling():
             if kernel is None:
