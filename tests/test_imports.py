@@ -14,7 +14,7 @@ import pytest
         ("bridge", ["torch", "jax", "numpy.testing", "scipy", "matplotlib"]),
         ("bridge.ops", ["torch", "jax", "scipy"]),
         ("bridge.torch", ["jax", "jaxlib"]),
-        ("bridge.jax", ["torch"]),
+        ("bridge.jax", ["torch", "flax"]),
         ("bridge.cli", ["torch", "jax"]),
     ],
 )

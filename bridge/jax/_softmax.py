@@ -84,8 +84,7 @@ def scaled_masked_softmax(
       Array([0.5, 0.5, 0. ], dtype=float32)
     """
     name = "scaled_masked_softmax"
-    mask = as_array_like(name, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
-    return softmax(name, x, mask, scale)
+    return softmax(name, x, as_mask(name, mask), scale)
 
 
 def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
@@ -112,6 +111,11 @@ def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Ar
              [0.5, 0.5]], dtype=float32)
     """
     return softmax("scaled_causal_softmax", x, None, scale, causal=True)
+
+
+def as_mask(function: str, mask: Any) -> Any:
+    """The mask as something that a jitted function takes."""
+    return as_array_like(function, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
 
 
 def softmax(function: str, x: Any, mask: Any, scale: Any, *, causal: bool = False) -> jax.Array:

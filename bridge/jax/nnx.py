@@ -1,0 +1,236 @@
+"""The ops as modules of Flax NNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bridge.jax._bias_dropout_add import bias_dropout_add
+from bridge.jax._bias_gelu import bias_gelu
+from bridge.jax._softmax import as_mask, softmax
+
+try:
+    from flax import nnx
+except ImportError as error:
+    raise ImportError(
+        "bridge.jax.nnx needs flax, which cannot be imported: pip install 'bridge-ops[nnx]'"
+    ) from error
+
+__all__ = ["BiasDropoutAdd", "BiasGELU", "FusedScaleMaskSoftmax"]
+
+
+class BiasGELU(nnx.Module):
+    """`bridge.jax.bias_gelu` with a bias of its own: follows an `nnx.Linear(..., use_bias=False)`.
+
+    Args:
+      features: d, the size of the last dimension of the input.
+      approximate: `"tanh"`, `"none"` or `"sigmoid"`.
+      use_bias: whether to have one.
+      dtype: what input and bias are cast to; None leaves them, and the result has their promoted
+        dtype.
+      param_dtype: of the bias.
+      bias_init: initializer of the bias, called with a key, its shape and dtype.
+      rngs: the stream `params` gives the key.
+
+    Attributes:
+      bias: `nnx.Param` of shape `[features]`, or None.
+
+    Example:
+      >>> layer = BiasGELU(3, rngs=nnx.Rngs(0))
+      >>> layer(jnp.ones((2, 3))).shape
+      (2, 3)
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        approximate: str = "tanh",
+        use_bias: bool = True,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        bias_init: Callable[..., jax.Array] = nnx.initializers.zeros,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.features = features
+        self.approximate = approximate
+        self.dtype = dtype
+        bias = bias_init(rngs.params(), (features,), param_dtype) if use_bias else None
+        self.bias = nnx.data(None) if bias is None else nnx.Param(bias)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns gelu(x + bias), of the shape of x, `[..., features]`."""
+        bias = None if self.bias is None else self.bias[...]
+        if self.dtype is not None:
+            x = jnp.asarray(x, self.dtype)
+            bias = None if bias is None else bias.astype(self.dtype)
+        return bias_gelu(x, bias, approximate=self.approximate)
+
+
+class BiasDropoutAdd(nnx.Module):
+    """`bridge.jax.bias_dropout_add` with a stream of seeds, as `nnx.Dropout` has.
+
+    `model.train()`, `model.eval()` and `nnx.view` set `deterministic`. Every call takes a key from
+    the stream, and so draws a mask of its own.
+
+    Args:
+      rate: the probability of dropping an element.
+      deterministic: whether to leave dropout out; None asks for it at every call.
+      rng_collection: the name of the stream.
+      rngs: the streams, or the stream; forked, so that it advances with this module alone. None
+        asks for it at every call.
+
+    Example:
+      >>> layer = BiasDropoutAdd(0.1, rngs=nnx.Rngs(dropout=0))
+      >>> layer(jnp.ones((2, 3)), jnp.ones(3), jnp.ones((2, 3))).shape
+      (2, 3)
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        *,
+        deterministic: bool | None = False,
+        rng_collection: str = "dropout",
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+    ) -> None:
+        self.rate = rate
+        self.deterministic = deterministic
+        self.rng_collection = rng_collection
+        stream = rngs[rng_collection] if isinstance(rngs, nnx.Rngs) else rngs
+        self.rngs = nnx.data(None) if stream is None else stream.fork()
+
+    def __call__(
+        self,
+        x: jax.Array,
+        bias: jax.Array | None = None,
+        residual: jax.Array | None = None,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns residual + dropout(x + bias).
+
+        Args:
+          x: `[..., d]`.
+          bias: `[d]` or None.
+          residual: of the shape of x, or None.
+          deterministic, rngs: instead of the module's own; `rngs` may be a key too.
+
+        Raises:
+          ValueError: if neither the module nor the call says whether to drop, or where a key comes
+            from. Otherwise as `bias_dropout_add`.
+        """
+        if deterministic is None:
+            deterministic = self.deterministic
+        if deterministic is None:
+            raise ValueError(
+                "BiasDropoutAdd: deterministic is None in the constructor and in the call, "
+                "expected one of them to be True or False"
+            )
+        seed = None
+        if not deterministic and self.rate != 0.0:
+            seed = self._key(self.rngs if rngs is None else rngs)
+        return bias_dropout_add(
+            x, bias, residual, p=self.rate, seed=seed, training=not deterministic
+        )
+
+    def _key(self, rngs: Any) -> Any:
+        if rngs is None:
+            raise ValueError(
+                "BiasDropoutAdd: rngs is None in the constructor and in the call, expected one of "
+                "them to give a key, or deterministic=True"
+            )
+        if isinstance(rngs, nnx.Rngs):
+            rngs = rngs[self.rng_collection]
+        return rngs() if isinstance(rngs, nnx.RngStream) else rngs
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Called by `nnx.view`."""
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+
+_CAUSAL_OF = {
+    "padding": False,
+    "causal": True,
+    "no_mask": False,
+    "padding_causal": True,
+    "arbitrary": False,
+    "causal_bottom_right": True,
+}
+
+
+class FusedScaleMaskSoftmax(nnx.Module):
+    """Softmax of scaled attention scores under a mask, a causal rule and a window.
+
+    Megatron-LM's module of this name, less the arguments that choose among its paths or dtypes:
+    there is one path, and the result has the dtype of the input. For 16-bit scores all is computed
+    in float32.
+
+    Args:
+      attn_mask_type: `"padding"`, `"causal"`, `"no_mask"`, `"padding_causal"`, `"arbitrary"` or
+        `"causal_bottom_right"`; the name, or any object with such a `name`. Those with "causal"
+        hide key j from query i where j > i + (keys − queries).
+      scale: a finite number, or None for 1.
+      window_size: None, or (left, right): query i sees the keys from i + (keys − queries) − left to
+        i + (keys − queries) + right alone; −1 is no limit. In addition to mask and causal rule.
+
+    Raises:
+      ValueError: for an unknown `attn_mask_type`, or a window that is no pair of integers ≥ −1.
+
+    Source: `megatron/core/fusions/fused_softmax.py` of Megatron-LM.
+    """
+
+    def __init__(
+        self,
+        attn_mask_type: Any = "padding",
+        scale: float | None = None,
+        window_size: tuple[int, int] | None = None,
+    ) -> None:
+        name = getattr(attn_mask_type, "name", attn_mask_type)
+        if name not in _CAUSAL_OF:
+            raise ValueError(
+                f"FusedScaleMaskSoftmax: attn_mask_type is {attn_mask_type!r}, expected one of "
+                f"{', '.join(map(repr, _CAUSAL_OF))}"
+            )
+        if window_size is not None and (
+            len(window_size) != 2 or any(type(n) is not int or n < -1 for n in window_size)
+        ):
+            raise ValueError(
+                f"FusedScaleMaskSoftmax: window_size is {window_size!r}, expected a pair of "
+                f"integers from -1 on"
+            )
+        self.attn_mask_type = name
+        self.scale = scale
+        self.window_size = window_size
+
+    def __call__(self, scores: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        """Returns the probabilities, of the shape and dtype of the scores.
+
+        Args:
+          scores: `[..., queries, keys]`.
+          mask: None, or bool or uint8 that broadcasts to the scores; True hides.
+        """
+        name = "FusedScaleMaskSoftmax"
+        mask = None if mask is None else as_mask(name, mask)
+        if self.window_size is not None:
+            outside = _outside(self.window_size, *scores.shape[-2:])
+            mask = outside if mask is None else outside | (jnp.asarray(mask) != 0)
+        scale = 1.0 if self.scale is None else self.scale
+        return softmax(name, scores, mask, scale, causal=_CAUSAL_OF[self.attn_mask_type])
+
+
+def _outside(window: tuple[int, int], queries: int, keys: int) -> jax.Array:
+    """Which keys a window hides from which queries."""
+    left, right = window
+    away = jnp.arange(keys) - jnp.arange(queries)[:, None] - (keys - queries)
+    outside = jnp.zeros((queries, keys), bool)
+    if left >= 0:
+        outside |= away < -left
+    if right >= 0:
+        outside |= away > right
+    return outside
