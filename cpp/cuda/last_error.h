@@ -17,6 +17,9 @@ char* error_message();
 // Writes "operation: what" and returns the status.
 bridge_status fail(bridge_status status, const char* operation, const char* what);
 
+// Whether a call that needs so much workspace can do with this; if not, the message says so.
+bool is_enough(const char* operation, const void* workspace, size_t bytes, size_t needed);
+
 }  // namespace bridge::cuda
 
 #endif  // BRIDGE_CUDA_LAST_ERROR_H_

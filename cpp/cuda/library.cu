@@ -3,13 +3,18 @@
 
 #include "last_error.h"
 #include "ops/bias_gelu_cuda.h"
+#include "ops/softmax_cuda.h"
 
 namespace {
 
 using LoadKernels = const char* (*)();
 
 // One line per op.
-constexpr LoadKernels kOps[] = {bridge::bias_gelu::load_kernels};
+constexpr LoadKernels kOps[] = {
+    bridge::bias_gelu::load_kernels,
+    bridge::softmax::load_kernels,
+    bridge::softmax_derivative::load_kernels,
+};
 
 }  // namespace
 

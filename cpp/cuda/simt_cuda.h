@@ -10,6 +10,8 @@ namespace bridge::simt {
 
 constexpr int64_t kMaxGridX = INT32_MAX;
 constexpr int64_t kMaxGridYZ = 65535;
+// The GPUs that this is compiled for have 40 MiB and more; what is written goes through it too.
+constexpr int64_t kCachedBytes = int64_t{24} << 20;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
