@@ -1,6 +1,4 @@
 // bias_dropout_add from operands.
-#include <cmath>
-
 #include "pairs.h"
 
 namespace bridge::python {
@@ -23,38 +21,31 @@ struct BiasDropoutAdd {
   using CudaRun = decltype(&::bridge_bias_dropout_add_cuda);
   static constexpr OpCounts kCounts{"bias_dropout_add", 1, 6, 2, 4};
 
-  static CallError bind(const Arguments& call, bridge_bias_dropout_add* out) {
+  static bool bind(const Arguments& call, bridge_bias_dropout_add* out, CallError* error) {
     const double* attributes = call.attributes;
-    PairBinding binding(call.operands[0], name_of);
-    CallError error = binding.read_sizes(attributes[2], &out->batch, &out->rows, &out->cols);
-    if (error) return error;
-    if (!read_whole(attributes[0], 0, kKeepsNothing, &out->threshold)) {
-      return not_whole("threshold", attributes[0], 0, kKeepsNothing);
-    }
-    if (!std::isfinite(attributes[1])) return not_finite("factor", attributes[1]);
-    out->factor = attributes[1];
-    if (!read_whole(attributes[3], 0, kExactHighest, &out->index_cols)) {
-      return not_whole("index_cols", attributes[3], 0, kExactHighest);
+    PairBinding binding(call.operands[0], name_of, error);
+    if (!read_whole("threshold", attributes[0], 0, kKeepsNothing, &out->threshold, error) ||
+        !read_finite("factor", attributes[1], &out->factor, error) ||
+        !binding.read_sizes(attributes[2], &out->batch, &out->rows, &out->cols) ||
+        !read_whole("index_cols", attributes[3], 0, kExactHighest, &out->index_cols, error) ||
+        !binding.bind_pair(call.operand(kX), call.operand(kBias), kX, &out->input) ||
+        !binding.bind_full(call.operand(kResidual), kResidual, &out->residual) ||
+        !binding.bind_integers(call.operand(kSeed), kSeed, &out->seed) ||
+        !binding.bind_integers(call.operand(kOffset), kOffset, &out->offset) ||
+        !binding.bind_integers(call.operand(kStart), kStart, &out->start) ||
+        !binding.bind_output(call.results, &out->output)) {
+      return false;
     }
     if (out->index_cols == 0) out->index_cols = out->cols;
-    error = binding.bind_pair(call.operand(kX), call.operand(kBias), kX, &out->input);
-    if (!error) error = binding.bind_full(call.operand(kResidual), kResidual, &out->residual);
-    if (!error) error = binding.bind_integers(call.operand(kSeed), kSeed, &out->seed);
-    if (!error) error = binding.bind_integers(call.operand(kOffset), kOffset, &out->offset);
-    if (!error) error = binding.bind_integers(call.operand(kStart), kStart, &out->start);
-    if (!error) error = binding.bind_output(call.results, &out->output);
-    if (error) return error;
-    if (out->output.row.data != nullptr && out->residual.data != nullptr) {
-      return {"there are no column sums with a residual"};
-    }
+    if (call.results_are_fresh) return true;
     PairFootprints footprints(out->batch, out->rows, out->cols);
     footprints.add_full(out->input.full);
     footprints.add_row(out->input.row);
     footprints.add_full(out->residual);
-    for (const bridge_integers* integers : {&out->seed, &out->offset, &out->start}) {
-      footprints.add_integers(*integers);
-    }
-    return footprints.check(out->output);
+    footprints.add_integers(out->seed);
+    footprints.add_integers(out->offset);
+    footprints.add_integers(out->start);
+    return footprints.check(out->output, error);
   }
 
   static int64_t elements(const bridge_bias_dropout_add& call) {

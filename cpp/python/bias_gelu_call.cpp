@@ -23,33 +23,32 @@ struct BiasGelu {
 
   // Every field that the library reads is set; clearing the factors that are not in use would cost
   // a tiny call more than the rest of this function.
-  static CallError bind(const Arguments& call, bridge_bias_gelu* out) {
-    if (call.operand_count % 2 != 0) {
-      return {std::to_string(call.operand_count) + " operands, expected pairs"};
+  static bool bind(const Arguments& call, bridge_bias_gelu* out, CallError* error) {
+    const size_t count = call.operand_count;
+    if (count % 2 != 0) return error->set(std::to_string(count) + " operands, expected pairs");
+    PairBinding binding(call.operands[0], name_of, error);
+    // What a form and an order may be, the library itself says.
+    const double* attributes = call.attributes;
+    if (!binding.read_sizes(attributes[2], &out->batch, &out->rows, &out->cols) ||
+        !read_whole("form", attributes[0], INT32_MIN, INT32_MAX, &out->form, error) ||
+        !read_whole("order", attributes[1], INT32_MIN, INT32_MAX, &out->order, error)) {
+      return false;
     }
-    PairBinding binding(call.operands[0], name_of);
-    CallError error = binding.read_sizes(call.attributes[2], &out->batch, &out->rows, &out->cols);
-    if (error) return error;
-    if (!read_whole(call.attributes[0], kInt32Lowest, kInt32Highest, &out->form)) {
-      return not_whole("form", call.attributes[0], 0, BRIDGE_GELU_SIGMOID);
+    out->factors = static_cast<int32_t>(count / 2 - 1);
+    for (size_t i = 0; i < count; i += 2) {
+      if (!binding.bind_pair(call.operands[i], call.operands[i + 1], i, pair_of(out, i))) {
+        return false;
+      }
     }
-    if (!read_whole(call.attributes[1], kInt32Lowest, kInt32Highest, &out->order)) {
-      return not_whole("order", call.attributes[1], 0, BRIDGE_MAX_GELU_ORDER);
-    }
-    out->factors = static_cast<int32_t>(call.operand_count / 2 - 1);
-    for (size_t i = 0; i < call.operand_count; i += 2) {
-      error = binding.bind_pair(call.operands[i], call.operands[i + 1], i, pair_of(out, i));
-      if (error) return error;
-    }
-    error = binding.bind_output(call.results, &out->output);
+    if (!binding.bind_output(call.results, &out->output)) return false;
     // Of compact arrays, as XLA's are, the library itself finds every overlap.
-    if (error || call.operands[0].strides == nullptr) return error;
+    if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;
     PairFootprints footprints(out->batch, out->rows, out->cols);
-    for (size_t i = 0; i < call.operand_count; i += 2) {
+    for (size_t i = 0; i < count; i += 2) {
       footprints.add_full(pair_of(out, i)->full);
       footprints.add_row(pair_of(out, i)->row);
     }
-    return footprints.check(out->output);
+    return footprints.check(out->output, error);
   }
 
   static bridge_pair* pair_of(bridge_bias_gelu* call, size_t operand) {

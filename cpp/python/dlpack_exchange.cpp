@@ -75,6 +75,10 @@ bool describe(const DLTensor& tensor, Operand* operand) {
   operand->ndim = tensor.ndim;
   operand->shape = tensor.shape;
   operand->strides = tensor.strides;
+  if (tensor.data == nullptr && !is_empty(*operand)) {  // such as torch's efficient zero tensors
+    PyErr_SetString(PyExc_ValueError, "a tensor has elements, but no memory");
+    return false;
+  }
   return true;
 }
 

@@ -55,7 +55,7 @@ const Variant* find_variant(const Kernel& self, const Operand* operands, size_t 
 
 // Runs the kernel into results that are there; the outcome as run() has it.
 int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
-             const Operand* results, PyObject* first) {
+             const Operand* results, bool fresh, PyObject* first) {
   // The thread count is asked for where it can matter.
   const long threads = elements_of(operands.operands()[0]) < kFewElements
                            ? 1
@@ -63,7 +63,7 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
   if (threads < 1) return kRaised;
   return run({*self.op,
               {operands.operands(), operands.size(), results, self.op->counts.results,
-               variant.attributes, self.op->counts.attributes},
+               variant.attributes, self.op->counts.attributes, fresh},
               static_cast<int32_t>(threads),
               operands.stream(0),
               self.frontend.allocate,
@@ -88,7 +88,7 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
   Tensors<kMaxResults> outputs;
   if (outcome == kDone && !outputs.read(results)) outcome = kRaised;
   if (outcome == kDone) {
-    outcome = run_into(self, variant, operands, outputs.operands(), objects[0]);
+    outcome = run_into(self, variant, operands, outputs.operands(), true, objects[0]);
   }
   if (outcome == kDone) return results;
   Py_DECREF(results);
@@ -187,7 +187,7 @@ PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t coun
       written =
           variant != nullptr &&
           place_only_result(self, *variant, operands.operands(), out.operands()[0], results) &&
-          run_into(self, *variant, operands, results, objects[1]) == kDone;
+          run_into(self, *variant, operands, results, false, objects[1]) == kDone;
     }
   }
   PyErr_Clear();

@@ -4,7 +4,7 @@
 //
 //   using Call;                                  // the C struct, or RowCall of it: see row_space.h
 //   static constexpr OpCounts kCounts;
-//   static CallError bind(const Arguments&, Call*);
+//   static bool bind(const Arguments&, Call*, CallError*);  // false: *error says why
 //   static int64_t elements(const Call&);        // of the largest array
 //   static bridge_status run_on_cpu(const <C struct>*, const bridge_executor*);
 //   using CudaWorkspace, CudaRun;                // types of the entry points in the CUDA library
@@ -32,6 +32,7 @@ struct Arguments {
   size_t result_count;
   const double* attributes;
   size_t attribute_count;
+  bool results_are_fresh = false;  // nothing else can lie in their memory
 
   // The places after the last that the caller gave are absent.
   const Operand& operand(size_t i) const {
@@ -65,7 +66,7 @@ struct CallRoom {
 
 struct Op {
   OpCounts counts;
-  CallError (*bind)(const Arguments& arguments, CallRoom* call);
+  bool (*bind)(const Arguments& arguments, CallRoom* call, CallError* error);
   int64_t (*elements)(const CallRoom& call);
   bridge_status (*run_on_cpu)(const CallRoom& call, const bridge_executor* executor);
   size_t (*workspace_on_cuda)(const CudaEntry& entry, const CallRoom& call);
@@ -80,20 +81,23 @@ extern const Op* const kOps[kOpCount];
 const Op* find_op(const char* name);
 
 // Whether the numbers of operands, results and attributes are right; then the op's own bind.
-CallError bind(const Op& op, const Arguments& arguments, CallRoom* call);
+bool bind(const Op& op, const Arguments& arguments, CallRoom* call, CallError* error);
+
+bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);
 
 // Reads an attribute that is a whole number between `lowest` and `highest`, which Integer holds.
 template <class Integer>
-bool read_whole(double value, double lowest, double highest, Integer* out) {
-  if (!(value >= lowest && value <= highest)) return false;  // NaN too
-  *out = static_cast<Integer>(value);
-  return static_cast<double>(*out) == value;
+bool read_whole(const char* name, double value, double lowest, double highest, Integer* out,
+                CallError* error) {
+  if (value >= lowest && value <= highest) {  // NaN is not
+    *out = static_cast<Integer>(value);
+    if (static_cast<double>(*out) == value) return true;
+  }
+  return not_whole(name, value, lowest, highest, error);
 }
-CallError not_whole(const char* name, double value, double lowest, double highest);
-CallError not_finite(const char* name, double value);
 
-constexpr double kInt32Lowest = -2147483648.0;
-constexpr double kInt32Highest = 2147483647.0;
+bool read_finite(const char* name, double value, double* out, CallError* error);
+
 constexpr double kExactHighest = 9007199254740992.0;  // 2^53: whole numbers a double counts to
 
 // Calls kernel(C struct) for all of a call; RowCall has an overload that may do so several times.
@@ -114,8 +118,8 @@ constexpr Op make_op() {
   static_assert(std::is_trivially_destructible_v<Call>);
   Op op{};
   op.counts = Traits::kCounts;
-  op.bind = [](const Arguments& arguments, CallRoom* room) {
-    return Traits::bind(arguments, new (room->bytes) Call);
+  op.bind = [](const Arguments& arguments, CallRoom* room, CallError* error) {
+    return Traits::bind(arguments, new (room->bytes) Call, error);
   };
   op.elements = [](const CallRoom& room) { return Traits::elements(get<Call>(room)); };
   op.run_on_cpu = [](const CallRoom& room, const bridge_executor* executor) {

@@ -4,22 +4,6 @@
 
 namespace bridge::python {
 
-int64_t item_bytes(int32_t dtype) {
-  switch (dtype) {
-    case BRIDGE_FLOAT16:
-    case BRIDGE_BFLOAT16:
-      return 2;
-    case BRIDGE_FLOAT32:
-    case kUint32:
-      return 4;
-    case BRIDGE_FLOAT64:
-    case kInt64:
-      return 8;
-    default:
-      return 1;
-  }
-}
-
 const char* describe_dtype(int32_t dtype) {
   static const char* const names[] = {"float16", "bfloat16", "float32", "float64",
                                       "bool",    "uint8",    "int64",   "uint32"};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "bridge/bridge.h"
 
@@ -32,11 +33,19 @@ struct Operand {
 struct CallError {
   std::string message;
   int32_t unreadable = -1;
-  explicit operator bool() const { return !message.empty(); }
+
+  // Always false, for `return error->set(...)`.
+  bool set(std::string text) {
+    message = std::move(text);
+    return false;
+  }
 };
 
 inline bool is_floating(int32_t dtype) { return dtype >= 0 && dtype <= BRIDGE_FLOAT64; }
-int64_t item_bytes(int32_t dtype);
+inline int64_t item_bytes(int32_t dtype) {
+  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4};
+  return bytes[dtype];
+}
 
 // "float32"; "a dtype that no op takes".
 const char* describe_dtype(int32_t dtype);

@@ -1,4 +1,5 @@
 // The table of all ops.
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
@@ -19,10 +20,6 @@ const Op* find_op(const char* name) {
 
 namespace {
 
-CallError wrong_count(const char* what, size_t got, size_t expected) {
-  return {std::to_string(got) + " " + what + ", expected " + std::to_string(expected)};
-}
-
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.17g", value);
@@ -31,29 +28,34 @@ std::string number(double value) {
 
 }  // namespace
 
-CallError bind(const Op& op, const Arguments& arguments, CallRoom* call) {
+bool bind(const Op& op, const Arguments& arguments, CallRoom* call, CallError* error) {
   const OpCounts& counts = op.counts;
-  if (arguments.operand_count < counts.min_operands ||
-      arguments.operand_count > counts.max_operands) {
-    return {std::to_string(arguments.operand_count) + " operands, expected " +
-            std::to_string(counts.min_operands) + " to " + std::to_string(counts.max_operands)};
+  const size_t operands = arguments.operand_count;
+  if (operands < counts.min_operands || operands > counts.max_operands) {
+    return error->set(std::to_string(operands) + " operands, expected " +
+                      std::to_string(counts.min_operands) + " to " +
+                      std::to_string(counts.max_operands));
   }
   if (arguments.result_count != counts.results) {
-    return wrong_count("results", arguments.result_count, counts.results);
+    return error->set(std::to_string(arguments.result_count) + " results, expected " +
+                      std::to_string(counts.results));
   }
   if (arguments.attribute_count != counts.attributes) {
-    return wrong_count("attributes", arguments.attribute_count, counts.attributes);
+    return error->set(std::to_string(arguments.attribute_count) + " attributes, expected " +
+                      std::to_string(counts.attributes));
   }
-  return op.bind(arguments, call);
+  return op.bind(arguments, call, error);
 }
 
-CallError not_whole(const char* name, double value, double lowest, double highest) {
-  return {std::string(name) + " is " + number(value) + ", expected a whole number from " +
-          number(lowest) + " to " + number(highest)};
+bool not_whole(const char* name, double value, double lowest, double highest, CallError* error) {
+  return error->set(std::string(name) + " is " + number(value) + ", expected a whole number from " +
+                    number(lowest) + " to " + number(highest));
 }
 
-CallError not_finite(const char* name, double value) {
-  return {std::string(name) + " is " + number(value) + ", expected a finite number"};
+bool read_finite(const char* name, double value, double* out, CallError* error) {
+  *out = value;
+  if (std::isfinite(value)) return true;
+  return error->set(std::string(name) + " is " + number(value) + ", expected a finite number");
 }
 
 }  // namespace bridge::python

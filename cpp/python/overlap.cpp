@@ -75,25 +75,28 @@ bool is_injective(const Footprint& array) {
 
 }  // namespace
 
-CallError check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
-                        size_t operand_count) {
+bool check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
+                   size_t operand_count, CallError* error) {
   for (size_t i = 0; i < output_count; ++i) {
-    const std::string output = outputs[i].name;
-    if (!is_injective(outputs[i])) {
-      return {output + " has elements that share memory with each other"};
+    const Footprint& output = outputs[i];
+    if (!is_injective(output)) {
+      return error->set(std::string(output.name) +
+                        " has elements that share memory with each other");
     }
     for (size_t j = 0; j < operand_count; ++j) {
       const bool in_place = i == 0 && operands[j].may_be_output;
-      if (!share_memory(outputs[i], operands[j])) continue;
-      if (in_place && identical(outputs[i], operands[j])) continue;
-      return {output + " overlaps " + operands[j].name + " in memory" +
-              (in_place ? " without being the same array" : "")};
+      if (!share_memory(output, operands[j])) continue;
+      if (in_place && identical(output, operands[j])) continue;
+      return error->set(std::string(output.name) + " overlaps " + operands[j].name + " in memory" +
+                        (in_place ? " without being the same array" : ""));
     }
     for (size_t j = 0; j < i; ++j) {
-      if (share_memory(outputs[i], outputs[j])) return {"the two outputs overlap in memory"};
+      if (share_memory(output, outputs[j])) {
+        return error->set("the two outputs overlap in memory");
+      }
     }
   }
-  return {};
+  return true;
 }
 
 }  // namespace bridge::python

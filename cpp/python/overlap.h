@@ -23,8 +23,8 @@ struct Footprint {
 
 // The first output may be an operand that allows it; any other shared byte is an error, and so is
 // an output whose own elements share memory (an expanded tensor).
-CallError check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
-                        size_t operand_count);
+bool check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
+                   size_t operand_count, CallError* error);
 
 }  // namespace bridge::python
 

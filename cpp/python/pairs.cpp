@@ -1,6 +1,6 @@
 #include "pairs.h"
 
-#include <cmath>
+#include <cstdint>
 
 namespace bridge::python {
 namespace {
@@ -61,78 +61,68 @@ bool fits_as_row(const Operand& row, const Operand& input, int32_t batch_ndim) {
 
 }  // namespace
 
-CallError PairBinding::read_sizes(double batch_ndim, int64_t* batch, int64_t* rows, int64_t* cols) {
-  if (!input_.present) return {name_of_(0) + " is missing"};
-  if (!read_whole(batch_ndim, kInt32Lowest, kInt32Highest, &batch_ndim_)) {
-    return not_whole("batch_ndim", batch_ndim, 0, input_.ndim > 0 ? input_.ndim - 1 : 0);
+bool PairBinding::read_sizes(double batch_ndim, int64_t* batch, int64_t* rows, int64_t* cols) {
+  if (!input_.present) return error_->set(name_of_(0) + " is missing");
+  if (!read_whole("batch_ndim", batch_ndim, INT32_MIN, INT32_MAX, &batch_ndim_, error_)) {
+    return false;
   }
   if (batch_ndim_ < 0 || (batch_ndim_ > 0 && batch_ndim_ >= input_.ndim)) {
-    return {"batch_ndim is " + std::to_string(batch_ndim_) + "; " + name_of_(0) + " has shape " +
-            describe_shape(input_)};
+    return error_->set("batch_ndim is " + std::to_string(batch_ndim_) + "; " + name_of_(0) +
+                       " has shape " + describe_shape(input_));
   }
   const int32_t last = column_dimension(input_, batch_ndim_);
   *batch = product(input_, 0, batch_ndim_);
   *rows = product(input_, batch_ndim_, last);
   *cols = product(input_, last, input_.ndim);
-  return {};
+  return true;
 }
 
-CallError PairBinding::bind_full(const Operand& operand, size_t position,
-                                 bridge_array* array) const {
+bool PairBinding::bind_full(const Operand& operand, size_t position, bridge_array* array) const {
   if (operand.present && !same_shape(operand, input_)) return wrong_shape(operand, position);
   return bind_array(operand, position, array);
 }
 
-CallError PairBinding::bind_row(const Operand& operand, size_t position,
-                                bridge_array* array) const {
+bool PairBinding::bind_row(const Operand& operand, size_t position, bridge_array* array) const {
   if (operand.present && !fits_as_row(operand, input_, batch_ndim_)) {
     return wrong_shape(operand, position);
   }
-  CallError error = bind_array(operand, position, array);
+  if (!bind_array(operand, position, array)) return false;
   array->row_stride = 0;
-  return error;
+  return true;
 }
 
-CallError PairBinding::bind_pair(const Operand& full, const Operand& row, size_t position,
-                                 bridge_pair* pair) const {
-  CallError error = bind_full(full, position, &pair->full);
-  return error ? error : bind_row(row, position + 1, &pair->row);
+bool PairBinding::bind_pair(const Operand& full, const Operand& row, size_t position,
+                            bridge_pair* pair) const {
+  return bind_full(full, position, &pair->full) && bind_row(row, position + 1, &pair->row);
 }
 
-CallError PairBinding::bind_array(const Operand& operand, size_t position,
-                                  bridge_array* array) const {
+bool PairBinding::bind_array(const Operand& operand, size_t position, bridge_array* array) const {
   *array = bridge_array{};
-  if (!operand.present) return {};
+  if (!operand.present) return true;
   if (!is_floating(operand.dtype)) {
-    return {name_of_(position) + " has a dtype that the op does not compute in (" +
-            describe_dtype(operand.dtype) + "); expected float16, bfloat16, float32 or float64"};
+    return error_->set(name_of_(position) + " has dtype " + describe_dtype(operand.dtype) +
+                       ", expected float16, bfloat16, float32 or float64");
   }
-  if (!same_device(operand, input_)) {
-    return {name_of_(position) + " is not on the device of " + name_of_(0)};
-  }
+  if (!is_beside_input(operand, position)) return false;
   if (!collapse(operand, batch_ndim_, array)) return unreadable(position);
   array->data = address_of(operand);
   array->dtype = operand.dtype;
-  return {};
+  return true;
 }
 
-CallError PairBinding::bind_integers(const Operand& operand, size_t position,
-                                     bridge_integers* array) const {
+bool PairBinding::bind_integers(const Operand& operand, size_t position,
+                                bridge_integers* array) const {
   *array = bridge_integers{};
-  if (!operand.present) return {};
+  if (!operand.present) return true;
   const bool in_words = operand.dtype == kUint32;
   if (!in_words && operand.dtype != kInt64) {
-    return {name_of_(position) + " has dtype " + describe_dtype(operand.dtype) +
-            ", expected int64, or uint32 in pairs"};
+    return error_->set(name_of_(position) + " has dtype " + describe_dtype(operand.dtype) +
+                       ", expected int64, or uint32 in pairs");
   }
-  if (!same_device(operand, input_)) {
-    return {name_of_(position) + " is not on the device of " + name_of_(0)};
-  }
+  if (!is_beside_input(operand, position)) return false;
   bool fits = operand.ndim == batch_ndim_ + (in_words ? 1 : 0);
   for (int32_t i = 0; fits && i < batch_ndim_; ++i) fits = operand.shape[i] == input_.shape[i];
-  if (!fits || (in_words && operand.shape[batch_ndim_] != 2)) {
-    return wrong_shape(operand, position);
-  }
+  if (!fits || (in_words && operand.shape[batch_ndim_] != 2)) return wrong_shape(operand, position);
   if (operand.strides == nullptr || is_empty(operand)) {
     array->batch_stride = batch_ndim_ > 0 ? 1 : 0;
   } else {
@@ -143,30 +133,36 @@ CallError PairBinding::bind_integers(const Operand& operand, size_t position,
     }
     array->batch_stride = in_words ? stride / 2 : stride;
   }
-  array->data = static_cast<const int64_t*>(address_of(operand));
-  if (operand.data != nullptr && reinterpret_cast<uintptr_t>(operand.data) % sizeof(int64_t) != 0) {
-    return {name_of_(position) + " is not aligned in memory to 8 bytes"};
+  if (reinterpret_cast<uintptr_t>(operand.data) % sizeof(int64_t) != 0) {
+    return error_->set(name_of_(position) + " is not aligned in memory to 8 bytes");
   }
-  return {};
+  // An empty array is never read.
+  static constexpr int64_t nothing = 0;
+  array->data = operand.data == nullptr ? &nothing : static_cast<const int64_t*>(operand.data);
+  return true;
 }
 
-CallError PairBinding::bind_output(const Operand results[2], bridge_pair* output) const {
+bool PairBinding::bind_output(const Operand results[2], bridge_pair* output) const {
   for (size_t i = 0; i < 2; ++i) {
-    if (results[i].read_only) return {name_of_(kResult + i) + " is read-only"};
+    if (results[i].read_only) return error_->set(name_of_(kResult + i) + " is read-only");
   }
   return bind_pair(results[0], results[1], kResult, output);
 }
 
-CallError PairBinding::wrong_shape(const Operand& operand, size_t position) const {
-  return {name_of_(position) + " has shape " + describe_shape(operand) + ", which does not fit " +
-          name_of_(0) + "'s " + describe_shape(input_) + " with " + std::to_string(batch_ndim_) +
-          " batch dimensions"};
+bool PairBinding::is_beside_input(const Operand& operand, size_t position) const {
+  if (same_device(operand, input_)) return true;
+  return error_->set(name_of_(position) + " is not on the device of " + name_of_(0));
 }
 
-CallError PairBinding::unreadable(size_t position) const {
-  CallError error{name_of_(position) + " has strides that the kernels cannot walk"};
-  if (position < kResult) error.unreadable = static_cast<int32_t>(position);
-  return error;
+bool PairBinding::wrong_shape(const Operand& operand, size_t position) const {
+  return error_->set(name_of_(position) + " has shape " + describe_shape(operand) +
+                     ", which does not fit " + name_of_(0) + "'s " + describe_shape(input_) +
+                     " with " + std::to_string(batch_ndim_) + " batch dimensions");
+}
+
+bool PairBinding::unreadable(size_t position) const {
+  if (position < kResult) error_->unreadable = static_cast<int32_t>(position);
+  return error_->set(name_of_(position) + " has strides that the kernels cannot walk");
 }
 
 void PairFootprints::add(const void* data, const char* name, int32_t dtype, int64_t cols,
@@ -191,7 +187,7 @@ void PairFootprints::add_integers(const bridge_integers& integers) {
   add(integers.data, "an integer operand", kInt64, 1, row_size_, integers.batch_stride, 0);
 }
 
-CallError PairFootprints::check(const bridge_pair& output) {
+bool PairFootprints::check(const bridge_pair& output, CallError* error) {
   const size_t operands = count_;
   add_full(output.full);
   const bool has_full = count_ > operands;
@@ -199,7 +195,7 @@ CallError PairFootprints::check(const bridge_pair& output) {
   for (size_t i = operands; i < count_; ++i) {
     entries_[i].name = i == operands && has_full ? "the output" : "the column-sum output";
   }
-  return check_overlap(entries_ + operands, count_ - operands, entries_, operands);
+  return check_overlap(entries_ + operands, count_ - operands, entries_, operands, error);
 }
 
 }  // namespace bridge::python

@@ -11,31 +11,33 @@ namespace bridge::python {
 // What the arrays of a call are held against: the sizes of its input.
 class PairBinding {
  public:
-  // `name_of` names the operand at a position, or the result at kResult plus its position.
-  PairBinding(const Operand& input, std::string (*name_of)(size_t position))
-      : input_(input), name_of_(name_of) {}
+  // `name_of` names the operand at a position, or the result at kResult plus its position. What
+  // returns false has said in *error why.
+  PairBinding(const Operand& input, std::string (*name_of)(size_t position), CallError* error)
+      : input_(input), name_of_(name_of), error_(error) {}
   static constexpr size_t kResult = kMaxOperands;
 
   // The first batch_ndim dimensions of the input have row vectors of their own.
-  CallError read_sizes(double batch_ndim, int64_t* batch, int64_t* rows, int64_t* cols);
+  bool read_sizes(double batch_ndim, int64_t* batch, int64_t* rows, int64_t* cols);
 
-  CallError bind_full(const Operand& operand, size_t position, bridge_array* array) const;
-  CallError bind_row(const Operand& operand, size_t position, bridge_array* array) const;
-  CallError bind_pair(const Operand& full, const Operand& row, size_t position,
-                      bridge_pair* pair) const;
+  bool bind_full(const Operand& operand, size_t position, bridge_array* array) const;
+  bool bind_row(const Operand& operand, size_t position, bridge_array* array) const;
+  bool bind_pair(const Operand& full, const Operand& row, size_t position, bridge_pair* pair) const;
 
   // int64 [*batch], or uint32 [*batch, 2] with the low word first: the same memory.
-  CallError bind_integers(const Operand& operand, size_t position, bridge_integers* array) const;
+  bool bind_integers(const Operand& operand, size_t position, bridge_integers* array) const;
 
-  CallError bind_output(const Operand results[2], bridge_pair* output) const;
+  bool bind_output(const Operand results[2], bridge_pair* output) const;
 
  private:
-  CallError bind_array(const Operand& operand, size_t position, bridge_array* array) const;
-  CallError wrong_shape(const Operand& operand, size_t position) const;
-  CallError unreadable(size_t position) const;
+  bool bind_array(const Operand& operand, size_t position, bridge_array* array) const;
+  bool is_beside_input(const Operand& operand, size_t position) const;
+  bool wrong_shape(const Operand& operand, size_t position) const;
+  bool unreadable(size_t position) const;
 
   const Operand& input_;
   std::string (*name_of_)(size_t position);
+  CallError* error_;
   int32_t batch_ndim_ = 0;
 };
 
@@ -49,7 +51,7 @@ class PairFootprints {
   void add_row(const bridge_array& array);
   void add_integers(const bridge_integers& integers);
   // The last to be added: it is held against the others.
-  CallError check(const bridge_pair& output);
+  bool check(const bridge_pair& output, CallError* error);
 
  private:
   void add(const void* data, const char* name, int32_t dtype, int64_t cols, const int64_t* size,

@@ -102,9 +102,9 @@ PyMethodDef kFunctions[] = {
 int run(const PythonCall& call) {
   try {
     CallRoom bound;
-    const CallError error = bind(call.op, call.arguments, &bound);
-    if (error.unreadable >= 0) return error.unreadable;
-    if (error) {
+    CallError error;
+    if (!bind(call.op, call.arguments, &bound, &error)) {
+      if (error.unreadable >= 0) return error.unreadable;
       return raise_status(BRIDGE_INVALID_ARGUMENT,
                           (std::string(call.op.counts.name) + ": " + error.message).c_str());
     }

@@ -12,21 +12,29 @@ bool broadcasts_to(const Operand& mask, const Operand& shape) {
   return true;
 }
 
-CallError wrong(const RowArray& array, const std::string& what, const RowArray& first,
-                const std::string& expected) {
-  return {std::string(array.name) + " has " + what + ", expected " + expected + ", that of " +
-          first.name};
+bool wrong(const RowArray& array, const std::string& what, const std::string& expected,
+           CallError* error) {
+  return error->set(std::string(array.name) + " has " + what + ", expected " + expected);
+}
+
+bool wrong_dtype(const RowArray& array, const std::string& expected, CallError* error) {
+  return wrong(array, std::string("dtype ") + describe_dtype(array.array.dtype), expected, error);
+}
+
+bool wrong_shape(const RowArray& array, const std::string& expected, CallError* error) {
+  return wrong(array, "shape " + describe_shape(array.array), expected, error);
 }
 
 }  // namespace
 
-CallError RowBinding::bind(const RowArray* arrays, size_t count, bool causal) {
+bool RowBinding::bind(const RowArray* arrays, size_t count, bool causal, bool fresh,
+                      CallError* error) {
   arrays_ = arrays;
   count_ = count;
   causal_ = causal;
-  for (size_t i = 0; i < count; ++i) {
-    CallError error = check(i);
-    if (error) return error;
+  if (!check_first(error)) return false;
+  for (size_t i = 1; i < count; ++i) {
+    if (!check(i, error)) return false;
   }
   const Operand& first = arrays[0].array;
   cols_ = first.shape[first.ndim - 1];
@@ -38,85 +46,78 @@ CallError RowBinding::bind(const RowArray* arrays, size_t count, bool causal) {
     dims_ = 1;
     size_[0] = 0;
     for (size_t i = 0; i < count; ++i) stride_[i][0] = 0;
-    return {};
+    return true;
   }
   for (size_t i = 0; i < count; ++i) {
-    CallError error = read_columns(i);
-    if (error) return error;
+    if (!read_columns(i, error)) return false;
   }
-  if (!walk(first.ndim - 1)) {
-    return {"the arrays have more than " + std::to_string(kMaxWalkDims) +
-            " dimensions that cannot be walked as one"};
-  }
-  return check_memory();
+  return walk(first.ndim - 1, error) && (fresh || check_memory(error));
 }
 
-CallError RowBinding::check(size_t i) const {
+bool RowBinding::check_first(CallError* error) const {
+  const Operand& first = arrays_[0].array;
+  if (!first.present) return error->set(std::string(arrays_[0].name) + " is missing");
+  if (!is_floating(first.dtype)) {
+    return wrong_dtype(arrays_[0], "float16, bfloat16, float32 or float64", error);
+  }
+  if (first.ndim >= (causal_ ? 2 : 1)) return true;
+  return wrong_shape(
+      arrays_[0], causal_ ? "at least two dimensions, queries and keys" : "at least one dimension",
+      error);
+}
+
+bool RowBinding::check(size_t i, CallError* error) const {
   const RowArray& array = arrays_[i];
-  const RowArray& first = arrays_[0];
   const Operand& operand = array.array;
+  const Operand& first = arrays_[0].array;
+  const bool is_output = array.kind == RowArray::output;
   if (!operand.present) {
-    if (i > 0 && array.kind != RowArray::output) return {};
-    return {std::string(array.name) + " is missing"};
+    return !is_output || error->set(std::string(array.name) + " is missing");
   }
-  if (i == 0) {
-    if (!is_floating(operand.dtype)) {
-      return {std::string(array.name) + " has dtype " + describe_dtype(operand.dtype) +
-              ", expected float16, bfloat16, float32 or float64"};
-    }
-    if (operand.ndim < (causal_ ? 2 : 1)) {
-      return {std::string(array.name) + " has shape " + describe_shape(operand) +
-              ", expected at least " +
-              (causal_ ? "two dimensions, queries and keys" : "one dimension")};
-    }
-    return {};
-  }
+  const auto as_first = [&](const std::string& what) {
+    return what + ", that of " + arrays_[0].name;
+  };
   if (array.kind == RowArray::mask) {
     if (operand.dtype != kBool && operand.dtype != kUint8) {
-      return {std::string(array.name) + " has dtype " + describe_dtype(operand.dtype) +
-              ", expected bool or uint8"};
+      return wrong_dtype(array, "bool or uint8", error);
     }
-    if (!broadcasts_to(operand, first.array)) {
-      return {std::string(array.name) + " has shape " + describe_shape(operand) +
-              ", which does not broadcast to " + first.name + "'s " + describe_shape(first.array)};
+    if (!broadcasts_to(operand, first)) {
+      return wrong_shape(array, as_first("one that broadcasts to " + describe_shape(first)), error);
     }
   } else {
-    if (operand.dtype != first.array.dtype) {
-      return wrong(array, std::string("dtype ") + describe_dtype(operand.dtype), first,
-                   describe_dtype(first.array.dtype));
+    if (operand.dtype != first.dtype) {
+      return wrong_dtype(array, as_first(describe_dtype(first.dtype)), error);
     }
-    if (!same_shape(operand, first.array)) {
-      return wrong(array, "shape " + describe_shape(operand), first, describe_shape(first.array));
+    if (!same_shape(operand, first)) {
+      return wrong_shape(array, as_first(describe_shape(first)), error);
     }
   }
-  if (!same_device(operand, first.array)) {
-    return {std::string(array.name) + " is not on the device of " + first.name};
+  if (!same_device(operand, first)) {
+    return error->set(std::string(array.name) + " is not on the device of " + arrays_[0].name);
   }
-  if (array.kind == RowArray::output && operand.read_only) {
-    return {std::string(array.name) + " is read-only"};
-  }
-  return {};
+  return !(is_output && operand.read_only) || error->set(std::string(array.name) + " is read-only");
 }
 
-CallError RowBinding::read_columns(size_t i) {
-  const Operand& operand = arrays_[i].array;
-  if (!operand.present) return {};
+// Columns are adjacent, or one for all in a mask.
+bool RowBinding::read_columns(size_t i, CallError* error) {
+  const RowArray& array = arrays_[i];
+  const Operand& operand = array.array;
+  if (!operand.present) return true;
   const int32_t last = operand.ndim - 1;
-  const bool is_mask = arrays_[i].kind == RowArray::mask;
+  const bool is_mask = array.kind == RowArray::mask;
   if (last < 0 || operand.shape[last] == 1) {
     col_stride_[i] = is_mask ? 0 : 1;
-    return {};
+    return true;
   }
-  if (operand.strides == nullptr) return {};
+  if (operand.strides == nullptr) return true;
   col_stride_[i] = operand.strides[last];
-  if (col_stride_[i] == 1 || (is_mask && col_stride_[i] == 0)) return {};
-  CallError error{std::string(arrays_[i].name) + " has strides that the kernels cannot walk"};
-  if (arrays_[i].kind != RowArray::output) error.unreadable = static_cast<int32_t>(i);
-  return error;
+  if (col_stride_[i] == 1 || (is_mask && col_stride_[i] == 0)) return true;
+  if (array.kind != RowArray::output) error->unreadable = static_cast<int32_t>(i);
+  return error->set(std::string(array.name) + " has strides that the kernels cannot walk");
 }
 
 // Merges the leading dimensions, from the last on. With `causal` that of the queries stays alone.
-bool RowBinding::walk(int32_t leading) {
+bool RowBinding::walk(int32_t leading, CallError* error) {
   const Operand& first = arrays_[0].array;
   int64_t compact[kMaxRowArrays];  // the stride of a dimension of an array that states none
   for (size_t i = 0; i < count_; ++i) {
@@ -144,7 +145,10 @@ bool RowBinding::walk(int32_t leading) {
       size_[below] *= size;
       continue;
     }
-    if (dims_ == kMaxWalkDims) return false;
+    if (dims_ == kMaxWalkDims) {
+      return error->set("the arrays have more than " + std::to_string(kMaxWalkDims) +
+                        " dimensions that cannot be walked as one");
+    }
     size_[dims_] = size;
     for (size_t i = 0; i < count_; ++i) stride_[i][dims_] = stride[i];
     ++dims_;
@@ -152,7 +156,7 @@ bool RowBinding::walk(int32_t leading) {
   return true;
 }
 
-CallError RowBinding::check_memory() const {
+bool RowBinding::check_memory(CallError* error) const {
   Footprint footprints[kMaxRowArrays];
   size_t count = 0;
   for (size_t i = 0; i < count_; ++i) {
@@ -162,7 +166,7 @@ CallError RowBinding::check_memory() const {
         array.name, data_[i], array.array.dtype, col_stride_[i] == 0 ? 1 : cols_,
         dims_,      size_,    stride_[i],        array.kind == RowArray::operand};
   }
-  return check_overlap(&footprints[count - 1], 1, footprints, count - 1);
+  return check_overlap(&footprints[count - 1], 1, footprints, count - 1, error);
 }
 
 void RowBinding::write(bridge_row_space* space, RowLoops* loops) const {

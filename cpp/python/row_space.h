@@ -69,7 +69,8 @@ class RowBinding {
  public:
   // The first array gives shape, dtype and device; it must be there, and so must the output, which
   // comes last. The position of an operand is that in `arrays`.
-  CallError bind(const RowArray* arrays, size_t count, bool causal);
+  // With `fresh` no other array can lie in the memory of the output.
+  bool bind(const RowArray* arrays, size_t count, bool causal, bool fresh, CallError* error);
 
   void write(bridge_row_space* space, RowLoops* loops) const;
   int32_t dtype() const { return arrays_[0].array.dtype; }
@@ -79,10 +80,11 @@ class RowBinding {
   void write_strides(size_t array, int64_t stride[BRIDGE_MAX_DIMS]) const;
 
  private:
-  CallError check(size_t array) const;
-  CallError read_columns(size_t array);
-  bool walk(int32_t first_leading);
-  CallError check_memory() const;
+  bool check(size_t array, CallError* error) const;
+  bool check_first(CallError* error) const;
+  bool read_columns(size_t array, CallError* error);
+  bool walk(int32_t leading, CallError* error);
+  bool check_memory(CallError* error) const;
 
   const RowArray* arrays_;
   size_t count_;

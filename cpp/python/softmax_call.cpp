@@ -1,6 +1,4 @@
 // softmax and softmax_derivative from operands.
-#include <cmath>
-
 #include "row_space.h"
 
 namespace bridge::python {
@@ -20,12 +18,9 @@ void place_derivative(bridge_softmax_derivative* call, char* const* data) {
   call->output.data = data[3];
 }
 
-CallError read_scale_and_causal(const Arguments& call, double* scale, int32_t* causal) {
-  *scale = call.attributes[0];
-  if (!std::isfinite(*scale)) return not_finite("scale", *scale);
-  return read_whole(call.attributes[1], 0, 1, causal)
-             ? CallError{}
-             : not_whole("causal", call.attributes[1], 0, 1);
+bool read_attributes(const Arguments& call, double* scale, int32_t* causal, CallError* error) {
+  return read_finite("scale", call.attributes[0], scale, error) &&
+         read_whole("causal", call.attributes[1], 0, 1, causal, error);
 }
 
 template <class Bound>
@@ -49,17 +44,17 @@ struct Softmax {
   using CudaRun = decltype(&::bridge_softmax_cuda);
   static constexpr OpCounts kCounts{"softmax", 1, 2, 1, 2};
 
-  static CallError bind(const Arguments& arguments, Call* out) {
+  static bool bind(const Arguments& arguments, Call* out, CallError* error) {
     bridge_softmax& call = out->call;
-    int32_t causal = 0;
-    CallError error = read_scale_and_causal(arguments, &call.scale, &causal);
-    if (error) return error;
     const RowArray arrays[] = {{RowArray::operand, "x", arguments.operand(0)},
                                {RowArray::mask, "mask", arguments.operand(1)},
                                {RowArray::output, "y", arguments.results[0]}};
     RowBinding binding;
-    error = binding.bind(arrays, 3, causal != 0);
-    if (error) return error;
+    int32_t causal = 0;
+    if (!read_attributes(arguments, &call.scale, &causal, error) ||
+        !binding.bind(arrays, 3, causal != 0, arguments.results_are_fresh, error)) {
+      return false;
+    }
     binding.write(&call.space, &out->loops);
     call.dtype = binding.dtype();
     write_rows(binding, 0, &call.x);
@@ -67,7 +62,7 @@ struct Softmax {
     call.mask.col_stride = binding.col_stride(1);
     binding.write_strides(1, call.mask.stride);
     write_rows(binding, 2, &call.output);
-    return {};
+    return true;
   }
 
   static int64_t elements(const Call& call) { return elements_of(call); }
@@ -86,33 +81,31 @@ struct SoftmaxDerivative {
   static constexpr int32_t kJacobian = BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U;
   static constexpr int32_t kAllTerms = kJacobian | BRIDGE_SOFTMAX_V | BRIDGE_SOFTMAX_W;
 
-  static CallError bind(const Arguments& arguments, Call* out) {
+  static bool bind(const Arguments& arguments, Call* out, CallError* error) {
     bridge_softmax_derivative& call = out->call;
-    int32_t causal = 0;
-    CallError error = read_scale_and_causal(arguments, &call.scale, &causal);
-    if (error) return error;
-    if (!read_whole(arguments.attributes[2], 1, kAllTerms, &call.terms)) {
-      return not_whole("terms", arguments.attributes[2], 1, kAllTerms);
-    }
-    if (!arguments.operand(1).present) return {"v is missing"};
-    if (!arguments.operand(2).present && call.terms != kJacobian) {
-      return {"terms is " + std::to_string(call.terms) + ", expected " + std::to_string(kJacobian) +
-              " where w is absent"};
-    }
     const RowArray arrays[] = {{RowArray::operand, "u", arguments.operand(0)},
                                {RowArray::operand, "v", arguments.operand(1)},
                                {RowArray::operand, "w", arguments.operand(2)},
                                {RowArray::output, "the output", arguments.results[0]}};
     RowBinding binding;
-    error = binding.bind(arrays, 4, causal != 0);
-    if (error) return error;
+    int32_t causal = 0;
+    if (!read_attributes(arguments, &call.scale, &causal, error) ||
+        !read_whole("terms", arguments.attributes[2], 1, kAllTerms, &call.terms, error)) {
+      return false;
+    }
+    if (!arguments.operand(1).present) return error->set("v is missing");
+    if (!arguments.operand(2).present && call.terms != kJacobian) {
+      return error->set("terms is " + std::to_string(call.terms) + ", expected " +
+                        std::to_string(kJacobian) + " where w is absent");
+    }
+    if (!binding.bind(arrays, 4, causal != 0, arguments.results_are_fresh, error)) return false;
     binding.write(&call.space, &out->loops);
     call.dtype = binding.dtype();
     write_rows(binding, 0, &call.u);
     write_rows(binding, 1, &call.v);
     write_rows(binding, 2, &call.w);
     write_rows(binding, 3, &call.output);
-    return {};
+    return true;
   }
 
   static int64_t elements(const Call& call) { return elements_of(call); }

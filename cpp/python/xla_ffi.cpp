@@ -47,42 +47,42 @@ void read_buffer(const ffi::AnyBuffer& buffer, Operand* operand) {
 }
 
 // XLA passes only what is there: slots[i] is the place of the i-th buffer among the operands.
-std::string place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots,
-                  size_t operand_count, Operand* operands) {
+bool place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots, size_t operand_count,
+           Operand* operands, CallError* error) {
   if (slots.size() != args.size()) {
-    return "attribute slots has " + std::to_string(slots.size()) + " entries for " +
-           std::to_string(args.size()) + " buffers";
+    return error->set("attribute slots has " + std::to_string(slots.size()) + " entries for " +
+                      std::to_string(args.size()) + " buffers");
   }
   for (size_t i = 0; i < args.size(); ++i) {
     const int32_t slot = slots.begin()[i];
     if (slot < 0 || static_cast<size_t>(slot) >= operand_count || operands[slot].present) {
-      return "attribute slots has the entry " + std::to_string(slot) +
-             ", which is out of range or given twice";
+      return error->set("attribute slots has the entry " + std::to_string(slot) +
+                        ", which is out of range or given twice");
     }
     ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
-    if (!buffer.has_value()) return buffer.error().message();
+    if (!buffer.has_value()) return error->set(buffer.error().message());
     read_buffer(*buffer, &operands[slot]);
   }
-  return {};
+  return true;
 }
 
 // outputs: bit i is set where result i is wanted. After the results come `extra` other buffers.
-std::string place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count,
-                  size_t extra, Operand* results) {
+bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count, size_t extra,
+           Operand* results, CallError* error) {
   size_t expected = extra;
   for (size_t i = 0; i < result_count; ++i) expected += outputs >> i & 1;
   if (outputs < 1 || outputs >> result_count != 0 || rets.size() != expected) {
-    return "attribute outputs is " + std::to_string(outputs) + " for " +
-           std::to_string(rets.size()) + " result buffers";
+    return error->set("attribute outputs is " + std::to_string(outputs) + " for " +
+                      std::to_string(rets.size()) + " result buffers");
   }
   size_t next = 0;
   for (size_t i = 0; i < result_count; ++i) {
     if ((outputs >> i & 1) == 0) continue;
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> buffer = rets.get<ffi::AnyBuffer>(next++);
-    if (!buffer.has_value()) return buffer.error().message();
+    if (!buffer.has_value()) return error->set(buffer.error().message());
     read_buffer(**buffer, &results[i]);
   }
-  return {};
+  return true;
 }
 
 // What every call of an op is made of.
@@ -95,11 +95,13 @@ struct FfiCall {
   int32_t outputs;
 };
 
-std::string bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallRoom* bound) {
+bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallRoom* bound,
+               CallError* error) {
   const OpCounts& counts = op.counts;
   if (call.count < 0 || static_cast<size_t>(call.count) > counts.max_operands) {
-    return "attribute count is " + std::to_string(call.count) + ", expected " +
-           std::to_string(counts.min_operands) + " to " + std::to_string(counts.max_operands);
+    return error->set("attribute count is " + std::to_string(call.count) + ", expected " +
+                      std::to_string(counts.min_operands) + " to " +
+                      std::to_string(counts.max_operands));
   }
   // Only the operands of this call are made: all that there can be would be a kilobyte to clear.
   alignas(Operand) unsigned char room[kMaxOperands * sizeof(Operand)];
@@ -107,14 +109,12 @@ std::string bind_call(const Op& op, const FfiCall& call, size_t extra_results, C
   Operand results[kMaxResults];
   const auto operand_count = static_cast<size_t>(call.count);
   for (size_t i = 0; i < operand_count; ++i) new (&operands[i]) Operand;
-  std::string error = place(call.args, call.slots, operand_count, operands);
-  if (error.empty()) error = place(call.rets, call.outputs, counts.results, extra_results, results);
-  if (!error.empty()) return error;
-  return bind(op,
+  return place(call.args, call.slots, operand_count, operands, error) &&
+         place(call.rets, call.outputs, counts.results, extra_results, results, error) &&
+         bind(op,
               {operands, operand_count, results, counts.results, call.attributes.begin(),
                call.attributes.size()},
-              bound)
-      .message;
+              bound, error);
 }
 
 ffi::Error status_error(bridge_status status, const char* message) {
@@ -137,8 +137,9 @@ ffi::Error guarded(Body body) {
   }
 }
 
-ffi::Error invalid(const Op& op, const std::string& error) {
-  return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " + error);
+ffi::Error invalid(const Op& op, const CallError& error) {
+  return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " +
+                                     error.message);
 }
 
 template <size_t kOp>
@@ -148,9 +149,10 @@ ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remain
   return guarded([&] {
     const Op& op = *kOps[kOp];
     CallRoom call;
-    const std::string error =
-        bind_call(op, {args, rets, attributes, count, slots, outputs}, 0, &call);
-    if (!error.empty()) return invalid(op, error);
+    CallError error;
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 0, &call, &error)) {
+      return invalid(op, error);
+    }
     if (op.elements(call) < op.counts.few_elements) {
       return status_error(op.run_on_cpu(call, nullptr), bridge_last_error());
     }
@@ -176,9 +178,10 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
                         std::string("bridge ") + op.counts.name + ": " + why);
     }
     CallRoom call;
-    const std::string error =
-        bind_call(op, {args, rets, attributes, count, slots, outputs}, 1, &call);
-    if (!error.empty()) return invalid(op, error);
+    CallError error;
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 1, &call, &error)) {
+      return invalid(op, error);
+    }
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
     if (!workspace.has_value()) return workspace.error();
     return status_error(op.run_on_cuda(*entry, call, (*workspace)->untyped_data(),
