@@ -1,5 +1,4 @@
-"""Checks of what may be passed where an array is expected, and one compiled function for each set
-of static arguments."""
+"""What public functions make of their arguments: checks, and what is compiled for which of them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.ops.dtypes import FLOATING
+from bridge.jax._avals import spec_of
+from bridge.ops.dtypes import FLOATING, promote
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
 
@@ -48,6 +48,21 @@ def as_array_like(
 def as_arrays(*values: Any) -> tuple[Any, ...]:
     """Arrays of what `as_array_like` returned; None stays None."""
     return tuple(None if value is None else jnp.asarray(value) for value in values)
+
+
+def settled(check: Callable[..., Any], *values: Any) -> tuple[tuple[Any, ...], Any]:
+    """The arrays of one call and its parameters, which `check` gives for their specs.
+
+    A weakly typed array takes the dtype of the others, as in jax.numpy.
+    """
+    arrays = as_arrays(*values)
+    params = check(*map(spec_of, arrays))
+    strong = [array.dtype.name for array in arrays if array is not None and not array.weak_type]
+    if not strong or len(strong) == sum(array is not None for array in arrays):
+        return arrays, params
+    dtype = promote(*strong)
+    arrays = tuple(a.astype(dtype) if a is not None and a.weak_type else a for a in arrays)
+    return arrays, check(*map(spec_of, arrays))
 
 
 def refuse_traced(function: str, name: str, value: Any) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import jax
 
-from bridge.jax._arguments import as_array_like, as_arrays, compiled_for, refuse_traced
-from bridge.jax._avals import spec_of
+from bridge.jax._arguments import as_array_like, compiled_for, refuse_traced, settled
 from bridge.jax._integers import as_integer, words
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
@@ -50,7 +49,8 @@ def bias_dropout_add(
     under `jax.jit`, are counted as a whole.
 
     Args:
-      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      x: `[..., d]`, float16, bfloat16, float32 or float64. Of the arrays, a weakly typed one takes
+        the dtype of the others, as in jax.numpy.
       bias: `[d]`, of any of these dtypes, or None.
       residual: of the shape of x, of any of these dtypes, or None.
       p: the probability of dropping an element, from 0 to 1; a number, known when the function is
@@ -62,7 +62,7 @@ def bias_dropout_add(
         no randomness is needed.
       offset: an integer or a 0-dimensional integer array: which of the 2⁶⁴ independent masks of
         this seed, for example the number of the step or of the layer. Use each (seed, offset) once.
-      training: if False, y = residual + x + bias, and neither p nor seed matters.
+      training: if False, y = residual + x + bias, whatever p and seed are.
 
     Returns:
       An array of the shape of x, of the dtype of residual if there is one, else of x. Gradients
@@ -103,8 +103,10 @@ def bias_dropout_add(
 @compiled_for
 def _compiled(p: float) -> Any:
     def bias_dropout_add(x: Any, bias: Any, residual: Any, seed: Any, offset: Any) -> jax.Array:
-        arrays = x, bias, residual = as_arrays(x, bias, residual)
-        params = check_bias_dropout_add(spec_of(x), spec_of(bias), spec_of(residual), p, True)
+        def check(x: Any, bias: Any, residual: Any) -> Any:
+            return check_bias_dropout_add(x, bias, residual, p, training=True)
+
+        arrays, params = settled(check, x, bias, residual)
         integers = words("seed", seed), words("offset", offset), None
         return call(BIAS_DROPOUT_ADD, (*arrays, *integers), params)[0]
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.jax._arguments import as_array_like, as_arrays, compiled_for
+from bridge.jax._arguments import as_array_like, compiled_for, settled
 from bridge.jax._avals import spec_of
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_GELU, check_bias_gelu
@@ -71,12 +71,7 @@ def bias_gelu(
 @compiled_for
 def _compiled(form: str) -> Any:
     def bias_gelu(x: Any, bias: Any) -> jax.Array:
-        x, bias = as_arrays(x, bias)
-        params = check_bias_gelu(spec_of(x), spec_of(bias), form)
-        if bias is not None and x.weak_type != bias.weak_type:
-            dtype = (bias if x.weak_type else x).dtype
-            x, bias = x.astype(dtype), bias.astype(dtype)
-            params = check_bias_gelu(spec_of(x), spec_of(bias), form)
-        return call(BIAS_GELU, (x, bias), params)[0]
+        operands, params = settled(lambda x, bias: check_bias_gelu(x, bias, form), x, bias)
+        return call(BIAS_GELU, operands, params)[0]
 
     return bias_gelu

@@ -18,15 +18,16 @@ def as_integer(argument: str, value: Any) -> Any:
 
     A number becomes a tuple of its words, an argument like any: another number compiles nothing.
     """
-    if isinstance(value, jax.Array):  # tracers too
-        return value
-    if hasattr(value, "__jax_array__"):
-        return value.__jax_array__()
-    if isinstance(value, np.ndarray):
-        spec = Spec(value.shape, value.dtype.name)
-        if argument == "seed" and _is_raw_key(spec):
+    if type(value) is not int:
+        if isinstance(value, jax.Array):  # tracers too
             return value
-        check_integer_array(argument, spec)
+        if hasattr(value, "__jax_array__"):
+            return value.__jax_array__()
+        if isinstance(value, np.ndarray):
+            spec = Spec(value.shape, value.dtype.name)
+            if argument == "seed" and _is_raw_key(spec):
+                return value
+            check_integer_array(argument, spec)
     value = check_integer(argument, value)
     return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)
 
