@@ -48,6 +48,13 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
 
 
+def _inside_dispatcher() -> bool:
+    """Whether a transform of torch.func is asking a kernel of the dispatcher for a derivative."""
+    return _functorch_active() and torch._C._dispatch_tls_is_dispatch_key_excluded(
+        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
+    )
+
+
 def is_watched(tensors: Sequence[Any]) -> bool:
     """Whether tracing or torch.func sees every operation on these tensors."""
     return is_traced(tensors) or _functorch_active()
@@ -76,7 +83,7 @@ class Plan(Kernel):
 
     def watched(self, *operands: Any) -> Results:
         """The same for a call that is not an ordinary one."""
-        if is_traced(operands):
+        if is_traced(operands) or _inside_dispatcher():
             return dispatch(self.op, operands, self.params)
         if _functorch_active():
             return self.place(_FunctorchCall.apply(self, *operands))
@@ -151,13 +158,13 @@ class Plan(Kernel):
             return steps.arrange((*results, None))
         return run_steps(steps, values, self._likes(ctx), len(wanted))
 
-    def jvp(self, ctx: Any, tangents: Any) -> Sequence[Any]:
-        """Tangents of the results, from those of the operands (None: zero)."""
+    def jvp(self, ctx: Any, kept: Any, tangents: Any) -> Sequence[Any]:
+        """Tangents of the results, from what was kept and those of the operands (None: zero)."""
         key = tuple([tangent is not None for tangent in tangents])
         steps = self._jvp_steps.get(key)
         if steps is None:
             steps = self._jvp_steps[key] = self.derivatives.jvp_steps(key)
-        values = (*ctx.saved_tensors, *tangents, None)
+        values = (*kept, *tangents, None)
         return run_steps(steps, values, self._likes(ctx), len(self.op.result_names))
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
@@ -179,7 +186,7 @@ class Call(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        return ctx.plan.present(ctx.plan.jvp(ctx, tangents))
+        return ctx.plan.present(ctx.plan.jvp(ctx, ctx.saved_tensors, tangents))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
@@ -222,6 +229,21 @@ class _FunctorchCall(Call):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         remember(ctx, inputs[0], inputs[1:], inputs[0].place(output))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return jvp_among_levels(ctx, tangents)
+
+
+def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> Any:
+    """`Call.jvp` where there may be outer transforms of torch.func.
+
+    Autograd calls it with forward mode switched off, which is meant for this level alone. The outer
+    ones are to see what the caller set; so this level's tangents are taken off instead.
+    """
+    kept = [None if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
+    with forward_ad._set_fwd_grad_enabled(forward_enabled):
+        return ctx.plan.present(ctx.plan.jvp(ctx, kept, tangents))
 
 
 def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) -> None:

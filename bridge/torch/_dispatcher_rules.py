@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from bridge.ops import OPS
-from bridge.torch._autograd import Call, Plan, batched, plan_of, remember
+from bridge.torch._autograd import Call, Plan, batched, jvp_among_levels, plan_of, remember
 from bridge.torch._dispatcher import dispatch, fields_of, flattened, library, overloads, trimmed
 from bridge.torch._kernels import dtypes_of
 
@@ -23,9 +24,17 @@ class _BelowAutograd(NamedTuple):
     plan: Plan
     overload: Any
     keys: Any
+    grad_enabled: bool
+    forward_enabled: bool
 
     def __call__(self, operands: tuple[Any, ...]) -> Any:
-        with torch._C._AutoDispatchBelowAutograd():
+        # A Function's forward runs with both modes switched off. That is meant for this level; an
+        # outer transform of torch.func, which takes its turn below, is to see what the caller set.
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(self.grad_enabled),
+            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+        ):
             keys = self.keys & torch._C._after_autograd_keyset
             return self.overload.redispatch(keys, *operands, **fields_of(self.plan.params))
 
@@ -35,9 +44,14 @@ class _DispatchedCall(Call):
 
     @staticmethod
     def forward(ctx: Any, rest: _BelowAutograd, *operands: Any) -> Any:
+        ctx.forward_enabled = rest.forward_enabled
         outputs = rest(operands)
         remember(ctx, rest.plan, operands, rest.plan.place(outputs))
         return outputs
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return jvp_among_levels(ctx, tangents, ctx.forward_enabled)
 
 
 # The dispatcher has peeled torch.func's transforms off by level, so that this is one plain autograd
@@ -49,7 +63,9 @@ def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        rest = _BelowAutograd(plan, overload, keys)
+        rest = _BelowAutograd(
+            plan, overload, keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+        )
         if not torch._C._are_functorch_transforms_active():
             return _record(rest, *operands)
         with enable_single_level_autograd_function():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bridge import _native
-from bridge.ops import Spec
+from bridge.ops import Role, Spec
 
 DTYPES = {
     "float16": torch.float16,
@@ -58,6 +58,22 @@ def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Re
 def allocate(size: int, like: Tensor) -> Tensor:
     """Device memory for a workspace, from torch's own allocator."""
     return torch.empty(size, dtype=torch.uint8, device=like.device)
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    """The tensor with its values in memory, where the kernel looks for them."""
+    if tensor._is_zerotensor():  # which autograd makes, without memory
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.resolve_neg()
+
+
+def _compact(tensor: Tensor, role: Role) -> Tensor:
+    """A contiguous copy; of a mask that was expanded, only what is in memory."""
+    if role is Role.MASK:
+        for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if size > 1 and stride == 0:
+                tensor = tensor.narrow(dimension, 0, 1)
+    return tensor.contiguous()
 
 
 class Kernel:
@@ -109,14 +125,14 @@ class Kernel:
             # A kernel is launched on the current device.
             with torch.cuda.device(first.get_device()):
                 return self.run(operands, results)
-        # The negative bit is no part of the memory that the kernel sees.
-        operands = tuple([o.resolve_neg() if o is not None and o.is_neg() else o for o in operands])
+        operands = tuple([None if o is None else _in_memory(o) for o in operands])
         if results is None:
             results = empty_results(self.op, operands, self.params)
         name, attributes, threads = self.op.name, self._attributes, torch.get_num_threads()
+        roles = self.op.operand_roles(len(operands))
         while (
             unreadable := _native.run(name, operands, results, attributes, threads, allocate)
         ) >= 0:  # at most once for each operand: what is contiguous can be walked
-            copy = operands[unreadable].contiguous()
+            copy = _compact(operands[unreadable], roles[unreadable])
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results
