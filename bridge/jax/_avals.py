@@ -58,3 +58,20 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
         else value
         for value, own in zip(values, axes, strict=True)
     ]
+
+
+def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
+    """Makes full arrays be split like the first one, which the result is typed like.
+
+    Only under a mesh with explicit axes does any. The transpose of this move brings the gradient of
+    an array that is passed on to where the array was.
+    """
+    like = jax.typeof(values[0]).sharding
+    if like.mesh.empty:
+        return list(values)
+    return [
+        jax.sharding.reshard(value, like)
+        if role is Role.FULL and jax.typeof(value).sharding != like
+        else value
+        for value, role in zip(values, roles, strict=True)
+    ]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from bridge.jax._avals import result_aval, spec_of, vary_alike
+from bridge.jax._avals import result_aval, spec_of, split_alike, vary_alike
 from bridge.jax._ffi import PLATFORMS, lower
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
@@ -32,7 +32,9 @@ def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
     the operands that are present; `slots` are their positions among `count`.
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
+    roles = op.operand_roles(len(operands))
     present = vary_alike([operands[i] for i in slots])
+    present = split_alike(present, [roles[i] for i in slots])
     results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
     return _in_places(op, params, results)
 

@@ -14,6 +14,7 @@ from jax import export
 from jax.ad_checkpoint import checkpoint_name
 from jax.test_util import check_grads
 
+from bridge.jax import bias_dropout_add, scaled_causal_softmax, scaled_masked_softmax
 from tests.jax.cases import ANY_SHAPE, CASES, Case
 from tests.jax.compositions import assert_close, normal
 
@@ -216,6 +217,31 @@ def test_export(case: Case, rng: np.random.Generator) -> None:
     restored = export.deserialize(exported.serialize())
     assert_close(restored.call(g, *arguments), function(g, *arguments), 0.0)
     export.export(function, platforms=["cuda"], disabled_checks=checks)(g, *arguments)
+
+
+@pytest.mark.parametrize("platforms", [["cpu"], ["cuda"], ["cpu", "cuda"]], ids=" ".join)
+def test_export_with_symbolic_sizes(platforms: list[str], rng: np.random.Generator) -> None:
+    rows, columns = export.symbolic_shape("rows, columns")
+    names = {target for case in CASES for target in case.targets}
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in names]
+
+    def program(x: Any, bias: Any, mask: Any, seed: Any) -> Any:
+        def layer(x: Any, bias: Any) -> Any:
+            y = scaled_causal_softmax(scaled_masked_softmax(x, mask, 0.5))
+            return bias_dropout_add(y, bias, x, p=0.3, seed=seed)
+
+        return jax.vjp(layer, x, bias)[1](x)
+
+    exported = export.export(jax.jit(program), platforms=platforms, disabled_checks=checks)(
+        jax.ShapeDtypeStruct((rows, columns), jnp.float32),
+        jax.ShapeDtypeStruct((columns,), jnp.float32),
+        jax.ShapeDtypeStruct((rows, 1), jnp.bool),
+        jax.ShapeDtypeStruct((), jnp.int32),
+    )
+    if "cpu" in platforms:
+        x, bias = normal(rng, 300, 7, dtype=jnp.float32), normal(rng, 7, dtype=jnp.float32)
+        arguments = x, bias, jnp.asarray(rng.random((300, 1)) < 0.2), jnp.asarray(9, jnp.int32)
+        assert_close(exported.call(*arguments), program(*arguments), 0.0)
 
 
 @every_op

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bridge.jax import bias_dropout_add, scaled_masked_softmax
-from tests.jax.cases import ANY_SHAPE, CASES, Case, keep, plain_softmax
+from tests.jax.cases import ANY_SHAPE, CASES, Case, keep, plain_dropout_add, plain_softmax
 from tests.jax.compositions import assert_close, normal
 from tests.jax.test_sharding import make_mesh
 
@@ -136,3 +136,21 @@ def test_sharded_arguments(
         if axis_type is AxisType.Explicit:
             typed = jax.eval_shape(case.ours, *placed[1:]).sharding.spec
             assert tuple(typed)[: len(split)] == tuple(split)
+
+
+def test_a_residual_that_is_split_unlike_x(rng: np.random.Generator) -> None:
+    """The result is split like x; each gradient like what it belongs to."""
+    mesh = make_mesh(AxisType.Explicit)
+    x, residual = normal(rng, 4, 6), normal(rng, 4, 6)
+
+    def loss(function: Callable[..., Any], x: Any, residual: Any) -> Any:
+        return (function(x, None, residual, p=0.3, seed=2) ** 3).sum()
+
+    expected = jax.grad(partial(loss, plain_dropout_add), (0, 1))(x, residual)
+    with jax.set_mesh(mesh):
+        x = jax.device_put(x, NamedSharding(mesh, P("data")))
+        residual = jax.device_put(residual, NamedSharding(mesh, P(None, "model")))
+        ours = jax.jit(jax.grad(partial(loss, bias_dropout_add), (0, 1)))(x, residual)
+        assert_close(ours, expected)
+        assert jax.typeof(ours[0]).sharding == jax.typeof(x).sharding
+        assert jax.typeof(ours[1]).sharding == jax.typeof(residual).sharding
