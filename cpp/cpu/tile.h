@@ -107,32 +107,54 @@ void store_run_of(void* to, const Real* tile, int64_t count) {
 #if defined(__F16C__)
 
 // float16 by the processor's own conversions, which are exact, respectively round to nearest, and
-// keep denormals whatever MXCSR says. A NaN is made canonical before it is narrowed.
+// keep denormals whatever MXCSR says. A NaN is made canonical before it is narrowed. In the widest
+// vectors there are: what is stored in halves cannot be forwarded to a load of the whole.
+#if defined(__AVX512F__)
+constexpr int64_t kF16Lanes = 16;
+// The forms with a mask, of all lanes: gcc warns of what its header leaves unset in the others.
+constexpr __mmask16 kAllLanes = 0xFFFF;
+inline void widen_lanes(const math::float16* from, float* to) {
+  const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  _mm512_storeu_ps(to, _mm512_maskz_cvtph_ps(kAllLanes, narrow));
+}
+inline void narrow_lanes(const float* from, math::float16* to) {
+  const __m512 nan = _mm512_castsi512_ps(
+      _mm512_set1_epi32(static_cast<int32_t>(math::Format<float>::canonical_nan)));
+  const __m512 value = _mm512_loadu_ps(from);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  const __m512 canonical = _mm512_mask_mov_ps(value, is_nan, nan);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_maskz_cvtps_ph(kAllLanes, canonical, _MM_FROUND_TO_NEAREST_INT));
+}
+#else
 constexpr int64_t kF16Lanes = 8;
+inline void widen_lanes(const math::float16* from, float* to) {
+  _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+inline void narrow_lanes(const float* from, math::float16* to) {
+  const __m256 nan = _mm256_castsi256_ps(
+      _mm256_set1_epi32(static_cast<int32_t>(math::Format<float>::canonical_nan)));
+  const __m256 value = _mm256_loadu_ps(from);
+  const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(to),
+      _mm256_cvtps_ph(_mm256_blendv_ps(value, nan, is_nan), _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
 
 template <>
 void load_run_of<math::float16, float>(const void* from, float* tile, int64_t count) {
   const math::float16* const elements = static_cast<const math::float16*>(from);
   const int64_t whole = count / kF16Lanes * kF16Lanes;
-  for (int64_t i = 0; i < whole; i += kF16Lanes)
-    _mm256_storeu_ps(
-        tile + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(elements + i))));
+  for (int64_t i = 0; i < whole; i += kF16Lanes) widen_lanes(elements + i, tile + i);
   for (int64_t i = whole; i < count; ++i) tile[i] = math::to_float(elements[i]);
 }
 
 template <>
 void store_run_of<math::float16, float>(void* to, const float* tile, int64_t count) {
   math::float16* const elements = static_cast<math::float16*>(to);
-  const __m256 nan = _mm256_castsi256_ps(
-      _mm256_set1_epi32(static_cast<int32_t>(math::Format<float>::canonical_nan)));
   const int64_t whole = count / kF16Lanes * kF16Lanes;
-  for (int64_t i = 0; i < whole; i += kF16Lanes) {
-    const __m256 value = _mm256_loadu_ps(tile + i);
-    const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    _mm_storeu_si128(
-        reinterpret_cast<__m128i*>(elements + i),
-        _mm256_cvtps_ph(_mm256_blendv_ps(value, nan, is_nan), _MM_FROUND_TO_NEAREST_INT));
-  }
+  for (int64_t i = 0; i < whole; i += kF16Lanes) narrow_lanes(tile + i, elements + i);
   for (int64_t i = whole; i < count; ++i) elements[i] = math::round_to<math::float16>(tile[i]);
 }
 

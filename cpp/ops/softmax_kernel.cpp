@@ -323,20 +323,6 @@ struct Terms {
   inline __attribute__((always_inline)) Real term(int64_t i) const { return of[i]; }
 };
 
-template <class T, class Real, class Term>
-Real row_dot(int64_t visible, const Term& term) {
-  alignas(64) Real terms[kSumChunk];
-  return sum_row<Real>(
-      round_up(visible),
-      [&](int64_t col) {
-        const int64_t count = smaller(kSumChunk, visible - col);
-        for (int64_t i = 0; i < count; ++i) terms[i] = term(col + i);
-        fill(terms + count, round_up(count) - count, Real(-0.0));
-        return Terms<Real>{terms};
-      },
-      [&] { return Terms<Real>{terms}; });
-}
-
 // u and v of the last columns of a row, fewer than a step, padded with 0, which has no part in
 // anything.
 template <class T>
@@ -385,15 +371,41 @@ void jacobian_row(const T* u, const T* v, T* output, int64_t visible, real_of<T>
   const Real dot = sum_row<Real>(
       visible, [&](int64_t col) { return Products<T>{u + col, v + col}; },
       [&] { return Products<T>{tail.u, tail.v}; });
+  auto write = [&](auto numbers) {
+    constexpr bool kNumbers = decltype(numbers)::value;
+    write_jacobian<kNumbers>(u, v, output, body, dot, scale);
+    if (rest == 0) return;
+    write_jacobian<kNumbers>(tail.u, tail.v, tail.output, kStep, dot, scale);
+    copy(output + body, tail.output, rest);
+  };
   // With a finite sum of products and another scale than 0, no result is NaN.
-  if (dot - dot == 0 && scale != 0) {
-    write_jacobian<true>(u, v, output, body, dot, scale);
-    write_jacobian<true>(tail.u, tail.v, tail.output, kStep, dot, scale);
-  } else {
-    write_jacobian<false>(u, v, output, body, dot, scale);
-    write_jacobian<false>(tail.u, tail.v, tail.output, kStep, dot, scale);
+  if (dot - dot == 0 && scale != 0)
+    write(std::true_type{});
+  else
+    write(std::false_type{});
+}
+
+// float16 goes through chunks in float, for the processor's own conversions.
+template <>
+void jacobian_row<math::float16>(const math::float16* u, const math::float16* v,
+                                 math::float16* output, int64_t visible, float scale) {
+  alignas(64) float u_chunk[kSumChunk], v_chunk[kSumChunk];
+  auto load = [&](int64_t col) {
+    const int64_t count = smaller(kSumChunk, visible - col), padded = round_up(count);
+    load_run_of<math::float16>(u + col, u_chunk, count);
+    load_run_of<math::float16>(v + col, v_chunk, count);
+    fill(u_chunk + count, padded - count, 0.0f);
+    fill(v_chunk + count, padded - count, 0.0f);
+    return Products<float>{u_chunk, v_chunk};
+  };
+  const float dot =
+      sum_row<float>(round_up(visible), load, [&] { return Products<float>{u_chunk, v_chunk}; });
+  for (int64_t col = 0; col < visible; col += kSumChunk) {
+    const int64_t count = smaller(kSumChunk, visible - col);
+    if (visible > kSumChunk) load(col);
+    write_jacobian<true>(u_chunk, v_chunk, u_chunk, round_up(count), dot, scale);
+    store_run_of<math::float16>(output + col, u_chunk, count);
   }
-  copy(output + body, tail.output, rest);
 }
 
 template <class T>
@@ -446,30 +458,68 @@ void jacobian(const SoftmaxDerivativeRun& run) {
   }
 }
 
+// A chunk of a row of each operand in the arithmetic type.
+template <class T>
+struct Chunk {
+  using Real = real_of<T>;
+  alignas(64) Real u[kSumChunk], v[kSumChunk], w[kSumChunk], sum[kSumChunk];
+  int64_t count;
+
+  void load(const T* from_u, const T* from_v, const T* from_w, int64_t columns) {
+    count = columns;
+    load_run_of<T>(from_u, u, count);
+    load_run_of<T>(from_v, v, count);
+    load_run_of<T>(from_w, w, count);
+  }
+  Real dot(const Real* a, const Real* b) {
+    for (int64_t i = 0; i < count; ++i) sum[i] = a[i] * b[i];
+    fill(sum + count, round_up(count) - count, Real(-0.0));
+    return sum_chunk<Real>(Terms<Real>{sum}, Terms<Real>{sum}, round_up(count));
+  }
+  // sum - factor * dot, or where there is no sum yet -(factor * dot).
+  void subtract(const Real* factor, Real dot, bool begun) {
+    if (begun)
+      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) sum[i] = -(factor[i] * dot);
+  }
+};
+
 template <class T>
 void derivative(const SoftmaxDerivativeRun& run) {
   using Real = real_of<T>;
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
+  const int32_t terms = run.terms;
+  Chunk<T> chunk;
   for (int64_t row = 0; row < run.rows; ++row) {
     const T* const u = row_of<const T>(run.u, row);
     const T* const v = row_of<const T>(run.v, row);
     const T* const w = row_of<const T>(run.w, row);
     T* const output = row_of<T>(run.output, row);
     const int64_t visible = visible_cols(run, row);
-    auto dot = [&](int32_t term, const T* a, const T* b) {
-      if ((run.terms & term) == 0) return Real(0);
-      return row_dot<T, Real>(visible,
-                              [&](int64_t i) { return to_real<Real>(a[i]) * to_real<Real>(b[i]); });
-    };
-    const Real dot_vw = dot(BRIDGE_SOFTMAX_U, v, w);
-    const Real dot_uw = dot(BRIDGE_SOFTMAX_V, u, w);
-    const Real dot_uv = dot(BRIDGE_SOFTMAX_W, u, v);
-    const int32_t terms = run.terms;
-    BRIDGE_INDEPENDENT
-    for (int64_t i = 0; i < visible; ++i)
-      output[i] = math::round_to<T>(
-          math::softmax_derivative(terms, to_real<Real>(u[i]), to_real<Real>(v[i]),
-                                   to_real<Real>(w[i]), dot_vw, dot_uw, dot_uv, scale));
+    ChunkTree<Real> vw, uw, uv;
+    for (int64_t col = 0; col < visible; col += kSumChunk) {
+      chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
+      if (terms & BRIDGE_SOFTMAX_U) vw.add(chunk.dot(chunk.v, chunk.w));
+      if (terms & BRIDGE_SOFTMAX_V) uw.add(chunk.dot(chunk.u, chunk.w));
+      if (terms & BRIDGE_SOFTMAX_W) uv.add(chunk.dot(chunk.u, chunk.v));
+    }
+    const Real dot_vw = vw.end(), dot_uw = uw.end(), dot_uv = uv.end();
+    for (int64_t col = 0; col < visible; col += kSumChunk) {
+      if (visible > kSumChunk)
+        chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
+      const int64_t count = chunk.count;
+      bool begun = false;
+      if (terms & BRIDGE_SOFTMAX_PRODUCT) {
+        for (int64_t i = 0; i < count; ++i) chunk.sum[i] = chunk.u[i] * chunk.v[i];
+        begun = true;
+      }
+      if (terms & BRIDGE_SOFTMAX_U) chunk.subtract(chunk.u, dot_vw, begun), begun = true;
+      if (terms & BRIDGE_SOFTMAX_V) chunk.subtract(chunk.v, dot_uw, begun), begun = true;
+      if (terms & BRIDGE_SOFTMAX_W) chunk.subtract(chunk.w, dot_uv, begun);
+      for (int64_t i = 0; i < count; ++i) chunk.sum[i] = scale * chunk.sum[i];
+      store_run_of<T>(output + col, chunk.sum, count);
+    }
     zero(output + visible, run.cols - visible);
   }
 }

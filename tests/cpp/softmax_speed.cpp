@@ -1,12 +1,15 @@
 // How fast softmax and its derivative run on this CPU, beside a plain copy of as many bytes. Run by
 // hand; no test depends on it.
 //
-//   softmax_speed [threads [milliseconds for each line [first columns]]]
+//   softmax_speed [threads [milliseconds for each line [least columns [fresh]]]]
+//
+// With `fresh` every result goes to memory that has no pages yet, as a framework's does.
 #include <bridge/bridge.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,10 +21,11 @@ namespace {
 double budget = 0.15;
 
 // The best of many runs, in seconds.
-double best_time(const std::function<void()>& run) {
+double best_time(const std::function<void()>& prepare, const std::function<void()>& run) {
   using Clock = std::chrono::steady_clock;
   double best = 1e9, total = 0;
   for (int i = 0; i < 3 || total < budget; ++i) {
+    prepare();
     const auto start = Clock::now();
     run();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -30,6 +34,34 @@ double best_time(const std::function<void()>& run) {
   }
   return best;
 }
+
+bool fresh = false;
+
+// Memory straight from the system.
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_(bytes + (size_t{2} << 20)) {
+    map();
+    memset(data(), 0, bytes);
+  }
+  Pages(const Pages&) = delete;
+  ~Pages() { munmap(data_, bytes_); }
+  void renew() {
+    if (!fresh) return;
+    munmap(data_, bytes_);
+    map();
+  }
+  // As an allocator gives it: 64 bytes into the mapping.
+  char* data() const { return static_cast<char*>(data_) + 64; }
+
+ private:
+  void map() {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED) abort();
+  }
+  size_t bytes_;
+  void* data_ = nullptr;
+};
 
 struct Shape {
   int64_t batch, queries, cols;
@@ -40,21 +72,12 @@ const char* const kKinds[] = {"plain", "masked", "row-mask", "causal"};
 
 class Case {
  public:
-  Case(Shape shape, int32_t dtype) : shape_(shape), dtype_(dtype) {
+  Case(Shape shape, int32_t dtype) : shape_(shape), dtype_(dtype), bytes_(bytes_of(shape, dtype)) {
     const int64_t count = shape.batch * shape.queries * shape.cols;
-    const size_t bytes = static_cast<size_t>(count) * (dtype == BRIDGE_FLOAT32 ? 4 : 2);
-    for (char** data : {&x_, &y_, &g_, &dx_}) {
-      *data = static_cast<char*>(aligned_alloc(64, (bytes + 63) / 64 * 64));
-      memset(*data, 0, bytes);
-    }
-    fill(x_, count), fill(g_, count);
+    fill(x_.data(), count), fill(g_.data(), count);
     // One mask for all batches, a fifth of it hidden.
     mask_.resize(static_cast<size_t>(shape.queries * shape.cols));
     for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = (i * 2654435761u >> 16) % 5 == 0;
-    bytes_ = bytes;
-  }
-  ~Case() {
-    for (char* data : {x_, y_, g_, dx_}) free(data);
   }
 
   double forward(Kind kind, const bridge_executor& executor) {
@@ -62,7 +85,7 @@ class Case {
     set_space(&call.space, kind);
     call.dtype = dtype_;
     call.scale = 0.125;
-    call.x = rows(x_), call.output = rows(y_);
+    call.x = rows(x_);
     if (kind == kMasked) {
       call.mask.data = mask_.data();
       call.mask.stride[1] = shape_.cols;
@@ -71,9 +94,10 @@ class Case {
       call.mask.data = mask_.data();
       call.mask.col_stride = 1;
     }
-    return best_time([&] {
-      if (bridge_softmax_cpu(&call, &executor) != BRIDGE_OK) abort();
-    });
+    return best_time([&] { y_.renew(), call.output = rows(y_); },
+                     [&] {
+                       if (bridge_softmax_cpu(&call, &executor) != BRIDGE_OK) abort();
+                     });
   }
 
   double backward(Kind kind, const bridge_executor& executor) {
@@ -82,14 +106,15 @@ class Case {
     call.dtype = dtype_;
     call.terms = BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U;
     call.scale = 0.125;
-    call.u = rows(y_), call.v = rows(g_), call.output = rows(dx_);
-    return best_time([&] {
-      if (bridge_softmax_derivative_cpu(&call, &executor) != BRIDGE_OK) abort();
-    });
+    call.u = rows(y_), call.v = rows(g_);
+    return best_time([&] { dx_.renew(), call.output = rows(dx_); },
+                     [&] {
+                       if (bridge_softmax_derivative_cpu(&call, &executor) != BRIDGE_OK) abort();
+                     });
   }
 
   double copy() {
-    return best_time([&] { memcpy(dx_, x_, bytes_); });
+    return best_time([&] { dx_.renew(); }, [&] { memcpy(dx_.data(), x_.data(), bytes_); });
   }
 
  private:
@@ -113,9 +138,13 @@ class Case {
     space->size[1] = shape_.queries;
     space->cols = shape_.cols;
   }
-  bridge_rows rows(char* data) const {
+  static size_t bytes_of(Shape shape, int32_t dtype) {
+    return static_cast<size_t>(shape.batch * shape.queries * shape.cols) *
+           (dtype == BRIDGE_FLOAT32 ? 4 : 2);
+  }
+  bridge_rows rows(const Pages& pages) const {
     bridge_rows rows{};
-    rows.data = data;
+    rows.data = pages.data();
     rows.stride[0] = shape_.queries * shape_.cols;
     rows.stride[1] = shape_.cols;
     return rows;
@@ -123,9 +152,9 @@ class Case {
 
   Shape shape_;
   int32_t dtype_;
-  char *x_, *y_, *g_, *dx_;
-  std::vector<uint8_t> mask_;
   size_t bytes_;
+  Pages x_{bytes_}, y_{bytes_}, g_{bytes_}, dx_{bytes_};
+  std::vector<uint8_t> mask_;
 };
 
 }  // namespace
@@ -134,6 +163,7 @@ int main(int argc, char** argv) {
   const bridge_executor executor = bridge_pool(argc > 1 ? atoi(argv[1]) : 1);
   if (argc > 2) budget = atof(argv[2]) * 1e-3;
   const int64_t from = argc > 3 ? atoll(argv[3]) : 0;
+  fresh = argc > 4;
   const Shape shapes[] = {{1, 65536, 1},   {1, 16384, 8},  {1, 8192, 32},    {1, 4096, 64},
                           {32, 128, 128},  {4, 128, 129},  {384, 128, 128},  {1, 512, 512},
                           {128, 512, 512}, {1, 256, 1024}, {16, 2048, 2048}, {1, 16, 32768},
