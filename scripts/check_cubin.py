@@ -25,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
-SOURCES = ["ops/bias_gelu.cu"]
+SOURCES = ["ops/bias_dropout_add.cu", "ops/bias_gelu.cu", "ops/column_sums.cu"]
 ARCHS = ["80", "90", "100"]
 # As in cpp/cuda/CMakeLists.txt.
 FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"]
@@ -33,6 +33,10 @@ FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-p
 # Instructions per element, by architecture and kernel. At 3.0 TB/s an H100 has about 39 issue
 # slots for each 16-bit element read and written, an H200 27; float32 has twice as many.
 LIMITS = {
+    ("90", "bias_dropout_add bfloat16 drawing residual"): 26.0,
+    ("90", "bias_dropout_add bfloat16 drawing sums"): 26.0,
+    ("90", "bias_dropout_add float16 drawing residual"): 26.0,
+    ("90", "bias_dropout_add float32 drawing residual"): 28.0,
     ("90", "bias_gelu bfloat16 tanh order 0"): 28.0,
     ("90", "bias_gelu float16 tanh order 0"): 28.0,
     ("90", "bias_gelu float32 tanh order 0"): 60.0,
@@ -83,23 +87,29 @@ class KernelReport:
 
 def readable(symbol: str) -> tuple[str, int | None]:
     """The kernel's name in words and its bytes per element (None where dtypes vary at run time)."""
-    hot = re.search(
-        r"(Chunk|Elementwise)KernelINS\d?_\d+HotOperandsI"
-        r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
-        r".*?GeluFormE(\d)ELi(\d)ELi(\d)E",
-        symbol,
-    )
-    if hot:
-        dtype, size = DTYPES[hot[2] or hot[3]]
-        factors = f" factors {hot[6]}" if hot[6] != "0" else ""
-        sums = " sums" if hot[1] == "Chunk" else ""
-        return f"bias_gelu {dtype} {FORMS[int(hot[4])]} order {hot[5]}{factors}{sums}", size
-    any_dtype = re.search(r"AnyOperandsINS\d?_4math\d+(Half|Single|Double)", symbol)
+    dtype_of = r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
+    walk = r"(Chunk|Elementwise)KernelIN\w*?HotOperandsI" + dtype_of
+    gelu = re.search(walk + r".*?GeluFormE(\d)ELi(\d)ELi(\d)E", symbol)
+    if gelu:
+        dtype, size = DTYPES[gelu[2] or gelu[3]]
+        factors = f" factors {gelu[6]}" if gelu[6] != "0" else ""
+        sums = " sums" if gelu[1] == "Chunk" else ""
+        return f"bias_gelu {dtype} {FORMS[int(gelu[4])]} order {gelu[5]}{factors}{sums}", size
+    dropout = re.search(walk + r"LNS\w*?KeepE(\d)ELNS\w*?WithE(\d)E", symbol)
+    if dropout:
+        dtype, size = DTYPES[dropout[2] or dropout[3]]
+        keep = ("keeping all", "drawing")[int(dropout[4])]
+        also = ("", " residual", " sums")[int(dropout[5])]
+        return f"bias_dropout_add {dtype} {keep}{also}", size
+    any_dtype = re.search(r"bias_gelu11AnyOperandsINS\d?_4math\d+(Half|Single|Double)", symbol)
     if any_dtype:
         return f"bias_gelu any, {any_dtype[1].lower()} arithmetic", None
+    any_dtype = re.search(r"bias_dropout_add11AnyOperandsI([df])", symbol)
+    if any_dtype:
+        return f"bias_dropout_add any, {DTYPES[any_dtype[1]][0]} arithmetic", None
     tree = re.search(r"TreeKernelI([df])", symbol)
     if tree:
-        return f"bias_gelu tree {DTYPES[tree[1]][0]}", None
+        return f"column sums {DTYPES[tree[1]][0]}", None
     return symbol, None
 
 

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "last_error.h"
+#include "ops/bias_dropout_add_cuda.h"
 #include "ops/bias_gelu_cuda.h"
 #include "ops/softmax_cuda.h"
 
@@ -11,6 +12,7 @@ using LoadKernels = const char* (*)();
 
 // One line per op.
 constexpr LoadKernels kOps[] = {
+    bridge::bias_dropout_add::load_kernels,
     bridge::bias_gelu::load_kernels,
     bridge::softmax::load_kernels,
     bridge::softmax_derivative::load_kernels,

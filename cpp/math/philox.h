@@ -20,6 +20,18 @@ struct Philox {
   std::uint32_t words[4];
 };
 
+// All 64 bits of the product.
+BRIDGE_HD std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  // Of the product of widened factors nvcc makes two instructions, the second of which adds zero.
+  std::uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return static_cast<std::uint64_t>(a) * b;
+#endif
+}
+
 // The words of the counter whose low half is `group` and high half `offset`, under `key`: those of
 // the elements 4 * group to 4 * group + 3.
 BRIDGE_HD Philox philox(std::uint64_t key, std::uint64_t offset, std::uint64_t group) {
@@ -33,8 +45,8 @@ BRIDGE_HD Philox philox(std::uint64_t key, std::uint64_t offset, std::uint64_t g
 #pragma unroll
 #endif
   for (int round = 0; round < Philox::kRounds; ++round) {
-    const std::uint64_t product0 = static_cast<std::uint64_t>(Philox::kMultiplier0) * c0;
-    const std::uint64_t product1 = static_cast<std::uint64_t>(Philox::kMultiplier1) * c2;
+    const std::uint64_t product0 = wide_product(c0, Philox::kMultiplier0);
+    const std::uint64_t product1 = wide_product(c2, Philox::kMultiplier1);
     c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<std::uint32_t>(product1);
     c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ k1;

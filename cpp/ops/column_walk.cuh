@@ -1,28 +1,111 @@
-// The kernels of bias_gelu, against the block and warp interface of cuda/simt.h. bias_gelu.cu
-// chooses between them and lays the call under their threads.
-#ifndef BRIDGE_OPS_BIAS_GELU_CUH_
-#define BRIDGE_OPS_BIAS_GELU_CUH_
+// How the threads of a block share arrays of [batch, rows, cols] when each keeps to its columns and
+// walks down its rows, so that a bias stays in registers and column sums need no atomics. An op
+// brings its Params, derived from Walk with its call in them, and its Operands: what a thread does
+// in each row.
+#ifndef BRIDGE_OPS_COLUMN_WALK_CUH_
+#define BRIDGE_OPS_COLUMN_WALK_CUH_
 
-#include "bias_gelu_operands.cuh"
+#include <bridge/bridge.h>
 
-namespace bridge::bias_gelu {
+#include <type_traits>
 
-// ((v0+v1)+(v2+v3))+((v4+v5)+(v6+v7)), and so on for any power of two.
-template <int kCount, class Real>
-BRIDGE_DEVICE Real tree_sum(Real (&values)[kCount]) {
+#include "column_sum_tree.h"
+#include "column_sums.cuh"
+#include "cuda/vector.h"
+#include "math/convert.h"
+
+namespace bridge::columns {
+
+// A vector is kVector adjacent columns of a row, a slot the place of one. Elements have positions
+// in the span that their row belongs to, and exist where 0 <= position < span. Vectors lie at
+// 16-byte boundaries: the first starts `shift` elements before the row. Those at positions p with
+// 0 <= p < whole have all their elements. Rows, cols and strides of the call are as the kernel
+// walks them, and may differ from the caller's (see flatten()).
+struct Walk {
+  int64_t slots;
+  int64_t shift;
+  int64_t span;
+  int64_t whole;
+
+  int64_t row_positions;  // how far positions advance with a row: 0 where each row is a span
+  int64_t row_step;       // rows that one step of a walk advances
+
+  // A block is 2^column_bits slots wide; the rest of its threads are lanes (of 16 rows in a chunk)
+  // and then chunks, or rows in the elementwise kernels.
+  int column_bits;
+  int lane_bits;
+  int64_t chunks;  // of a batch
+  void* partials;  // [batch, chunks, cols] in the arithmetic type; NULL where chunks is 1
+};
+
+template <class T>
+BRIDGE_DEVICE T* first(const bridge_array& array, int64_t batch, int64_t row, int64_t position) {
+  if (array.data == nullptr) return nullptr;
+  return static_cast<T*>(array.data) + batch * array.batch_stride + row * array.row_stride +
+         position;
+}
+
+template <class U>
+BRIDGE_DEVICE void advance(U*& pointer, int64_t bytes) {
+  using Byte = std::conditional_t<std::is_const_v<U>, const char, char>;
+  pointer = reinterpret_cast<U*>(reinterpret_cast<Byte*>(pointer) + bytes);
+}
+
+// The elements of a row vector from `position` on. It repeats every call.cols positions; the
+// positions before 0 and behind the end of the span get some element of it. Where there is none its
+// place is taken by -0.0, the exact identity of IEEE addition: one code path serves both.
+template <class Params, class Real, int kVector>
+BRIDGE_DEVICE void load_row(const Params& params, const bridge_array& row, int64_t batch,
+                            int64_t position, Real (&values)[kVector]) {
+  if (row.data == nullptr) {
 #pragma unroll
-  for (int width = 1; width < kCount; width *= 2) {
-#pragma unroll
-    for (int i = 0; i < kCount; i += 2 * width) values[i] = values[i] + values[i + width];
+    for (int e = 0; e < kVector; ++e) values[e] = Real(-0.0);
+    return;
   }
-  return values[0];
+  const int64_t cols = params.call.cols;
+  int64_t column = position;
+  if (column < 0) column += divide(params.shift + cols - 1, cols) * cols;
+  column -= divide(column, cols) * cols;
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) {
+    values[e] = load_real<Real>(row, batch * row.batch_stride + column);
+    if (++column == cols) column = 0;
+  }
+}
+
+BRIDGE_DEVICE bool is_whole(const Walk& walk, int64_t position) {
+  return static_cast<uint64_t>(position) < static_cast<uint64_t>(walk.whole);
+}
+
+// `turns` rows from `row` on, at `position` in the first of its span's rows.
+template <bool kSums, class Params, class Operands, class Real, int kVector>
+BRIDGE_DEVICE void walk(const Params& params, Operands& operands, int64_t position, int64_t row,
+                        int turns, Real (&sum)[kVector]) {
+  position += row * params.row_positions;
+  const int64_t position_step = params.row_step * params.row_positions;
+  // Rows of one span: the first vector may begin before it and the last end behind it. A span for
+  // each row: all of the rows are alike.
+  while (turns > 0) {
+    const int64_t last = position + (turns - 1) * position_step;
+    int whole_turns = turns - (is_whole(params, last) ? 0 : 1);
+    if (!is_whole(params, position)) whole_turns = 0;
+    if (whole_turns > 0) {
+      operands.template walk_whole<kSums>(params, whole_turns, sum);
+      position += whole_turns * position_step;
+      turns -= whole_turns;
+    } else {
+      operands.template visit_edge<kSums>(params, position, sum);
+      position += position_step;
+      --turns;
+    }
+  }
 }
 
 // No column sums: threads side by side take the slots of a row, blocks interleave the rows.
 template <class Operands>
 struct ElementwiseKernel {
-  using Params = bias_gelu::Params;
-  static constexpr int kThreads = bias_gelu::kThreads;
+  using Params = typename Operands::Params;
+  static constexpr int kThreads = columns::kThreads;
   static constexpr int kMinBlocks = Operands::kMinBlocks;
 
   static BRIDGE_DEVICE void run(const Params& params) {
@@ -48,9 +131,9 @@ struct ElementwiseKernel {
 // memory.
 template <class Operands>
 struct ChunkKernel {
-  using Params = bias_gelu::Params;
+  using Params = typename Operands::Params;
   using Real = typename Operands::Real;
-  static constexpr int kThreads = bias_gelu::kThreads;
+  static constexpr int kThreads = columns::kThreads;
   static constexpr int kMinBlocks = Operands::kMinBlocks;
   static constexpr int kVector = Operands::kVector;
   // Writes are one element of each thread at a time, reads one thread's elements side by side: the
@@ -124,65 +207,6 @@ struct ChunkKernel {
   }
 };
 
-// One level of the tree over the chunks: each block replaces 64 neighbours by their sum.
-constexpr int kTreeColumns = 32;
-constexpr int kTreeValues = 8;
-constexpr int64_t kTreeWidth = kTreeValues * (kThreads / kTreeColumns);
+}  // namespace bridge::columns
 
-struct TreeParams {
-  int64_t batch;
-  int64_t count;  // per batch; 0 where there are no rows: the sum is then +0
-  int64_t cols;
-  const void* values;  // [batch, count, cols]
-  void* sums;          // [batch, ceil(count / 64), cols], or NULL at the root: then row
-  bridge_array row;
-};
-
-template <class Real>
-struct TreeKernel {
-  using Params = TreeParams;
-  static constexpr int kThreads = bias_gelu::kThreads;
-  static constexpr int kMinBlocks = 2;
-  static constexpr int kGroups = kThreads / kTreeColumns;
-
-  static BRIDGE_DEVICE void run(const TreeParams& params) {
-    Real* shared = simt::shared_array<Real, kThreads>();
-    const int thread = simt::thread_index();
-    const int64_t column =
-        static_cast<int64_t>(simt::block_index().x) * kTreeColumns + thread % kTreeColumns;
-    const bool in_row = column < params.cols;
-    const int64_t nodes = params.count > 0 ? (params.count + kTreeWidth - 1) / kTreeWidth : 1;
-    for (int64_t node = simt::block_index().y; node < params.batch * nodes;
-         node += simt::block_count().y) {
-      const int64_t batch = divide(node, nodes);
-      const int64_t first =
-          (node - batch * nodes) * kTreeWidth + (thread / kTreeColumns) * kTreeValues;
-      Real values[kTreeValues];
-#pragma unroll
-      for (int i = 0; i < kTreeValues; ++i) {
-        values[i] = Real(-0.0);
-        if (in_row && first + i < params.count) {
-          values[i] = static_cast<const Real*>(
-              params.values)[(batch * params.count + first + i) * params.cols + column];
-        }
-      }
-      simt::sync();  // the previous turn's sums have been read
-      shared[thread] = tree_sum(values);
-      simt::sync();
-      if (thread >= kTreeColumns || !in_row) continue;
-      Real groups[kGroups];
-#pragma unroll
-      for (int i = 0; i < kGroups; ++i) groups[i] = shared[i * kTreeColumns + thread];
-      const Real total = params.count > 0 ? tree_sum(groups) : Real(0);
-      if (params.sums != nullptr) {
-        static_cast<Real*>(params.sums)[node * params.cols + column] = total;
-      } else {
-        store_real(params.row, batch * params.row.batch_stride + column, total);
-      }
-    }
-  }
-};
-
-}  // namespace bridge::bias_gelu
-
-#endif  // BRIDGE_OPS_BIAS_GELU_CUH_
+#endif  // BRIDGE_OPS_COLUMN_WALK_CUH_
