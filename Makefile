@@ -52,9 +52,10 @@ check-package: $(VENV)/.built
 check-faults: $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
 
-# Minutes: every float32 there is, through every form and derivative.
-exhaustive: $(VENV)/.installed
+# Minutes: every float32 there is, through every form and derivative; the originals' largest cases.
+exhaustive: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
+	$(BIN)/python -m pytest -m slow
 
 bench: $(VENV)/.built
 	$(BIN)/python -m bridge bench --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
