@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bridge.cli.bench import targets
+
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"
 
@@ -25,19 +27,10 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def figures() -> str:
     """The benchmark's targets, met and missed alike, with the machine that they were taken on."""
     report: dict[str, Any] = json.loads((BENCHMARKS / "cpu.json").read_text())
-    rows = []
-    for target in report["targets"]:
-        if target["value"] is None:
-            continue
-        sign = "≤" if target["at_most"] else "≥"
-        rows.append(
-            [
-                target["what"],
-                f"{target['value']:.2f} {target['unit']}",
-                f"{sign} {target['limit']:g} {target['unit']}",
-                "yes" if target["met"] else "**no**",
-            ]
-        )
+    rows = [
+        [line.op, line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
+        for line in targets.table(report)
+    ]
     versions = report["versions"]
     where = (
         f"Measured by `python -m bridge bench` on {report['machine']['processor']}, "
@@ -46,7 +39,7 @@ def figures() -> str:
         "[docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), drawn in "
         "[cpu.svg](docs/benchmarks/cpu.svg)."
     )
-    return "\n".join([table(["speed", "measured", "aim", "reached"], rows), "", where])
+    return "\n".join([table(["op", "speed", "measured", "aim", "reached"], rows), "", where])
 
 
 def accuracy() -> str:

@@ -7,8 +7,10 @@ import math
 
 import pytest
 
-from bridge.cli.bench import command
-from bridge.cli.bench.cases import TINY, Case, cases
+from bridge.cli.bench import bias_gelu, softmax
+from bridge.cli.bench.cases import Case
+from bridge.cli.bench.ops import OPS
+from bridge.cli.bench.targets import table, targets
 from bridge.cli.bench.timing import Contender, interleave
 from bridge.cli.main import main
 
@@ -16,19 +18,50 @@ pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 
-def few(framework: str, quick: bool) -> list[Case]:
+def few_bias_gelu(_, framework: str, quick: bool) -> list[Case]:
     shape = (16, 64)
     whats = ["forward", "backward", "forward+backward"]
     made = [Case("bias_gelu", framework, what, "bfloat16", "none", shape) for what in whats]
     made.append(Case("bias_gelu", framework, "forward", "float32", "tanh", shape, "old"))
     tiny = ("forward", "forward+backward") if framework == "torch" else ("chain",)
-    made += [Case("bias_gelu", framework, what, "float32", "tanh", TINY) for what in tiny]
+    made += [
+        Case("bias_gelu", framework, what, "float32", "tanh", bias_gelu.TINY, part="tiny")
+        for what in tiny
+    ]
     return made
+
+
+def few_softmax(_, framework: str, quick: bool) -> list[Case]:
+    made = [
+        Case("softmax", framework, what, "float32", form, (2, 2, 8, 8))
+        for what in ("forward", "backward")
+        for form in ("plain", "masked", "causal")
+    ]
+    if framework == "torch":
+        lengths = (64, 256)
+        made += [
+            Case("softmax", framework, "forward", "float32", "plain", (1024 // n, n), part="growth")
+            for n in lengths
+        ]
+    return made
+
+
+def few_bias_dropout_add(_, framework: str, quick: bool) -> list[Case]:
+    how = (framework, "forward+backward", "float32", "p=0.1", (64, 128))
+    return [Case("bias_dropout_add", *how, peak=True)]
+
+
+FEW = {
+    "bias_gelu": few_bias_gelu,
+    "softmax": few_softmax,
+    "bias_dropout_add": few_bias_dropout_add,
+}
 
 
 @pytest.fixture
 def few_cases(monkeypatch):
-    monkeypatch.setattr(command, "cases", few)
+    for name, few in FEW.items():
+        monkeypatch.setattr(type(OPS[name]), "cases", few)
     monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
 
 
@@ -45,36 +78,95 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
         for timing in row["timings"].values():
             assert 0 < timing["low"] <= timing["median"] <= timing["high"]
             assert math.isfinite(timing["high"])
-        if not row["tiny"]:
+        if row["part"] == "main":
             expected = row["bytes"] / row["timings"]["bridge"]["median"] / 1e9
             assert row["gigabytes_per_second"]["bridge"] == pytest.approx(expected)
-    assert {target["what"] for target in report["targets"]} >= {"over jax.jit"}
-    assert report["geometric_means"]["eager"] > 0
-    assert report["geometric_means"]["compile"] is None
+    assert {row["op"] for row in report["rows"]} == set(OPS)
+    assert {line.op for line in table(report)} == set(OPS)
+    assert all(means["eager"] > 0 for means in report["geometric_means"].values())
+    assert report["geometric_means"]["softmax"]["compile"] is None
     assert "<svg" in plot.read_text()
     out = capsys.readouterr().out
     assert "Tiny calls" in out
+    assert "kept for backward" in out
     assert "Targets" in out
 
 
-def test_bytes_are_the_fewest_possible():
-    def case(what):
-        return Case("bias_gelu", "torch", what, "bfloat16", "tanh", (64, 1024)).bytes
+@pytest.mark.usefixtures("few_cases")
+def test_dropout_keeps_no_mask_and_says_how_much_its_peers_keep(tmp_path):
+    json_file = tmp_path / "bench.json"
+    arguments = ["--ops", "bias_dropout_add", "--no-compile", "--json", str(json_file)]
+    assert main(["bench", *arguments]) == 0
+    report = json.loads(json_file.read_text())
+    taken = {row["framework"]: row["memory_bytes"] for row in report["rows"]}
+    array = 64 * 128 * 4
+    assert taken["torch"]["bridge"]["kept"] < 100
+    assert taken["torch"]["eager"]["kept"] >= array // 4  # a mask of bytes at the least
+    # y and dx; the residual's gradient is the cotangent itself.
+    assert 2 * array <= taken["torch"]["bridge"]["peak"] < 2.2 * array
+    assert taken["torch"]["eager"]["peak"] > 2.2 * array
+    assert taken["jax"]["bridge"]["peak"] <= taken["jax"]["jit"]["peak"]
 
-    elements = 64 * 1024
-    assert case("forward") == 2 * 2 * elements
-    assert case("backward") == 3 * 2 * elements
-    assert case("forward+backward") == 5 * 2 * elements
+
+@pytest.mark.parametrize(
+    ("op", "form", "arrays"),
+    [
+        ("bias_gelu", "tanh", {"forward": 2, "backward": 3, "forward+backward": 5}),
+        ("softmax", "plain", {"forward": 2, "backward": 3}),
+        ("softmax", "causal", {"forward": 1.5, "backward": 2}),
+        ("bias_dropout_add", "p=0.1", {"forward": 3, "backward": 2, "forward+backward": 5}),
+    ],
+)
+def test_bytes_are_the_fewest_possible(op, form, arrays):
+    for what, count in arrays.items():
+        case = Case(op, "torch", what, "bfloat16", form, (64, 1024))
+        assert OPS[op].bytes(case) == count * 2 * 64 * 1024
 
 
-def test_the_full_set_covers_what_the_targets_speak_of():
-    for framework in ("torch", "jax"):
-        full, quick = list(cases(framework, False)), list(cases(framework, True))
-        assert len(set(full)) == len(full)
-        assert {case.dtype for case in full} == {"float16", "bfloat16", "float32"}
-        assert {case.form for case in full} == {"tanh", "none"}
-        assert {case.memory for case in full} == {"new", "old"}
-        assert set(quick) <= set(full)
+def test_a_mask_is_read_once_for_all_heads():
+    case = Case("softmax", "torch", "forward", "bfloat16", "masked", (2, 3, 4, 8))
+    assert OPS["softmax"].bytes(case) == 2 * 2 * (2 * 3 * 4 * 8) + 2 * 4 * 8
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
+    full, quick = (list(OPS[op].cases(framework, quick)) for quick in (False, True))
+    assert len(set(full)) == len(full)
+    assert {case.dtype for case in full} >= {"bfloat16", "float32"}
+    assert set(quick) <= set(full)
+    forms = {
+        "bias_gelu": {"tanh", "none"},
+        "softmax": {"plain", "masked", "causal"},
+        "bias_dropout_add": {"p=0.1"},
+    }
+    assert {case.form for case in full} == forms[op]
+
+
+def test_every_target_finds_its_rows():
+    rows = []
+    for op, framework in ((op, framework) for op in OPS for framework in ("torch", "jax")):
+        for case in OPS[op].cases(framework, False):
+            names = ["bridge", *(["eager", "compile"] if framework == "torch" else ["jit"])]
+            names += ["copy", "add"] if case.what == "forward" else []
+            names += [f"{name} ×101" for name in names] if case.what == "chain" else []
+            rows.append(
+                {
+                    "op": op,
+                    "framework": framework,
+                    **{name: getattr(case, name) for name in ("what", "dtype", "form", "memory")},
+                    "shape": list(case.shape),
+                    "part": case.part,
+                    "bytes": OPS[op].bytes(case),
+                    "timings": {name: {"median": 1.0} for name in names},
+                    "speedup": {name: 1.0 for name in names[1:3] if name in PEERS},
+                }
+            )
+    assert all(target.value is not None for target in targets(rows))
+    assert len(softmax.GROWTH) >= 4
+
+
+PEERS = ("eager", "compile", "jit")
 
 
 def test_interleaved_timing_tells_slow_from_fast():

@@ -1,24 +1,14 @@
-"""What is timed: for each op a table of cases, and the fewest bytes that a case can move.
-
-A further op adds its cases to `CASES`, its bytes to `ARRAYS_MOVED`, and its functions to `in_torch`
-and `in_jax`.
-"""
+"""What is timed: the form of a case, and of an op's module of cases."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-
-SMALL, LARGE = (64, 1024), (4096, 4096)
-TINY = (2, 8)
 CHAIN = 101  # calls chained inside one jit
-
-# Full-size arrays read or written: x → y; (x, g) → dx; both.
-ARRAYS_MOVED = {"bias_gelu": {"forward": 2, "backward": 3, "forward+backward": 5}}
 
 
 @dataclass(frozen=True)
@@ -28,11 +18,15 @@ class Case:
     Attributes:
       op: name of the op.
       framework: "torch" or "jax".
-      what: "forward", "backward" (with the bias gradient), "forward+backward", or "chain": calls
-        one after the other inside one jit.
-      dtype, form, shape: of x; the bias has the dtype of x.
+      what: "forward", "backward" (with all gradients), "forward+backward", or "chain": calls one
+        after the other inside one jit.
+      dtype, form, shape: of x; every other floating array has its dtype.
       memory: "new" memory for every result, "old" memory for the large ones (`out=` in torch,
         donated in JAX).
+      part: "main"; "tiny", where the call itself is timed; "growth", the same elements in rows of
+        other lengths.
+      compiled: whether torch.compile, which takes seconds to compile, is a contender.
+      peak: whether the memory that the contenders take is measured too.
     """
 
     op: str
@@ -42,15 +36,9 @@ class Case:
     form: str
     shape: tuple[int, ...]
     memory: str = "new"
-
-    @property
-    def bytes(self) -> int:
-        moved = ARRAYS_MOVED[self.op].get(self.what, 0)
-        return moved * math.prod(self.shape) * BYTES[self.dtype]
-
-    @property
-    def is_tiny(self) -> bool:
-        return self.shape == TINY
+    part: str = "main"
+    compiled: bool = True
+    peak: bool = False
 
     @property
     def label(self) -> str:
@@ -61,24 +49,72 @@ class Case:
         return f"{self.what}{old} {self.dtype} {self.form} {size}"
 
 
-def cases(framework: str, quick: bool) -> Iterator[Case]:
-    """Yields the cases of a framework."""
-    kinds = [("float32", "tanh"), ("float32", "none"), ("bfloat16", "tanh"), ("bfloat16", "none")]
-    kinds.append(("float16", "tanh"))
-    ways = [
-        ("forward", "new"),
-        ("forward", "old"),
-        ("backward", "new"),
-        ("forward+backward", "new"),
-    ]
-    if quick:
-        kinds = [("float32", "tanh"), ("bfloat16", "tanh")]
-        ways = [("forward", "old"), ("forward+backward", "new")]
-    for shape, (dtype, form), (what, memory) in itertools.product((SMALL, LARGE), kinds, ways):
-        # Writing into old memory matters where new memory costs: the forms do not differ in that.
-        if memory == "old" and form != "tanh":
-            continue
-        yield Case("bias_gelu", framework, what, dtype, form, shape, memory)
-    tiny = ("forward", "forward+backward") if framework == "torch" else ("chain",)
-    for what in tiny:
-        yield Case("bias_gelu", framework, what, "float32", "tanh", TINY)
+Function = Callable[..., Any]
+
+
+class Make(ABC):
+    """Makes arrays of a framework on the device."""
+
+    @abstractmethod
+    def normal(self, *shape: int) -> Any:
+        """Normal numbers in the dtype of the case."""
+
+    @abstractmethod
+    def hidden(self, *shape: int) -> Any:
+        """Booleans, True for the last fifth of each row: padding."""
+
+    @abstractmethod
+    def upper(self, rows: int, columns: int) -> Any:
+        """Booleans, True above the diagonal that ends in the last corner."""
+
+    @abstractmethod
+    def key(self) -> Any:
+        """What a generator of random numbers is given: None in torch, a key in JAX."""
+
+
+class Op(ABC):
+    """How an op is measured. Instances are stateless.
+
+    Functions take the inputs, which are differentiated, and then the rest of `operands`.
+    """
+
+    name: str
+    # In JAX: whether the backward pass starts from what the forward pass kept, or from the operands
+    # again, which is the same work where the derivative does not need the value.
+    starts_from_kept = False
+
+    @abstractmethod
+    def cases(self, framework: str, quick: bool) -> Iterator[Case]:
+        """Yields the cases of a framework."""
+
+    @abstractmethod
+    def bytes(self, case: Case) -> int:
+        """The fewest bytes that the case can move; 0 where they are not what it is about."""
+
+    @abstractmethod
+    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Returns (inputs, rest), x first; the result has the shape of x."""
+
+    @abstractmethod
+    def bridged(self, case: Case, ops: Any) -> Function:
+        """The op; `ops` is bridge.torch or bridge.jax."""
+
+    @abstractmethod
+    def in_torch(self, case: Case) -> Function:
+        """What a user of torch writes without bridge."""
+
+    @abstractmethod
+    def in_jax(self, case: Case) -> Function:
+        """What a user of JAX writes without bridge."""
+
+    def into(self, name: str, case: Case, out: Any) -> Function | None:
+        """The forward pass of a contender in torch into `out`; None where it cannot."""
+        raise NotImplementedError
+
+    def library(self, name: str, case: Case) -> Function:
+        """The op of another library.
+
+        Raises:
+          LookupError: if it has none; says so.
+        """
+        raise LookupError(f"it has no {self.name}")

@@ -10,16 +10,32 @@ import jax.numpy as jnp
 import numpy as np
 
 import bridge.jax
-from bridge.cli.bench.cases import CHAIN, Case
+from bridge.cli.bench.cases import CHAIN, Case, Function, Make
+from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.timing import Contender
 
-
-def plain_bias_gelu(x: Any, bias: Any, form: str) -> Any:
-    """What a user writes without bridge."""
-    return jax.nn.gelu(x + bias, approximate=form == "tanh")
+Arrays = tuple[Any, ...]
 
 
-PLAIN = {"bias_gelu": plain_bias_gelu}
+class _Make(Make):
+    def __init__(self, case: Case, device: Any) -> None:
+        self.dtype, self.device = case.dtype, device
+        self.random = np.random.default_rng(0)
+
+    def normal(self, *shape: int) -> Any:
+        values = self.random.standard_normal(shape, np.float32)
+        return jax.device_put(jnp.asarray(values).astype(self.dtype), self.device)
+
+    def hidden(self, *shape: int) -> Any:
+        padding = np.arange(shape[-1]) >= shape[-1] * 4 // 5
+        return jax.device_put(np.ascontiguousarray(np.broadcast_to(padding, shape)), self.device)
+
+    def upper(self, rows: int, columns: int) -> Any:
+        upper = np.triu(np.ones((rows, columns), bool), columns - rows + 1)
+        return jax.device_put(upper, self.device)
+
+    def key(self) -> Any:
+        return jax.device_put(jax.random.key(0), self.device)
 
 
 class Contenders:
@@ -32,77 +48,95 @@ class Contenders:
 
     def of(self, case: Case) -> list[Contender]:
         """Returns bridge first, then jit; for a chain each once and `CHAIN` times."""
-        random = np.random.default_rng(0)
-
-        def normal(*shape: int) -> Any:
-            values = random.standard_normal(shape, np.float32)
-            return jax.device_put(jnp.asarray(values).astype(case.dtype), self.device)
-
-        x, bias, g = normal(*case.shape), normal(case.shape[-1]), normal(*case.shape)
-        op, form = getattr(bridge.jax, case.op), case.form
-        functions = {
-            "bridge": lambda x, bias: op(x, bias, approximate=form),
-            "jit": lambda x, bias: PLAIN[case.op](x, bias, form),
-        }
+        inputs, rest, g = self._operands(case)
+        functions = self._functions(case)
         if case.what == "chain":
             return [
-                self._contender(name if n == 1 else f"{name} ×{n}", _chain(f, x, bias, n))
+                self._contender(name if n == 1 else f"{name} ×{n}", _chain(f, inputs, rest, n))
                 for name, f in functions.items()
                 for n in (1, CHAIN)
             ]
         if case.memory == "old":
-            return [self._contender(name, _donated(f, x, bias)) for name, f in functions.items()]
-        runs = _RUNS[case.what]
-        return [self._contender(name, runs(f, x, bias, g)) for name, f in functions.items()]
+            runs = {name: _donated(f, inputs, rest) for name, f in functions.items()}
+        elif case.what == "backward" and OPS[case.op].starts_from_kept:
+            runs = {name: _pull(f, inputs, rest, g) for name, f in functions.items()}
+        else:
+            way = _WAYS[case.what]
+            runs = {name: _bound(jax.jit(way(f)), inputs, rest, g) for name, f in functions.items()}
+        return [self._contender(name, run) for name, run in runs.items()]
+
+    def memory(self, case: Case) -> dict[str, dict[str, int]]:
+        """Peak bytes besides the operands by contender: results and XLA's scratch memory."""
+        operands = self._operands(case)
+        found = {}
+        for name, f in self._functions(case).items():
+            compiled = jax.jit(_WAYS[case.what](f)).lower(*operands).compile()
+            statistics: Any = compiled.memory_analysis()
+            peak = statistics.temp_size_in_bytes + statistics.output_size_in_bytes
+            found[name] = {"peak": peak}
+        return found
+
+    def _operands(self, case: Case) -> tuple[Arrays, Arrays, Any]:
+        make = _Make(case, self.device)
+        return *OPS[case.op].operands(case, make), make.normal(*case.shape)
+
+    def _functions(self, case: Case) -> dict[str, Function]:
+        op = OPS[case.op]
+        return {"bridge": op.bridged(case, bridge.jax), "jit": op.in_jax(case)}
 
     def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
-        return Contender(name, run, _wait, queued=self.queued)
+        return Contender(name, run, jax.block_until_ready, queued=self.queued)
 
 
-def _forward(f: Callable[..., Any], x: Any, bias: Any, g: Any) -> Callable[[], Any]:
-    jitted = jax.jit(f)
-    return lambda: jitted(x, bias)
+def _bound(jitted: Any, *operands: Any) -> Callable[[], Any]:
+    return lambda: jitted(*operands)
 
 
-def _backward(f: Callable[..., Any], x: Any, bias: Any, g: Any) -> Callable[[], Any]:
-    # The forward value is not returned, so XLA drops it: the backward pass alone.
-    jitted = jax.jit(lambda x, bias, g: jax.vjp(f, x, bias)[1](g))
-    return lambda: jitted(x, bias, g)
+def _forward(f: Function) -> Function:
+    return lambda inputs, rest, g: f(*inputs, *rest)
 
 
-def _both(f: Callable[..., Any], x: Any, bias: Any, g: Any) -> Callable[[], Any]:
-    @jax.jit
-    def both(x: Any, bias: Any, g: Any) -> Any:
-        y, pull = jax.vjp(f, x, bias)
+def _backward(f: Function) -> Function:
+    # The forward value is not returned: XLA drops what of it the backward pass does not need.
+    return lambda inputs, rest, g: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1](g)
+
+
+def _both(f: Function) -> Function:
+    def both(inputs: Arrays, rest: Arrays, g: Any) -> Any:
+        y, pull = jax.vjp(lambda *i: f(*i, *rest), *inputs)
         return y, pull(g)
 
-    return lambda: both(x, bias, g)
+    return both
 
 
-_RUNS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
+_WAYS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
 
 
-def _donated(f: Callable[..., Any], x: Any, bias: Any) -> Callable[[], Any]:
+def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any]:
+    """The backward pass from what the forward pass kept."""
+    forward = jax.jit(lambda inputs, rest: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1])
+    pull = forward(inputs, rest)
+    return _bound(jax.jit(lambda pull, g: pull(g)), pull, g)
+
+
+def _donated(f: Function, inputs: Arrays, rest: Arrays) -> Callable[[], Any]:
     """Each run gives its x away and takes the result as the next x."""
     jitted = jax.jit(f, donate_argnums=0)
-    held = [jnp.array(x, copy=True)]
+    held, others = [jnp.array(inputs[0], copy=True)], (*inputs[1:], *rest)
 
     def run() -> Any:
-        held[0] = jitted(held[0], bias)
+        held[0] = jitted(held[0], *others)
         return held[0]
 
     return run
 
 
-def _chain(f: Callable[..., Any], x: Any, bias: Any, count: int) -> Callable[[], Any]:
+def _chain(f: Function, inputs: Arrays, rest: Arrays, count: int) -> Callable[[], Any]:
     @jax.jit
-    def chain(x: Any, bias: Any) -> Any:
+    def chain(inputs: Arrays, rest: Arrays) -> Any:
+        x, *others = inputs
         for _ in range(count):
-            x = f(x, bias)
+            x = f(x, *others, *rest)
         return x
 
-    return lambda: chain(x, bias)
-
-
-def _wait(results: Any) -> None:
-    jax.block_until_ready(results)
+    return lambda: chain(inputs, rest)

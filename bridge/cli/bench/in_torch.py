@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import bridge.torch
-from bridge.cli.bench.cases import Case
+from bridge.cli.bench.cases import Case, Function, Make
+from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.timing import Contender
 
+Tensors = tuple[Any, ...]
+LIBRARIES = {
+    "TransformerEngine": "transformer_engine.pytorch",
+    "Liger": "liger_kernel",
+    "QuACK": "quack",
+}
 
-def plain_bias_gelu(x: Tensor, bias: Tensor, form: str) -> Tensor:
-    """What a user writes without bridge."""
-    return F.gelu(x + bias, approximate=form)
 
+class _Make(Make):
+    def __init__(self, case: Case, device: str) -> None:
+        self.dtype, self.device = getattr(torch, case.dtype), device
+        self.generator = torch.Generator().manual_seed(0)
 
-PLAIN = {"bias_gelu": plain_bias_gelu}
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator).to(self.device, self.dtype)
+
+    def hidden(self, *shape: int) -> Tensor:
+        padding = torch.arange(shape[-1], device=self.device) >= shape[-1] * 4 // 5
+        return padding.expand(shape).contiguous()
+
+    def upper(self, rows: int, columns: int) -> Tensor:
+        ones = torch.ones((rows, columns), dtype=torch.bool, device=self.device)
+        return ones.triu(columns - rows + 1)
+
+    def key(self) -> None:
+        return None
 
 
 class Contenders:
@@ -53,29 +73,21 @@ class Contenders:
 
     def of(self, case: Case) -> list[Contender]:
         """Returns bridge first, then the peers, then the copy."""
-        dtype = getattr(torch, case.dtype)
-        generator = torch.Generator().manual_seed(0)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator).to(self.device, dtype)
-
-        x, bias, g = normal(*case.shape), normal(case.shape[-1]), normal(*case.shape)
-        functions = {"bridge": _bridge(case), "eager": lambda x, b: PLAIN[case.op](x, b, case.form)}
-        if self.with_compile:
-            functions["compile"] = _compiled(case)
-        if self.device == "cuda":
-            functions |= self._libraries(case)
+        inputs, rest, g = self._operands(case)
+        x = inputs[0]
         contenders = []
-        for name, function in functions.items():
-            if case.what == "forward" and case.memory == "old":
-                out = torch.empty_like(x)
-                if (run := _into(name, case, x, bias, out)) is not None:
-                    contenders.append(self._contender(name, run))
+        for name, function in self._functions(case).items():
+            if case.memory == "old":
+                into = OPS[case.op].into(name, case, torch.empty_like(x))
+                if into is not None:
+                    contenders.append(self._contender(name, _forward(into, inputs, rest, g)))
             else:
-                contenders.append(self._contender(name, _RUNS[case.what](function, x, bias, g)))
+                run = _WAYS[case.what](function, inputs, rest, g)
+                contenders.append(self._contender(name, run))
         if case.what == "forward":
-            if case.is_tiny:
-                contenders.append(self._contender("add", _no_grad(lambda: torch.add(x, bias))))
+            if case.part == "tiny":
+                other = inputs[1] if len(inputs) > 1 else x
+                contenders.append(self._contender("add", _no_grad(lambda: torch.add(x, other))))
             elif case.memory == "old":
                 y = torch.empty_like(x)
                 contenders.append(self._contender("copy", lambda: y.copy_(x)))
@@ -83,56 +95,48 @@ class Contenders:
                 contenders.append(self._contender("copy", lambda: x.clone()))
         return contenders
 
+    def memory(self, case: Case) -> dict[str, dict[str, int]]:
+        """Bytes besides the operands by contender: at the peak, and kept for the backward pass."""
+        inputs, rest, g = self._operands(case)
+        found = {}
+        for name, function in self._functions(case).items():
+            run = _WAYS[case.what](function, inputs, rest, g)
+            run()  # compiles
+            peak = _peak_cuda(run) if self.device == "cuda" else _peak_cpu(run)
+            found[name] = {"peak": peak, "kept": _kept(function, inputs, rest)}
+        return found
+
+    def _operands(self, case: Case) -> tuple[Tensors, Tensors, Tensor]:
+        make = _Make(case, self.device)
+        return *OPS[case.op].operands(case, make), make.normal(*case.shape)
+
+    def _functions(self, case: Case) -> dict[str, Function]:
+        op = OPS[case.op]
+        functions = {"bridge": op.bridged(case, bridge.torch), "eager": op.in_torch(case)}
+        if self.with_compile and case.compiled:
+            torch._dynamo.reset()
+            functions["compile"] = torch.compile(op.in_torch(case), dynamic=False)
+        if self.device == "cuda":
+            functions |= self._libraries(case)
+        return functions
+
     def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
         if self.device == "cuda":
             return Contender(name, run, _synchronise, queued=True)
         return Contender(name, run, _nothing)
 
-    def _libraries(self, case: Case) -> dict[str, Callable[..., Any]]:
+    def _libraries(self, case: Case) -> dict[str, Function]:
         """Other libraries' kernels of the same op, those that can be imported."""
-        found: dict[str, Callable[..., Any]] = {}
-        for name, (package, build) in LIBRARIES.items():
+        found: dict[str, Function] = {}
+        for name, package in LIBRARIES.items():
             try:
                 importlib.import_module(package)
-                found[name] = build(case)
+                found[name] = OPS[case.op].library(name, case)
             except Exception as error:  # a broken install raises anything
                 note = f"{name} skipped: {error}"
                 if note not in self.notes:
                     self.notes.append(note)
         return found
-
-
-def _transformer_engine(case: Case) -> Callable[..., Any]:
-    if case.op != "bias_gelu" or case.form != "tanh":
-        raise LookupError("TransformerEngine's GELU is the tanh form alone")
-    ops = importlib.import_module("transformer_engine.pytorch.ops")
-    gelu = ops.GELU()
-    return lambda x, bias: gelu(x + bias)
-
-
-def _nothing_alike(what: str) -> Callable[[Case], Any]:
-    def build(case: Case) -> Any:
-        raise LookupError(f"it has no {case.op}, {what}")
-
-    return build
-
-
-LIBRARIES = {
-    "TransformerEngine": ("transformer_engine.pytorch", _transformer_engine),
-    "Liger": ("liger_kernel", _nothing_alike("only the gated GEGLU")),
-    "QuACK": ("quack", _nothing_alike("only GELU as a GEMM's epilogue")),
-}
-
-
-def _bridge(case: Case) -> Callable[..., Any]:
-    function, form = getattr(bridge.torch, case.op), case.form
-    return lambda x, bias: function(x, bias, approximate=form)
-
-
-def _compiled(case: Case) -> Callable[..., Any]:
-    torch._dynamo.reset()
-    plain, form = PLAIN[case.op], case.form
-    return torch.compile(lambda x, bias: plain(x, bias, form), dynamic=False)
 
 
 def _no_grad(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -143,46 +147,67 @@ def _no_grad(run: Callable[[], Any]) -> Callable[[], Any]:
     return without_grad
 
 
-def _forward(f: Callable[..., Any], x: Tensor, bias: Tensor, g: Tensor) -> Callable[[], Any]:
+def _forward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
     # No operand asks for a gradient, so nothing is recorded, as under no_grad.
-    return lambda: f(x, bias)
+    operands = (*inputs, *rest)
+    return lambda: f(*operands)
 
 
-def _backward(f: Callable[..., Any], x: Tensor, bias: Tensor, g: Tensor) -> Callable[[], Any]:
-    inputs = (x.requires_grad_(), bias.requires_grad_())
-    y = f(*inputs)
-    return lambda: torch.autograd.grad(y, inputs, g, retain_graph=True)
+def _backward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
+    leaves = tuple(tensor.requires_grad_() for tensor in inputs)
+    y = f(*leaves, *rest)
+    return lambda: torch.autograd.grad(y, leaves, g, retain_graph=True)
 
 
-def _both(f: Callable[..., Any], x: Tensor, bias: Tensor, g: Tensor) -> Callable[[], Any]:
-    inputs = (x.requires_grad_(), bias.requires_grad_())
-    return lambda: torch.autograd.grad(f(*inputs), inputs, g)
+def _both(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
+    leaves = tuple(tensor.requires_grad_() for tensor in inputs)
+    operands = (*leaves, *rest)
+    return lambda: torch.autograd.grad(f(*operands), leaves, g)
 
 
-_RUNS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
+_WAYS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
 
 
-def _into(name: str, case: Case, x: Tensor, bias: Tensor, out: Tensor) -> Any:
-    """The forward pass into `out`; None where a library cannot."""
-    form = case.form
-    if name == "bridge":
-        function = getattr(bridge.torch, case.op)
-        return lambda: function(x, bias, approximate=form, out=out)
-    if name == "eager":
-        h = torch.empty_like(x)
-        gelu_into: Any = torch._C._nn.gelu  # F.gelu has no out=
+def _peak_cuda(run: Callable[[], Any]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
-        def eager() -> Tensor:
-            torch.add(x, bias, out=h)
-            return gelu_into(h, approximate=form, out=out)
 
-        return eager
-    if name == "compile":
-        plain = PLAIN[case.op]
-        torch._dynamo.reset()
-        compiled = torch.compile(lambda x, b, out: out.copy_(plain(x, b, form)), dynamic=False)
-        return lambda: compiled(x, bias, out)
-    return None
+def _peak_cpu(run: Callable[[], Any]) -> int:
+    """The most bytes that torch's allocator had given out at once, results included."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces itself otherwise
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        held = run()
+    del held
+    events: Any = found.profiler
+    taken = peak = 0
+    for event in sorted(events.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            taken += event.nbytes()
+            peak = max(peak, taken)
+    return peak
+
+
+def _kept(f: Function, inputs: Tensors, rest: Tensors) -> int:
+    """Bytes that autograd keeps from the forward to the backward pass, without the operands."""
+    given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        f(*inputs, *rest)
+    return sum(kept.values())
 
 
 def _nothing(_: Any) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bridge.cli.bench.cases import CHAIN, LARGE
+from bridge.cli.bench import bias_gelu, softmax
+from bridge.cli.bench.cases import CHAIN
 
 Row = dict[str, Any]
 PEERS = {"torch": ("eager", "compile"), "jax": ("jit",)}
+PEER_NAMES = {"eager": "torch eager", "compile": "torch.compile", "jit": "jax.jit"}
 
 
 @dataclass(frozen=True)
@@ -18,15 +20,17 @@ class Target:
     """A number to reach.
 
     Attributes:
+      op: name of the op.
       what: in words.
       value: what was measured; None where nothing was.
       limit: what is asked for; `value` must be at least that, or at most where `at_most`.
     """
 
+    op: str
     what: str
     value: float | None
     limit: float
-    unit: str
+    unit: str = "×"
     at_most: bool = False
 
     @property
@@ -37,6 +41,29 @@ class Target:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"met": self.met}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table of targets."""
+
+    op: str
+    what: str
+    measured: str
+    aim: str
+    met: bool
+
+
+def table(report: dict[str, Any]) -> list[Line]:
+    """The targets of which something was measured, met and missed alike, in words."""
+    lines = []
+    for target in report["targets"]:
+        if target["value"] is None:
+            continue
+        sign, unit = "≤" if target["at_most"] else "≥", target["unit"]
+        measured, aim = f"{target['value']:.2f} {unit}", f"{sign} {target['limit']:g} {unit}"
+        lines.append(Line(target["op"], target["what"], measured, aim, target["met"]))
+    return lines
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
@@ -51,38 +78,27 @@ def speedups(rows: Iterable[Row], peer: str) -> list[float]:
 
 def targets(rows: list[Row]) -> list[Target]:
     """Returns every target with what these rows say of it."""
-    full = [row for row in rows if not row["tiny"]]
-    worst = min((min(row["speedup"].values()) for row in full if row["speedup"]), default=None)
-    bfloat16_backward = [
-        row for row in full if row["what"] == "backward" and row["dtype"] == "bfloat16"
-    ]
-    found = [
-        Target("slowest row against the best peer of its framework", worst, 1.0, "×"),
-        Target("geometric mean over torch eager", geometric_mean(speedups(full, "eager")), 3, "×"),
-        Target("over torch.compile", geometric_mean(speedups(full, "compile")), 3, "×"),
-        Target("over jax.jit", geometric_mean(speedups(full, "jit")), 2, "×"),
-        Target(
-            "bfloat16 backward with bias gradient over jax.jit",
-            geometric_mean(speedups(bfloat16_backward, "jit")),
-            5,
-            "×",
-        ),
-        Target("large float32 forward into out=, of the speed of copy_", _of_copy(full), 70, "%"),
-    ]
-    return found + _tiny([row for row in rows if row["tiny"]])
+    found = []
+    for op, of_op in _TARGETS.items():
+        found += [Target(op, *target) for target in of_op([row for row in rows if row["op"] == op])]
+    return found
 
 
-def _of_copy(rows: list[Row]) -> float | None:
-    for row in rows:
-        is_it = (row["what"], row["memory"], row["dtype"]) == ("forward", "old", "float32")
-        if is_it and row["shape"] == list(LARGE) and "copy" in row["timings"]:
-            return 100.0 * _median(row, "copy") / _median(row, "bridge")
-    return None
+def _of_bias_gelu(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    main = [row for row in rows if row["part"] == "main"]
+    worst = min((min(row["speedup"].values()) for row in main if row["speedup"]), default=None)
+    bfloat16_backward = _chosen(main, what="backward", dtype="bfloat16")
+    yield "slowest row against the best peer of its framework", worst, 1.0
+    yield "geometric mean over torch eager", geometric_mean(speedups(main, "eager")), 3
+    yield "over torch.compile", geometric_mean(speedups(main, "compile")), 3
+    yield "over jax.jit", geometric_mean(speedups(main, "jit")), 2
+    over_jit = geometric_mean(speedups(bfloat16_backward, "jit"))
+    yield "bfloat16 backward with bias gradient over jax.jit", over_jit, 5
+    yield "large float32 forward into out=, of the speed of copy_", _of_copy(main), 70, "%"
+    tiny = [row for row in rows if row["part"] == "tiny"]
 
-
-def _tiny(rows: list[Row]) -> list[Target]:
     def first(what: str, value: Callable[[Row], float]) -> float | None:
-        return next((value(row) for row in rows if row["what"] == what), None)
+        return next((value(row) for row in tiny if row["what"] == what), None)
 
     def further_call(row: Row) -> float:
         chain, single = row["timings"][f"bridge ×{CHAIN}"], row["timings"]["bridge"]
@@ -90,11 +106,75 @@ def _tiny(rows: list[Row]) -> list[Target]:
 
     add = first("forward", lambda row: _median(row, "bridge") / _median(row, "add"))
     both = first("forward+backward", lambda row: row["speedup"]["eager"])
+    yield "tiny torch call without grad, of one torch.add", add, 2, "×", True
+    yield "tiny torch forward+backward over F.gelu(x + b)", both, 1
+    yield "further call inside one jit", first("chain", further_call), 0.3, "µs", True
+
+
+def _of_copy(rows: list[Row]) -> float | None:
+    found = _chosen(rows, what="forward", memory="old", dtype="float32", shape=bias_gelu.LARGE)
+    for row in found:
+        if "copy" in row["timings"]:
+            return 100.0 * _median(row, "copy") / _median(row, "bridge")
+    return None
+
+
+def _of_softmax(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    main = [row for row in rows if row["part"] == "main"]
+    hiding = [row for row in main if row["form"] in ("masked", "causal")]
+    for what in ("forward", "backward"):
+        for peer, limit in (("eager", 3), ("compile", 2), ("jit", 1.5)):
+            mean = geometric_mean(speedups(_chosen(hiding, what=what), peer))
+            yield f"masked and causal {what} over {PEER_NAMES[peer]}", mean, limit
+    plain = speedups(_chosen(main, what="backward", form="plain"), "eager")
+    yield "plain backward over ATen's", geometric_mean(plain), 1
+    for what in ("forward", "backward"):
+        causal, full = (
+            _medians(_chosen(main, what=what, form=form, shape=softmax.LONG_SCORES), "torch")
+            for form in ("causal", "plain")
+        )
+        ratio = causal[0] / full[0] if causal and full else None
+        yield f"causal {what} at 2048 keys, of the time without a mask", ratio, 0.6, "×", True
+    growth = _medians([row for row in rows if row["part"] == "growth"], "torch")
+    worst = max(growth) / growth[0] if growth else None
+    yield (
+        "the same elements in rows of up to 1 Mi, of the time in rows of 1 Ki",
+        worst,
+        1.5,
+        "×",
+        True,
+    )
+
+
+def _of_bias_dropout_add(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    both = _chosen([row for row in rows if row["part"] == "main"], what="forward+backward")
+    for peer in ("eager", "jit"):
+        mean = geometric_mean(speedups(both, peer))
+        yield f"forward+backward over {PEER_NAMES[peer]}", mean, 3
+
+
+_TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
+    "bias_gelu": _of_bias_gelu,
+    "softmax": _of_softmax,
+    "bias_dropout_add": _of_bias_dropout_add,
+}
+
+
+def _chosen(
+    rows: Iterable[Row], *, shape: tuple[int, ...] | None = None, **values: str
+) -> list[Row]:
+    """The rows with these values."""
     return [
-        Target("tiny torch call without grad, of one torch.add", add, 2, "×", at_most=True),
-        Target("tiny torch forward+backward over F.gelu(x + b)", both, 1, "×"),
-        Target("further call inside one jit", first("chain", further_call), 0.3, "µs", True),
+        row
+        for row in rows
+        if all(row[name] == value for name, value in values.items())
+        and (shape is None or tuple(row["shape"]) == shape)
     ]
+
+
+def _medians(rows: Iterable[Row], framework: str) -> list[float]:
+    """Bridge's times in the rows of a framework."""
+    return [_median(row, "bridge") for row in rows if row["framework"] == framework]
 
 
 def _median(row: Row, name: str) -> float:

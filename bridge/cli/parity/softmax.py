@@ -295,10 +295,10 @@ class Judge(grid.Judge):
         if quantity in direction:
             return jacobian(y, Approximate(given(direction[quantity])), *how, self.arithmetic)
         inner = towards_y(y, given("g"), given("v_x"), *how, self.arithmetic)
-        error = inner.allowed
-        if FORMATS[case.x].bits < 24:
-            error = error + 0.5 * FORMATS[case.x].ulp(inner.values)
-        return jacobian(y, Approximate(inner.values, error), *how, self.arithmetic)
+        ulp = FORMATS[case.x].ulp(inner.values)
+        error = inner.allowed + (0.5 * ulp if FORMATS[case.x].bits < 24 else 0.0)
+        v = Approximate(inner.values, error, np.maximum(inner.unit, ulp))
+        return jacobian(y, v, *how, self.arithmetic)
 
     def _not_zero(self, result: Array) -> int:
         """Hidden elements that are anything but +0."""

@@ -53,10 +53,11 @@ BOUNDS_IN_WORDS = (
 
 @dataclass(frozen=True)
 class Approximate:
-    """Values and how far they may be off, to first order."""
+    """Values, how far they may be off, to first order, and their natural unit of error."""
 
     values: Array
     error: Array | float = 0.0
+    unit: Array | float = 0.0
 
 
 def arithmetic_of(dtype: str) -> str:
@@ -90,7 +91,9 @@ def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: s
         dot_error = _dot_rounding(y.shape[-1], arithmetic) * dot + _sum(u * error)
         rounding = 0.5 * BOUNDS["unit"][arithmetic] * BOUNDS["steps"]
         allowed = u * (dot_error + error + rounding * (size + dot))
-        unit = np.where(present, u * FORMATS[arithmetic].ulp(size + dot), 0.0)
+        carried = np.where(present, v.unit, 0.0)
+        unit = np.where(present, FORMATS[arithmetic].ulp(size + dot) + carried, 0.0)
+        unit = u * (unit + _sum(u * carried))
     return _scaled(values, unit, allowed, u, scale, arithmetic)
 
 
