@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from bridge.cli.parity import bias_gelu
+from bridge.cli.parity import bias_dropout_add, bias_gelu, softmax
 
 # Each module has FORMS, the names of its variants; cases(quick, forms), its grid; BOUNDS, what
 # errors it allows, and BOUNDS_IN_WORDS, a sentence of them.
-OPS: dict[str, ModuleType] = {"bias_gelu": bias_gelu}
+OPS: dict[str, ModuleType] = {
+    "bias_gelu": bias_gelu,
+    "softmax": softmax,
+    "bias_dropout_add": bias_dropout_add,
+}
