@@ -18,7 +18,7 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kCounterBytes = 64;
 // Of the unmasked functions GCC says that they read what nothing wrote.
-constexpr __mmask8 kAllLanes = 0xFF;
+constexpr __mmask8 kAllCounters = 0xFF;
 #elif defined(__AVX2__)
 constexpr int kCounterBytes = 32;
 #else
@@ -35,7 +35,7 @@ typedef uint64_t Counters __attribute__((vector_size(kCounterBytes)));
 // The 64-bit products of the low halves. The compiler would multiply whole lanes.
 inline __attribute__((always_inline)) Counters multiply(Counters a, uint32_t b) {
 #if defined(__AVX512F__)
-  return (Counters)_mm512_maskz_mul_epu32(kAllLanes, (__m512i)a, _mm512_set1_epi64(b));
+  return (Counters)_mm512_maskz_mul_epu32(kAllCounters, (__m512i)a, _mm512_set1_epi64(b));
 #elif defined(__AVX2__)
   return (Counters)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(b));
 #elif defined(__SSE2__)
@@ -74,7 +74,7 @@ struct Lanes<2> {
 
 inline __attribute__((always_inline)) Counters even_lanes(Counters a, Counters b) {
 #if defined(__AVX512F__)
-  return (Counters)_mm512_maskz_unpacklo_epi64(kAllLanes, (__m512i)a, (__m512i)b);
+  return (Counters)_mm512_maskz_unpacklo_epi64(kAllCounters, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
   return (Counters)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
 #else
@@ -84,7 +84,7 @@ inline __attribute__((always_inline)) Counters even_lanes(Counters a, Counters b
 
 inline __attribute__((always_inline)) Counters odd_lanes(Counters a, Counters b) {
 #if defined(__AVX512F__)
-  return (Counters)_mm512_maskz_unpackhi_epi64(kAllLanes, (__m512i)a, (__m512i)b);
+  return (Counters)_mm512_maskz_unpackhi_epi64(kAllCounters, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
   return (Counters)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
 #else
