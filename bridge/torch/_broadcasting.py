@@ -17,11 +17,13 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
     is added apart, and its sum with x rounded to their dtype, as in the originals; autograd sums
     its gradient where it broadcast.
     """
-    check_tensors(function, x=x, bias=bias)
     if bias is None:
         return x, None
-    if x.ndim > 0 and 1 <= bias.ndim <= x.ndim and bias.numel() == bias.shape[-1] == x.shape[-1]:
+    if not isinstance(x, Tensor) or not isinstance(bias, Tensor):
+        check_tensors(function, x=x, bias=bias)  # raises
+    if 1 <= bias.ndim <= x.ndim and bias.numel() == bias.shape[-1] == x.shape[-1]:
         return x, bias if bias.ndim == 1 else bias.reshape(-1)
+    check_tensors(function, x=x, bias=bias)
     return x + bias, None
 
 
@@ -48,11 +50,11 @@ def broadcast_bias_dropout_add(
     As in the originals x is drawn from before it is repeated over a larger residual.
     """
     x, bias = fused_pair("bias_dropout_add", x, bias)
-    check_tensors("bias_dropout_add", x=x, residual=residual)
     if residual is None:
-        # The dtype of the sum, where bias_dropout_add takes that of x.
-        x = x if bias is None else x.to(torch.result_type(x, bias))
-    elif residual.shape != x.shape:
+        if bias is not None and bias.dtype != x.dtype:
+            x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
+    elif isinstance(residual, Tensor) and residual.shape != x.shape:
+        check_tensors("bias_dropout_add", x=x, residual=residual)
         if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
             dropped = bias_dropout_add(x, bias, p=p, training=training)
             return (residual + dropped).to(residual.dtype)

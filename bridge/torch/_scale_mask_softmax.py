@@ -124,8 +124,8 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         self.mask_func = mask_func
         self.softmax_in_fp32 = softmax_in_fp32
         self.scale = scale
-        self.window_size = _checked_window(window_size)
-        self._causal = _mask_type_name(attn_mask_type) in _CAUSAL
+        self.window_size = window_size
+        _mask_type_name(attn_mask_type), _checked_window(window_size)  # raise
 
     def forward(
         self, input: Tensor, mask: Tensor | None, softmax_offset: Tensor | None = None
@@ -174,7 +174,9 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         return 1
 
     def _softmax(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        return (_causal if self._causal else _everywhere)(scale, (x, mask), None)
+        # Code that uses the original sets its attributes later on.
+        causal = _mask_type_name(self.attn_mask_type) in _CAUSAL
+        return (_causal if causal else _everywhere)(scale, (x, mask), None)
 
     def _beside(self, offset: Tensor, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """The offset as one more key, the first: there the causal rule hides it from no query."""
@@ -187,9 +189,10 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         return self._softmax(keys, mask, 1.0)[..., 1:].to(x.dtype)
 
     def _with_window(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
-        if self.window_size is None:
+        window = _checked_window(self.window_size)
+        if window is None:
             return mask
-        left, right = self.window_size
+        left, right = window
         queries, keys = x.shape[-2:]
         last = torch.arange(queries, device=x.device)[:, None] + (keys - queries)
         distance = torch.arange(keys, device=x.device) - last

@@ -233,6 +233,11 @@ def test_as_the_original_module() -> None:
     assert (layer.scale, layer.window_size, layer.softmax_in_fp32) == (0.5, None, True)
     assert layer.scaled_masked_softmax_fusion
     assert not layer.state_dict()
+    x = torch.zeros(1, 1, 2, 2)
+    layer.attn_mask_type, layer.scale = "padding", None
+    assert layer(x, None).tolist() == [[[[0.5, 0.5], [0.5, 0.5]]]]
+    layer.window_size = (0, 0)
+    assert layer(x, None).tolist() == [[[[1.0, 0.0], [0.0, 1.0]]]]
     assert isinstance(layer.half(), torch.nn.Module)
 
 
@@ -267,8 +272,8 @@ def test_derivatives_to_second_order(draw: Any) -> None:
 
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("mask_type", ["padding", "causal"])
-def test_under_compile(draw: Any, mask_type: str) -> None:
+@pytest.mark.parametrize("mask_type", ["padding", "causal", AttnMaskType.causal], ids=str)
+def test_under_compile(draw: Any, mask_type: Any) -> None:
     x, mask, g = draw(2, 3, 6, 8, grad=True), some_mask(2, 1, 6, 8), draw(2, 3, 6, 8)
     for changes in ({}, {"window_size": (2, 1)}):
         layer = module(mask_type, **changes)
@@ -277,3 +282,13 @@ def test_under_compile(draw: Any, mask_type: str) -> None:
             one, other = compiled(*arguments), layer(*arguments)
             assert_same_bits(one, other)
             assert_same_bits(grad(one, x, g)[0], grad(other, x, g)[0])
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_scales_that_change_between_compilations(draw: Any) -> None:
+    x = draw(2, 3, 4)
+    apply = megatron.ScaledSoftmax.apply
+    compiled = torch.compile(apply, fullgraph=True, backend="aot_eager")
+    for scale in (0.5, 0.75, 2.0):
+        assert_same_bits(compiled(x, scale), apply(x, scale))
