@@ -17,13 +17,16 @@ struct GroupTeam {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 2;
   static constexpr int kRows = kThreads / kGroup;  // of a block
-  static constexpr int kCols = kGroup * kVectors * kVector;
-  static_assert(kVectors == 1 || kGroup == kWarp);
+  static constexpr int kStep = kGroup * kVector;   // columns between the vectors of a thread
+  static constexpr int kCols = kStep * kVectors;
+  static_assert(kCols <= kChunkCols);
 
   static BRIDGE_DEVICE int row_in_block() { return simt::thread_index() / kGroup; }
   static BRIDGE_DEVICE int first_column() { return simt::thread_index() % kGroup * kVector; }
-  // The first column of the warp in its rows.
-  static BRIDGE_DEVICE int warp_column() { return 0; }
+  // Whether any thread of the warp may have columns below `visible` in its vector q.
+  static BRIDGE_DEVICE bool reaches(int q, int visible) {
+    return q == 0 || q * kStep < visible;  // a row of nothing is rare
+  }
 
   template <class Op, int kTag, class Real>
   static BRIDGE_DEVICE Real reduce(Real value, int /*warps*/) {
@@ -47,6 +50,7 @@ struct BlockTeam {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kMinBlocks = 1;
   static constexpr int kRows = 1;
+  static constexpr int kStep = kWarp * kVector;
   static constexpr int kCols = kWarps * kChunkCols;
 
   static BRIDGE_DEVICE int row_in_block() { return 0; }
@@ -54,6 +58,9 @@ struct BlockTeam {
     return warp_column() + simt::thread_index() % kWarp * kVector;
   }
   static BRIDGE_DEVICE int warp_column() { return simt::thread_index() / kWarp * kChunkCols; }
+  static BRIDGE_DEVICE bool reaches(int q, int visible) {
+    return warp_column() + q * kStep < visible;
+  }
 
   template <class Op, int kTag, class Real>
   static BRIDGE_DEVICE Real reduce(Real value, int warps) {
@@ -97,10 +104,9 @@ BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
   for (int a = 0; a < kArrays; ++a) offset[a] += row * layout.step[a][0];
 }
 
-// How many columns of the row are not hidden by the causal rule.
+// How many columns of a row of queries are not hidden by the causal rule.
 template <int kArrays>
 BRIDGE_DEVICE int64_t visible_columns(const RowLayout<kArrays>& layout, int64_t row) {
-  if (layout.queries == 0) return layout.cols;
   const int64_t query = row - simt::divide(row, layout.queries) * layout.queries;
   const int64_t visible = query + 1 + (layout.cols - layout.queries);
   return visible < 0 ? 0 : visible;  // at most cols: the last query sees everything

@@ -1,9 +1,10 @@
 // Sums and maxima over a row that several threads share: the tree of docs/numerics.md, laid out so
 // that a warp loads and adds a chunk of 1024 columns without moving a value twice.
 //
-// Vector q of thread t of a warp holds columns 32 V q + V t + i of its chunk, i < V, V elements to
-// 16 bytes. In the tree a column has the coordinates k = column / 32 and l = column % 32: i is the
-// low part of l, t the high part of l and then the low bits of k, q the rest of k.
+// A group of G threads holds a chunk, or as much as the row has of its first quarter. Vector q of
+// thread t holds columns q G V + t V + i, i < V, V elements to 16 bytes. The tree folds a quarter
+// of 256 columns in halves, so it goes through the bits of q, then those of t, then those of i,
+// each from the highest down.
 #ifndef BRIDGE_OPS_ROW_TREE_CUH_
 #define BRIDGE_OPS_ROW_TREE_CUH_
 
@@ -57,7 +58,7 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
 // vector after another, so that few terms are there at a time.
 template <int kGroup, int kVectors, int kVector, class Real, class Terms>
 BRIDGE_DEVICE Real chunk_sum(Terms&& terms) {
-  constexpr int kParts = 8 / kVector;  // vectors of a thread in a quarter of 256 columns
+  constexpr int kParts = kChunkCols / 4 / (kGroup * kVector);  // vectors of a thread in a quarter
   constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
   constexpr int kQuarters = (kVectors + kParts - 1) / kParts;
   static_assert(kQuarters == 1 || kQuarters == 2 || kQuarters == 4);

@@ -19,24 +19,28 @@ using RowKernel = rows::RowKernel<Params>;
 using Kernel = rows::Kernel<Params>;
 
 // How many threads have a row, and how many vectors a thread: about as many of both as the row
-// fills. The last of a list goes as far as the registers of a block do.
+// fills, but enough vectors to share the cost of a row among. The last of a list goes as far as the
+// registers of a block do.
 template <class T, class Precision>
 struct Kernels {
   static constexpr int kVector = Pack<T>::kCount;
+  static constexpr int kWide = kVector == 2 ? 32 : 8;  // threads for a row of 256 columns
   template <bool kIsAligned, int kGroup, int kVectors>
   using Group = RowsKernel<rows::GroupTeam<T, kGroup, kVectors>, Precision, kIsAligned>;
   template <bool kIsAligned>
   using Block = RowsKernel<rows::BlockTeam<T, sizeof(T) == 8 ? 16 : 32>, Precision, kIsAligned>;
 
-  static constexpr RowKernel kAligned[5] = {
+  static constexpr RowKernel kAligned[6] = {
       rows::row_kernel<Group<true, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<true, kVector == 8 ? 16 : 32, kVector == 8 ? 1 : 4 / kVector>>(),
-      rows::row_kernel<Group<true, 32, 8 / kVector>>(),
-      rows::row_kernel<Group<true, 32, 32 / kVector>>(), rows::row_kernel<Block<true>>()};
-  static constexpr RowKernel kAny[4] = {rows::row_kernel<Group<false, 32 / kVector, 1>>(),
-                                        rows::row_kernel<Group<false, 32, 8 / kVector>>(),
-                                        rows::row_kernel<Group<false, 32, 32 / kVector>>(),
-                                        rows::row_kernel<Block<false>>()};
+      rows::row_kernel<Group<true, 32 / kVector, 4>>(),
+      rows::row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
+      rows::row_kernel<Group<true, kWide == 8 ? 16 : 32, 512 / kVector / (kWide == 8 ? 16 : 32)>>(),
+      rows::row_kernel<Group<true, 32, 32 / kVector>>(),
+      rows::row_kernel<Block<true>>()};
+  static constexpr RowKernel kAny[4] = {
+      rows::row_kernel<Group<false, 32 / kVector, 1>>(),
+      rows::row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
+      rows::row_kernel<Group<false, 32, 32 / kVector>>(), rows::row_kernel<Block<false>>()};
   static constexpr Kernel kSegments[] = {
       rows::make_kernel<SegmentKernel<T, Precision, Step::largest>>(),
       rows::make_kernel<SegmentKernel<T, Precision, Step::sum>>(),

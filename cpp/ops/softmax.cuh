@@ -73,7 +73,6 @@ struct Row {
   using Real = typename Precision::real;
   static constexpr int kVector = Team::kVector;
   static constexpr int kVectors = Team::kVectors;
-  static constexpr int kStep = simt::kWarpThreads * kVector;  // columns between vectors
   static constexpr uint32_t kAll = (1u << kVector) - 1;
 
   const T* x;
@@ -84,22 +83,24 @@ struct Row {
   uint32_t hidden;  // one bit for each element; those that do not exist are hidden too
   Vector16 words[kVectors];
 
-  // Columns count from `begin`; those behind Team::kCols belong to others. Rows that do not exist
-  // have no columns.
-  BRIDGE_DEVICE Row(const Params& params, int64_t row, int64_t begin) {
-    x = nullptr;
-    output = nullptr;
-    mask = nullptr;
-    cols = visible = 0;
-    if (row >= params.layout.rows) return;
+  // Columns count from `begin`; those behind Team::kCols belong to others. A row that does not
+  // exist has no columns.
+  BRIDGE_DEVICE Row(const Params& params, int64_t index, int64_t begin) {
+    const bool exists = index < params.layout.rows;
+    const int64_t row = exists ? index : 0;
     int64_t offset[kArrays];
     rows::find_row(params.layout, row, offset);
     x = reinterpret_cast<const T*>(params.x + offset[kX]) + begin;
     output = reinterpret_cast<T*>(params.output + offset[kOutput]) + begin;
-    cols = rows::columns_from(params.layout.cols, begin, Team::kCols);
-    visible = rows::columns_from(rows::visible_columns(params.layout, row), begin, Team::kCols);
-    if (params.mask == nullptr) return;
-    mask = params.mask + offset[kMask];
+    cols = exists ? rows::columns_from(params.layout.cols, begin, Team::kCols) : 0;
+    visible = cols;
+    if (params.layout.queries != 0) {
+      const int64_t seen = rows::visible_columns(params.layout, row);
+      visible = exists ? rows::columns_from(seen, begin, Team::kCols) : 0;
+    }
+    mask = params.mask;
+    if (mask == nullptr) return;
+    mask += offset[kMask];
     if (params.mask_for_rows) {
       if (*mask != 0) visible = 0;
       mask = nullptr;
@@ -108,10 +109,9 @@ struct Row {
     }
   }
 
-  static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * kStep; }
+  static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * Team::kStep; }
 
-  // Whether vector q of any thread of the warp may be visible.
-  BRIDGE_DEVICE bool reaches(int q) const { return Team::warp_column() + q * kStep < visible; }
+  BRIDGE_DEVICE bool reaches(int q) const { return Team::reaches(q, visible); }
 
   BRIDGE_DEVICE uint32_t hidden_of(int q) const { return hidden >> (q * kVector) & kAll; }
 
@@ -208,7 +208,8 @@ struct Row {
     }
   }
 
-  BRIDGE_DEVICE void store(const Real (&power)[kVectors][kVector], Real inverse) const {
+  BRIDGE_DEVICE void store(const Real (&power)[kVectors][kVector],
+                           const math::SoftmaxInverse<Real>& inverse) const {
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
       if (column(q) >= cols) continue;
@@ -216,9 +217,9 @@ struct Row {
       if (reaches(q)) {
         Real y[kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) y[i] = power[q][i] * inverse;
+        for (int i = 0; i < kVector; ++i) y[i] = math::softmax_value<Precision>(power[q][i], inverse);
         // 0 times anything but NaN is the 0 that hidden elements get.
-        if (inverse != inverse) hide(q, y, Real(0));
+        if (inverse.high != inverse.high) hide(q, y, Real(0));
         result = simt::round_to_words<T>(y);
       }
       rows::store_vector<kAligned>(output + column(q), result, cols - column(q));

@@ -22,20 +22,23 @@ using Kernel = rows::Kernel<Params>;
 template <class T, class Precision>
 struct Kernels {
   static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kWide = kVector == 2 ? 32 : 8;  // threads for a row of 256 columns
   template <bool kIsAligned, int kGroup, int kVectors>
   using Group = JacobianKernel<rows::GroupTeam<T, kGroup, kVectors>, Precision, kIsAligned>;
   template <bool kIsAligned>
   using Block = JacobianKernel<rows::BlockTeam<T, 64 / sizeof(T)>, Precision, kIsAligned>;
 
-  static constexpr RowKernel kAligned[5] = {
+  static constexpr RowKernel kAligned[6] = {
       rows::row_kernel<Group<true, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<true, kVector == 8 ? 16 : 32, kVector == 8 ? 1 : 4 / kVector>>(),
-      rows::row_kernel<Group<true, 32, 8 / kVector>>(),
-      rows::row_kernel<Group<true, 32, 32 / kVector>>(), rows::row_kernel<Block<true>>()};
-  static constexpr RowKernel kAny[4] = {rows::row_kernel<Group<false, 32 / kVector, 1>>(),
-                                        rows::row_kernel<Group<false, 32, 8 / kVector>>(),
-                                        rows::row_kernel<Group<false, 32, 32 / kVector>>(),
-                                        rows::row_kernel<Block<false>>()};
+      rows::row_kernel<Group<true, 32 / kVector, 4>>(),
+      rows::row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
+      rows::row_kernel<Group<true, kWide == 8 ? 16 : 32, 512 / kVector / (kWide == 8 ? 16 : 32)>>(),
+      rows::row_kernel<Group<true, 32, 32 / kVector>>(),
+      rows::row_kernel<Block<true>>()};
+  static constexpr RowKernel kAny[4] = {
+      rows::row_kernel<Group<false, 32 / kVector, 1>>(),
+      rows::row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
+      rows::row_kernel<Group<false, 32, 32 / kVector>>(), rows::row_kernel<Block<false>>()};
   static constexpr RowKernel kGeneral[1] = {
       rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / kVector>, Precision>>()};
   // By kJacobian, then by Step.

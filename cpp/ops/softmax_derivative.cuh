@@ -49,33 +49,33 @@ struct Row {
   using Real = typename Precision::real;
   static constexpr int kVector = Team::kVector;
   static constexpr int kVectors = Team::kVectors;
-  static constexpr int kStep = simt::kWarpThreads * kVector;  // columns between vectors
 
   T* data[kArrays];
   int cols;     // of the row, or of the segment
   int visible;  // columns before this are not hidden by the causal rule
 
-  // Columns count from `begin`; those behind Team::kCols belong to others. Rows that do not exist
-  // have no columns.
-  BRIDGE_DEVICE Row(const Params& params, int64_t row, int64_t begin) {
-#pragma unroll
-    for (int a = 0; a < kArrays; ++a) data[a] = nullptr;
-    cols = visible = 0;
-    if (row >= params.layout.rows) return;
+  // Columns count from `begin`; those behind Team::kCols belong to others. A row that does not
+  // exist has no columns.
+  BRIDGE_DEVICE Row(const Params& params, int64_t index, int64_t begin) {
+    const bool exists = index < params.layout.rows;
+    const int64_t row = exists ? index : 0;
     int64_t offset[kArrays];
     rows::find_row(params.layout, row, offset);
 #pragma unroll
     for (int a = 0; a < kArrays; ++a) {
       data[a] = reinterpret_cast<T*>(params.data[a] + offset[a]) + begin;
     }
-    cols = rows::columns_from(params.layout.cols, begin, Team::kCols);
-    visible = rows::columns_from(rows::visible_columns(params.layout, row), begin, Team::kCols);
+    cols = exists ? rows::columns_from(params.layout.cols, begin, Team::kCols) : 0;
+    visible = cols;
+    if (params.layout.queries != 0) {
+      const int64_t seen = rows::visible_columns(params.layout, row);
+      visible = exists ? rows::columns_from(seen, begin, Team::kCols) : 0;
+    }
   }
 
-  static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * kStep; }
+  static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * Team::kStep; }
 
-  // Whether vector q of any thread of the warp may be visible.
-  BRIDGE_DEVICE bool reaches(int q) const { return Team::warp_column() + q * kStep < visible; }
+  BRIDGE_DEVICE bool reaches(int q) const { return Team::reaches(q, visible); }
 
   BRIDGE_DEVICE Vector16 load(const T* from, int q) const {
     if (column(q) >= visible) return Vector16{};
