@@ -14,6 +14,7 @@ import pytest
 from bridge.jax import scaled_causal_softmax, scaled_masked_softmax, scaled_softmax
 from tests.frameworks import DTYPES, EPSILON
 from tests.jax.cases import plain_softmax
+from tests.jax.compositions import assert_close
 
 FLOATS = "float16, bfloat16, float32, float64"
 POLARITY = "True (non-zero) hides an element"
@@ -21,6 +22,11 @@ POLARITY = "True (non-zero) hides an element"
 
 def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> jax.Array:
     return jnp.asarray(3.0 * rng.standard_normal(shape), dtype)
+
+
+def backward(function: Any, x: Any, g: Any) -> Any:
+    y, pull = jax.vjp(function, x)
+    return y, pull(g)[0]
 
 
 def assert_within(actual: Any, expected: Any, dtype: str, ulps: float) -> None:
@@ -33,73 +39,73 @@ def assert_within(actual: Any, expected: Any, dtype: str, ulps: float) -> None:
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1,), (7,), (3, 5, 33), (2, 130), (2, 3, 1500)])
+@pytest.mark.parametrize("shape", [(1,), (3, 5, 33), (2, 130), (2, 3, 1500)])
 def test_values_and_gradients(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
     x, g = drawn(rng, dtype, *shape), drawn(rng, dtype, *shape)
     mask = jnp.asarray(rng.random(shape) < 0.3)
-    functions = {
-        "softmax": (partial(scaled_softmax, scale=0.3), partial(plain_softmax, scale=0.3)),
-        "masked": (
+    functions = [
+        (partial(scaled_softmax, scale=0.3), partial(plain_softmax, scale=0.3)),
+        (
             lambda x: scaled_masked_softmax(x, mask, 1.7),
             lambda x: plain_softmax(x, mask, 1.7),
         ),
-    }
+    ]
     if len(shape) > 1:
-        functions["causal"] = (
-            partial(scaled_causal_softmax, scale=-0.6),
-            partial(plain_softmax, scale=-0.6, causal=True),
-        )
-    for ours, theirs in functions.values():
-        y, pull = jax.vjp(ours, x)
-        exact, exact_pull = jax.vjp(theirs, x.astype(jnp.float64))
-        assert_within(y, exact, dtype, 12.0 if dtype in ("float32", "float64") else 0.51)
+        causal = partial(plain_softmax, scale=-0.6, causal=True)
+        functions.append((partial(scaled_causal_softmax, scale=-0.6), causal))
+
+    @jax.jit
+    def every(x: Any, g: Any) -> Any:
+        return [
+            (backward(ours, x, g), backward(theirs, x.astype(jnp.float64), g.astype(jnp.float64)))
+            for ours, theirs in functions
+        ]
+
+    wide = dtype in ("float32", "float64")
+    largest = np.abs(np.asarray(g, np.float64)).max()
+    for (y, dx), (exact_y, exact_dx) in every(x, g):
+        assert_within(y, exact_y, dtype, 12.0 if wide else 0.51)
         # The gradient is that of the value as it was rounded: y's last unit times the cotangent.
-        exact_dx = exact_pull(g.astype(jnp.float64))[0]
-        slack = 4.0 * EPSILON[dtype] * np.abs(np.asarray(g, np.float64)).max()
-        assert pull(g)[0].dtype == x.dtype
-        difference = np.asarray(pull(g)[0], np.float64) - np.asarray(exact_dx)
-        bound = 12.0 if dtype in ("float32", "float64") else 2.0
-        assert np.abs(difference).max() <= bound * slack
+        assert dx.dtype == x.dtype
+        error = np.abs(np.asarray(dx, np.float64) - np.asarray(exact_dx)).max()
+        assert error <= (48.0 if wide else 8.0) * EPSILON[dtype] * largest
 
 
 MASKS = [(), (1,), (5,), (4, 5), (4, 1), (1, 5), (3, 1, 5), (3, 4, 1), (1, 1, 1), (3, 4, 5)]
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", MASKS, ids=str)
-def test_masks_broadcast_from_the_right(shape: Any, rng: np.random.Generator) -> None:
-    x, mask = drawn(rng, "float64", 3, 4, 5), rng.random(shape) < 0.5
-    expected = plain_softmax(x, jnp.asarray(mask))
-    for given in (mask, jnp.asarray(mask), mask.astype(np.uint8) * 200):
-        np.testing.assert_allclose(scaled_masked_softmax(x, given), expected, rtol=0, atol=1e-15)
+def test_masks_broadcast_from_the_right(rng: np.random.Generator) -> None:
+    x = drawn(rng, "float64", 3, 4, 5)
+    masks = [rng.random(shape) < 0.5 for shape in MASKS]
+    expected = jax.jit(lambda: [plain_softmax(x, mask) for mask in masks])()
+    for mask, each in zip(masks, expected, strict=True):
+        for given in (mask, jnp.asarray(mask), mask.astype(np.uint8) * 200):
+            np.testing.assert_allclose(scaled_masked_softmax(x, given), each, rtol=0, atol=1e-15)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("mask_shape", [(2, 5), (2, 4, 1), (2, 3, 1, 5), (2, 1), (2,)], ids=str)
-def test_vmap_over_the_mask_alone(mask_shape: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("mask_shape", [(2, 5), (2, 3, 1, 5), (2, 4, 1), (2,)], ids=str)
+def test_vmap_over_the_mask(mask_shape: Any, rng: np.random.Generator) -> None:
     """A mask of any rank stays against the right end of x; with and without a batch of x."""
-    x, mask = drawn(rng, "float64", 2, 3, 4, 5), jnp.asarray(rng.random(mask_shape) < 0.4)
-    g = drawn(rng, "float64", 3, 4, 5)
+    x, g = drawn(rng, "float64", 2, 3, 4, 5), drawn(rng, "float64", 3, 4, 5)
+    mask = jnp.asarray(rng.random(mask_shape) < 0.4)
+    cases = [
+        ((None, 0), x[0], mask),
+        ((0, 0), x, mask),
+        ((0, None), x, mask[0]),
+        ((2, -1), jnp.moveaxis(x, 0, 2), jnp.moveaxis(mask, 0, -1)),
+    ]
 
-    def backward(function: Any, x: Any, mask: Any) -> Any:
-        return jax.vjp(lambda x: function(x, mask, 0.7), x)[1](g)
+    @jax.jit
+    def every(function: Any) -> Any:
+        def one(x: Any, mask: Any) -> Any:
+            return backward(lambda x: function(x, mask, 0.7), x, g)
 
-    for axes, first in (((None, 0), x[0]), ((0, 0), x), ((0, None), x), ((2, 0), x)):
-        if axes == (2, 0):
-            first = jnp.moveaxis(x, 0, 2)
-        second = mask if axes[1] == 0 else mask[0]
-        for wrap in (lambda f: f, lambda f: partial(backward, f)):
-            ours, theirs = (
-                jax.jit(jax.vmap(wrap(function), axes))(first, second)
-                for function in (scaled_masked_softmax, plain_softmax)
-            )
-            for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-                np.testing.assert_allclose(a, b, rtol=0, atol=1e-14)
-    last = jnp.moveaxis(mask, 0, -1)
-    np.testing.assert_array_equal(
-        jax.vmap(scaled_masked_softmax, (None, -1), 1)(x[0], last),
-        jnp.moveaxis(jax.vmap(scaled_masked_softmax, (None, 0))(x[0], mask), 0, 1),
-    )
+        return [jax.vmap(one, axes, 1)(*arguments) for axes, *arguments in cases]
+
+    ours, theirs = (every(jax.tree_util.Partial(f)) for f in (scaled_masked_softmax, plain_softmax))
+    assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
