@@ -1,7 +1,7 @@
 // Softmax and its derivatives, element by element, and what a row has in common. A row is computed
 // in four steps: a key for each element, -infinity where it is hidden; the largest key; the powers
 // and their sum (in the tree of ops/row_sums.h), hidden ones being 0; power times the sum's
-// inverse. Where that inverse is NaN, what is hidden must be set to 0 by itself.
+// inverse. Where that is NaN, what is hidden must be set to 0 by itself.
 #pragma once
 
 #include <type_traits>
@@ -125,20 +125,38 @@ BRIDGE_HD Real softmax_power(Real key, Real shift, const SoftmaxScale<Real>& sca
   return t < scale.floor ? Real(0) : power;
 }
 
+// 1 / total, and what that lacks: its rounding would be that of every element of the row.
+template <class Real>
+struct SoftmaxInverse {
+  Real high;
+  Real low;
+};
+
 // From the sum of the powers; 0 where that is 0, in a row without a finite or NaN key.
 template <class Real>
-BRIDGE_HD Real softmax_inverse(Real total) {
+BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total) {
 #if defined(__CUDA_ARCH__)
-  Real inverse;
+  Real quotient;
   if constexpr (sizeof(Real) == sizeof(float)) {
-    inverse = __frcp_rn(total);
+    quotient = __frcp_rn(total);
   } else {
-    inverse = __drcp_rn(total);
+    quotient = __drcp_rn(total);
   }
 #else
-  const Real inverse = Real(1) / total;
+  const Real quotient = Real(1) / total;
 #endif
-  return total == 0 ? Real(0) : inverse;
+  const Real high = total == 0 ? Real(0) : quotient;
+  return {high, high * fma(-total, high, Real(1))};
+}
+
+// The result; NaN where the inverse is.
+template <class Precision, class Real>
+BRIDGE_HD Real softmax_value(Real power, const SoftmaxInverse<Real>& inverse) {
+  if constexpr (std::is_same_v<Precision, Half>) {
+    return power * inverse.high;
+  } else {
+    return fma(power, inverse.high, power * inverse.low);
+  }
 }
 
 // The factor of every derivative.

@@ -158,25 +158,30 @@ struct Powers {
   }
 };
 
-// inverse is not NaN, and so nothing is.
+// The inverse is not NaN, and so nothing is.
 template <class T, class Real>
-inline __attribute__((always_inline)) void write_block(Real* power, Real inverse, T* output,
-                                                       int64_t count) {
+inline __attribute__((always_inline)) void write_block(const Real* power,
+                                                       math::SoftmaxInverse<Real> inverse,
+                                                       T* output, int64_t count) {
+  using Precision = precision_of<T>;
   if constexpr (std::is_same_v<T, math::float16>) {
     alignas(64) Real value[kBlock];
-    for (int64_t i = 0; i < count; ++i) value[i] = power[i] * inverse;
+    for (int64_t i = 0; i < count; ++i)
+      value[i] = math::softmax_value<Precision>(power[i], inverse);
     store_run_of<T>(output, value, count);
   } else {
     BRIDGE_INDEPENDENT
-    for (int64_t i = 0; i < count; ++i) output[i] = math::round_number_to<T>(power[i] * inverse);
+    for (int64_t i = 0; i < count; ++i)
+      output[i] = math::round_number_to<T>(math::softmax_value<Precision>(power[i], inverse));
   }
 }
 
 template <class T, class Real>
-void write_row(T* output, Real* power, const uint8_t* mask, int64_t count, Real inverse) {
-  if (inverse != inverse) {
+void write_row(T* output, const Real* power, const uint8_t* mask, int64_t count,
+               const math::SoftmaxInverse<Real>& inverse) {
+  if (inverse.high != inverse.high) {
     for (int64_t i = 0; i < count; ++i)
-      output[i] = math::round_to<T>(mask != nullptr && mask[i] != 0 ? Real(0) : inverse);
+      output[i] = math::round_to<T>(mask != nullptr && mask[i] != 0 ? Real(0) : inverse.high);
   } else if (count >= kBlock) {
     for (int64_t i = 0; i + kBlock <= count; i += kBlock)
       write_block(power + i, inverse, output + i, kBlock);
@@ -227,7 +232,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
         return powers;
       },
       [&] { return powers; });
-  const Real inverse = math::softmax_inverse(total);
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
   for (int64_t col = 0; col < visible; col += kSumChunk) {
     const int64_t count = smaller(kSumChunk, visible - col);
     chunk_keys(col);
@@ -250,7 +255,7 @@ void short_rows(const SoftmaxRun& run) {
   alignas(64) Real tile[kShortCols * kTileRows];
   alignas(64) Real sums[kShortCols * kTileRows];
   alignas(64) Real shift[kTileRows];
-  alignas(64) Real inverse[kTileRows];
+  alignas(64) Real high[kTileRows], low[kTileRows];
   const int64_t cols = run.cols;
   for (int64_t top = 0; top < run.rows; top += kTileRows) {
     const int64_t rows = smaller(kTileRows, run.rows - top);
@@ -280,14 +285,19 @@ void short_rows(const SoftmaxRun& run) {
         sums[i * kTileRows + r] = power;
       }
     fold_tile(sums, cols);
-    for (int64_t r = 0; r < kTileRows; ++r) inverse[r] = math::softmax_inverse(sums[r]);
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(sums[r]);
+      high[r] = inverse.high, low[r] = inverse.low;
+    }
     bool all_numbers = true;
-    for (int64_t r = 0; r < rows; ++r) all_numbers = all_numbers && inverse[r] == inverse[r];
+    for (int64_t r = 0; r < rows; ++r) all_numbers = all_numbers && high[r] == high[r];
     for (int64_t i = 0; i < cols; ++i)
-      for (int64_t r = 0; r < kTileRows; ++r) tile[i * kTileRows + r] *= inverse[r];
+      for (int64_t r = 0; r < kTileRows; ++r)
+        tile[i * kTileRows + r] = math::softmax_value<Precision>(
+            tile[i * kTileRows + r], math::SoftmaxInverse<Real>{high[r], low[r]});
     for (int64_t r = 0; r < rows; ++r) {
       T* const output = row_of<T>(run.output, top + r);
-      if (all_numbers || inverse[r] == inverse[r]) {
+      if (all_numbers || high[r] == high[r]) {
         for (int64_t i = 0; i < cols; ++i)
           output[i] = math::round_number_to<T>(tile[i * kTileRows + r]);
         continue;
@@ -295,7 +305,7 @@ void short_rows(const SoftmaxRun& run) {
       const RowMask row = mask_of(run, top + r);
       for (int64_t i = 0; i < cols; ++i)
         output[i] = math::round_to<T>(
-            i >= row.visible || (row.mask != nullptr && row.mask[i] != 0) ? Real(0) : inverse[r]);
+            i >= row.visible || (row.mask != nullptr && row.mask[i] != 0) ? Real(0) : high[r]);
     }
   }
 }

@@ -105,12 +105,12 @@ void softmax_in(const bridge_softmax& call) {
     const Real shift = math::softmax_shift(largest);
     for (size_t j = 0; j < cols; ++j)
       power[j] = math::softmax_power<Precision>(key[j], shift, scale);
-    const Real inverse = math::softmax_inverse(tree_sum(power));
+    const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(tree_sum(power));
     for (size_t j = 0; j < cols; ++j) {
       const bool hidden = is_hidden(call, index, visible, static_cast<int64_t>(j));
       store(call.output.data, call.dtype,
             row_offset(call.space, index, call.output.stride) + static_cast<int64_t>(j),
-            hidden ? Real(0) : power[j] * inverse);
+            hidden ? Real(0) : math::softmax_value<Precision>(power[j], inverse));
     }
   });
 }
@@ -207,6 +207,45 @@ inline std::string compare_with_textbook(
     }
   });
   return wrong;
+}
+
+// How far `result` is from the formula of the derivative, in units of `tolerance` times the sum of
+// the magnitudes that meet in it. For operands without infinity and NaN.
+inline long double derivative_distance(const bridge_softmax_derivative& call,
+                                       const bridge_rows& result, long double tolerance,
+                                       long double rounding, long double least) {
+  long double worst = 0;
+  for_each_row(call.space, [&](const int64_t* index, int64_t visible) {
+    long double dot[3] = {}, size[3] = {};  // <v, w>, <u, w>, <u, v>
+    auto at = [&](const bridge_rows& rows, int64_t j) -> long double {
+      return load_row_element<double>(call.space, rows, call.dtype, index, j);
+    };
+    const bridge_rows& third = call.w.data == nullptr ? call.u : call.w;
+    for (int64_t j = 0; j < visible; ++j) {
+      const long double u = at(call.u, j), v = at(call.v, j), w = at(third, j);
+      const long double product[3] = {v * w, u * w, u * v};
+      for (int i = 0; i < 3; ++i) dot[i] += product[i], size[i] += fabsl(product[i]);
+    }
+    for (int64_t j = 0; j < call.space.cols; ++j) {
+      const long double got = at(result, j);
+      long double expected = 0, magnitude = 0;
+      if (j < visible) {
+        const long double factor[3] = {at(call.u, j), at(call.v, j), at(third, j)};
+        if (call.terms & 1) expected = factor[0] * factor[1], magnitude = fabsl(expected);
+        for (int i = 0; i < 3; ++i) {
+          if (!(call.terms & (2 << i))) continue;
+          expected -= factor[i] * dot[i];
+          magnitude += fabsl(factor[i]) * size[i];
+        }
+        const long double scale = call.scale;
+        expected *= scale, magnitude *= fabsl(scale);
+      }
+      if (call.dtype == BRIDGE_FLOAT16 && fabsl(expected) > 65504 && isinf(got)) continue;
+      const long double allowed = magnitude * tolerance + fabsl(expected) * rounding + least;
+      worst = std::max(worst, fabsl(got - expected) / allowed);
+    }
+  });
+  return worst;
 }
 
 }  // namespace bridge::reference

@@ -1,0 +1,253 @@
+// What softmax and its derivative promise beside their bits: what is refused and with which words,
+// what is never read, how accurate float32 is, and that the caller's floating-point mode neither
+// matters nor changes.
+#include <bridge/bridge.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace {
+
+int passed = 0, failed = 0;
+
+void check(bool holds, const std::string& what) {
+  ++(holds ? passed : failed);
+  if (!holds) fprintf(stderr, "FAILED %s\n", what.c_str());
+}
+
+// Dense float32 calls.
+struct Forward {
+  std::vector<float> x, y;
+  std::vector<uint8_t> mask;
+  bridge_softmax call{};
+
+  Forward(int64_t batch, int64_t rows, int64_t cols)
+      : x(static_cast<size_t>(batch * rows * cols)), y(x.size()), mask(x.size()) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 97) * 0.1f - 5.0f;
+    call.space.dims = 2;
+    call.space.size[0] = batch, call.space.size[1] = rows, call.space.cols = cols;
+    call.dtype = BRIDGE_FLOAT32;
+    call.scale = 1;
+    call.x = rows_at(x.data()), call.output = rows_at(y.data());
+  }
+  bridge_rows rows_at(float* data) const {
+    bridge_rows made{};
+    made.data = data;
+    made.stride[0] = call.space.size[1] * call.space.cols, made.stride[1] = call.space.cols;
+    return made;
+  }
+  void use_mask() {
+    call.mask.data = mask.data();
+    memcpy(call.mask.stride, call.x.stride, sizeof call.mask.stride);
+    call.mask.col_stride = 1;
+  }
+  bridge_status run() {
+    const bridge_executor pool = bridge_pool(2);
+    return bridge_softmax_cpu(&call, &pool);
+  }
+};
+
+struct Backward : Forward {
+  std::vector<float> v, w, out;
+  bridge_softmax_derivative call{};
+
+  Backward(int64_t batch, int64_t rows, int64_t cols)
+      : Forward(batch, rows, cols), v(x), w(x), out(x.size()) {
+    call.space = Forward::call.space;
+    call.dtype = BRIDGE_FLOAT32;
+    call.terms = BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U;
+    call.scale = 1;
+    call.u = rows_at(x.data()), call.v = rows_at(v.data()), call.output = rows_at(out.data());
+  }
+  bridge_status run() {
+    const bridge_executor pool = bridge_pool(2);
+    return bridge_softmax_derivative_cpu(&call, &pool);
+  }
+};
+
+template <class Made, class Spoil>
+void refused(const char* what, const Spoil& spoil) {
+  Made made(2, 3, 40);
+  spoil(made);
+  const bridge_status status = made.run();
+  check(status == BRIDGE_INVALID_ARGUMENT && strstr(bridge_last_error(), what) != nullptr,
+        std::string("refused: ") + what + ", said: " + bridge_last_error());
+}
+
+template <class Made>
+void check_refusals_of_both() {
+  refused<Made>("dims is -1", [](Made& made) { made.call.space.dims = -1; });
+  refused<Made>("dims is 9", [](Made& made) { made.call.space.dims = 9; });
+  refused<Made>("causal", [](Made& made) { made.call.space.dims = 0, made.call.space.causal = 1; });
+  refused<Made>("cols is -1", [](Made& made) { made.call.space.cols = -1; });
+  refused<Made>("size[1] is -5", [](Made& made) { made.call.space.size[1] = -5; });
+  refused<Made>("63 bits", [](Made& made) {
+    made.call.space.size[0] = made.call.space.size[1] = int64_t{1} << 32;
+  });
+  refused<Made>("dtype is 4", [](Made& made) { made.call.dtype = 4; });
+  refused<Made>("dtype is -1", [](Made& made) { made.call.dtype = -1; });
+  refused<Made>("scale is inf", [](Made& made) { made.call.scale = INFINITY; });
+  refused<Made>("scale is", [](Made& made) { made.call.scale = NAN; });
+  refused<Made>("output is absent", [](Made& made) { made.call.output.data = nullptr; });
+  refused<Made>("output is at", [](Made& made) {
+    made.call.output.data = static_cast<char*>(made.call.output.data) + 2;
+  });
+  refused<Made>("output has strides", [](Made& made) { made.call.output.stride[1] = 39; });
+  refused<Made>("output has strides", [](Made& made) { made.call.output.stride[0] = 0; });
+  refused<Made>("63 bits", [](Made& made) { made.call.output.stride[0] = int64_t{1} << 61; });
+  refused<Made>("63 bits", [](Made& made) { made.call.output.stride[0] = INT64_MIN; });
+
+  Made nothing(2, 3, 40);
+  nothing.call.space.size[0] = 0;
+  nothing.call.space.size[1] = int64_t{1} << 62;
+  nothing.call.output.data = nullptr;
+  check(nothing.run() == BRIDGE_OK, "a call of no elements may carry null pointers");
+}
+
+void check_refusals() {
+  check_refusals_of_both<Forward>();
+  check_refusals_of_both<Backward>();
+  refused<Forward>("x is absent", [](Forward& made) { made.call.x.data = nullptr; });
+  refused<Forward>("mask.col_stride is 2",
+                   [](Forward& made) { made.use_mask(), made.call.mask.col_stride = 2; });
+  refused<Forward>("output overlaps x",
+                   [](Forward& made) { made.call.output.data = made.x.data() + 40; });
+  refused<Forward>("output overlaps mask", [](Forward& made) {
+    made.use_mask();
+    made.call.mask.data = reinterpret_cast<uint8_t*>(made.y.data());
+  });
+  refused<Backward>("u is absent", [](Backward& made) { made.call.u.data = nullptr; });
+  refused<Backward>("v is absent", [](Backward& made) { made.call.v.data = nullptr; });
+  refused<Backward>("w is absent", [](Backward& made) { made.call.terms = 7; });
+  refused<Backward>("terms is 0", [](Backward& made) { made.call.terms = 0; });
+  refused<Backward>("terms is 16", [](Backward& made) { made.call.terms = 16; });
+  refused<Backward>("terms is -1", [](Backward& made) { made.call.terms = -1; });
+  refused<Backward>("output overlaps v",
+                    [](Backward& made) { made.call.output.data = made.v.data() + 1; });
+  refused<Backward>("output overlaps w", [](Backward& made) {
+    made.call.w = made.call.v;
+    made.call.w.data = made.w.data();
+    made.call.output.data = made.w.data() + 80;
+  });
+  check(bridge_softmax_cpu(nullptr, nullptr) == BRIDGE_INVALID_ARGUMENT &&
+            bridge_softmax_derivative_cpu(nullptr, nullptr) == BRIDGE_INVALID_ARGUMENT,
+        "a null call");
+}
+
+// Elements that the causal rule hides, and rows that a mask hides whole, are not touched.
+void check_unread() {
+#if defined(__SANITIZE_ADDRESS__)
+  for (const int64_t cols : {int64_t{5}, int64_t{40}, int64_t{200}, int64_t{1500}}) {
+    Backward causal(1, cols, cols);
+    causal.Forward::call.space.causal = causal.call.space.causal = 1;
+    auto hide = [&](auto poison) {
+      for (int64_t row = 0; row < cols; ++row)
+        for (std::vector<float>* array : {&causal.x, &causal.v})
+          poison(array->data() + row * cols + row + 1,
+                 static_cast<size_t>(cols - row - 1) * sizeof(float));
+    };
+    hide([](float* data, size_t bytes) { __asan_poison_memory_region(data, bytes); });
+    const bool ran = causal.Forward::run() == BRIDGE_OK && causal.run() == BRIDGE_OK;
+    hide([](float* data, size_t bytes) { __asan_unpoison_memory_region(data, bytes); });
+    check(ran, "hidden elements are not read");
+
+    Forward hidden(1, 4, cols);
+    const uint8_t rows[4] = {0, 255, 1, 0};
+    hidden.call.mask.data = rows;
+    hidden.call.mask.stride[1] = 1;
+    float* const poisoned = hidden.x.data() + cols;
+    __asan_poison_memory_region(poisoned, static_cast<size_t>(2 * cols) * sizeof(float));
+    const bool done = hidden.run() == BRIDGE_OK;
+    __asan_unpoison_memory_region(poisoned, static_cast<size_t>(2 * cols) * sizeof(float));
+    check(done && std::all_of(&hidden.y[static_cast<size_t>(cols)],
+                              &hidden.y[static_cast<size_t>(3 * cols)],
+                              [](float value) { return value == 0; }),
+          "a hidden row is not read");
+  }
+#endif
+}
+
+// float32: relative error of an element against (2.5 + |scale x - max|) 2^-23, and the row's sum
+// against 1 in ULP; rows up to 4096. Rows with one large element among many small ones are the
+// worst: every addition on its way up the tree rounds the sum by up to half an ULP.
+void check_accuracy() {
+  std::mt19937 random(7);
+  double worst = 0, worst_sum = 0;
+  for (int64_t cols = 1; cols <= 4096; cols += 1 + cols / 3)
+    for (const float spread : {0.1f, 1.0f, 8.0f, 60.0f})
+      for (const double scale : {1.0, 0.125, -0.37}) {
+        Forward made(1, 12, cols);
+        std::normal_distribution<float> normal(0.0f, spread / fabsf(static_cast<float>(scale)));
+        for (float& x : made.x) x = normal(random);
+        made.call.scale = scale;
+        check(made.run() == BRIDGE_OK, "a call to measure");
+        for (int64_t row = 0; row < 12; ++row) {
+          const float *x = made.x.data() + row * cols, *y = made.y.data() + row * cols;
+          long double largest = -INFINITY, total = 0, sum = 0;
+          for (int64_t j = 0; j < cols; ++j)
+            largest = std::max<long double>(largest, static_cast<long double>(scale) * x[j]);
+          for (int64_t j = 0; j < cols; ++j)
+            total += expl(static_cast<long double>(scale) * x[j] - largest);
+          for (int64_t j = 0; j < cols; ++j) {
+            const long double distance = largest - static_cast<long double>(scale) * x[j];
+            const long double expected = expl(-distance) / total;
+            sum += y[j];
+            if (expected < 0x1p-126L) continue;  // a denormal has its own last place
+            const double error = static_cast<double>(fabsl(y[j] - expected) / expected /
+                                                     ((2.5L + distance) * 0x1p-23L));
+            worst = std::max(worst, error);
+          }
+          worst_sum = std::max(worst_sum, static_cast<double>(fabsl(sum - 1) * 0x1p23L));
+        }
+      }
+  printf(
+      "float32: error at most %.3f of (2.5 + |scale x - max|) 2^-23, sums within %.3f ULP of 1\n",
+      worst, worst_sum);
+  check(worst <= 1, "elements are within (2.5 + |scale x - max|) 2^-23");
+  check(worst_sum <= 4, "rows sum to 1 within 4 ULP");
+}
+
+void check_float_environment() {
+#if defined(__x86_64__)
+  for (const int64_t rows : {3, 700}) {
+    Backward made(2, rows, 100);
+    for (float& v : made.v) v *= 1e-39f;
+    for (float& x : made.x) x *= 20.0f;
+    check(made.Forward::run() == BRIDGE_OK && made.run() == BRIDGE_OK, "a plain call");
+    const std::vector<float> y = made.y, out = made.out;
+    const unsigned saved = _mm_getcsr(), flushing = 0x9fe2;
+    _mm_setcsr(flushing);
+    const bool ran = made.Forward::run() == BRIDGE_OK && made.run() == BRIDGE_OK;
+    const unsigned left = _mm_getcsr();
+    _mm_setcsr(saved);
+    check(ran && left == flushing, "the caller's MXCSR comes back");
+    check(memcmp(y.data(), made.y.data(), y.size() * sizeof(float)) == 0 &&
+              memcmp(out.data(), made.out.data(), out.size() * sizeof(float)) == 0,
+          "flush-to-zero on entry changes no bit");
+  }
+#endif
+}
+
+}  // namespace
+
+int main() {
+  check_refusals();
+  check_unread();
+  check_accuracy();
+  check_float_environment();
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
