@@ -26,6 +26,11 @@ bool is_empty(const Operand& operand) {
   return false;
 }
 
+void* address_of(const Operand& operand) {
+  alignas(16) static char nowhere[16];
+  return operand.data != nullptr ? operand.data : nowhere;
+}
+
 bool same_shape(const Operand& a, const Operand& b) {
   return a.ndim == b.ndim &&
          (a.ndim == 0 || std::memcmp(a.shape, b.shape, sizeof(int64_t) * a.ndim) == 0);

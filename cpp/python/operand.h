@@ -60,10 +60,7 @@ inline bool same_device(const Operand& a, const Operand& b) {
 }
 
 // An empty tensor may have no address; for the library no address means no operand.
-inline void* address_of(const Operand& operand) {
-  static char nowhere;
-  return operand.data == nullptr ? &nowhere : operand.data;
-}
+void* address_of(const Operand& operand);
 
 }  // namespace bridge::python
 

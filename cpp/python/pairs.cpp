@@ -133,12 +133,11 @@ bool PairBinding::bind_integers(const Operand& operand, size_t position,
     }
     array->batch_stride = in_words ? stride / 2 : stride;
   }
-  if (reinterpret_cast<uintptr_t>(operand.data) % sizeof(int64_t) != 0) {
+  void* address = address_of(operand);
+  if (reinterpret_cast<uintptr_t>(address) % sizeof(int64_t) != 0) {
     return error_->set(name_of_(position) + " is not aligned in memory to 8 bytes");
   }
-  // An empty array is never read.
-  static constexpr int64_t nothing = 0;
-  array->data = operand.data == nullptr ? &nothing : static_cast<const int64_t*>(operand.data);
+  array->data = static_cast<const int64_t*>(address);
   return true;
 }
 

@@ -39,8 +39,9 @@ bool RowBinding::bind(const RowArray* arrays, size_t count, bool causal, bool fr
   const Operand& first = arrays[0].array;
   cols_ = first.shape[first.ndim - 1];
   for (size_t i = 0; i < count; ++i) {
-    data_[i] = arrays[i].array.present ? static_cast<char*>(address_of(arrays[i].array)) : nullptr;
     col_stride_[i] = 1;
+    const Operand& operand = arrays[i].array;
+    data_[i] = operand.present ? static_cast<char*>(address_of(operand)) : nullptr;
   }
   if (is_empty(first)) {  // there is nothing to walk
     dims_ = 1;
