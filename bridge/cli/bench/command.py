@@ -85,7 +85,7 @@ def measure(
     if device == "cuda" and not bridge.has_cuda():
         why = bridge.build_info().get("cuda_unavailable", "no device answers")
         raise CommandError(f"--device cuda: {why}")
-    seconds = seconds if seconds is not None else 0.4 if quick else 1.0
+    seconds = seconds if seconds is not None else 0.4 if quick else 0.7
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     begin = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,10 @@ class _Make(Make):
         self.generator = torch.Generator().manual_seed(0)
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator).to(self.device, self.dtype)
+        # Many are many of the same: drawing them would take longer than the measurement.
+        count = math.prod(shape)
+        few = torch.randn(min(count, 1 << 20), generator=self.generator).to(self.device, self.dtype)
+        return few.repeat(-(-count // few.numel()))[:count].reshape(shape)
 
     def hidden(self, *shape: int) -> Tensor:
         padding = torch.arange(shape[-1], device=self.device) >= shape[-1] * 4 // 5
