@@ -32,6 +32,7 @@ _function_modes = torch._C._len_torch_function_stack
 _tracing_state = torch._C._get_tracing_state
 _is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 _is_grad_enabled = torch.is_grad_enabled
+_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
 
 
 def call(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
@@ -239,9 +240,10 @@ def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> A
     """`Call.jvp` where there may be outer transforms of torch.func.
 
     Autograd calls it with forward mode switched off, which is meant for this level alone. The outer
-    ones are to see what the caller set; so this level's tangents are taken off instead.
+    ones are to see what the caller set; so this level's tangents are taken off instead. (Torch has
+    one dual level, 0, in each of its own; `forward_ad` does not know of those that dynamo enters.)
     """
-    kept = [None if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
+    kept = [None if t is None else _unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
     with forward_ad._set_fwd_grad_enabled(forward_enabled):
         return ctx.plan.present(ctx.plan.jvp(ctx, kept, tangents))
 

@@ -106,9 +106,10 @@ def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
                 f"{_NAME}: seed is a generator on {value.device}, expected {x.device}, where x is"
             )
         return _drawn_seed(value, x)
-    if type(value) is not int or not -_INT64 <= value < _INT64:
+    if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
         value = check_integer(argument, value)
-        value -= value // _INT64 * 2 * _INT64  # the same 64 bits, with a sign
+    if value >= _INT64:
+        value -= 2 * _INT64  # the same 64 bits, with a sign
     return torch.full((), value, dtype=torch.int64, device=x.device)
 
 
