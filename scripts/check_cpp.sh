@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The C++ side by itself: the CPU library against a brute-force reference under ASan and UBSan, the
 # CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, and
-# the accuracy program: 16-bit inputs all, float32 coarsely, and one checksum for every instruction
-# set.
+# the accuracy programs: 16-bit inputs all, float32 coarsely, one checksum for every instruction set,
+# and how many elements dropout keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sanitize="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -43,3 +43,7 @@ done
 "$best" --stride 997
 "$best" --double 100000
 "$best" --fma 100000
+
+"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
+  tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
+build/accuracy/dropout_keep_rate 24

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Every float32 there is through every form and derivative, against a reference that is good to a
-# hundredth of a unit in the last place. Minutes.
+# hundredth of a unit in the last place; and the keep rate of dropout over 2^28 words. Minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/accuracy
+"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
+  tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
+build/accuracy/dropout_keep_rate 28
 "${CXX:-g++}" -std=gnu++17 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=off -I cpp \
   tests/accuracy/gelu_accuracy.cpp -o build/accuracy/gelu_accuracy -pthread -lquadmath
 program=build/accuracy/gelu_accuracy

@@ -16,6 +16,7 @@ python=${PYTHON:-python3}
 budget=${BRIDGE_CHECK_SECONDS:-570}
 logs=build/check_gpu
 build=build/gpu
+ops="bias_dropout_add bias_gelu softmax"
 mkdir -p "$logs" docs/benchmarks
 # torch and jax share the device; jax would otherwise take three quarters of its memory at once.
 export XLA_PYTHON_CLIENT_PREALLOCATE=false
@@ -59,19 +60,18 @@ build_kernels() {
   arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .) &&
     cmake -S tests/simt -B "$build" -G Ninja -DBRIDGE_SIMT_GPU=ON \
       -DBRIDGE_CUDA_ARCHS="$arch-real" &&
-    cmake --build "$build" --target bias_gelu_gpu
+    cmake --build "$build" --target $(printf "%s_gpu " $ops)
 }
 
 has_device() { "$python" -c 'import bridge, sys; sys.exit(not bridge.has_cuda())'; }
 
 # `timeout` runs programs, not functions: these are exported for a shell of their own.
-export python build
+export python build ops
 export -f describe_machine build_kernels has_device
 
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 device=$(echo "${device:-no-gpu}" | tr '[:upper:] ' '[:lower:]-' | tr -cd '[:alnum:]-')
 sanitizer=$(command -v compute-sanitizer || true)
-program=$build/bias_gelu_gpu
 
 # Editable: the tests run from this tree and must find the package that was built from it.
 step build 240 "$python" -m pip install --no-build-isolation --no-deps -e .
@@ -79,13 +79,16 @@ step machine 60 bash -c describe_machine
 step device 60 bash -c has_device
 step parity 120 "$python" -m bridge parity --device cuda --json "$logs/parity.json"
 step build-kernels 180 bash -c build_kernels
-step kernels 120 "$program"
+for op in $ops; do step "kernels-$op" 90 "$build/${op}_gpu"; done
 step tests 300 "$python" -m pytest -q
 step bench 150 "$python" -m bridge bench --device cuda \
   --json "docs/benchmarks/$device.json" --plot "docs/benchmarks/$device.svg"
 if [[ -n $sanitizer ]]; then
-  step memcheck 90 "$sanitizer" --tool memcheck --error-exitcode 9 "$program" 40 only
-  step racecheck 90 "$sanitizer" --tool racecheck --error-exitcode 9 "$program" 40 only
+  for op in $ops; do
+    for tool in memcheck racecheck; do
+      step "$tool-$op" 60 "$sanitizer" --tool "$tool" --error-exitcode 9 "$build/${op}_gpu" 40 only
+    done
+  done
 else
   skip memcheck "no compute-sanitizer on this machine"
   skip racecheck "no compute-sanitizer on this machine"

@@ -106,6 +106,7 @@ class RandomWords {
       key1_[round] = static_cast<uint32_t>(key >> 32) + r * math::Philox::kWeyl1;
     }
     offset_ = offset;
+    first_ = 0;
     held_ = 0;
   }
 
