@@ -144,6 +144,19 @@ BRIDGE_DEVICE simt::Vector16 load_vector(const T* address, int count) {
   return words;
 }
 
+// The words with 0 in the place of all elements but the first `count`.
+template <class T>
+BRIDGE_DEVICE simt::Vector16 first_elements(simt::Vector16 words, int count) {
+  simt::Pack<T> pack;
+  memcpy(&pack, &words, sizeof pack);
+#pragma unroll
+  for (int e = 0; e < simt::Pack<T>::kCount; ++e) {
+    if (e >= count) pack.element[e] = T{};
+  }
+  memcpy(&words, &pack, sizeof words);
+  return words;
+}
+
 template <bool kAligned, class T>
 BRIDGE_DEVICE void store_vector(T* address, simt::Vector16 words, int count) {
   constexpr int kVector = simt::Pack<T>::kCount;

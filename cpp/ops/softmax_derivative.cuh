@@ -82,12 +82,12 @@ struct Row {
     return rows::load_vector<kAligned>(from + column(q), visible - column(q));
   }
 
-  // The elements of a vector; `substitute` for those that are hidden.
   static BRIDGE_DEVICE void widen(const Vector16& words, Real (&value)[kVector]) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) value[i] = simt::widen_element<Real, T>(words, i);
   }
 
+  // Puts `substitute` in the place of hidden elements.
   BRIDGE_DEVICE void hide(int q, Real (&value)[kVector], Real substitute) const {
     const int count = visible - column(q);
     if (count >= kVector) return;
@@ -113,50 +113,42 @@ struct Jacobian {
   Vector16 u[kVectors];
   Vector16 v[kVectors];
 
+  // Hidden elements are those of u = 0.
   BRIDGE_DEVICE explicit Jacobian(const Row& row_of) : row(row_of) {
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
       u[q] = row.load(row.data[kU], q);
       v[q] = row.load(row.data[kV], q);
     }
-  }
-
-  // Hidden elements are those of u = 0.
-  BRIDGE_DEVICE void operands(int q, Real (&a)[kVector], Real (&b)[kVector]) const {
-    Row::widen(u[q], a);
-    Row::widen(v[q], b);
-    row.hide(q, a, Real(0));
-  }
-
-  BRIDGE_DEVICE void products(int q, Real (&term)[kVector]) const {
+    if constexpr (kAligned) {  // elsewhere what is not visible is not loaded
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) term[i] = Real(-0.0);
-    if (!row.reaches(q)) return;
-    Real a[kVector], b[kVector];
-    operands(q, a, b);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) term[i] = math::softmax_jacobian_term(a[i], b[i]);
+      for (int q = 0; q < kVectors; ++q) {
+        const int count = row.visible - Row::column(q);
+        if (count < kVector) u[q] = rows::first_elements<typename Team::T>(u[q], count);
+      }
+    }
   }
 
   BRIDGE_DEVICE Real dot(int warps) const {
-    return Team::template sum<Real, 0>(warps,
-                                       [&](int q, Real(&term)[kVector]) { products(q, term); });
+    return Team::template sum<Real, 0>(warps, [&](int q, Real(&term)[kVector]) {
+      Real a[kVector], b[kVector];
+      Row::widen(u[q], a);
+      Row::widen(v[q], b);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) term[i] = math::softmax_jacobian_term(a[i], b[i]);
+    });
   }
 
   BRIDGE_DEVICE void store(Real dot, Real scale) const {
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
       if (row.column(q) >= row.cols) continue;
-      Real result[kVector] = {};
-      if (row.reaches(q)) {
-        Real a[kVector], b[kVector];
-        operands(q, a, b);
+      Real a[kVector], b[kVector];
+      Row::widen(u[q], a);
+      Row::widen(v[q], b);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          result[i] = math::softmax_jacobian(a[i], b[i], dot, scale);
-        }
-      }
-      row.store(q, result);
+      for (int i = 0; i < kVector; ++i) a[i] = math::softmax_jacobian(a[i], b[i], dot, scale);
+      row.store(q, a);
     }
   }
 };

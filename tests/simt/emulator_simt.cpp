@@ -98,6 +98,21 @@ struct Race {
   }
 };
 
+// The first warp goes on to write what the second has not read yet: a barrier is missing.
+struct RunsAhead {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params& params) {
+    int* memory = shared_array<int, 1>();
+    for (int turn = 0; turn < 2; ++turn) {
+      if (thread_index() == 0) memory[0] = turn;
+      sync();
+      params.out[thread_index()] = shuffle(memory[0], 0) - turn;
+      if (turn == 0 && params.out[thread_index()] != 0) return;
+    }
+  }
+};
+
 struct ReadsUnwritten {
   using Params = ::Params;
   static constexpr int kThreads = 32;
@@ -130,7 +145,7 @@ bool mentions(const std::string& text, const char* word) {
 
 int main() {
   std::vector<int> out(64);
-  for (Order order : {Order::forward, Order::reverse, Order::random}) {
+  for (Order order : {Order::forward, Order::reverse, Order::random, Order::warps}) {
     emulator::options().order = order;
     expect(run<Sum>(out, {3, 2, 1}).empty(), "a block sum runs");
     const int sum = 127 * 128 / 2;
@@ -156,6 +171,12 @@ int main() {
   run<Race>(reverse);
   emulator::options().order = Order::forward;
   expect(forward != reverse, "a race shows as a difference between orders");
+
+  run<RunsAhead>(forward);
+  emulator::options().order = Order::warps;
+  const std::string ahead = run<RunsAhead>(out);
+  emulator::options().order = Order::forward;
+  expect(!ahead.empty() || forward != out, "a warp that runs ahead of a missing barrier is seen");
 
   run<ReadsUnwritten>(out);
   expect(out[0] == 1 && out[31] == 1, "shared memory that nothing wrote is NaN");

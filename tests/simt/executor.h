@@ -53,7 +53,7 @@ inline void next_order() {
 #ifndef BRIDGE_EXECUTOR_GPU
   static int turn = 0;
   ++turn;
-  simt::emulator::options().order = static_cast<simt::emulator::Order>(turn % 3);
+  simt::emulator::options().order = static_cast<simt::emulator::Order>(turn % 4);
   simt::emulator::options().seed = static_cast<uint64_t>(turn);
 #endif
 }

@@ -155,6 +155,19 @@ void poison(std::vector<Vector16>& memory) {
   std::memset(memory.data(), 0xff, memory.size() * sizeof(Vector16));
 }
 
+// Runs the threads of one warp until none can go on.
+bool run_warp(int first, int threads) {
+  bool progress = false;
+  do {
+    for (int i = first; i < std::min(first + kWarpThreads, threads); ++i) {
+      if (g_fibers[i]->state != State::ready) continue;
+      resume(*g_fibers[i]);
+      progress = true;
+    }
+  } while (release_shuffle(first, threads));
+  return progress;
+}
+
 // Runs the threads in turns until all have exited; false on a deadlock.
 bool run_block(std::vector<int>& order) {
   const int threads = static_cast<int>(order.size());
@@ -164,6 +177,9 @@ bool run_block(std::vector<int>& order) {
   for (;;) {
     if (g_options.order == Order::random) std::shuffle(order.begin(), order.end(), g_random);
     bool progress = false;
+    if (g_options.order == Order::warps) {
+      for (int i = 0; i < threads; i += kWarpThreads) progress |= run_warp(i, threads);
+    }
     for (int i : order) {
       if (g_fibers[i]->state != State::ready) continue;
       resume(*g_fibers[i]);

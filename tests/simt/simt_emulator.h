@@ -22,10 +22,11 @@ constexpr int64_t kCachedBytes = int64_t{300} << 10;
 
 namespace emulator {
 
-enum class Order { forward, reverse, random };
+enum class Order { forward, reverse, random, warps };
 
 struct Options {
-  // In which the threads of a block take turns; reverse takes the blocks backwards too.
+  // In which the threads of a block take turns; reverse takes the blocks backwards too. With warps,
+  // each runs alone up to its next barrier, as far ahead of the others as a GPU lets it.
   Order order = Order::forward;
   uint64_t seed = 0;
   bool poison_shared = true;  // shared memory starts as NaN in every format
