@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITE = ["tests/test_values.py", "tests/test_bits.py"]
-_BOUND = "  if (input.strides == nullptr) return {};\n"
+SUITE = ["tests/test_values.py", "tests/test_bits.py", "tests/test_native.py"]
+_BOUND = "    if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;\n"
+_MASK = "    call.mask.col_stride = binding.col_stride(1);\n"
 
 
 @dataclass(frozen=True)
@@ -37,41 +38,76 @@ FAULTS = [
         "output zeroed",
         "cpp/python/bias_gelu_call.cpp",
         _BOUND,
-        "  if (call->output.full.data != nullptr)\n"
-        "    std::memset(call->output.full.data, 0,\n"
-        "                (call->output.full.dtype > 2 ? 8 : 2 << (call->output.full.dtype / 2)) *\n"
-        "                    call->batch * call->rows * call->cols);\n"
-        "  call->output.full.data = nullptr;\n"
-        "  if (call->output.row.data == nullptr) call->batch = 0;\n" + _BOUND,
+        "    if (out->output.full.data != nullptr)\n"
+        "      __builtin_memset(out->output.full.data, 0, item_bytes(out->output.full.dtype) *\n"
+        "                       out->batch * out->rows * out->cols);\n"
+        "    out->output.full.data = nullptr;\n"
+        "    if (out->output.row.data == nullptr) out->batch = 0;\n" + _BOUND,
     ),
     Fault(
         "bias ignored",
         "cpp/python/bias_gelu_call.cpp",
         _BOUND,
-        "  call->input.row = bridge_array{};\n" + _BOUND,
+        "    out->input.row = bridge_array{};\n" + _BOUND,
     ),
     Fault(
         "bias gradient skipped",
         "cpp/python/bias_gelu_call.cpp",
         _BOUND,
-        "  if (call->output.full.data != nullptr) call->output.row = bridge_array{};\n" + _BOUND,
+        "    if (out->output.full.data != nullptr) out->output.row = bridge_array{};\n" + _BOUND,
     ),
     Fault(
         "derivative order swapped",
         "cpp/python/bias_gelu_call.cpp",
-        "  call->order = order;\n",
-        "  call->order = order == 1 ? 2 : order == 2 ? 1 : order;\n",
+        _BOUND,
+        "    if (out->order == 1 || out->order == 2) out->order = 3 - out->order;\n" + _BOUND,
     ),
     Fault(
         "tangent of the bias ignored",
         "cpp/python/bias_gelu_call.cpp",
         _BOUND,
-        "  if (call->factors > 0 && call->factor[0].full.data != nullptr)\n"
-        "    call->factor[0].row = bridge_array{};\n" + _BOUND,
+        "    if (out->factors > 0 && out->factor[0].full.data != nullptr)\n"
+        "      out->factor[0].row = bridge_array{};\n" + _BOUND,
+    ),
+    Fault(
+        "mask dropped",
+        "cpp/python/softmax_call.cpp",
+        _MASK,
+        "    call.mask.data = nullptr;\n" + _MASK,
+    ),
+    Fault(
+        "scale dropped",
+        "cpp/python/softmax_call.cpp",
+        _MASK,
+        "    call.scale = 1.0;\n" + _MASK,
+    ),
+    Fault(
+        "causal rule dropped",
+        "cpp/python/softmax_call.cpp",
+        _MASK,
+        "    call.space.causal = 0;\n" + _MASK,
+    ),
+    Fault(
+        "a mask of one batch indexed by batch",
+        "cpp/python/row_space.cpp",
+        "operand.shape[own] == 1) continue;",
+        "false) continue;",
+    ),
+    Fault(
+        "residual ignored",
+        "cpp/python/bias_dropout_add_call.cpp",
+        "    if (out->index_cols == 0)",
+        "    out->residual = bridge_array{};\n    if (out->index_cols == 0)",
+    ),
+    Fault(
+        "seeds of the batches mixed up",
+        "cpp/python/bias_dropout_add_call.cpp",
+        "    if (out->index_cols == 0)",
+        "    out->seed.batch_stride = 0;\n    if (out->index_cols == 0)",
     ),
     Fault(
         "one lane of the reduction tree moved",
-        "cpp/ops/bias_gelu.h",
+        "cpp/ops/column_sum_tree.h",
         "constexpr int64_t kLaneRows = 16;",
         "constexpr int64_t kLaneRows = 32;",
     ),

@@ -13,6 +13,7 @@ from jax.interpreters.mlir import ir
 
 from bridge import _native
 from bridge.jax._avals import spec_of
+from bridge.ops import Role
 
 PLATFORMS = ("cpu", "cuda")
 
@@ -72,7 +73,9 @@ def lower(
         if isinstance(size, int):
             size = max(size, 16)  # so that the buffer has an address
         avals_out.append(jax.core.ShapedArray((size,), np.dtype(np.uint8)))
-    donated = _donated_operand(context, operands) if wanted[0] else None
+    roles = op.operand_roles(count)
+    full = [roles[slot] is Role.FULL for slot in slots]
+    donated = _donated_operand(context, operands, full) if wanted[0] else None
     emit = jax.ffi.ffi_lowering(
         f"bridge_{op.name}",
         operand_output_aliases=None if donated is None else {donated: 0},
@@ -91,8 +94,8 @@ def lower(
 _ALIASES = "output_operand_aliases"
 
 
-def _donated_operand(context: Any, operands: tuple[Any, ...]) -> int | None:
-    """The operand whose memory the full result shall take, if there is one.
+def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) -> int | None:
+    """The operand whose memory the full result shall take, if there is one: a full one.
 
     XLA honours an alias always: by working in place where the operand is dead afterwards, and with
     a copy of the operand made first where it is not, or belongs to the caller. Without an alias it
@@ -101,7 +104,7 @@ def _donated_operand(context: Any, operands: tuple[Any, ...]) -> int | None:
     """
     result = context.avals_out[0]
     for position, (operand, aval) in enumerate(zip(operands, context.avals_in, strict=True)):
-        if (aval.shape, aval.dtype) != (result.shape, result.dtype):
+        if not full[position] or (aval.shape, aval.dtype) != (result.shape, result.dtype):
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue

@@ -44,8 +44,10 @@ size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool colum
   call.cols = cols;
   call.input.full = {&nowhere, dtype, rows * cols, cols};
   if (column_sums) call.output.row = {&nowhere, dtype, cols, 0};
-  return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(
-      require_cuda().ops[0].workspace)(&call);
+  std::string why;
+  const bp::CudaEntry* entry = require_cuda().entry_of(*bp::find_op("bias_gelu"), &why);
+  if (entry == nullptr) raise(BRIDGE_UNAVAILABLE, why.c_str());
+  return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(entry->workspace)(&call);
 }
 
 nb::dict ffi_handlers() {

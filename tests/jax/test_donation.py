@@ -127,3 +127,10 @@ def test_other_calls_keep_their_alias(rng: np.random.Generator) -> None:
     ours = donating(both, 2)(x, bias, g)
     assert ours[0].unsafe_buffer_pointer() == address
     assert_close(jax.tree.map(np.asarray, ours), expected, 0.0)
+
+
+def test_donated_bias_of_the_shape_of_x(rng: np.random.Generator) -> None:
+    """Every row of the result is written while the bias is still read: its memory is not taken."""
+    x, bias = normal(rng, COLS, dtype=jnp.float32), normal(rng, COLS, dtype=jnp.float32)
+    expected = np.asarray(bias_gelu(x, bias))
+    np.testing.assert_array_equal(donating(bias_gelu, 1)(x, bias), expected)
