@@ -281,6 +281,9 @@ def test_apply_takes_any_tensor(draw: Any) -> None:
         assert y._base is None
         assert torch.equal(grad(y, x, g)[0], g)
     assert not MakeViewlessTensor.apply(draw(3), True).requires_grad
+    x = draw(3, 4)
+    columns = torch.func.vmap(lambda column: MakeViewlessTensor.apply(column, False), in_dims=1)(x)
+    assert torch.equal(columns, x.mT)
 
 
 @pytest.mark.usefixtures("fresh_compiler")
