@@ -105,7 +105,11 @@ class Softmax:
         return False
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: SoftmaxParams) -> int:
-        return 0
+        x = operands[0]
+        if x is None or not x.shape:
+            return 0
+        in_registers = 16384 if x.dtype == "float64" else 32768
+        return _nodes_workspace_bytes(x.shape[-1], in_registers, 2)  # the largest, the sum
 
     def results(
         self, operands: Sequence[Spec | None], params: SoftmaxParams
@@ -199,7 +203,13 @@ class SoftmaxDerivative:
     def workspace_bytes(
         self, operands: Sequence[Spec | None], params: SoftmaxDerivativeParams
     ) -> int:
-        return 0
+        u, _, w = (*operands, None)[:3]
+        if u is None or not u.shape:
+            return 0
+        if w is not None:
+            return _nodes_workspace_bytes(u.shape[-1], 1024, 3)
+        in_registers = {"float64": 8192, "float32": 16384}.get(u.dtype, 32768)
+        return _nodes_workspace_bytes(u.shape[-1], in_registers, 1)
 
     def results(
         self, operands: Sequence[Spec | None], params: SoftmaxDerivativeParams
@@ -298,6 +308,20 @@ class SoftmaxDerivative:
             if params.terms & TERM_W:
                 total = total - w * dot(u, v)
             return (np.where(visible, params.scale * total, 0.0),)
+
+
+def _nodes_workspace_bytes(columns: int, in_registers: int, nodes: int) -> int:
+    """Bytes that the CUDA kernels never exceed for rows of `columns`, which may be symbolic.
+
+    Rows that a block cannot hold in its registers are cut into segments of 8192 columns, each of
+    which leaves `nodes` numbers. Several rows share a launch while they have at most 24 MiB
+    together: then all their segments are fewer than 4700, of 4 bytes (2000, of 8). A row longer
+    than that has at most columns/8192 · (1 + 1/1000) + 8 numbers of 8 bytes, the upper levels of
+    its tree included.
+    """
+    if isinstance(columns, int) and columns <= in_registers:
+        return 0
+    return nodes * (columns // 512 + 32768)
 
 
 def _swapped(terms: int, a: int, b: int) -> int:
