@@ -13,7 +13,15 @@ import pytest
 import bridge.jax
 import bridge.torch
 from bridge.cli.main import main
-from bridge.cli.parity import accuracy, bias_gelu, grid, in_torch, summary
+from bridge.cli.parity import (
+    accuracy,
+    bias_dropout_add,
+    bias_gelu,
+    grid,
+    in_torch,
+    softmax,
+    summary,
+)
 from bridge.cli.parity.command import measure
 from bridge.cli.parity.quantities import quantities, words
 
@@ -22,6 +30,15 @@ SMALL = {
         bias_gelu.Place((130, 5), quick=True),
         bias_gelu.Place((4, 64), values="special x", quick=True),
         bias_gelu.Place((9, 33), grid.MISALIGNED, values="wide", quick=True),
+    ),
+    softmax: (
+        softmax.Place((2, 3, 5, 33), mask_dtype="uint8", quick=True),
+        softmax.Place((9, 70), values="special x", quick=True),
+    ),
+    bias_dropout_add: (
+        bias_dropout_add.Place((130, 5), quick=True),
+        bias_dropout_add.Place((3, 11), offset=5, as_arrays=True, quick=True),
+        bias_dropout_add.Place((6, 64), values="special x", forms=("inference",), quick=True),
     ),
 }
 
@@ -121,7 +138,46 @@ FAULTS = {
         "off by half a percent": lambda f: lambda x, bias, **how: 1.005 * f(x, bias, **how),
         "bias doubled": lambda f: lambda x, bias, **how: f(x, bias + bias, **how),
     },
+    "scaled_softmax": {
+        "output zeroed": lambda f: lambda x, scale: 0 * f(x, scale),
+        "scale ignored": lambda f: lambda x, scale: f(x, 1.0),
+        "scale rounded to bfloat16": lambda f: lambda x, scale: f(x, 0.69921875),
+        "the other dimension": lambda f: lambda x, scale: _other(f, x, scale),
+    },
+    "scaled_masked_softmax": {
+        "mask ignored": lambda f: lambda x, mask, scale: f(x, mask == 3, scale),
+        "only 1 hides": lambda f: lambda x, mask, scale: f(x, mask == 1, scale),
+        "mask turned round": lambda f: lambda x, mask, scale: f(x, mask == 0, scale),
+    },
+    "scaled_causal_softmax": {
+        "nothing hidden": lambda f: _package(f).scaled_softmax,
+        "scale ignored": lambda f: lambda x, scale: f(x, 1.0),
+    },
+    "bias_dropout_add": {
+        "output zeroed": lambda f: lambda *x, **how: 0 * f(*x, **how),
+        "bias ignored": lambda f: lambda x, b, r, **how: f(x, 0 * b, r, **how),
+        "residual ignored": lambda f: lambda x, b, r, **how: f(x, b, 0 * r, **how),
+        "another seed": lambda f: lambda *x, seed, **how: f(*x, seed=seed + 1, **how),
+        "offset ignored": lambda f: lambda *x, offset, **how: f(*x, **how),
+        "p of eight bits": lambda f: lambda *x, p, **how: f(*x, p=round(256 * p) / 256, **how),
+        "always in training": lambda f: lambda *x, training, **how: f(*x, **how),
+    },
 }
+FORM_OF = {
+    "bias_gelu": ("tanh",),
+    "scaled_softmax": ("plain",),
+    "scaled_masked_softmax": ("masked",),
+    "scaled_causal_softmax": ("causal",),
+    "bias_dropout_add": ("p=0.1", "inference"),
+}
+
+
+def _other(f, x, scale):
+    return f(x.swapaxes(-1, -2), scale).swapaxes(-1, -2)
+
+
+def _package(f):
+    return sys.modules[f.__module__.rpartition(".")[0]]
 
 
 @pytest.mark.usefixtures("small_grid")
@@ -132,11 +188,15 @@ def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsy
     plant = FAULTS[function][fault]
     for ops in (bridge.torch, bridge.jax):
         monkeypatch.setattr(ops, function, plant(getattr(ops, function)))
-    assert main(["parity", "--quick", "--forms", FORM_OF[function]]) == 1
+    assert main(["parity", "--quick", "--forms", *FORM_OF[function]]) == 1
     assert "FAIL" in capsys.readouterr().out
 
 
-FORM_OF = {"bias_gelu": "tanh"}
+@pytest.mark.usefixtures("small_grid")
+def test_every_op_passes_without_a_fault():
+    report = measure(quick=True)
+    assert report["passed"], summary.failures(report)
+    assert {row["op"] for row in report["rows"]} == {"bias_gelu", "softmax", "bias_dropout_add"}
 
 
 @pytest.mark.usefixtures("small_grid")

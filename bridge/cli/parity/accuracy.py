@@ -54,7 +54,8 @@ class Errors:
       ulp: in ULP of the result's dtype at the true value (for sums: at the sum of absolute values);
         where the arithmetic's own ULP, carried through the computation, is larger, in that.
       of_bound: as a fraction of what the bounds allow there; above 1 fails.
-      wrong: how many elements are not finite where the true value is, or the other way round.
+      wrong: how many elements are not finite where the true value is, or the other way round, or
+        not the bits that the contract promises there.
     """
 
     ulp: float

@@ -58,8 +58,8 @@ class Place(grid.Place):
 
 
 PLACES = (
-    Place((), bias=False),
     *(Place((n,)) for n in (1, 2, 3, 4, 5, 15, 16, 17, 4097)),
+    Place((), bias=False),
     Place((0, 8), quick=True),
     Place((8, 0)),
     Place((1, 1), forms=FORMS),
@@ -214,7 +214,7 @@ class Judge(grid.Judge):
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         case, p, got = self.case, self.given, results[quantity]
         with np.errstate(all="ignore"):
-            if quantity == "dresidual":
+            if quantity == "dresidual":  # the cotangent itself
                 exact = np.asarray(p["g"], np.float64)
                 return of_elements(got, Truth(exact, 0 * exact, 0 * exact), case.result)
             if quantity == "dbias":

@@ -154,6 +154,10 @@ class Judge(ABC):
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         """How far a quantity is from the truth. What it is derived from is taken from `results`."""
 
+    def misplaced(self, result: Array) -> int:
+        """Elements that the contract fixes to the bit, and that are something else."""
+        return 0
+
 
 def viewed(case: Case, name: str, array: Any) -> Any:
     """An operand of a case in its layout; `array` is of NumPy, torch or JAX."""

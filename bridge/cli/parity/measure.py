@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import bridge.torch
 from bridge import _native
 from bridge.cli.parity import in_jax, in_torch
 from bridge.cli.parity.accuracy import Errors
-from bridge.cli.parity.grid import Case
+from bridge.cli.parity.grid import Case, Judge
 
 Array = np.ndarray
 Results = Mapping[str, Array]
@@ -113,7 +113,7 @@ def measure(
     rows = []
     for name in case.quantities:
         differing = differing_bits(from_torch[name], from_jax[name])
-        errors = judge.errors(name, from_torch)
+        errors = _errors(judge, name, from_torch)
         both = [name in part for part in own]
         rows.append(
             Row(
@@ -127,7 +127,7 @@ def measure(
                 from_torch[name].size,
                 differing,
                 errors,
-                judge.errors(name, from_jax) if differing else errors,
+                _errors(judge, name, from_jax) if differing else errors,
                 own_torch=judge.errors(name, own[0]) if all(both) else None,
                 own_jax=judge.errors(name, own[1]) if all(both) else None,
                 variants={
@@ -138,6 +138,12 @@ def measure(
             )
         )
     return rows
+
+
+def _errors(judge: Judge, name: str, results: Results) -> Errors:
+    """Errors of bridge's results, which are held to what the contract says of bits too."""
+    errors = judge.errors(name, results)
+    return replace(errors, wrong=errors.wrong + judge.misplaced(results[name]))
 
 
 def differing_bits(a: Array, b: Array) -> int:

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 
 from bridge.cli.parity import grid
-from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
+from bridge.cli.parity.accuracy import FORMATS
 from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
-from bridge.cli.parity.softmax_accuracy import (
-    BOUNDS,
-    BOUNDS_IN_WORDS,
-    Approximate,
-    arithmetic_of,
-    jacobian,
-    towards_y,
-    value,
-)
+from bridge.cli.parity.softmax_accuracy import BOUNDS, BOUNDS_IN_WORDS, Judge
 from bridge.ops.dtypes import FLOATING
-from bridge.ops.softmax import visible_columns
 
 __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 
@@ -257,56 +248,3 @@ def _most(dtype: str) -> float:
     """The largest number of a dtype."""
     fmt = FORMATS[dtype]
     return float(np.ldexp(2.0 - 2.0 ** (1 - fmt.bits), fmt.highest))
-
-
-class Judge(grid.Judge):
-    """True values of a case; a derivative's from the value that came with it."""
-
-    def __init__(self, case: Case, given: Operands) -> None:
-        self.case = case
-        self.arithmetic = arithmetic_of(case.x)
-        self.given = {
-            name: None if array is None else grid.viewed(case, name, array)
-            for name, array in given.items()
-        }
-
-    def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
-        with np.errstate(all="ignore"):
-            true = self._truth(quantity, results)
-            found = of_elements(results[quantity], true, self.case.x)
-        wrong = found.wrong + self._not_zero(results[quantity])
-        return Errors(found.ulp, found.of_bound, wrong)
-
-    def _truth(self, quantity: str, results: Mapping[str, Array]) -> Truth:
-        case, p = self.case, self.given
-        how = (case.place.scale, case.causal)
-        x = p["x"]
-        assert x is not None
-        if quantity == "forward":
-            return value(x, p["mask"], *how, case.x)
-        y = results["forward"].astype(np.float64)
-
-        def given(name: str) -> Array:
-            array = p[name]
-            assert array is not None
-            return array.astype(np.float64)
-
-        direction = {"dx": "g", "jvp": "t_x", "d2g": "v_x"}
-        if quantity in direction:
-            return jacobian(y, Approximate(given(direction[quantity])), *how, self.arithmetic)
-        inner = towards_y(y, given("g"), given("v_x"), *how, self.arithmetic)
-        ulp = FORMATS[case.x].ulp(inner.values)
-        error = inner.allowed + (0.5 * ulp if FORMATS[case.x].bits < 24 else 0.0)
-        v = Approximate(inner.values, error, np.maximum(inner.unit, ulp))
-        return jacobian(y, v, *how, self.arithmetic)
-
-    def _not_zero(self, result: Array) -> int:
-        """Hidden elements that are anything but +0."""
-        shape = self.case.place.shape
-        hidden = np.zeros(shape, bool)
-        if self.case.causal:
-            hidden |= ~visible_columns(shape, 1)
-        if (mask := self.given["mask"]) is not None:
-            hidden |= np.broadcast_to(mask != 0, shape)
-        bits = np.ascontiguousarray(result).view(f"u{result.itemsize}")
-        return int(np.count_nonzero(bits[hidden]))

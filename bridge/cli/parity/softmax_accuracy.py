@@ -8,12 +8,14 @@ formula, as far as it is linear in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridge.cli.parity.accuracy import FORMATS, Truth
+from bridge.cli.parity import grid
+from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
 from bridge.ops.softmax import (
     JACOBIAN,
     PRODUCT,
@@ -23,7 +25,11 @@ from bridge.ops.softmax import (
     TERM_V,
     SoftmaxDerivativeParams,
     SoftmaxParams,
+    visible_columns,
 )
+
+if TYPE_CHECKING:
+    from bridge.cli.parity.softmax import Case
 
 Array = np.ndarray
 
@@ -136,3 +142,53 @@ def _dot_rounding(columns: int, arithmetic: str) -> float:
     chunks = max(1, math.ceil(columns / BOUNDS["chunk"]))
     additions = BOUNDS["chunk_additions"] + math.ceil(math.log2(chunks))
     return 0.5 * BOUNDS["unit"][arithmetic] * (additions + 1)
+
+
+class Judge(grid.Judge):
+    """True values of a case; a derivative's from the value that came with it."""
+
+    def __init__(self, case: Case, given: grid.Operands) -> None:
+        self.case = case
+        self.arithmetic = arithmetic_of(case.x)
+        self.given = {
+            name: None if array is None else grid.viewed(case, name, array)
+            for name, array in given.items()
+        }
+
+    def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
+        with np.errstate(all="ignore"):
+            return of_elements(results[quantity], self._truth(quantity, results), self.case.x)
+
+    def _truth(self, quantity: str, results: Mapping[str, Array]) -> Truth:
+        case, p = self.case, self.given
+        how = (case.place.scale, case.causal)
+        x = p["x"]
+        assert x is not None
+        if quantity == "forward":
+            return value(x, p["mask"], *how, case.x)
+        y = results["forward"].astype(np.float64)
+
+        def given(name: str) -> Array:
+            array = p[name]
+            assert array is not None
+            return array.astype(np.float64)
+
+        direction = {"dx": "g", "jvp": "t_x", "d2g": "v_x"}
+        if quantity in direction:
+            return jacobian(y, Approximate(given(direction[quantity])), *how, self.arithmetic)
+        inner = towards_y(y, given("g"), given("v_x"), *how, self.arithmetic)
+        ulp = FORMATS[case.x].ulp(inner.values)
+        error = inner.allowed + (0.5 * ulp if FORMATS[case.x].bits < 24 else 0.0)
+        v = Approximate(inner.values, error, np.maximum(inner.unit, ulp))
+        return jacobian(y, v, *how, self.arithmetic)
+
+    def misplaced(self, result: Array) -> int:
+        """Hidden elements that are anything but +0."""
+        shape = self.case.place.shape
+        hidden = np.zeros(shape, bool)
+        if self.case.causal:
+            hidden |= ~visible_columns(shape, 1)
+        if (mask := self.given["mask"]) is not None:
+            hidden |= np.broadcast_to(mask != 0, shape)
+        bits = np.ascontiguousarray(result).view(f"u{result.itemsize}")
+        return int(np.count_nonzero(bits[hidden]))

@@ -171,7 +171,9 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
         for name in ("torch", "jax"):
             errors = row[name]
             if errors["wrong"]:
-                reasons.append(f"{name}: {errors['wrong']} are not finite where they should be")
+                reasons.append(
+                    f"{name}: {errors['wrong']} are not finite, or not 0, as they should be"
+                )
             if errors["of_bound"] > 1:
                 reasons.append(
                     f"{name}: {errors['ulp']:.3g} ULP, {errors['of_bound']:.3g} of the bound"
@@ -221,9 +223,9 @@ def _cell(name: str, record: dict[str, Any]) -> str:
     if value is None:
         return "–"
     if name == "of_bound":
-        return f"{value:.0%}"
+        return f"{value:.0%}" if value < 100 else f"{value:.1e} ×"
     if name.endswith("ulp"):
         wrong = record.get("wrong" if name == "ulp" else name.replace("_ulp", "_wrong"))
         text = f"{value:.2f}" if value < 100 else f"{value:.0f}" if value < 1e5 else f"{value:.1e}"
-        return f"{text} ({wrong} not finite)" if wrong else text
+        return f"{text} ({wrong} wrong)" if wrong else text
     return str(value)
