@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from bridge.torch import _kernels, bias_gelu
+from bridge import _native
+from bridge.torch import _kernels, bias_gelu, scaled_masked_softmax
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 
 LAYOUTS = {
@@ -115,3 +116,20 @@ def test_results_are_ordinary_tensors(draw: Any) -> None:
     assert y.is_contiguous()
     assert y._base is None
     y.resize_(9, 9)
+
+
+def test_expanded_mask_is_copied_as_it_lies_in_memory(draw: Any, monkeypatch: Any) -> None:
+    """Its columns lie apart, so it is copied: once for the heads that share it, not for each."""
+    seen: list[Any] = []
+
+    class Native:
+        @staticmethod
+        def run(name: str, operands: Any, *rest: Any) -> int:
+            seen.append(tuple(operands[1].shape))
+            return _native.run(name, operands, *rest)
+
+    monkeypatch.setattr(_kernels, "_native", Native)
+    x, mask = draw(2, 3, 8, 6), draw(2, 1, 6, 8).mT > 0.4
+    y = scaled_masked_softmax(x, mask.expand(2, 3, 8, 6), 0.5)
+    assert_close(y, torch.softmax((0.5 * x).masked_fill(mask, -torch.inf), -1).nan_to_num(0.0))
+    assert seen == [(2, 3, 8, 6), (2, 1, 8, 6)]
