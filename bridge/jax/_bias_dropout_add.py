@@ -32,8 +32,8 @@ def bias_dropout_add(
     Element i of x, counted in row-major order, takes word i mod 4 of Philox4x32-10 with the 64-bit
     key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least
     round(p·2³²). So the same seed and offset give the same mask on every device, in `bridge.torch`
-    as well, and the mask is never stored: the backward pass draws it again. Dropped elements are 0
-    whatever x holds there.
+    as well, and the mask is never stored: the backward pass draws it again. What is dropped counts
+    as 0 whatever it holds, NaN included.
 
     The backward pass keeps the seed alone: the gradients of x and bias come from one kernel (the
     bias gradient summed in float32, float64 for float64, over a fixed tree, and rounded once); that

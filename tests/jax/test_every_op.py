@@ -38,6 +38,14 @@ def weighted(function: Function, weights: Any) -> Function:
     return loss
 
 
+def backward(function: Function) -> Function:
+    def run(g: Any, *arguments: Any) -> Any:
+        y, pull = jax.vjp(function, *arguments)
+        return y, pull(g)
+
+    return run
+
+
 def directions(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(jnp.cos(argument) for argument in arguments)
 
@@ -114,6 +122,15 @@ def test_outside_jit(case: Case, rng: np.random.Generator) -> None:
     assert_close(ours, theirs)
 
 
+@every_op
+def test_with_jit_disabled(case: Case, rng: np.random.Generator) -> None:
+    arguments, g = case.draw(rng), normal(rng, *case.shapes[0])
+    expected = jax.jit(backward(case.ours))(g, *arguments)
+    with jax.disable_jit():
+        ours = backward(case.ours)(g, *arguments)
+    assert_close(ours, expected, 0.0)
+
+
 def scanned(function: Function, weights: Any, x: Any, *others: Any) -> Any:
     def step(carry: Any, weight: Any) -> Any:
         y = function(carry, *others)
@@ -167,14 +184,6 @@ def test_tangents_through_a_while_loop(case: Case, rng: np.random.Generator) -> 
         for function in (case.ours, case.theirs)
     )
     assert_close(ours, theirs, 1e-11)
-
-
-def backward(function: Function) -> Function:
-    def run(g: Any, *arguments: Any) -> Any:
-        y, pull = jax.vjp(function, *arguments)
-        return y, pull(g)
-
-    return run
 
 
 @every_op
