@@ -1,9 +1,12 @@
-"""Softmax of attention scores as torch composes it in float64: what the fused ones are held to."""
+"""Softmax of attention scores as torch composes it: what the fused ones are held to, and how."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd import grad
 
 
 def softmax64(x: Tensor, hidden: Tensor | None = None, scale: float | None = None) -> Tensor:
@@ -31,3 +34,57 @@ def outside_window(queries: int, keys: int, left: int, right: int) -> Tensor:
     """True where a key is more than `left` before or `right` behind the query's own place."""
     distance = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
     return (distance < -left) | (distance > right)
+
+
+def generator(*seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(hash(seed) & 0xFFFF_FFFF)
+
+
+def unfused(x: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """The composition that the originals compare with: in the dtype of x, filled with −10000."""
+    z = x if scale is None else x * scale
+    if mask is None:
+        return z.softmax(-1)
+    y = z.masked_fill(mask, -10000.0).softmax(-1)
+    return y.masked_fill(mask.all(-1, keepdim=True), 0.0)
+
+
+def assert_within(actual: Tensor, expected: Tensor, tolerance: Tensor) -> None:
+    error = (actual.double() - expected).abs()
+    assert bool((error <= tolerance).all()), f"off by {(error / tolerance).max():.3g} tolerances"
+
+
+def check_softmax(
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    hidden: Tensor | None,
+    scale: float | None,
+    cotangent: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Holds values to a rounding, gradients to what that and another one do; returns both."""
+    x = x.detach().requires_grad_()
+    y = function(x)
+    (dx,) = grad(y, x, cotangent)
+    assert y.dtype == dx.dtype == x.dtype
+    unit = torch.finfo(x.dtype).eps / 2
+    least = torch.finfo(x.dtype).smallest_normal * unit
+    # 16-bit: y is rounded once. float32: scale·x, exponential, sum and quotient are.
+    roundings = 1.001 if x.dtype != torch.float32 else 32.0
+    factor = 1.0 if scale is None else scale
+    with torch.no_grad():
+        reference = softmax64(x, hidden, scale)
+        error = roundings * unit * reference + least
+        assert_within(y, reference, error)
+        g = cotangent.double()
+        difference = g - (g * reference).sum(-1, keepdim=True)
+        gradient = factor * reference * difference
+        # dx is computed from the rounded y, in float32, and rounded.
+        from_y = error * difference.abs() + reference * (g.abs() * error).sum(-1, keepdim=True)
+        terms = reference * (g.abs() + (g.abs() * reference).sum(-1, keepdim=True))
+        tolerance = abs(factor) * (from_y + 2.0**-21 * terms)
+        assert_within(dx, gradient, 1.01 * (tolerance + unit * gradient.abs() + least))
+        if hidden is not None:
+            everywhere = hidden.expand(y.shape)
+            assert not y[everywhere].any()
+            assert not dx[everywhere].any()
+    return y.detach(), dx
