@@ -2,8 +2,8 @@
 
 Here the softmax kernels, in test_original_modules.py the rest. Shapes, dtypes and tolerances are
 theirs. On top of each: a comparison with float64 that scales with the values themselves (a
-tolerance of 1e-3 passes on zeros where rows have 2048 keys), and gradients of random cotangents. The last
-tests plant faults and see that the comparison fails.
+tolerance of 1e-3 passes on zeros where rows have 2048 keys), and gradients of random cotangents.
+The last tests plant faults and see that the comparison fails.
 """
 
 from __future__ import annotations
