@@ -1,5 +1,6 @@
 // softmax and its derivative on the CPU: how a call is cut into runs of rows for the threads. The
-// arithmetic is in softmax_kernel.cpp, compiled once for each instruction set.
+// arithmetic is in softmax_kernel.cpp and softmax_derivative_kernel.cpp, compiled once for each
+// instruction set.
 #include "ops/softmax.h"
 
 #include <stdlib.h>
@@ -14,6 +15,8 @@ namespace bridge {
 namespace {
 
 constexpr PerIsa<SoftmaxKernels> kKernels = BRIDGE_PER_ISA(softmax_kernels);
+constexpr PerIsa<SoftmaxDerivativeKernels> kDerivativeKernels =
+    BRIDGE_PER_ISA(softmax_derivative_kernels);
 
 // The powers of a row this long wait in a buffer, which stays in the second-level cache.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
@@ -93,7 +96,7 @@ bridge_status run(const bridge_softmax& given, const bridge_executor* executor) 
   const SoftmaxKernels* const kernels = kKernels.for_elements(elements);
   if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
   if (elements == 0) return BRIDGE_OK;
-  const auto kernel = kernels->softmax[call.dtype];
+  const auto kernel = kernels->of[call.dtype];
   const int64_t bytes = dtype_bytes(call.dtype), real_bytes = bytes == 8 ? 8 : 4;
   SoftmaxRun shared{};
   shared.scale = math::softmax_scale<float>(call.scale);
@@ -125,7 +128,7 @@ bridge_status run(const bridge_softmax_derivative& given, const bridge_executor*
   if (status != BRIDGE_OK) return status;
   bridge_softmax_derivative call = given;
   const int64_t elements = element_count(call.space);
-  const SoftmaxKernels* const kernels = kKernels.for_elements(elements);
+  const SoftmaxDerivativeKernels* const kernels = kDerivativeKernels.for_elements(elements);
   if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
   if (elements == 0) return BRIDGE_OK;
   const auto kernel =

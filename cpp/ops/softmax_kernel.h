@@ -1,4 +1,4 @@
-// What softmax.cpp and softmax_derivative.cpp call, one table for each instruction set.
+// What softmax.cpp calls, tables for each instruction set.
 #ifndef BRIDGE_OPS_SOFTMAX_KERNEL_H_
 #define BRIDGE_OPS_SOFTMAX_KERNEL_H_
 
@@ -47,13 +47,17 @@ struct SoftmaxDerivativeRun : Run {
 };
 
 struct SoftmaxKernels {
+  void (*of[4])(const SoftmaxRun& run);  // [dtype]
+};
+
+struct SoftmaxDerivativeKernels {
   // [dtype]
-  void (*softmax[4])(const SoftmaxRun& run);
-  void (*jacobian[4])(const SoftmaxDerivativeRun& run);
-  void (*derivative[4])(const SoftmaxDerivativeRun& run);
+  void (*jacobian[4])(const SoftmaxDerivativeRun& run);    // w.data is null
+  void (*derivative[4])(const SoftmaxDerivativeRun& run);  // it is not
 };
 
 BRIDGE_DECLARE_PER_ISA(SoftmaxKernels, softmax_kernels)
+BRIDGE_DECLARE_PER_ISA(SoftmaxDerivativeKernels, softmax_derivative_kernels)
 
 }  // namespace bridge
 
