@@ -61,17 +61,20 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
 
 
 def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
-    """Makes full arrays be split like the first one, which the result is typed like.
+    """Makes full arrays be split alike, like the first one that is on a mesh.
 
     Only under a mesh with explicit axes does any. The transpose of this move brings the gradient of
     an array that is passed on to where the array was.
     """
-    like = jax.typeof(values[0]).sharding
-    if like.mesh.empty:
-        return list(values)
+    shardings = [jax.typeof(value).sharding for value in values]
+    placed = [
+        sharding
+        for sharding, role in zip(shardings, roles, strict=True)
+        if role is Role.FULL and not sharding.mesh.empty
+    ]
     return [
-        jax.sharding.reshard(value, like)
-        if role is Role.FULL and jax.typeof(value).sharding != like
+        jax.sharding.reshard(value, placed[0])
+        if placed and role is Role.FULL and sharding != placed[0]
         else value
-        for value, role in zip(values, roles, strict=True)
+        for value, sharding, role in zip(values, shardings, roles, strict=True)
     ]

@@ -138,8 +138,9 @@ def test_sharded_arguments(
             assert tuple(typed)[: len(split)] == tuple(split)
 
 
-def test_a_residual_that_is_split_unlike_x(rng: np.random.Generator) -> None:
-    """The result is split like x; each gradient like what it belongs to."""
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_residual_that_is_split_unlike_x(is_placed: bool, rng: np.random.Generator) -> None:
+    """Each gradient is split like what it belongs to, also where x is on no mesh."""
     mesh = make_mesh(AxisType.Explicit)
     x, residual = normal(rng, 4, 6), normal(rng, 4, 6)
 
@@ -148,9 +149,10 @@ def test_a_residual_that_is_split_unlike_x(rng: np.random.Generator) -> None:
 
     expected = jax.grad(partial(loss, plain_dropout_add), (0, 1))(x, residual)
     with jax.set_mesh(mesh):
-        x = jax.device_put(x, NamedSharding(mesh, P("data")))
+        if is_placed:
+            x = jax.device_put(x, NamedSharding(mesh, P("data")))
         residual = jax.device_put(residual, NamedSharding(mesh, P(None, "model")))
         ours = jax.jit(jax.grad(partial(loss, bias_dropout_add), (0, 1)))(x, residual)
         assert_close(ours, expected)
-        assert jax.typeof(ours[0]).sharding == jax.typeof(x).sharding
-        assert jax.typeof(ours[1]).sharding == jax.typeof(residual).sharding
+        for gradient, argument in zip(ours, (x, residual), strict=True):
+            assert jax.typeof(gradient).sharding.spec == jax.typeof(argument).sharding.spec
