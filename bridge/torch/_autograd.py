@@ -76,6 +76,10 @@ class Plan(Kernel):
         # Bound here, as a tiny call is mostly the finding of such names.
         self.compute = self.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
+        # Whether all operands are kept for the derivatives, and nothing else; at first not known.
+        self.keeps_operands = False
+        self._keep: Any = None
+        self._zeros: tuple[int, ...] = ()
 
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably where the operands ask for it."""
@@ -127,13 +131,15 @@ class Plan(Kernel):
         """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer."""
         ctx.plan = self
         ctx.set_materialize_grads(False)
-        if self.derivatives.zeros:
-            ctx.likes = {
-                i: (o.shape, o.dtype, o.device)
-                for i, o in enumerate(operands)
-                if i in self.derivatives.zeros
-            }
-        return self.derivatives.keep((*operands, *results))
+        if self._keep is None:
+            rules = self.derivatives
+            self._keep, self._zeros = rules.keep, rules.zeros
+            self.keeps_operands = not rules.zeros and rules.kept == tuple(range(len(operands)))
+        if self._zeros:
+            likes = [operands[i] for i in self._zeros]
+            shapes = [(like.shape, like.dtype, like.device) for like in likes]
+            ctx.likes = dict(zip(self._zeros, shapes, strict=True))
+        return self._keep((*operands, *results))
 
     def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
         """Cotangents of the operands; `cotangents` are those of the wanted results.
@@ -169,7 +175,7 @@ class Plan(Kernel):
         return run_steps(steps, values, self._likes(ctx), len(self.op.result_names))
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
-        return ctx.likes if self.derivatives.zeros else {}
+        return ctx.likes if self._zeros else {}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -204,7 +210,12 @@ class _EagerCall(Call):
         results = plan.compute(*operands)
         if results is None:
             results = plan.run_below(operands)
-        kept = plan.remember(ctx, operands, results)
+        if plan.keeps_operands:  # as below, without the calls
+            ctx.plan = plan
+            ctx.set_materialize_grads(False)
+            kept = operands
+        else:
+            kept = plan.remember(ctx, operands, results)
         ctx.save_for_backward(*kept)
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*kept)

@@ -127,7 +127,10 @@ class Derivatives:
     def kept(self) -> tuple[int, ...]:
         """Operands and results (in this numbering) that the rules place: what must be kept."""
         placed = {s for call in self._answers for s in call.operands if isinstance(s, int)}
-        return tuple(sorted(source for source in placed if source < self._first_direction))
+        kept = {source for source in placed if source < self._first_direction}
+        if kept == {i for i, dtype in enumerate(self.dtypes) if dtype is not None}:
+            return tuple(range(len(self.dtypes)))  # the operands as they are, the absent with them
+        return tuple(sorted(kept))
 
     @functools.cached_property
     def keep(self) -> Callable[[Values], Values]:
