@@ -32,7 +32,7 @@ struct GroupTeam {
   static BRIDGE_DEVICE Real reduce(Real value, int /*warps*/) {
     return reduce_group<Op, kGroup>(value);
   }
-  // terms(q, value) gives the thread's vector q.
+  // See chunk_sum.
   template <class Real, int kTag, class Terms>
   static BRIDGE_DEVICE Real sum(int /*warps*/, Terms&& terms) {
     return chunk_sum<kGroup, kVectors, kVector, Real>(terms);

@@ -54,27 +54,32 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
 }
 
 // The sum of a chunk (or of its first vectors, where the rest are missing) that a group holds.
-// terms(q, value) gives vector q; missing elements are -0.0, or +0.0 where none is negative. One
-// vector after another, so that few terms are there at a time.
+// terms(q, first, value) gives elements of vector q, as many as the array takes, from the first on;
+// missing ones are -0.0, or +0.0 where none is negative. One slice after another, so that few terms
+// are there at a time.
 template <int kGroup, int kVectors, int kVector, class Real, class Terms>
 BRIDGE_DEVICE Real chunk_sum(Terms&& terms) {
   constexpr int kParts = kChunkCols / 4 / (kGroup * kVector);  // vectors of a thread in a quarter
   constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
   constexpr int kQuarters = (kVectors + kParts - 1) / kParts;
   static_assert(kQuarters == 1 || kQuarters == 2 || kQuarters == 4);
+  constexpr int kSlice = kVector < 4 ? kVector : 4;
   Real part[kUsed][kVector];
 #pragma unroll
   for (int s = 0; s < kUsed; ++s) {
-    Real quarter[kVector];
-    Real half[kVector];
 #pragma unroll
-    for (int k = 0; k < kQuarters; ++k) {
-      terms(s + k * kParts, quarter);
+    for (int first = 0; first < kVector; first += kSlice) {
+      Real quarter[kSlice];
+      Real half[kSlice];
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        half[i] = k % 2 == 0 ? quarter[i] : half[i] + quarter[i];
-        if (k == 0 || k == 1) part[s][i] = half[i];
-        if (k == 3) part[s][i] = part[s][i] + half[i];
+      for (int k = 0; k < kQuarters; ++k) {
+        terms(s + k * kParts, first, quarter);
+#pragma unroll
+        for (int i = 0; i < kSlice; ++i) {
+          half[i] = k % 2 == 0 ? quarter[i] : half[i] + quarter[i];
+          if (k == 0 || k == 1) part[s][first + i] = half[i];
+          if (k == 3) part[s][first + i] = part[s][first + i] + half[i];
+        }
       }
     }
   }

@@ -217,7 +217,8 @@ struct Row {
       if (reaches(q)) {
         Real y[kVector];
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) y[i] = math::softmax_value<Precision>(power[q][i], inverse);
+        for (int i = 0; i < kVector; ++i)
+          y[i] = math::softmax_value<Precision>(power[q][i], inverse);
         // 0 times anything but NaN is the 0 that hidden elements get.
         if (inverse.high != inverse.high) hide(q, y, Real(0));
         result = simt::round_to_words<T>(y);
@@ -229,9 +230,9 @@ struct Row {
 
 template <class Team, class Real>
 BRIDGE_DEVICE Real sum_of(const Real (&power)[Team::kVectors][Team::kVector], int warps) {
-  return Team::template sum<Real, 1>(warps, [&](int q, Real(&term)[Team::kVector]) {
-#pragma unroll
-    for (int i = 0; i < Team::kVector; ++i) term[i] = power[q][i];
+  return Team::template sum<Real, 1>(warps, [&](int q, int first, auto& term) {
+    int i = first;
+    for (Real& t : term) t = power[q][i++];
   });
 }
 

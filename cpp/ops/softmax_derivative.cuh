@@ -130,12 +130,15 @@ struct Jacobian {
   }
 
   BRIDGE_DEVICE Real dot(int warps) const {
-    return Team::template sum<Real, 0>(warps, [&](int q, Real(&term)[kVector]) {
+    return Team::template sum<Real, 0>(warps, [&](int q, int first, auto& term) {
+      for (Real& t : term) t = Real(-0.0);
+      // A branch: else the compiler holds all elements as floats from here to store().
+      if (!row.reaches(q)) return;
       Real a[kVector], b[kVector];
       Row::widen(u[q], a);
       Row::widen(v[q], b);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) term[i] = math::softmax_jacobian_term(a[i], b[i]);
+      int i = first;
+      for (Real& t : term) t = math::softmax_jacobian_term(a[i], b[i]), ++i;
     });
   }
 
@@ -143,12 +146,17 @@ struct Jacobian {
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
       if (row.column(q) >= row.cols) continue;
-      Real a[kVector], b[kVector];
-      Row::widen(u[q], a);
-      Row::widen(v[q], b);
+      Real result[kVector] = {};
+      if (row.reaches(q)) {
+        Real a[kVector], b[kVector];
+        Row::widen(u[q], a);
+        Row::widen(v[q], b);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) a[i] = math::softmax_jacobian(a[i], b[i], dot, scale);
-      row.store(q, a);
+        for (int i = 0; i < kVector; ++i) {
+          result[i] = math::softmax_jacobian(a[i], b[i], dot, scale);
+        }
+      }
+      row.store(q, result);
     }
   }
 };
@@ -163,16 +171,17 @@ template <class Team, class Row, class Real = typename Row::Real>
 BRIDGE_DEVICE Real dot_of(const Row& row, Dot dot, int warps) {
   const auto* a = dot == kVW ? row.data[kV] : row.data[kU];
   const auto* b = dot == kUV ? row.data[kV] : row.data[kW];
-  return Team::template sum<Real, 0>(warps, [&](int q, Real(&term)[Row::kVector]) {
-#pragma unroll
-    for (int i = 0; i < Row::kVector; ++i) term[i] = Real(-0.0);
+  return Team::template sum<Real, 0>(warps, [&](int q, int first, auto& term) {
+    for (Real& t : term) t = Real(-0.0);
     if (!row.reaches(q)) return;
     Real x[Row::kVector], y[Row::kVector];
     Row::widen(row.load(a, q), x);
     Row::widen(row.load(b, q), y);
 #pragma unroll
-    for (int i = 0; i < Row::kVector; ++i) term[i] = x[i] * y[i];
-    row.hide(q, term, Real(-0.0));
+    for (int i = 0; i < Row::kVector; ++i) x[i] = x[i] * y[i];
+    row.hide(q, x, Real(-0.0));
+    int i = first;
+    for (Real& t : term) t = x[i++];
   });
 }
 
