@@ -62,7 +62,8 @@ def machine_code() -> str:
         hot = kernel["arch"] == "90" and kernel["instructions_per_element"] is not None
         if not hot or kernel["kernel"].split()[1] not in ("bfloat16", "float32"):
             continue
-        if kernel["kernel"].split()[2] != "tanh":
+        op, _, kind = kernel["kernel"].split()[:3]
+        if op == "bias_gelu" and kind != "tanh":
             continue
         limit = f"≤ {kernel['limit']:g}" if kernel["limit"] is not None else ""
         spills = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
