@@ -5,7 +5,9 @@ Registers, stack and spills come from ptxas, instruction counts from the disasse
 the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a kernel is that of its
 main loop: all instructions from the first to the last address of the smallest loop with a 16-byte
 load and a 16-byte store, divided by the elements that its stores write. The loads of bias, the
-addresses and the edges of a row lie outside; what a long walk down the rows costs is the loop.
+addresses and the edges of a row lie outside; what a long walk down the rows costs is the loop. The
+kernels of softmax have no such loop: there the count is that of the way through the code, the plain
+one and the longest (see row_path.py), for rows that fill all vectors of their threads.
 
 Exit status 1 if a kernel spills or a limit of LIMITS is exceeded.
 """
@@ -24,8 +26,16 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from row_path import longest_way, plain_way
+
 CPP = Path(__file__).resolve().parent.parent / "cpp"
-SOURCES = ["ops/bias_dropout_add.cu", "ops/bias_gelu.cu", "ops/column_sums.cu"]
+SOURCES = [
+    "ops/bias_dropout_add.cu",
+    "ops/bias_gelu.cu",
+    "ops/column_sums.cu",
+    "ops/softmax.cu",
+    "ops/softmax_derivative.cu",
+]
 ARCHS = ["80", "90", "100"]
 # As in cpp/cuda/CMakeLists.txt.
 FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"]
@@ -40,6 +50,20 @@ LIMITS = {
     ("90", "bias_gelu bfloat16 tanh order 0"): 28.0,
     ("90", "bias_gelu float16 tanh order 0"): 28.0,
     ("90", "bias_gelu float32 tanh order 0"): 60.0,
+} | {
+    ("90", f"{op} {dtype} to {cols} columns"): limit
+    for op, limits in {
+        "softmax": {"bfloat16": 34.0, "float16": 34.0, "float32": 48.0},
+        "softmax_derivative": {"bfloat16": 26.0, "float16": 26.0, "float32": 30.0},
+    }.items()
+    for dtype, limit in limits.items()
+    for cols in (128, 256, 512, 1024)
+}
+# The same with a mask and a causal rule that hide something in every vector.
+LONGEST_LIMITS = {
+    ("90", f"softmax {dtype} to {cols} columns"): 45.0
+    for dtype in ("bfloat16", "float16")
+    for cols in (128, 256, 512, 1024)
 }
 
 FORMS = ["tanh", "erf", "sigmoid"]
@@ -65,6 +89,8 @@ class KernelReport:
     loop_instructions: int | None = None
     loop_elements: int | None = None
     limit: float | None = None
+    longest_instructions: int | None = None  # of the longest way, where there is no main loop
+    longest_limit: float | None = None
 
     @property
     def per_element(self) -> float | None:
@@ -72,6 +98,13 @@ class KernelReport:
         if not self.loop_instructions or not self.loop_elements:
             return None
         return self.loop_instructions / self.loop_elements
+
+    @property
+    def longest_per_element(self) -> float | None:
+        """The same of the longest way, None for a kernel with a main loop."""
+        if not self.longest_instructions or not self.loop_elements:
+            return None
+        return self.longest_instructions / self.loop_elements
 
     def faults(self) -> list[str]:
         """The limits that this kernel breaks, in words."""
@@ -82,6 +115,11 @@ class KernelReport:
             found.append("no main loop found")
         if self.limit is not None and (self.per_element or 0.0) > self.limit:
             found.append(f"{self.per_element:.2f} instructions per element, limit {self.limit:g}")
+        if (
+            self.longest_limit is not None
+            and (self.longest_per_element or 0.0) > self.longest_limit
+        ):
+            found.append(f"{self.longest_per_element:.2f} at most, limit {self.longest_limit:g}")
         return found
 
 
@@ -107,6 +145,29 @@ def readable(symbol: str) -> tuple[str, int | None]:
     any_dtype = re.search(r"bias_dropout_add11AnyOperandsI([df])", symbol)
     if any_dtype:
         return f"bias_dropout_add any, {DTYPES[any_dtype[1]][0]} arithmetic", None
+    rows = re.search(
+        r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block)TeamI"
+        + dtype_of
+        + r"Li(\d+)E(?:Li(\d+)E)?.*?(Lb1E)?E+EvNT_6Params",
+        symbol,
+    )
+    if rows:
+        dtype, size = DTYPES[rows[4] or rows[5]]
+        threads, vectors = int(rows[6]), int(rows[7] or 1)
+        columns = threads * vectors * 16 // size if rows[3] == "Group" else threads * 1024
+        kind = " general" if rows[2] == "General" else "" if rows[8] else " any alignment"
+        name = f"{rows[1]} {dtype} to {columns} columns{kind}"
+        return name, None if kind else size
+    segments = re.search(r"\d(softmax(?:_derivative)?)\d+SegmentKernelI" + dtype_of, symbol)
+    if segments:
+        step = re.search(r"4StepE(\d)E(?:Lb(\d)E)?", symbol)
+        steps = ("largest", "sum", "store") if segments[1] == "softmax" else ("dots", "store")
+        kind = " general" if step and step[2] == "0" else ""
+        dtype = DTYPES[segments[2] or segments[3]][0]
+        return f"{segments[1]} {dtype} segments {steps[int(step[1])] if step else ''}{kind}", None
+    nodes = re.search(r"NodesKernelINS\w*?_\d+(Sum|Largest)E([df])", symbol)
+    if nodes:
+        return f"nodes {nodes[1].lower()} {DTYPES[nodes[2]][0]}", None
     tree = re.search(r"TreeKernelI([df])", symbol)
     if tree:
         return f"column sums {DTYPES[tree[1]][0]}", None
@@ -141,12 +202,15 @@ def main_loop(instructions: list[str], labels: dict[str, int]) -> list[str]:
     return best
 
 
-def disassemble(nvdisasm: str, cubin: Path) -> dict[str, list[str]]:
-    """The main loop of every kernel by its symbol."""
+Code = tuple[list[str], dict[str, int]]  # the instructions, and where labels stand among them
+
+
+def disassemble(nvdisasm: str, cubin: Path) -> dict[str, Code]:
+    """The code of every kernel by its symbol."""
     text = subprocess.run(
         [nvdisasm, "-c", str(cubin)], check=True, capture_output=True, text=True
     ).stdout
-    loops = {}
+    code = {}
     for section in re.split(r"\n(?=\s*\.section\s+\.text\.)", text):
         header = re.match(r"\s*\.section\s+\.text\.([^,\s]+)", section)
         if not header:
@@ -156,10 +220,10 @@ def disassemble(nvdisasm: str, cubin: Path) -> dict[str, list[str]]:
         for line in section.splitlines():
             if label := re.match(r"(\.L_\S+):", line):
                 labels[label[1]] = len(instructions)
-            elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);", line):
-                instructions.append(code[1])
-        loops[header[1]] = main_loop(instructions, labels)
-    return loops
+            elif text_of := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);", line):
+                instructions.append(text_of[1])
+        code[header[1]] = (instructions, labels)
+    return code
 
 
 def compile_cubin(nvcc: str, source: str, arch: str, folder: Path) -> tuple[Path, str]:
@@ -180,7 +244,7 @@ def inspect(
 ) -> list[KernelReport]:
     """Every kernel of one source for one architecture."""
     cubin, log = compile_cubin(nvcc, source, arch, folder)
-    loops = disassemble(nvdisasm, cubin) if nvdisasm else {}
+    code = disassemble(nvdisasm, cubin) if nvdisasm else {}
     reports = []
     pattern = (
         r"Compiling entry function '(\S+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
@@ -191,13 +255,19 @@ def inspect(
         report = KernelReport(
             arch, name, int(match[5]), int(match[2]), int(match[3]), int(match[4])
         )
-        loop = loops.get(match[1], [])
+        instructions, labels = code.get(match[1], ([], {}))
+        if name.startswith("softmax"):
+            loop = plain_way(instructions, labels)
+            report.longest_instructions = len(longest_way(instructions, labels))
+        else:
+            loop = main_loop(instructions, labels)
         if loop and size:
             report.loop_instructions = len(loop)
             stores = sum("STG.E.128" in line for line in loop)
             report.loop_elements = stores * (16 // size)
         if nvdisasm:
             report.limit = LIMITS.get((arch, name))
+            report.longest_limit = LONGEST_LIMITS.get((arch, name))
         reports.append(report)
     return sorted(reports, key=lambda report: report.kernel)
 
@@ -209,6 +279,8 @@ def table(reports: list[KernelReport]) -> str:
     for r in reports:
         count = "" if r.per_element is None else f"{r.per_element:.2f}"
         limit = "" if r.limit is None else f" (limit {r.limit:g})"
+        if r.longest_per_element is not None:
+            limit += f", at most {r.longest_per_element:.2f}"
         fault = "  <- " + ", ".join(r.faults()) if r.faults() else ""
         spills = r.spill_store_bytes + r.spill_load_bytes
         lines.append(
