@@ -96,7 +96,8 @@ inline __attribute__((always_inline)) Counters odd_lanes(Counters a, Counters b)
 // cache.
 class RandomWords {
  public:
-  // The most elements that may be asked for at once.
+  // The most elements that may be asked for at once, and that are drawn at once: while words are
+  // drawn, memory rests.
   static constexpr int64_t kMost = 512;
 
   void begin(uint64_t key, uint64_t offset) {
@@ -124,8 +125,8 @@ class RandomWords {
  private:
   __attribute__((noinline)) void draw(uint64_t index, int64_t count) {
     first_ = index & ~uint64_t{3};
-    count += static_cast<int64_t>(index & 3);
-    const int64_t steps = (smaller(count, kDrawn) + kWordsAtOnce - 1) / kWordsAtOnce;
+    count = smaller(count, kMost) + static_cast<int64_t>(index & 3);
+    const int64_t steps = (count + kWordsAtOnce - 1) / kWordsAtOnce;
     held_ = steps * kWordsAtOnce;
     Counters order{};
     for (int lane = 0; lane < kCounters; ++lane) order[lane] = Lanes<kCounters>::kOrder[lane];
@@ -155,10 +156,8 @@ class RandomWords {
     }
   }
 
-  // A request of the most elements, wherever it begins. Not much more: while words are drawn,
-  // memory rests.
-  static constexpr int64_t kDrawn = kMost + kWordsAtOnce;
-  alignas(64) uint32_t words_[kDrawn + kWordsAtOnce + kStep];
+  // The most elements from the middle of a counter on, in whole steps, and what is read past them.
+  alignas(64) uint32_t words_[kMost + 2 * kWordsAtOnce + kStep];
   uint32_t key0_[math::Philox::kRounds], key1_[math::Philox::kRounds];
   uint64_t offset_, first_;
   int64_t held_;
