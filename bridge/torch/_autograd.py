@@ -104,7 +104,7 @@ class Plan(Kernel):
         if results is not None:
             return results
         try:
-            return self.run(operands)
+            return self.run(operands, self.empty_results(operands))
         except RuntimeError:
             # Gradients in batches (is_grads_batched) still come in tensors of the old vmap, which
             # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.

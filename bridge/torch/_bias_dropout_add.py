@@ -97,9 +97,11 @@ def bias_dropout_add(
 def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
     """A seed or offset as an int64 tensor on the device of x."""
     if isinstance(value, Tensor):
+        if value.dtype is torch.int64:
+            return value  # checked with the other operands
         check_tensors(_NAME, x=x, **{argument: value})
         check_integer_array(argument, spec_of(value))
-        return value.to(torch.int64)  # itself if that is its dtype
+        return value.to(torch.int64)
     if isinstance(value, torch.Generator) and argument == "seed":
         if value.device.type != x.device.type:
             raise ValueError(
@@ -118,8 +120,11 @@ def _drawn_seed(generator: torch.Generator | None, x: Tensor) -> Tensor:
 
 
 def _check(p: float, operands: tuple[Any, ...]) -> Any:
-    x, bias, residual = operands[:3]
-    check_tensors(_NAME, x=x, bias=bias, residual=residual)
+    x, bias, residual, seed, offset, _ = operands
+    check_tensors(_NAME, x=x, bias=bias, residual=residual, seed=seed, offset=offset)
+    for argument, value in (("seed", seed), ("offset", offset)):
+        if value is not None:
+            check_integer_array(argument, spec_of(value))
     specs = [None if tensor is None else spec_of(tensor) for tensor in (x, bias, residual)]
     return check_bias_dropout_add(*specs, p, True)  # type: ignore[arg-type]
 

@@ -24,13 +24,16 @@ def entry(
     Args:
       function: the public function's name, for messages.
       op: the op.
-      kind: the type of `static`, the argument that is no tensor. Other types are always checked.
+      kind: the type of `static`, the argument that is no tensor (an int will do for a float). Other
+        types are always checked.
       check: check(static, operands) raises, or returns the parameters of the call.
     """
     # By static argument: a kernel that takes every combination of dtypes that passed the checks.
     seen: dict[Any, Any] = {}
 
     def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Tensor:
+        if type(static) is not kind and type(static) is int and kind is float:
+            static = float(static)
         is_known_kind = type(static) is kind and not _is_dynamo_compiling()
         kernel = seen.get(static) if is_known_kind else None
         if kernel is not None:

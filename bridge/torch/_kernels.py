@@ -89,6 +89,10 @@ class Kernel:
         self.dtypes = dtypes
         self._attributes = tuple(params.attributes().values())
         self._added: set[Any] = set()
+        self._result_kinds = [
+            (None if getattr(params, name) is None else DTYPES[getattr(params, name)], role)
+            for name, role in zip(op.result_names, op.result_roles(), strict=True)
+        ]
 
     def add_to(self, native: Any) -> None:
         """Lets a `_native.Kernel` take calls of this kind."""
@@ -114,6 +118,22 @@ class Kernel:
                 return None
             examples.append(-1 if wanted[0] is None else alike[0])
         return tuple(examples)
+
+    def empty_results(self, operands: tuple[Any, ...]) -> Results:
+        """As the function of that name, for operands that are known to fit each other."""
+        shape = operands[0].shape
+        row_shape = (*shape[: self.params.batch_ndim], *shape[-1:]) if shape else (1,)
+        device = operands[0].device
+        return tuple(
+            [
+                None
+                if dtype is None
+                else torch.empty(
+                    shape if role is Role.FULL else row_shape, dtype=dtype, device=device
+                )
+                for dtype, role in self._result_kinds
+            ]
+        )
 
     def run(self, operands: tuple[Any, ...], results: Results | None = None) -> Results:
         """Runs the call on plain tensors; the results are written into `results` if given.
