@@ -163,7 +163,7 @@ struct Jacobian {
 
 // The general form is for second derivatives and rarer: it reads its operands once for each dot and
 // once for the result.
-BRIDGE_DEVICE bool asks_for(int32_t terms, Dot dot) {
+BRIDGE_HD bool asks_for(int32_t terms, Dot dot) {
   return (terms & (BRIDGE_SOFTMAX_U << static_cast<int>(dot))) != 0;
 }
 
