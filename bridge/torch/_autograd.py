@@ -69,7 +69,7 @@ class Plan(Kernel):
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
         self.wanted = tuple(self.derivatives.wanted)
         # A single step that is a plain call, or a list of steps.
-        self._vjp_steps: dict[Any, Step | list[Step]] = {}
+        self._vjp_steps: dict[Any, Any] = {}
         self._jvp_steps: dict[Any, list[Step]] = {}
         self.native = native_kernel(op)
         self.add_to(self.native)
@@ -149,7 +149,7 @@ class Plan(Kernel):
         key: Any = wanted
         if len(cotangents) > 1 or cotangents[0] is None:
             key = wanted, tuple([cotangent is not None for cotangent in cotangents])
-        steps = self._vjp_steps.get(key)
+        steps: Any = self._vjp_steps.get(key)
         if steps is None:
             given = [cotangent is not None for cotangent in cotangents]
             steps = self.derivatives.vjp_steps(wanted, given)

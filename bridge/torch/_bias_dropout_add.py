@@ -99,7 +99,7 @@ def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
     if isinstance(value, Tensor):
         if value.dtype is torch.int64:
             return value  # checked with the other operands
-        check_tensors(_NAME, x=x, **{argument: value})
+        check_tensors(_NAME, **{"x": x, argument: value})  # type: ignore[arg-type]
         check_integer_array(argument, spec_of(value))
         return value.to(torch.int64)
     if isinstance(value, torch.Generator) and argument == "seed":
@@ -125,8 +125,8 @@ def _check(p: float, operands: tuple[Any, ...]) -> Any:
     for argument, value in (("seed", seed), ("offset", offset)):
         if value is not None:
             check_integer_array(argument, spec_of(value))
-    specs = [None if tensor is None else spec_of(tensor) for tensor in (x, bias, residual)]
-    return check_bias_dropout_add(*specs, p, True)  # type: ignore[arg-type]
+    bias_spec, residual_spec = (None if t is None else spec_of(t) for t in (bias, residual))
+    return check_bias_dropout_add(spec_of(x), bias_spec, residual_spec, p, training=True)
 
 
 _bias_dropout_add = entry(_NAME, BIAS_DROPOUT_ADD, float, _check)

@@ -57,7 +57,8 @@ class Step:
         picked = [None if isinstance(s, ZerosLike) else s for s in call.operands]
         self.pick = _taker([index_of[source] for source in picked])
         known = [s.position if isinstance(s, ZerosLike) else s for s in call.operands]
-        self.plan = self.native = None
+        self.plan: Any = None
+        self.native: Any = None
         if call.op is not None:
             kinds = tuple(None if source is None else dtypes[source] for source in known)
             self.plan = plan_of(call.op, call.params, kinds)

@@ -16,9 +16,7 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MOST_KINDS = 256
 
 
-def entry(
-    function: str, op: Any, kind: type, check: Callable[..., Any]
-) -> Callable[[Any, tuple[Any, ...], Tensor | None], Tensor]:
+def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Callable[..., Tensor]:
     """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
 
     Args:
