@@ -38,6 +38,11 @@ def few_softmax(_, framework: str, quick: bool) -> list[Case]:
         for form in ("plain", "masked", "causal")
     ]
     if framework == "torch":
+        made += [
+            Case("softmax", framework, what, "float32", form, (2, 2, 8, 8), "old")
+            for what in ("forward", "backward")
+            for form in ("plain", "causal")
+        ]
         lengths = (64, 256)
         made += [
             Case("softmax", framework, "forward", "float32", "plain", (1024 // n, n), part="growth")
@@ -141,6 +146,23 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
         "bias_dropout_add": {"p=0.1"},
     }
     assert {case.form for case in full} == forms[op]
+
+
+@pytest.mark.parametrize("what", ["forward", "backward"])
+@pytest.mark.parametrize("form", ["plain", "causal"])
+def test_contenders_that_write_into_memory_compute_the_same(what, form):
+    import torch
+
+    case = Case("softmax", "torch", what, "float32", form, (2, 5, 5), "old")
+    x, g = torch.randn(2, 5, 5), torch.randn(2, 5, 5)
+    mask = () if form == "plain" else (torch.ones(5, 5, dtype=torch.bool).triu(1),)
+    y = OPS["softmax"].in_torch(case)(x, *mask)
+    results = []
+    for name in ("bridge", "eager"):
+        out = torch.empty_like(x)
+        OPS["softmax"].into(name, case, out)(*((x, *mask) if what == "forward" else (g, y)))
+        results.append(out)
+    torch.testing.assert_close(*results)
 
 
 def test_every_target_finds_its_rows():

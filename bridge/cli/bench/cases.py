@@ -108,7 +108,10 @@ class Op(ABC):
         """What a user of JAX writes without bridge."""
 
     def into(self, name: str, case: Case, out: Any) -> Function | None:
-        """The forward pass of a contender in torch into `out`; None where it cannot."""
+        """A contender in torch that writes into `out`; None where it cannot.
+
+        Forward, a function of the operands; backward, one of the cotangent and the value.
+        """
         raise NotImplementedError
 
     def library(self, name: str, case: Case) -> Function:

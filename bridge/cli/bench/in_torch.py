@@ -84,7 +84,10 @@ class Contenders:
             if case.memory == "old":
                 into = OPS[case.op].into(name, case, torch.empty_like(x))
                 if into is not None:
-                    contenders.append(self._contender(name, _forward(into, inputs, rest, g)))
+                    operands = (*inputs, *rest)
+                    if case.what == "backward":
+                        operands = (g, function(*operands))
+                    contenders.append(self._contender(name, _bound(into, operands)))
             else:
                 run = _WAYS[case.what](function, inputs, rest, g)
                 contenders.append(self._contender(name, run))
@@ -151,10 +154,13 @@ def _no_grad(run: Callable[[], Any]) -> Callable[[], Any]:
     return without_grad
 
 
+def _bound(f: Function, operands: Tensors) -> Callable[[], Any]:
+    return lambda: f(*operands)
+
+
 def _forward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
     # No operand asks for a gradient, so nothing is recorded, as under no_grad.
-    operands = (*inputs, *rest)
-    return lambda: f(*operands)
+    return _bound(f, (*inputs, *rest))
 
 
 def _backward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:

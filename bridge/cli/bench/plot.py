@@ -144,7 +144,7 @@ def _lines(axis: Any, rows: Rows) -> None:
         values = [row["timings"][name]["median"] / math.prod(row["shape"]) * 1e9 for row in rows]
         axis.plot(lengths, values, "o-", color=COLOURS.get(name, "#0550ae"), label=NAMES.get(name))
         axis.annotate(
-            NAMES.get(name, "copy into new memory"),
+            NAMES.get(name, COPIES[rows[0]["memory"]][1]),
             (lengths[-1], values[-1]),
             (6, 0),
             textcoords="offset points",
