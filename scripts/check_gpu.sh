@@ -77,12 +77,18 @@ sanitizer=$(command -v compute-sanitizer || true)
 step build 240 "$python" -m pip install --no-build-isolation --no-deps -e .
 step machine 60 bash -c describe_machine
 step device 60 bash -c has_device
-step parity 120 "$python" -m bridge parity --device cuda --json "$logs/parity.json"
+for op in $ops; do
+  step "parity-$op" 120 "$python" -m bridge parity --device cuda --ops "$op" \
+    --json "$logs/parity-$op.json"
+done
 step build-kernels 180 bash -c build_kernels
 for op in $ops; do step "kernels-$op" 90 "$build/${op}_gpu"; done
 step tests 300 "$python" -m pytest -q
-step bench 150 "$python" -m bridge bench --device cuda \
-  --json "docs/benchmarks/$device.json" --plot "docs/benchmarks/$device.svg"
+# An op at a time: what was measured is kept if the time runs out.
+for op in $ops; do
+  step "bench-$op" 110 "$python" -m bridge bench --device cuda --ops "$op" \
+    --json "docs/benchmarks/$device-$op.json" --plot "docs/benchmarks/$device-$op.svg"
+done
 if [[ -n $sanitizer ]]; then
   for op in $ops; do
     for tool in memcheck racecheck; do
@@ -101,7 +107,7 @@ fi
 if [[ -n ${OUT:-} ]]; then
   mkdir -p "$OUT/logs" "$OUT/benchmarks"
   cp -r "$logs/." "$OUT/logs/"
-  for file in docs/benchmarks/"$device".*; do
+  for file in docs/benchmarks/"$device"-*; do
     [[ -e $file ]] && cp "$file" "$OUT/benchmarks/"
   done
 fi
