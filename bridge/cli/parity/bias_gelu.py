@@ -123,6 +123,10 @@ class Case(grid.Case):
     def inputs(self) -> tuple[str, ...]:
         return ("x",) if self.bias is None else ("x", "bias")
 
+    @property
+    def own(self) -> bool:
+        return self.place.own and self.bias == self.x
+
     def dtype_of(self, operand: str) -> str | None:
         if operand == "g":
             return self.result

@@ -110,6 +110,11 @@ class Case(ABC):
         return quantities(self.inputs, self.second_order, self.hessian)
 
     @property
+    def own(self) -> bool:
+        """Whether the frameworks' own ops are measured beside."""
+        return self.place.own
+
+    @property
     def split(self) -> tuple[str, ...]:
         """Operands to cut along the first dimension for the same result in pieces, if any."""
         return ()

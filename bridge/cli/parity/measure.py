@@ -105,7 +105,7 @@ def measure(
         others["CPU"] = _torch(case, in_torch.tensors(case, given, "cpu"))
 
     own: list[Results] = [{}, {}]
-    if case.place.own:
+    if case.own:
         own_jax = in_jax.compiled(case.own_jax, case, first_order=own_quick)
         own = [_own_torch(case, tensors), _jax(own_jax, arrays)]
 
