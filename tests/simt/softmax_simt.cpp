@@ -15,6 +15,7 @@
 
 #include "../cpp/softmax_reference.h"
 #include "executor.h"
+#include "ops/row_space.h"
 #include "ops/softmax_cuda.h"
 #ifndef BRIDGE_EXECUTOR_GPU
 #include "ops/row_nodes.cuh"
@@ -83,6 +84,7 @@ Operand make_operand(const bridge_row_space& space, int64_t cols, int64_t bytes,
     first += stride * (space.size[d] - 1);
     stride = -stride;
   }
+  if (bridge::row_count(space) == 0) first = last = 0;
   operand.bytes = static_cast<size_t>((offset + last) * bytes);
   operand.memory = executor::allocate(operand.bytes);
   std::memset(operand.memory.get(), 0xA5, operand.bytes);
@@ -247,13 +249,14 @@ void run_softmax(const Shape& shape, int dtype, Mask kind, bool causal, Layout l
             " layout " + std::to_string(static_cast<int>(layout)) + (in_place ? " in place" : ""));
 }
 
-// terms 0: the Jacobian.
-void run_derivative(const Shape& shape, int dtype, int terms, bool causal, Layout layout) {
+// terms 0: the Jacobian. scale NaN: any.
+void run_derivative(const Shape& shape, int dtype, int terms, bool causal, Layout layout,
+                    double scale = NAN) {
   bridge_softmax_derivative call{};
   call.space = make_space(shape, causal);
   call.dtype = dtype;
   call.terms = terms == 0 ? BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U : terms;
-  call.scale = kScales[below(sizeof kScales / sizeof kScales[0])];
+  call.scale = scale == scale ? scale : kScales[below(sizeof kScales / sizeof kScales[0])];
   const int64_t bytes = bridge::dtype_bytes(dtype);
   std::vector<Operand> operands(terms == 0 ? 2 : 3);
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -359,7 +362,11 @@ void run_many_rows() {
   for (int dtype = 0; dtype < 4; ++dtype) {
     run_softmax({{40, 41}, 8}, dtype, Mask::columns, false, Layout::dense, Content::ordinary);
     run_softmax({{17}, 1032}, dtype, Mask::none, true, Layout::dense, Content::ordinary);
-    run_derivative({{17}, 1027}, dtype, 0, true, Layout::dense);
+    // One block for several rows, in every order of its threads.
+    for (int order = 0; order < 4; ++order) {
+      run_derivative({{17}, 1027}, dtype, 0, true, Layout::dense, 1.0);
+      run_derivative({{15}, 1032}, dtype, 0, false, Layout::dense, 1.0);
+    }
     run_derivative({{120, 2}, 5}, dtype, 14, false, Layout::dense);
     run_softmax({{2, 1, 3, 2, 1, 2, 3, 2}, 24}, dtype, Mask::columns, dtype % 2 == 0,
                 Layout::repeated, Content::ordinary);
