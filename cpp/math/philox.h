@@ -41,7 +41,7 @@ BRIDGE_HD Philox philox(std::uint64_t key, std::uint64_t offset, std::uint64_t g
   std::uint32_t c3 = static_cast<std::uint32_t>(offset >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(key);
   std::uint32_t k1 = static_cast<std::uint32_t>(key >> 32);
-#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)  // nvcc's host compiler would refuse it
 #pragma unroll
 #endif
   for (int round = 0; round < Philox::kRounds; ++round) {
