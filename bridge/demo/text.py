@@ -1,0 +1,33 @@
+"""Real English text that comes with the interpreter: the Python language reference.
+
+It is what `help("assert")` shows: the module `pydoc_data.topics` of the standard library.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+SOURCE = "the Python language reference (pydoc_data.topics, part of the interpreter)"
+# Characters of a model's vocabulary: printable ASCII, and one for everything else.
+FIRST, SYMBOLS = 32, 96
+
+Array = np.ndarray
+
+
+@cache
+def characters() -> Array:
+    """The text as int32 numbers from 0 to SYMBOLS − 1."""
+    from pydoc_data.topics import topics
+
+    text = "\n".join(topics[name] for name in sorted(topics))
+    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8).astype(np.int32) - FIRST
+    return np.where((codes >= 0) & (codes < SYMBOLS - 1), codes, SYMBOLS - 1).astype(np.int32)
+
+
+def batches(steps: int, batch: int, length: int, seed: int = 0) -> Array:
+    """Pieces of the text from random places: int32 `[steps, batch, length + 1]`."""
+    text = characters()
+    starts = np.random.default_rng(seed).integers(0, len(text) - length, (steps, batch))
+    return text[starts[..., None] + np.arange(length + 1)]
