@@ -1,0 +1,1 @@
+"""Promises that several processes keep together."""

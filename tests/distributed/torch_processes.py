@@ -1,0 +1,37 @@
+"""How torch's ranks join: Gloo on loopback, a file store, short timeouts."""
+
+from __future__ import annotations
+
+import datetime
+
+import torch
+import torch.distributed as dist
+
+from tests.distributed.processes import Place
+
+JOIN = "tests.distributed.torch_processes:join"
+
+# What a rank waits for another. A late rank is late by less, a dead one is missed after this.
+TIMEOUT_SECONDS = 20.0
+
+
+def join(place: Place) -> None:
+    """Makes the default process group."""
+    torch.set_num_threads(1)
+    _initialise(place, "store", TIMEOUT_SECONDS)
+
+
+def join_impatiently(place: Place) -> None:
+    """As `join`, for tests in which a rank fails: the others are to notice soon."""
+    torch.set_num_threads(1)
+    _initialise(place, "store", 4.0)
+
+
+def _initialise(place: Place, store: str, seconds: float) -> None:
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(place.directory / store), place.world_size),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=datetime.timedelta(seconds=seconds),
+    )
