@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bridge.cli.bench import targets
+from bridge.cli.bench.summary import memory_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"
+OPS = ("bias_gelu", "softmax", "bias_dropout_add")
+PEERS = ("eager", "compile", "jit")
+
+Report = dict[str, Any]
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -24,29 +32,116 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def figures() -> str:
-    """The benchmark's targets, met and missed alike, with the machine that they were taken on."""
-    report: dict[str, Any] = json.loads((BENCHMARKS / "cpu.json").read_text())
-    rows = [
-        [line.op, line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
-        for line in targets.table(report)
-    ]
-    versions = report["versions"]
-    where = (
-        f"Measured by `python -m bridge bench` on {report['machine']['processor']}, "
-        f"{report['options']['threads']} threads, torch {versions['torch']}, jax {versions['jax']} "
-        f"(commit {report['commit'][:9]}). Every row, median and spread: "
-        "[docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), drawn in "
-        "[cpu.svg](docs/benchmarks/cpu.svg)."
+def read(name: str) -> Any:
+    return json.loads((BENCHMARKS / name).read_text())
+
+
+def machine_of(report: Report) -> str:
+    machine, versions = report["machine"], report["versions"]
+    where = f"{machine['processor']}, {report['options']['threads']} threads"
+    if report["options"]["device"] == "cuda":
+        where = machine["gpu"]
+    return (
+        f"{where}, torch {versions['torch']}, jax {versions['jax']}, commit {report['commit'][:9]}"
     )
-    return "\n".join([table(["op", "speed", "measured", "aim", "reached"], rows), "", where])
+
+
+def main_rows(report: Report, op: str) -> list[dict[str, Any]]:
+    return [row for row in report["rows"] if row["op"] == op and row.get("part", "main") == "main"]
+
+
+def speedups(rows: list[dict[str, Any]]) -> list[str]:
+    """How many times faster than each peer, in the geometric mean of the rows that have it."""
+    means = [targets.geometric_mean(targets.speedups(rows, peer)) for peer in PEERS]
+    return ["" if mean is None else f"{mean:.2f} ×" for mean in means]
+
+
+def figures() -> str:
+    """All ops in one table, with the machine that they were measured on."""
+    report = read("cpu.json")
+    rows = []
+    for op in OPS:
+        aims = [line for line in targets.table(report) if line.op == op]
+        reached = f"{sum(line.met for line in aims)} of {len(aims)}" if aims else "not measured"
+        rows.append([f"[{op}](docs/ops/{op}.md)", *speedups(main_rows(report, op)), reached])
+    header = ["op", *(f"over {targets.PEER_NAMES[peer]}" for peer in PEERS), "aims reached"]
+    where = (
+        "Geometric means of all shapes, dtypes and directions that `python -m bridge bench` "
+        f"measures: {machine_of(report)}. Each op's page has its aims, those that are missed too; "
+        "every row, median and spread is in [docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), "
+        "drawn in [cpu.svg](docs/benchmarks/cpu.svg)."
+    )
+    return "\n".join([table(header, rows), "", where])
+
+
+def speed(op: str) -> str:
+    """What was measured of an op, on every machine, with its aims met and missed."""
+    reports = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob(f"*-{op}.json"))}
+    parts = [
+        part
+        for name, report in ({"cpu.json": read("cpu.json")} | reports).items()
+        for part in speed_on(op, report, name)
+    ]
+    if not any(report["options"]["device"] == "cuda" for report in reports.values()):
+        parts.append("On a GPU: not measured yet.")
+    return "\n\n".join(parts)
+
+
+def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
+    rows = main_rows(report, op)
+    if not rows:
+        yield f"Not yet in docs/benchmarks/{name}."
+        return
+    yield f"Measured on {machine_of(report)} ([every row](../benchmarks/{name}))."
+    yield table(
+        ["speed", "measured", "aim", "reached"],
+        [
+            [line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
+            for line in targets.table(report)
+            if line.op == op
+        ],
+    )
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        form = row.get("form", row.get("approximate"))
+        groups.setdefault((form, row["what"], row["dtype"]), []).append(row)
+    yield "How many times as fast, in the geometric mean of the shapes:"
+    yield table(
+        ["", "", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
+        [[*group, *found] for group, rows in groups.items() if any(found := speedups(rows))],
+    )
+    growth = [row for row in report["rows"] if row["op"] == op and row.get("part") == "growth"]
+    if growth:
+        yield f"{growth[0]['what'].capitalize()} of as many elements in rows of other lengths:"
+        yield growth_table(growth)
+    memory = [line for line in memory_lines(report) if line[0].startswith(f"{op} ")]
+    if memory:
+        yield f"Memory besides the operands, of {memory[0][0].removeprefix(f'{op} ')}:"
+        first = memory[0][0]
+        yield table(
+            ["", "MiB at the peak", "MiB kept for the backward pass"],
+            [line[1:] for line in memory if line[0] == first],
+        )
+    for note in report["notes"]:
+        yield f"Note of the run: {note}."
+
+
+def growth_table(rows: list[dict[str, Any]]) -> str:
+    names = [name for name in ("bridge", "eager", "copy") if name in rows[0]["timings"]]
+    lines = []
+    for row in rows:
+        nanoseconds = 1e9 / math.prod(row["shape"])
+        values = [row["timings"][name]["median"] * nanoseconds for name in names]
+        lines.append([f"{row['shape'][-1]:,}", *(f"{value:.2f}" for value in values)])
+    header = [f"{targets.PEER_NAMES.get(name, name)}, ns an element" for name in names]
+    return table(["columns", *header], lines)
 
 
 def accuracy() -> str:
     """The accuracy program's rows."""
     rows = []
     for name in ("accuracy-single", "accuracy-half", "accuracy-double"):
-        for row in json.loads((BENCHMARKS / f"{name}.json").read_text()):
+        for row in read(f"{name}.json"):
             near = f"{row['window_abs']:.2g} within {row['window']:g}" if row["window"] else ""
             wrong = str(row["different"]) if row["different"] >= 0 else ""
             rows.append([row["name"], f"{row['max_ulp']:.3f}", near, wrong, f"{row['inputs']:,}"])
@@ -54,29 +149,52 @@ def accuracy() -> str:
     return table(header, rows)
 
 
-def machine_code() -> str:
+def is_quoted(op: str, kernel: dict[str, Any]) -> bool:
+    """Whether it is a hot kernel of the op for sm_90, in bfloat16 or float32."""
+    words = kernel["kernel"].split()
+    if kernel["arch"] != "90" or kernel["instructions_per_element"] is None:
+        return False
+    if words[0].removesuffix("_derivative") != op or words[1] not in ("bfloat16", "float32"):
+        return False
+    if op == "bias_gelu":
+        return words[2] == "tanh"
+    return "any" not in words
+
+
+def in_order(kernel: dict[str, Any]) -> list[tuple[bool, int, str]]:
+    """Sorts names as text, and numbers in them as numbers."""
+    words = kernel["kernel"].split()
+    return [(not word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
+
+
+def machine_code(op: str) -> str:
     """What the compiled kernels of sm_90 cost, counted in the cubin."""
-    kernels = json.loads((BENCHMARKS / "cubin.json").read_text())["kernels"]
+    kernels = [kernel for kernel in read("cubin.json")["kernels"] if is_quoted(op, kernel)]
+    if not kernels:
+        return "Not yet in docs/benchmarks/cubin.json."
+    with_longest = any(kernel.get("longest_instructions") for kernel in kernels)
     rows = []
-    for kernel in kernels:
-        hot = kernel["arch"] == "90" and kernel["instructions_per_element"] is not None
-        if not hot or kernel["kernel"].split()[1] not in ("bfloat16", "float32"):
-            continue
-        op, _, kind = kernel["kernel"].split()[:3]
-        if op == "bias_gelu" and kind != "tanh":
-            continue
-        limit = f"≤ {kernel['limit']:g}" if kernel["limit"] is not None else ""
+    for kernel in sorted(kernels, key=in_order):
+        row = [kernel["kernel"], counted(kernel["instructions_per_element"], kernel["limit"])]
+        if with_longest:
+            most = kernel["longest_instructions"] / kernel["loop_elements"]
+            row.append(counted(most, kernel["longest_limit"]))
         spills = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
-        count = f"{kernel['instructions_per_element']:.1f}"
-        rows.append([kernel["kernel"], count, limit, str(kernel["registers"]), str(spills)])
-    header = ["kernel, sm_90", "instructions an element", "limit", "registers", "bytes spilled"]
-    return table(header, rows)
+        rows.append([*row, str(kernel["registers"]), str(spills)])
+    header = ["kernel, sm_90", "instructions an element"]
+    header += ["on the longest way"] if with_longest else []
+    return table([*header, "registers", "bytes spilled"], rows)
 
 
-PAGES = (
+def counted(count: float, limit: float | None) -> str:
+    return f"{count:.1f}" if limit is None else f"{count:.1f} (limit {limit:g})"
+
+
+PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", figures),
     ("docs/numerics.md", "accuracy", accuracy),
-    ("docs/architecture.md", "machine code", machine_code),
+    *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
+    *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
 )
 
 
