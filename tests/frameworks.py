@@ -6,6 +6,8 @@ Arrays go in and come out as NumPy (16-bit floats as ml_dtypes' bfloat16 and Num
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -29,16 +31,41 @@ def bits(array: Any) -> Any:
     return array.view(BITS[array.dtype.itemsize])
 
 
+@dataclass(frozen=True)
+class Everything:
+    """What `everything` computes.
+
+    Attributes:
+      value: of the function, from reverse mode.
+      again: the same from forward mode.
+      gradients: of ⟨cotangent, value⟩ towards each argument.
+      tangent: of the value, along the tangents.
+      second: gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards each argument, then the cotangent.
+    """
+
+    value: Any
+    again: Any
+    gradients: list[Any]
+    tangent: Any
+    second: list[Any]
+
+    def arrays(self) -> list[Any]:
+        return [self.value, self.again, *self.gradients, self.tangent, *self.second]
+
+
 class Torch:
     name = "torch"
 
     def array(self, value: Any) -> Any:
+        """A tensor in the array's own memory, strides and all; a tensor is passed through."""
         import torch
 
-        value = np.ascontiguousarray(value)
+        if isinstance(value, torch.Tensor):
+            return value
+        value = np.require(value, requirements="W")
         if value.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
-        return torch.from_numpy(value.copy())
+            return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(value)
 
     def numpy(self, tensor: Any) -> Any:
         import torch
@@ -61,7 +88,7 @@ class Torch:
         """Values and gradients: [value, *gradients], by the framework's own reverse mode."""
         import torch
 
-        leaves = [self.array(a).requires_grad_() for a in arguments]
+        leaves = self._leaves(arguments)
         value = function(*leaves)
         gradients = torch.autograd.grad(value, leaves, self.array(cotangent))
         return [self.numpy(value), *map(self.numpy, gradients)]
@@ -80,17 +107,40 @@ class Torch:
         """Gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards the arguments and the cotangent."""
         import torch
 
-        leaves = [self.array(a).requires_grad_() for a in (*arguments, cotangent)]
+        leaves = self._leaves((*arguments, cotangent))
         value = function(*leaves[:-1])
         first = torch.autograd.grad(value, leaves[:-1], leaves[-1], create_graph=True)
-        second = torch.autograd.grad(first, leaves, tuple(map(self.array, directions)))
+        directions = tuple(map(self.array, directions))
+        # What is linear has zeros for second derivatives, of which autograd says that they are not
+        # there.
+        second = torch.autograd.grad(
+            first, leaves, directions, allow_unused=True, materialize_grads=True
+        )
         return list(map(self.numpy, second))
+
+    def everything(
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        cotangent: Any,
+        tangents: Any,
+        directions: Any,
+    ) -> Everything:
+        """Value and derivatives to the second order of one function at one place."""
+        value, *gradients = self.vjp(function, arguments, cotangent)
+        again, tangent = self.jvp(function, arguments, tangents)
+        second = self.grad_of_vjp(function, arguments, cotangent, directions)
+        return Everything(value, again, gradients, tangent, second)
+
+    def _leaves(self, arguments: Any) -> list[Any]:
+        return [self.array(a).detach().requires_grad_() for a in arguments]
 
 
 class Jax:
     name = "jax"
 
     def array(self, value: Any) -> Any:
+        """An array of the same values; an array of JAX is passed through."""
         import jax
 
         with jax.enable_x64(True):
@@ -106,33 +156,37 @@ class Jax:
         return bridge.jax
 
     def vjp(self, function: Callable[..., Any], arguments: Any, cotangent: Any) -> list[Any]:
-        import jax
-
-        def run(arguments: Any, cotangent: Any) -> Any:
-            value, pull = jax.vjp(function, *arguments)
-            return [value, *pull(cotangent)]
-
-        return self._run(run, list(arguments), cotangent)
+        return self._run(partial(_vjp, function), list(arguments), cotangent)
 
     def jvp(self, function: Callable[..., Any], arguments: Any, tangents: Any) -> list[Any]:
-        import jax
-
-        return self._run(lambda a, t: jax.jvp(function, tuple(a), tuple(t)), arguments, tangents)
+        return self._run(partial(_jvp, function), list(arguments), list(tangents))
 
     def grad_of_vjp(
         self, function: Callable[..., Any], arguments: Any, cotangent: Any, directions: Any
     ) -> list[Any]:
-        import jax
-
-        def run(arguments: Any, cotangent: Any, directions: Any) -> Any:
-            def first(arguments: Any, cotangent: Any) -> Any:
-                return jax.vjp(function, *arguments)[1](cotangent)
-
-            _, pull = jax.vjp(first, tuple(arguments), cotangent)
-            gradients, towards_cotangent = pull(tuple(directions))
-            return [*gradients, towards_cotangent]
-
+        run = partial(_grad_of_vjp, function)
         return self._run(run, list(arguments), cotangent, list(directions))
+
+    def everything(
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        cotangent: Any,
+        tangents: Any,
+        directions: Any,
+    ) -> Everything:
+        """In one program, as a training step is."""
+
+        def run(arguments: Any, cotangent: Any, tangents: Any, directions: Any) -> Any:
+            value, *gradients = _vjp(function, arguments, cotangent)
+            again, tangent = _jvp(function, arguments, tangents)
+            second = _grad_of_vjp(function, arguments, cotangent, directions)
+            return [value, again, *gradients, tangent, *second]
+
+        parts = list(arguments), cotangent, list(tangents), list(directions)
+        value, again, *rest = self._run(run, *parts)
+        count = len(parts[0])
+        return Everything(value, again, rest[:count], rest[count], rest[count + 1 :])
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Under jit and with float64, as a user of float64 would."""
@@ -144,6 +198,32 @@ class Jax:
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self._run(lambda *a: [function(*a)], *arguments)[0]
+
+
+def _vjp(function: Callable[..., Any], arguments: Any, cotangent: Any) -> Any:
+    import jax
+
+    value, pull = jax.vjp(function, *arguments)
+    return [value, *pull(cotangent)]
+
+
+def _jvp(function: Callable[..., Any], arguments: Any, tangents: Any) -> Any:
+    import jax
+
+    return jax.jvp(function, tuple(arguments), tuple(tangents))
+
+
+def _grad_of_vjp(
+    function: Callable[..., Any], arguments: Any, cotangent: Any, directions: Any
+) -> Any:
+    import jax
+
+    def first(arguments: Any, cotangent: Any) -> Any:
+        return jax.vjp(function, *arguments)[1](cotangent)
+
+    _, pull = jax.vjp(first, tuple(arguments), cotangent)
+    gradients, towards_cotangent = pull(tuple(directions))
+    return [*gradients, towards_cotangent]
 
 
 FRAMEWORKS = (Torch(), Jax())

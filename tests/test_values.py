@@ -1,7 +1,8 @@
 """Values and derivatives are the float64 reference's, to the accuracy that docs/numerics.md states.
 
-The reference is taken at h = x + bias as the contract computes it (one addition in the arithmetic
-type), so that what is measured is the op and not the conditioning of the sum.
+The reference is taken at what the contract computes from (h = x + bias with one addition in the
+arithmetic type, the value of softmax as returned), so that what is measured is the op and not the
+conditioning of what comes before it.
 """
 
 from __future__ import annotations
@@ -11,90 +12,218 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge.ops.bias_gelu import gelu_derivative
-from tests.frameworks import DTYPES, EPSILON, FORMS, numpy_dtype
+from tests.cases import (
+    CASES,
+    DROPOUTS,
+    BiasDropoutAdd,
+    BiasGelu,
+    Case,
+    Exact,
+    Inputs,
+    Softmax,
+    name_of,
+)
+from tests.frameworks import DTYPES, EPSILON, FORMS, bits, numpy_dtype
 
-SHAPES = [(0, 8), (3, 0), (1, 1), (1,), (7,), (5, 3), (127, 33), (2, 65, 17), (129, 64), (300, 1)]
-
-
-def draw(rng: np.random.Generator, shape: Any, dtype: str, spread: float = 3.0) -> Any:
-    return (rng.standard_normal(shape) * spread).astype(numpy_dtype(dtype))
-
-
-def preactivation(x: Any, bias: Any, dtype: str) -> Any:
-    """h as the kernel sees it: exact inputs, one addition in the arithmetic type."""
-    arithmetic = np.float64 if dtype == "float64" else np.float32
-    return (x.astype(arithmetic) + bias.astype(arithmetic)).astype(np.float64)
-
-
-def assert_close(actual: Any, expected: Any, dtype: str, floor: float = 0.0, ulps: float = 2.5):
-    """Within `ulps` units of the expected value's last place (and of the floor's)."""
-    assert actual.dtype == numpy_dtype(dtype)
-    assert actual.shape == expected.shape
-    unit = EPSILON[dtype] * np.maximum(np.abs(expected), max(floor, 1e-30))
-    if dtype == "float64":
-        # The reference is float64 itself and loses units in the tails as the exponent grows; the
-        # C++ accuracy program measures float64 against quadruple precision.
-        ulps *= 64
-    if dtype == "float16":
-        unit = np.maximum(unit, 2.0**-24)
-    error = np.abs(actual.astype(np.float64) - expected)
-    assert np.all(error <= ulps * unit), f"worst {np.max(error / unit):.2f} units"
+# The smallest positive numbers.
+LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+INF, NAN = np.inf, np.nan
 
 
-@pytest.mark.parametrize("form", FORMS)
+def assert_exact(what: str, actual: Any, exact: Exact, dtype: str) -> None:
+    """Within what the arithmetic may miss, and one rounding to the dtype."""
+    assert actual.dtype == numpy_dtype(dtype), what
+    assert actual.shape == exact.values.shape, what
+    got, expected = actual.astype(np.float64), exact.values
+    special = ~np.isfinite(expected)
+    np.testing.assert_array_equal(got[special], expected[special], err_msg=what)
+    got, expected = got[~special], expected[~special]
+    allowed = np.broadcast_to(exact.allowed, special.shape)[~special]
+    rounding = 0.5 * EPSILON[dtype] * np.abs(expected) + LEAST[dtype] * (expected != 0)
+    tolerance = allowed + rounding
+    wrong = ~(np.abs(got - expected) <= tolerance)
+    if np.any(wrong):
+        place = np.flatnonzero(wrong)[0]
+        raise AssertionError(
+            f"{what}: {wrong.sum()} of {wrong.size} are off; {got[place]!r}, expected "
+            f"{expected[place]!r} within {tolerance[place]:.3g}"
+        )
+
+
+def check(framework: Any, case: Case, inputs: Inputs) -> None:
+    """Value, gradients, tangent and second order of a case, each against the reference."""
+    got = framework.everything(
+        case.function(framework),
+        inputs.arguments,
+        inputs.cotangent,
+        inputs.tangents,
+        inputs.directions,
+    )
+    with np.errstate(all="ignore"):
+        exact = case.exact(inputs, got.value)
+    own = [name_of(a.dtype) for a in inputs.arguments]
+    result = case.result_dtype(own)
+    dtypes = [result, result, *own, result, *own, result]
+    names = ["value", "value of jvp", *(f"gradient {i}" for i in range(len(own))), "tangent"]
+    names += [f"second order {i}" for i in range(len(own))] + ["second order of the cotangent"]
+    for what, a, e, dtype in zip(names, got.arrays(), exact.arrays(), dtypes, strict=True):
+        assert_exact(what, a, e, dtype)
+    np.testing.assert_array_equal(bits(got.value), bits(got.again))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_value_and_gradients(framework: Any, rng: Any, dtype: str, form: str, shape: Any) -> None:
-    x, bias = draw(rng, shape, dtype), draw(rng, shape[-1:], dtype, 1.0)
-    g = draw(rng, shape, dtype, 1.0)
-    value, dx, dbias = framework.vjp(
-        lambda x, b: framework.ops.bias_gelu(x, b, approximate=form), (x, bias), g
-    )
-    h, g64 = preactivation(x, bias, dtype), g.astype(np.float64)
-    assert_close(value, gelu_derivative(h, form, 0), dtype)
-    exact = gelu_derivative(h, form, 1) * g64
-    # Around its zero the derivative is known absolutely, and the cotangent scales that.
-    assert_close(dx, exact, dtype, floor=0.25 * np.max(np.abs(g64), initial=0.0))
-    rows = tuple(range(len(shape) - 1))
-    magnitude = np.max(np.abs(exact).sum(axis=rows), initial=0.0)
-    assert_close(dbias, exact.sum(axis=rows), dtype, floor=magnitude, ulps=4.0)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_value_and_derivatives(framework: Any, rng: Any, case: Case, dtype: str) -> None:
+    check(framework, case, case.draw(rng, dtype))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_tangent(framework: Any, rng: Any, dtype: str, form: str) -> None:
-    shape = (37, 19)
-    x, bias = draw(rng, shape, dtype), draw(rng, shape[-1:], dtype, 1.0)
-    tx, tb = draw(rng, shape, dtype, 1.0), draw(rng, shape[-1:], dtype, 1.0)
-    value, tangent = framework.jvp(
-        lambda x, b: framework.ops.bias_gelu(x, b, approximate=form), (x, bias), (tx, tb)
-    )
-    h = preactivation(x, bias, dtype)
-    direction = preactivation(tx, tb, dtype)
-    assert_close(value, gelu_derivative(h, form, 0), dtype)
-    scale = 0.25 * np.max(np.abs(direction))
-    assert_close(tangent, gelu_derivative(h, form, 1) * direction, dtype, floor=scale)
+LENGTHS = [2, 31, 32, 33, 63, 64, 65, 255, 1023, 1024, 1025, 1057, 2047, 2049, 3073, 8193]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_second_order(framework: Any, rng: Any, dtype: str, form: str) -> None:
-    shape = (41, 13)
-    x, bias = draw(rng, shape, dtype), draw(rng, shape[-1:], dtype, 1.0)
-    g = draw(rng, shape, dtype, 1.0)
-    vx, vb = draw(rng, shape, dtype, 1.0), draw(rng, shape[-1:], dtype, 1.0)
-    dx, dbias, dg = framework.grad_of_vjp(
-        lambda x, b: framework.ops.bias_gelu(x, b, approximate=form), (x, bias), g, (vx, vb)
-    )
-    h, g64 = preactivation(x, bias, dtype), g.astype(np.float64)
-    direction = preactivation(vx, vb, dtype)
-    curved = gelu_derivative(h, form, 2) * g64 * direction
-    scale = np.max(np.abs(g64 * direction))
-    assert_close(dx, curved, dtype, floor=scale, ulps=4.0)
-    assert_close(dbias, curved.sum(axis=0), dtype, floor=np.abs(curved).sum(), ulps=4.0)
-    straight = gelu_derivative(h, form, 1) * direction
-    assert_close(dg, straight, dtype, floor=np.max(np.abs(direction)), ulps=4.0)
+@pytest.mark.parametrize("kind", ["plain", "masked", "causal"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_lengths_of_softmax_rows(framework: Any, rng: Any, length: int, kind: str) -> None:
+    """Around the steps, blocks, chunks and buffers of the kernels."""
+    mask = (3, length) if kind == "masked" else None
+    case = Softmax((3, length), mask, kind == "causal", scale=0.7)
+    for dtype in DTYPES:
+        check(framework, case, case.draw(rng, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_row_longer_than_every_buffer(framework: Any, rng: Any, dtype: str) -> None:
+    case = Softmax((1, 2**18 + 3), (2**18 + 3,), scale=0.7)
+    check(framework, case, case.draw(rng, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [1, 7, 64, 1000, 4096])
+def test_rows_sum_to_one(framework: Any, rng: Any, dtype: str, length: int) -> None:
+    case = Softmax((8, length), scale=3.0)
+    y = framework.call(case.function(framework), *case.draw(rng, dtype).arguments)
+    total = y.astype(np.longdouble).sum(axis=-1)
+    assert np.all(np.abs(total - 1) <= 4 * EPSILON[dtype])
+
+
+SPECIAL_ROWS = [
+    [-INF] * 5,
+    [-INF, 1.0, -INF, 2.0, -INF],
+    [INF, 0.0, 1.0, -INF, 2.0],
+    [0.0, NAN, 1.0, 2.0, 3.0],
+    [NAN, INF, -INF, 0.0, 1.0],
+    [-INF, -INF, NAN, -INF, -INF],
+    [0.0, -0.0, 0.0, -0.0, 0.0],
+    [6e4, -6e4, 6e4, -6e4, 0.0],
+    [1e-7, -1e-7, 5.9e-8, 0.0, -0.0],
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [5, 70, 1030])
+@pytest.mark.parametrize("kind", ["plain", "masked", "causal", "negative scale"])
+def test_special_rows(framework: Any, rng: Any, dtype: str, length: int, kind: str) -> None:
+    """Infinities and NaN, seen and hidden, at either end of a row; rows that see nothing."""
+    shape = (2 * len(SPECIAL_ROWS), length)
+    scale = -0.5 if kind == "negative scale" else 0.5
+    case = Softmax(shape, shape if kind == "masked" else None, kind == "causal", scale)
+    inputs = case.draw(rng, dtype)
+    (x,) = inputs.arguments
+    for i, row in enumerate(SPECIAL_ROWS):
+        x[i, :5] = row
+        x[len(SPECIAL_ROWS) + i, -5:] = row
+    x[0] = x[len(SPECIAL_ROWS)] = -INF
+    check(framework, case, inputs)
+    value, dx = framework.vjp(case.function(framework), (x,), inputs.cotangent)
+    hidden = ~case.visible()
+    assert not np.any(bits(value)[hidden])  # +0 to the bit
+    assert not np.any(dx[hidden])
+    if kind != "negative scale":
+        assert not np.any(bits(value)[[0, len(SPECIAL_ROWS)]])
+        assert not np.any(dx[[0, len(SPECIAL_ROWS)]])
+
+
+@pytest.mark.parametrize("mask_dtype", ["bool", "uint8"])
+@pytest.mark.parametrize("length", [4, 40, 1500])
+def test_a_fully_masked_row_is_zero(framework: Any, rng: Any, length: int, mask_dtype: str) -> None:
+    """In value and gradient, whatever x and the cotangent hold there."""
+    case = Softmax((3, length), (3, length), mask_dtype=mask_dtype)
+    inputs = case.draw(rng, "float32")
+    assert np.all(case.hidden()[0])
+    for filling in (0.0, INF, NAN, -INF):
+        inputs.arguments[0][0] = filling
+        inputs.cotangent[0] = filling
+        value, dx = framework.vjp(case.function(framework), inputs.arguments, inputs.cotangent)
+        assert not np.any(bits(value)[0])
+        assert not np.any(dx[0])
+        assert np.all(np.isfinite(value))
+        assert np.all(np.isfinite(dx))
+
+
+@pytest.mark.parametrize("case", [c for c in DROPOUTS if c.p > 0 and c.training], ids=str)
+def test_what_is_dropped_is_zero_whatever_it_holds(
+    framework: Any, rng: Any, case: BiasDropoutAdd
+) -> None:
+    inputs = case.draw(rng, "float32")
+    inputs.arguments[0][...] = rng.choice([NAN, INF, -INF, 1.0], case.shape)
+    check(framework, case, inputs)
+
+
+def strided(rng: np.random.Generator, array: Any) -> Any:
+    """The same values in memory some other way: other order of dimensions, gaps, any alignment."""
+    order = rng.permutation(array.ndim)
+    stored = array.transpose(order)
+    steps = rng.integers(1, 4, array.ndim)
+    room = np.zeros([n * s + 1 for n, s in zip(stored.shape, steps, strict=True)], array.dtype)
+    places = (slice(1, 1 + n * s, s) for n, s in zip(stored.shape, steps, strict=True))
+    view = room[tuple(places)]
+    view[...] = stored
+    return view.transpose(np.argsort(order))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        BiasGelu((3, 5, 70)),
+        Softmax((3, 5, 70), scale=0.7),
+        Softmax((3, 5, 70), (5, 70), scale=0.7),
+        Softmax((3, 50, 37), causal=True),
+        Softmax((3, 4, 5), (3, 1, 5)),
+        BiasDropoutAdd((3, 5, 70), 0.3),
+        BiasDropoutAdd((3, 5, 70), 0.3, residual=False),
+    ],
+    ids=str,
+)
+def test_strides(framework: Any, rng: Any, case: Case, dtype: str) -> None:
+    inputs = case.draw(rng, dtype)
+    for _ in range(2):
+        arrays = [inputs.arguments, [inputs.cotangent], inputs.tangents, inputs.directions]
+        x, (g,), t, v = ([strided(rng, a) for a in group] for group in arrays)
+        check(framework, case, Inputs(x, g, t, v))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        BiasGelu((6, 50)),
+        Softmax((6, 5)),
+        Softmax((6, 50), (6, 50)),
+        Softmax((6, 50), causal=True),
+        BiasDropoutAdd((6, 50), 0.3),
+        BiasDropoutAdd((6, 50), 0.3, bias=False, residual=False),
+    ],
+    ids=str,
+)
+def test_inputs_are_not_written(framework: Any, rng: Any, case: Case, dtype: str) -> None:
+    """One original's backward pass wrote into the cotangent."""
+    inputs = case.draw(rng, dtype)
+    given = [framework.array(a.copy()) for a in (*inputs.arguments, inputs.cotangent)]
+    framework.vjp(case.function(framework), given[:-1], given[-1])
+    framework.jvp(case.function(framework), given[:-1], given[:-1])
+    framework.grad_of_vjp(case.function(framework), given[:-1], given[-1], given[:-1])
+    for array, before in zip(given, (*inputs.arguments, inputs.cotangent), strict=True):
+        np.testing.assert_array_equal(bits(framework.numpy(array)), bits(before))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -116,22 +245,25 @@ def test_limits(framework: Any, dtype: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x_dtype", "bias_dtype", "result"),
+    ("case", "dtypes"),
     [
-        ("bfloat16", "float32", "float32"),
-        ("float16", "bfloat16", "float32"),
-        ("float32", "float16", "float32"),
-        ("float64", "bfloat16", "float64"),
-        ("bfloat16", "float64", "float64"),
+        (BiasGelu((150, 9)), ("bfloat16", "float32")),
+        (BiasGelu((150, 9)), ("float16", "bfloat16")),
+        (BiasGelu((150, 9)), ("float32", "float16")),
+        (BiasGelu((150, 9)), ("float64", "bfloat16")),
+        (BiasGelu((150, 9)), ("bfloat16", "float64")),
+        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("bfloat16", "float32")),
+        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float32", "float16")),
+        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float16", "float64")),
+        (BiasDropoutAdd((150, 9), 0.3, bias=False), ("bfloat16", "float32")),
+        (BiasDropoutAdd((150, 9), 0.3, bias=False), ("float32", "bfloat16")),
+        (BiasDropoutAdd((150, 9), 0.3), ("bfloat16", "float32", "bfloat16")),
+        (BiasDropoutAdd((150, 9), 0.3), ("float32", "float16", "bfloat16")),
+        (BiasDropoutAdd((150, 9), 0.3), ("float16", "bfloat16", "float64")),
+        (BiasDropoutAdd((150, 9), 0.0), ("bfloat16", "bfloat16", "float32")),
+        (BiasDropoutAdd((150, 9), 1.0), ("bfloat16", "bfloat16", "float32")),
     ],
+    ids=str,
 )
-def test_mixed_dtypes(framework: Any, rng: Any, x_dtype: str, bias_dtype: str, result: str) -> None:
-    x, bias = draw(rng, (150, 9), x_dtype), draw(rng, (9,), bias_dtype, 1.0)
-    g = draw(rng, (150, 9), result, 1.0)
-    value, dx, dbias = framework.vjp(framework.ops.bias_gelu, (x, bias), g)
-    h = preactivation(x, bias, result)
-    assert_close(value, gelu_derivative(h, "tanh", 0), result)
-    exact = gelu_derivative(h, "tanh", 1) * g.astype(np.float64)
-    assert_close(dx, exact, x_dtype, floor=0.25 * np.max(np.abs(g)).astype(np.float64))
-    total = np.max(np.abs(exact).sum(axis=0))
-    assert_close(dbias, exact.sum(axis=0), bias_dtype, floor=total, ulps=4.0)
+def test_mixed_dtypes(framework: Any, rng: Any, case: Case, dtypes: tuple[str, ...]) -> None:
+    check(framework, case, case.draw(rng, *dtypes))
