@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge._version import __version__
 
@@ -20,7 +20,20 @@ except ImportError as error:
         "Run `make` or `pip install -e .` first, or leave the source folder."
     ) from error
 
-__all__ = ["__version__", "build_info", "has_cuda"]
+if TYPE_CHECKING:
+    from bridge.exchange import to_jax, to_torch
+
+__all__ = ["__version__", "build_info", "has_cuda", "to_jax", "to_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads both frameworks when the functions that need both are first asked for."""
+    if name not in ("to_jax", "to_torch"):
+        raise AttributeError(f"module 'bridge' has no attribute {name!r}")
+    from bridge import exchange
+
+    globals()[name] = getattr(exchange, name)
+    return globals()[name]
 
 
 @functools.cache

@@ -1,0 +1,29 @@
+"""The dtypes that cross, by both frameworks' names."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+_NAMES = (
+    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
+)
+WIDE = frozenset({"uint64", "int64", "float64", "complex128"})
+
+TO_JAX: dict[torch.dtype, np.dtype] = {getattr(torch, n): jnp.dtype(n) for n in _NAMES}
+TO_TORCH: dict[np.dtype, torch.dtype] = {array: tensor for tensor, array in TO_JAX.items()}
+SUPPORTED = ", ".join(_NAMES)
+
+# JAX without 64-bit types would make arrays that none of its functions expects.
+NARROW: frozenset[torch.dtype] = frozenset(
+    tensor for tensor, array in TO_JAX.items() if array.name not in WIDE
+)
+
+
+def crosses_to_jax(dtype: torch.dtype) -> bool:
+    """Whether JAX takes the dtype as it is configured now."""
+    return dtype in NARROW or (dtype in TO_JAX and jax.config.jax_enable_x64)  # type: ignore[attr-defined]

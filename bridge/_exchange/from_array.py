@@ -1,0 +1,106 @@
+"""A JAX array, or another library's, to a torch tensor on the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import torch
+from jax._src.array import ArrayImpl
+
+from bridge._exchange import cuda
+from bridge._exchange.dtypes import SUPPORTED, TO_TORCH
+from bridge._exchange.refusal import Refused
+from bridge._exchange.runtime import (
+    ON_CPU,
+    array_to_capsule,
+    capsule_to_tensor,
+    refuse_after_fork,
+)
+
+
+def array_to_tensor(array: Any, copy: bool | None = None) -> torch.Tensor:
+    """Returns a tensor on the array's memory, or of a copy. Raises Refused where it cannot.
+
+    Args:
+        array: a jax.Array, or any object with `__dlpack__`.
+        copy: as in bridge.to_torch.
+    """
+    if (
+        copy is not True
+        and type(array) is ArrayImpl
+        and array.sharding in ON_CPU
+        and array.dtype in TO_TORCH
+        and not array.is_deleted()
+    ):
+        return capsule_to_tensor(array_to_capsule(array))
+    return _in_general(array, copy)
+
+
+def _in_general(array: Any, copy: bool | None) -> torch.Tensor:
+    if isinstance(array, jax.core.Tracer):
+        raise Refused(
+            TypeError,
+            array,
+            "is a value inside a JAX transform (jit, grad, vmap), without memory of its own",
+            "wrap the torch function with bridge.jax.from_torch, which those transforms go through",
+        )
+    if not isinstance(array, jax.Array):
+        return _from_producer(array, copy)
+    refuse_after_fork()
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise Refused(
+            TypeError,
+            array,
+            "is a typed key of jax.random, which torch has no dtype for",
+            "pass jax.random.key_data(key)",
+        )
+    if array.is_deleted():
+        raise Refused(
+            ValueError,
+            array,
+            "has been deleted or donated, and its memory is gone",
+            "cross it before, or leave it out of donate_argnums",
+        )
+    if array.dtype not in TO_TORCH:
+        raise Refused(TypeError, array, f"has a dtype that is none of {SUPPORTED}", "convert it")
+    if array.sharding.num_devices != 1:
+        raise Refused(
+            ValueError,
+            array,
+            f"is sharded over {array.sharding.num_devices} devices",
+            "cross each array.addressable_shards[i].data, or gather it with jax.device_put",
+        )
+    platform = next(iter(array.devices())).platform
+    if platform == "cpu":
+        if type(array.sharding) is jax.sharding.SingleDeviceSharding and len(ON_CPU) < 256:
+            ON_CPU.add(array.sharding)
+        tensor = capsule_to_tensor(array_to_capsule(array))
+    elif platform == "gpu":
+        tensor = cuda.array_to_tensor(array)
+    else:
+        raise Refused(
+            ValueError, array, f"lies on {platform}, not on cpu or cuda", "move it to the CPU"
+        )
+    return _copied(tensor) if copy is True else tensor
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    with torch._C._DisableFuncTorch(), torch.no_grad():
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _from_producer(producer: Any, copy: bool | None) -> torch.Tensor:
+    """From another library, as it answers `__dlpack__`."""
+    try:
+        tensor = torch.from_dlpack(producer, copy=copy)
+    except BufferError as error:
+        raise Refused(
+            BufferError, producer, f"cannot be lent ({error})", "copy it first"
+        ) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = ValueError if isinstance(error, RuntimeError) else type(error)
+        raise Refused(kind, producer, f"cannot cross by DLPack ({error})", "convert it") from error
+    if tensor.dtype not in TO_TORCH.values():
+        raise Refused(TypeError, producer, f"has a dtype that is none of {SUPPORTED}", "convert it")
+    return tensor

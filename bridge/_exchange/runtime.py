@@ -1,0 +1,134 @@
+"""JAX's own DLPack functions, the devices they want, and what a fork does to them.
+
+`jax.dlpack.from_dlpack` spends nine tenths of its time in Python on questions that are answered
+once here. Where jaxlib does not have the functions as they are known from 0.9.1 to 0.11, the public
+`from_dlpack` of each framework takes their place.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+CPU, CUDA = 1, 2  # DLPack's device types
+
+
+def _import_functions() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    try:
+        from jax._src.lib import _jax
+    except ImportError:
+        return None, None
+    return (
+        getattr(_jax, "buffer_to_dlpack_managed_tensor", None),
+        getattr(_jax, "dlpack_managed_tensor_to_buffer", None),
+    )
+
+
+_export, _import = _import_functions()
+
+
+def array_to_capsule(array: jax.Array) -> Any:
+    """A DLPack capsule of a CPU array; waits until the array is computed."""
+    return array.__dlpack__() if _export is None else _export(array)
+
+
+def array_to_capsule_on(array: jax.Array, stream: int) -> Any:
+    """A DLPack capsule of a CUDA array; `stream` waits for the array, the host does not."""
+    if _export is None:
+        return array.__dlpack__(stream=stream)  # type: ignore[call-arg]
+    return _export(array, stream)
+
+
+class _Producer:
+    """Hands a capsule that exists to `jax.dlpack.from_dlpack`, which asks for the method."""
+
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self._capsule, self._device = capsule, device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+
+def capsule_to_array(
+    capsule: Any, device: jax.Device, dl_device: tuple[int, int], stream: int | None = None
+) -> jax.Array:
+    """An array on the capsule's memory, never a copy; what XLA cannot take raises.
+
+    Args:
+        capsule: an unversioned DLPack capsule; it is consumed.
+        device: where the memory lies, as JAX names it.
+        dl_device: the same, as DLPack names it.
+        stream: the stream of `device` that has been made to wait for the memory's contents.
+    """
+    if _import is None:
+        return jax.dlpack.from_dlpack(_Producer(capsule, dl_device), copy=False)
+    return _import(capsule, device, stream, False)
+
+
+tensor_to_capsule: Callable[[torch.Tensor], Any] = torch.utils.dlpack.to_dlpack
+# torch.from_dlpack hands a capsule to the same function after looking for __dlpack__ on it.
+capsule_to_tensor: Callable[[Any], torch.Tensor] = getattr(
+    torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack
+)
+
+
+@functools.cache
+def cpu_device() -> jax.Device:
+    """The CPU device that host memory belongs to."""
+    refuse_after_fork()
+    return jax.local_devices(backend="cpu")[0]
+
+
+@functools.cache
+def cuda_device(index: int) -> jax.Device:
+    """JAX's device for torch's `cuda:index`."""
+    refuse_after_fork()
+    for device in jax.local_devices(backend="cuda"):
+        if device.local_hardware_id == index:
+            return device
+    raise RuntimeError(f"JAX has no device for cuda:{index}")
+
+
+# Shardings that say: one CPU device of this process. Filled as arrays come along.
+ON_CPU: set[jax.sharding.Sharding] = set()
+
+_forked = False
+
+
+def refuse_after_fork() -> None:
+    """Raises RuntimeError in a process forked off one in which JAX's threads were running."""
+    if _forked:
+        raise RuntimeError(
+            "this process was forked after JAX had started, whose threads did not come along: "
+            "start processes with the 'spawn' or 'forkserver' method"
+        )
+
+
+def _jax_has_started() -> bool:
+    try:
+        from jax._src import xla_bridge
+
+        return xla_bridge.backends_are_initialized()
+    except (ImportError, AttributeError):
+        return True
+
+
+def _note_fork() -> None:
+    global _forked
+    if _jax_has_started():
+        _forked = True
+        # The short ways ask these for what they need; now the answer is the refusal.
+        cpu_device.cache_clear()
+        cuda_device.cache_clear()
+        ON_CPU.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -1,0 +1,171 @@
+"""Trees of tensors: one registry for both frameworks.
+
+Inner nodes are what JAX knows (dicts, lists, tuples, namedtuples, `OrderedDict`, `defaultdict`,
+`None`, and every class registered with `jax.tree_util`), what torch knows
+(`torch.utils._pytree`), and besides dataclasses and subclasses of dict. Dicts keep their order and
+any keys. Everything else is a leaf.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Leaf = Callable[[Any], Any]
+
+
+class At(Exception):
+    """An error at a leaf, on its way up: the path is put together on the way."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+        self.path = ""
+
+
+def tree_map(function: Leaf, tree: Any, errors: type[Exception]) -> Any:
+    """Returns a tree of the same structure, each leaf replaced by `function(leaf)`.
+
+    Raises:
+        At: `function` raised one of `errors`; says where. Other exceptions pass through.
+    """
+    kind = type(tree)
+    rebuild = _BUILTIN.get(kind)
+    if rebuild is not None:
+        return rebuild(function, tree, errors)
+    if tree is None:
+        return None
+    children = None if kind in _LEAF_TYPES else _children(tree)
+    if children is None:
+        try:
+            return function(tree)
+        except errors as error:
+            raise At(error) from error
+    names, values, build = children
+    return build(_each(function, zip(names, values, strict=True), errors))
+
+
+def _each(function: Leaf, named: Iterable[tuple[str, Any]], errors: type[Exception]) -> list[Any]:
+    results = []
+    for name, value in named:
+        try:
+            results.append(tree_map(function, value, errors))
+        except At as at:
+            at.path = name + at.path
+            raise
+    return results
+
+
+def _map_dict(function: Leaf, tree: dict[Any, Any], errors: type[Exception]) -> Any:
+    result: dict[Any, Any] = {}
+    key = None
+    try:
+        for key, value in tree.items():
+            result[key] = tree_map(function, value, errors)
+    except At as at:
+        at.path = f"[{key!r}]{at.path}"
+        raise
+    if type(tree) is OrderedDict:
+        return OrderedDict(result)
+    if type(tree) is defaultdict:
+        return defaultdict(tree.default_factory, result)
+    return result
+
+
+def _map_sequence(function: Leaf, tree: Any, errors: type[Exception]) -> Any:
+    result: list[Any] = []
+    try:
+        for value in tree:
+            result.append(tree_map(function, value, errors))
+    except At as at:
+        at.path = f"[{len(result)}]{at.path}"
+        raise
+    return result if type(tree) is list else tuple(result)
+
+
+_BUILTIN: dict[type, Callable[[Leaf, Any, type[Exception]], Any]] = {
+    dict: _map_dict,
+    OrderedDict: _map_dict,
+    defaultdict: _map_dict,
+    list: _map_sequence,
+    tuple: _map_sequence,
+}
+
+# Types that are surely leaves, so that nobody is asked about them.
+_LEAF_TYPES: set[type] = {int, float, complex, bool, str, bytes}
+
+
+def leaf_type(kind: type) -> None:
+    """Says that instances of `kind` are leaves, which makes them quick to recognise."""
+    _LEAF_TYPES.add(kind)
+
+
+Children = tuple[list[str], list[Any], Callable[[list[Any]], Any]]
+
+
+def _children(tree: Any) -> Children | None:
+    """Names and values of a node's children and how to build it anew; None for a leaf."""
+    kind = type(tree)
+    if isinstance(tree, tuple) and hasattr(kind, "_fields"):
+        return [f".{name}" for name in kind._fields], list(tree), lambda new: kind(*new)
+    for registry in (_children_by_jax, _children_by_torch):
+        found = registry(tree)
+        if found is not None:
+            return found
+    if isinstance(tree, tuple) and hasattr(kind, "n_sequence_fields"):  # torch.return_types
+        return [f"[{i}]" for i in range(len(tree))], list(tree), kind
+    if isinstance(tree, dict):
+        keys = list(tree)
+        return (
+            [f"[{key!r}]" for key in keys],
+            [tree[key] for key in keys],
+            lambda new: _with_items(tree, dict(zip(keys, new, strict=True))),
+        )
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind) if hasattr(tree, field.name)]
+        return (
+            [f".{name}" for name in names],
+            [getattr(tree, name) for name in names],
+            lambda new: _with_fields(tree, dict(zip(names, new, strict=True))),
+        )
+    return None
+
+
+def _children_by_jax(tree: Any) -> Children | None:
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return None
+    entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    if jax.tree_util.treedef_is_leaf(structure):
+        return None
+    names = [jax.tree_util.keystr(path) for path, _ in entries]
+    return names, [value for _, value in entries], structure.unflatten
+
+
+def _children_by_torch(tree: Any) -> Children | None:
+    pytree = sys.modules.get("torch.utils._pytree")
+    node = getattr(pytree, "SUPPORTED_NODES", {}).get(type(tree))
+    if node is None:
+        return None
+    values, context = node.flatten_fn(tree)
+    values = list(values)
+    names = [f"[{i}]" for i in range(len(values))]
+    return names, values, lambda new: node.unflatten_fn(new, context)
+
+
+def _with_items(tree: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    new = copy.copy(tree)
+    for key, value in items.items():
+        new[key] = value
+    return new
+
+
+def _with_fields(tree: Any, fields: dict[str, Any]) -> Any:
+    new = copy.copy(tree)
+    for name, value in fields.items():
+        object.__setattr__(new, name, value)  # a frozen dataclass refuses the plain way
+    return new
