@@ -1,5 +1,9 @@
 """The ops for PyTorch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from bridge.torch import _dispatcher_rules  # noqa: F401  (registers derivatives and vmap)
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
@@ -11,6 +15,13 @@ from bridge.torch._softmax import (
     scaled_softmax_backward,
 )
 from bridge.torch._viewless import make_viewless_tensor
+
+if TYPE_CHECKING:
+    from bridge.torch._from_jax import from_jax
+    from bridge.torch._jax_module import JaxModule
+
+# JaxModule and from_jax are public as well, but need JAX, which is imported when they are asked for.
+_OF_JAX = {"JaxModule": "_jax_module", "from_jax": "_from_jax"}
 
 __all__ = [
     "BiasDropoutAdd",
@@ -24,3 +35,25 @@ __all__ = [
     "scaled_softmax",
     "scaled_softmax_backward",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_JAX:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    try:
+        module = importlib.import_module(f"{__name__}.{_OF_JAX[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("jax", "jaxlib"):
+            raise
+        raise ImportError(
+            f"bridge.torch.{name} runs JAX functions in torch and needs jax, which is not "
+            "installed: pip install jax"
+        ) from error
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_JAX})

@@ -1,0 +1,370 @@
+"""JAX functions as torch functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from jax._src.config import trace_context as _trace_context
+from torch import Tensor
+
+from bridge._exchange.dtypes import TO_JAX, crosses_to_jax
+from bridge._exchange.from_tensor import tensor_to_array
+from bridge._exchange.refusal import Refused
+from bridge.torch._jax_call import call
+from bridge.torch._jax_program import Program
+
+_tree_flatten = jax.tree_util.tree_flatten
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_NUMBERS = frozenset({bool, int, float, complex})
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+
+class CacheInfo(NamedTuple):
+    """What a function of `from_jax` has kept so far.
+
+    Attributes:
+      calls: how often it was called.
+      traces: how often the JAX function itself was traced: once for each new structure, shape,
+        dtype or static value. A number that grows with every step of a loop is a retrace per step.
+      programs: jitted functions kept: those of the traces, and their derivatives and batched forms.
+    """
+
+    calls: int
+    traces: int
+    programs: int
+
+
+def from_jax(
+    fn: Callable[..., Any],
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> JaxFunction:
+    """Makes a torch function of a JAX function.
+
+    The result takes torch tensors where `fn` takes JAX arrays, and returns tensors where `fn`
+    returns arrays. It runs `fn` under `jax.jit`, on the tensors' own memory where that is possible
+    (see `bridge.to_jax`), and is differentiable in torch: `loss.backward()`, double backward,
+    forward mode, `torch.func`, `torch.compile` (as one opaque op).
+
+    Arguments are pytrees of JAX. Of their leaves, tensors, arrays of JAX and NumPy, keys of
+    `jax.random` and Python numbers are traced, as by `jax.jit`; other leaves that can be hashed
+    (strings, functions, dtypes) are static: each value is traced once. Gradients go to the tensors.
+    Outputs that torch has no dtype for, random keys, come back as JAX arrays.
+
+    The gradient is torch's: for f(z) complex, the conjugate of what `jax.grad` gives. Integer and
+    bool tensors have none.
+
+    Args:
+      fn: a pure JAX function. It is traced once for each structure of its arguments, shapes, dtypes
+        and static values; `cache_info()` of the result counts.
+      static_argnums: positions of arguments that are passed to `fn` as they are, which must be
+        hashable. As in `jax.jit`, also those given by name.
+      static_argnames: names of such arguments, also those given by position.
+
+    Returns:
+      A callable of the same signature, with `cache_info()` and `cache_clear()`.
+
+    Raises:
+      TypeError: `fn` is no callable. On a call: a leaf is neither traced nor hashable, or a tensor
+        has a dtype that JAX lacks, or one of 64 bits while `jax_enable_x64` is off.
+      ValueError: `static_argnums` or `static_argnames` name no argument of `fn`. On a call: tensors
+        are on several devices, or a tensor cannot cross.
+      RuntimeError: on backward, a tensor that was given to `fn` or came from it has been written to
+        in place, or the graph has been freed, as anywhere in torch.
+    """
+    return JaxFunction(fn, static_argnums, static_argnames)
+
+
+class JaxFunction:
+    """A JAX function that takes and gives tensors; see `from_jax`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(
+                f"from_jax: fn has type {type(fn).__name__}, expected a function of JAX arrays"
+            )
+        if isinstance(fn, torch.nn.Module):
+            raise TypeError(
+                f"from_jax: fn is a torch module, {type(fn).__name__}, expected a function of JAX "
+                "arrays; torch code goes into JAX by bridge.jax.from_torch"
+            )
+        functools.update_wrapper(self, fn, updated=())
+        self._fn = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._static = _Static(fn, static_argnums, static_argnames)
+        self._entries: dict[Any, _Entry] = {}
+        self._lock = threading.RLock()
+        self._calls = 0
+        self._traces = 0
+        self._opaque = _opaque_to_dynamo(self._call)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_dynamo_compiling():
+            return self._opaque(*args, **kwargs)
+        return self._call(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<from_jax {self._name}: {self.cache_info()}>"
+
+    def cache_info(self) -> CacheInfo:
+        """Counts of calls, traces and programs kept."""
+        programs = sum(entry.program.count() for entry in tuple(self._entries.values()))
+        return CacheInfo(self._calls, self._traces, programs)
+
+    def cache_clear(self) -> None:
+        """Forgets all programs; graphs that wait for their backward pass keep theirs."""
+        self._entries.clear()
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        static, args, kwargs = self._static.take(args, kwargs)
+        leaves, tree = _tree_flatten((args, kwargs))
+        key = [tree, static, _trace_context()]
+        all_traced = True
+        for leaf in leaves:
+            kind = type(leaf)
+            if kind in _PLAIN:
+                key += (leaf.shape, leaf.dtype)
+            elif kind in _NUMBERS:
+                key.append(kind)
+            else:
+                all_traced &= _describe(leaf, key)
+        key = tuple(key)
+        try:
+            entry = self._entries.get(key)
+        except TypeError as error:
+            raise _unhashable(static, leaves, args, kwargs) from error
+        try:
+            if entry is None:
+                entry = self._enter(key, leaves, tree, static)
+            if not all_traced:
+                leaves = [leaves[i] for i in entry.traced]
+            outputs = call(entry.program, leaves)
+        except Refused as refused:
+            raise _placed(refused, args, kwargs) from refused.__cause__
+        except ValueError as error:
+            _refuse_many_devices(args, kwargs, error)
+            raise
+        return entry.out_tree.unflatten(outputs)
+
+    def _enter(self, key: Any, leaves: list[Any], tree: Any, static: Any) -> _Entry:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(self, leaves, tree, static)
+        return entry
+
+
+class _Entry:
+    """A program, and the way between its flat arrays and the function's pytrees."""
+
+    def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
+        self.out_tree: Any = None
+        self.traced = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
+        constants = [None if _is_traced(leaf) else leaf for leaf in leaves]
+
+        def flat(*arrays: Any) -> Any:
+            owner._traces += 1
+            values = list(constants)
+            for i, array in zip(self.traced, arrays, strict=True):
+                values[i] = array
+            args, kwargs = owner._static.restore(static, *tree.unflatten(values))
+            outputs, self.out_tree = _tree_flatten(owner._fn(*args, **kwargs))
+            return outputs
+
+        chosen = [leaves[i] for i in self.traced]
+        tensors = tuple(isinstance(leaf, Tensor) for leaf in chosen)
+        self.program = Program(flat, [_aval(leaf) for leaf in chosen], tensors, owner._name)
+
+
+def _describe(leaf: Any, key: list[Any]) -> bool:
+    """Adds to `key` what a trace depends on; whether the leaf is traced, and not static."""
+    if isinstance(leaf, Tensor):
+        key += (tuple(map(int, leaf.shape)), leaf.dtype)
+    elif isinstance(leaf, jax.core.Tracer):
+        raise TypeError(
+            f"from_jax: a leaf is a JAX tracer, {leaf}, expected tensors and arrays; inside a JAX "
+            "transformation call the JAX function itself"
+        )
+    elif isinstance(leaf, jax.Array):
+        key += (leaf.shape, leaf.dtype, leaf.weak_type)
+    elif isinstance(leaf, np.ndarray | np.generic):
+        key += (leaf.shape, leaf.dtype, np)
+    else:
+        key += (type(leaf), leaf)
+        return False
+    return True
+
+
+def _is_traced(leaf: Any) -> bool:
+    kinds = (Tensor, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+    return isinstance(leaf, kinds)
+
+
+def _aval(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, Tensor):
+        if not crosses_to_jax(leaf.dtype):
+            tensor_to_array(leaf, None, True)  # says why
+        return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
+    return jax.typeof(leaf)
+
+
+def _unhashable(static: Any, leaves: list[Any], args: Any, kwargs: Any) -> TypeError:
+    for name, kind, value in static:
+        if not _is_hashable(value):
+            where = f"argument {name}" if isinstance(name, int) else f"argument {name!r}"
+            return TypeError(
+                f"from_jax: static {where} has type {kind.__name__}, expected a value that can be "
+                "hashed"
+            )
+    for path, leaf in _paths(args, kwargs):
+        if not _is_traced(leaf) and not _is_hashable(leaf):
+            return TypeError(
+                f"from_jax: {path} has type {type(leaf).__name__}, expected a tensor, an array, a "
+                "number, or a value that can be hashed"
+            )
+    return TypeError("from_jax: the structure of the arguments cannot be hashed")
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """Every leaf with its place in the call: `args[0]['w']`."""
+    flat, _ = jax.tree_util.tree_flatten_with_path({"args": args, "kwargs": kwargs})
+    keystr = jax.tree_util.keystr
+    return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
+
+
+def _placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
+    """The error with the place of the tensor that cannot cross."""
+    for path, leaf in _paths(args, kwargs):
+        if isinstance(leaf, Tensor):
+            try:
+                tensor_to_array(leaf, None, True)
+            except Refused as same:
+                return same.at("from_jax", path)
+    return refused.at("from_jax", "a tensor")
+
+
+def _refuse_many_devices(args: Any, kwargs: Any, error: Exception) -> None:
+    places = [(path, leaf) for path, leaf in _paths(args, kwargs) if isinstance(leaf, Tensor)]
+    devices = {str(leaf.device): path for path, leaf in reversed(places)}
+    if len(devices) > 1:
+        where = ", ".join(f"{path} on {device}" for device, path in devices.items())
+        raise ValueError(f"from_jax: tensors on several devices: {where}; expected one") from error
+
+
+class _Static:
+    """Which arguments are static, by position and by name."""
+
+    def __init__(
+        self, fn: Callable[..., Any], nums: int | Sequence[int], names: str | Sequence[str]
+    ) -> None:
+        nums = (nums,) if isinstance(nums, int) else tuple(nums)
+        names = (names,) if isinstance(names, str) else tuple(names)
+        for what, values, kind in (("static_argnums", nums, int), ("static_argnames", names, str)):
+            for value in values:
+                if not isinstance(value, kind):
+                    raise TypeError(
+                        f"from_jax: {what} holds {value!r} of type {type(value).__name__}, "
+                        f"expected {kind.__name__}"
+                    )
+        if not nums and not names:
+            self.nums: tuple[int, ...] = ()
+            self.names: frozenset[str] = frozenset()
+            return
+        positional, keyword, rest, others = _parameters(fn)
+        count = len(positional)
+        for num in nums:
+            if not rest and not -count <= num < count:
+                raise ValueError(
+                    f"from_jax: static_argnums holds {num}, but {_name(fn)} takes {count} "
+                    "positional arguments"
+                )
+        for name in names:
+            if not others and name not in positional and name not in keyword:
+                raise ValueError(
+                    f"from_jax: static_argnames holds {name!r}, but {_name(fn)} takes "
+                    f"{', '.join([*positional, *keyword]) or 'no arguments by name'}"
+                )
+        at = [num + count if num < 0 else num for num in nums]
+        self.nums = tuple(sorted({*at, *(positional.index(n) for n in names if n in positional)}))
+        self.names = frozenset([*names, *(positional[i] for i in at if i < count)])
+
+    def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The static arguments as (place, type, value), and the others, None for those taken."""
+        if not self.nums and not self.names:
+            return (), args, kwargs
+        static: list[Any] = []
+        args = list(args)
+        for num in self.nums:
+            if num < len(args):
+                static.append((num, type(args[num]), args[num]))
+                args[num] = None
+        for name in sorted(self.names & kwargs.keys()):
+            static.append((name, type(kwargs[name]), kwargs[name]))
+        kwargs = {name: value for name, value in kwargs.items() if name not in self.names}
+        for place, _, value in static:
+            if isinstance(value, Tensor):
+                raise TypeError(
+                    f"from_jax: static argument {place!r} is a tensor, expected a value that can "
+                    "be compared and hashed; leave it out of the static arguments"
+                )
+        return tuple(static), tuple(args), kwargs
+
+    def restore(self, static: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        args, kwargs = list(args), dict(kwargs)
+        for place, _, value in static:
+            if isinstance(place, int):
+                args[place] = value
+            else:
+                kwargs[place] = value
+        return args, kwargs
+
+
+def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
+    """Names of positional and keyword arguments, and whether there are more of each."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return [], [], True, True
+    kinds = inspect.Parameter
+    return (
+        [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)],
+        [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY],
+        any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
+        any(p.kind is kinds.VAR_KEYWORD for p in parameters),
+    )
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as a call that torch.compile does not look into."""
+    import torch._dynamo
+
+    return torch._dynamo.nonstrict_trace(function)

@@ -1,0 +1,245 @@
+"""A program of JAX as a differentiable torch function.
+
+`call` runs everywhere and picks the cheapest way that is right where it stands, as `call` in
+`_autograd` does for the ops: the jitted function directly; an `autograd.Function` that keeps JAX's
+residuals; under `torch.func` and where a derivative is itself differentiated, an `autograd.Function`
+whose derivatives are calls again; under tracing, an op of torch's dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bridge._exchange.from_array import array_to_tensor as to_torch
+from bridge._exchange.from_tensor import tensor_to_array as to_array
+from bridge._exchange.refusal import Refused
+from bridge.torch._autograd import is_traced
+from bridge.torch._jax_program import Forward, Mask, Program
+
+_functorch_active = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
+_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
+_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
+
+
+def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of `program`, differentiable where the leaves ask for it."""
+    tensors = leaves if program.only_tensors else tensors_of(program, leaves)
+    if is_traced(tensors) or any(map(_is_old_batched, tensors)):
+        from bridge.torch._jax_dispatcher import dispatch
+
+        return dispatch(program, leaves)
+    if not program.has_derivatives and not _functorch_active():
+        return run(program, leaves)
+    if _functorch_active():
+        return placed(_FunctorchCall.apply(program, *leaves))
+    if forward_ad._current_level >= 0 or (
+        _is_grad_enabled() and any([t.requires_grad for t in tensors])
+    ):
+        return placed(_EagerCall.apply(program, *leaves))
+    return run(program, leaves)
+
+
+def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """The outputs, with no derivative."""
+    return outputs_of(program, program.run(*arrays_of(program, leaves)))
+
+
+def arrays_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    if program.only_tensors:
+        return [to_array(leaf, None, True) for leaf in leaves]
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [to_array(leaf, None, True) if is_tensor else leaf for leaf, is_tensor in pairs]
+
+
+def outputs_of(program: Program, results: Sequence[Any]) -> list[Any]:
+    if program.plain_outputs:
+        return [to_torch(result) for result in results]
+    if all(program.opaque):
+        # Nothing else waits for JAX, which may still be reading the tensors.
+        jax.block_until_ready(results)
+    pairs = zip(results, program.opaque, strict=True)
+    return [result if is_opaque else to_torch(result) for result, is_opaque in pairs]
+
+
+class _Kept:
+    """What a backward pass takes from the forward pass, apart from tensors.
+
+    It hangs on a tensor that is saved with them, so that it lives and dies as saved tensors do:
+    freed by a backward pass that does not retain the graph. Where a hook for saved tensors replaced
+    that tensor (offloading, checkpoints), there is none, and the forward pass runs again.
+    """
+
+    __slots__ = ("forward", "residuals")
+
+    def __init__(self, forward: Forward, residuals: list[Any]) -> None:
+        self.forward = forward
+        self.residuals = residuals
+
+
+class Call(torch.autograd.Function):
+    """The derivatives as calls of programs, shared by the ways of writing forward.
+
+    ctx has `program`, and `others`: the leaves, None where there is a tensor.
+    """
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return jvp(ctx, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, program: Program, *leaves: Any) -> Any:
+        batched = program.vmap(tuple(in_dims[1:]), info.batch_size)
+        outputs = call(batched, leaves)
+        dims = [None if is_opaque else 0 for is_opaque in program.opaque]
+        return presented(outputs), presented(dims)
+
+
+class _EagerCall(Call):
+    """Forward and context in one, keeping residuals."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, *leaves: Any) -> Any:
+        wanted = ctx.needs_input_grad[1:]
+        arrays = arrays_of(program, leaves)
+        saved = list(leaves) if program.only_tensors else tensors_of(program, leaves)
+        if any(wanted):
+            forward = program.forward(wanted)
+            results = forward.run(*arrays)
+            outputs = outputs_of(program, results[: forward.out_count])
+            saved += [outputs[i] for i in forward.aliased]
+            token = torch.empty(0)
+            token.kept = _Kept(forward, forward.residuals(arrays, results))  # type: ignore[attr-defined]
+            ctx.save_for_backward(*saved, token)
+        else:
+            outputs = outputs_of(program, program.run(*arrays))
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*saved)
+        remember(ctx, program, leaves, outputs)
+        return presented(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        *saved, token = ctx.saved_tensors
+        kept = getattr(token, "kept", None)
+        if (
+            kept is None
+            or _is_grad_enabled()
+            or forward_ad._current_level >= 0
+            or not _are_plain(cotangents)
+        ):
+            return vjp(ctx, saved, cotangents)
+        given, needed = _given(cotangents), ctx.needs_input_grad[1:]
+        try:
+            arrays = [to_array(c, None, True) for c in cotangents if c is not None]
+        except Refused as refused:
+            raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
+        gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
+        return (None, *_spread(needed, map(to_torch, gradients)))
+
+
+class _FunctorchCall(Call):
+    """The form that torch.func can transform."""
+
+    @staticmethod
+    def forward(program: Program, *leaves: Any) -> Any:
+        return presented(call(program, leaves))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        program, *leaves = inputs
+        tensors = tensors_of(program, leaves)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        remember(ctx, program, leaves, placed(output))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return vjp(ctx, ctx.saved_tensors, cotangents)
+
+
+def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
+    """Gradients by a call, which can be differentiated again: the forward pass runs once more."""
+    program, needed = ctx.program, ctx.needs_input_grad[1:]
+    given = _given(cotangents)
+    leaves = _leaves(program, saved, ctx.others)
+    present = [cotangent for cotangent in cotangents if cotangent is not None]
+    gradients = call(program.vjp(needed, given), (*leaves, *present))
+    return (None, *_spread(needed, gradients))
+
+
+def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
+    """Tangents of the outputs, also where there are outer transforms of torch.func.
+
+    Autograd calls it with forward mode switched off, which is meant for this level alone; the
+    outer ones are to see what the caller set, so this level's tangents are taken off instead.
+    """
+    program = ctx.program
+    given = _given(tangents)
+    saved = ctx.saved_tensors[: sum(program.tensors)]
+    with forward_ad._set_fwd_grad_enabled(forward_enabled):
+        primals = [_unpack_dual(tensor, level=0)[0] for tensor in saved]
+        leaves = _leaves(program, primals, ctx.others)
+        present = [tangent for tangent in tangents if tangent is not None]
+        outputs = call(program.jvp(given), (*leaves, *present))
+    return presented(_spread(program.differentiable, outputs))
+
+
+def remember(ctx: Any, program: Program, leaves: Sequence[Any], outputs: Sequence[Any]) -> None:
+    ctx.program = program
+    ctx.others = None
+    if not program.only_tensors:
+        ctx.others = others_of(program, leaves)
+    ctx.set_materialize_grads(False)
+    if program.integers:
+        ctx.mark_non_differentiable(*[outputs[i] for i in program.integers])
+
+
+def _are_plain(cotangents: Sequence[Any]) -> bool:
+    present = [cotangent for cotangent in cotangents if cotangent is not None]
+    return not (is_traced(present) or _functorch_active() or any(map(_is_old_batched, present)))
+
+
+def tensors_of(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [leaf for leaf, is_tensor in pairs if is_tensor]
+
+
+def others_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """The leaves that are no tensors, None in the place of those that are."""
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [None if is_tensor else leaf for leaf, is_tensor in pairs]
+
+
+def _given(values: Sequence[Any]) -> Mask:
+    return tuple([value is not None for value in values])
+
+
+def _leaves(program: Program, tensors: Sequence[Tensor], others: Sequence[Any] | None) -> Any:
+    if others is None:
+        return tensors[: len(program.tensors)]
+    remaining = iter(tensors)
+    pairs = zip(others, program.tensors, strict=True)
+    return [next(remaining) if is_tensor else other for other, is_tensor in pairs]
+
+
+def _spread(mask: Mask, values: Any) -> tuple[Any, ...]:
+    """The values where the mask is set, None elsewhere."""
+    remaining = iter(values)
+    return tuple([next(remaining) if here else None for here in mask])
+
+
+def presented(outputs: Sequence[Any]) -> Any:
+    """Outputs as a Function returns them: one, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def placed(outputs: Any) -> Sequence[Any]:
+    """The inverse of `_presented`."""
+    return outputs if type(outputs) is tuple else (outputs,)

@@ -1,0 +1,136 @@
+"""Programs of JAX as one op of torch's dispatcher, which tracing can see.
+
+`torch.ops.bridge.jax_program(inputs, program)` runs the program of that number. A graph that was
+traced holds the number alone, so programs that were given one are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from bridge._exchange.dtypes import TO_TORCH
+from bridge.torch import _jax_call
+from bridge.torch._dispatcher import library
+from bridge.torch._jax_program import Program
+
+_programs: dict[int, Program] = {}
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def dispatch(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
+    """The outputs of `program` through the dispatcher."""
+    if not program.plain_outputs:
+        raise TypeError(
+            f"from_jax: {program.name} returns a random key, which torch cannot trace; return "
+            "jax.random.key_data of it"
+        )
+    if not program.only_tensors:
+        others = _jax_call.others_of(program, leaves)
+        leaves = _jax_call.tensors_of(program, leaves)
+        program = program.bind(others)
+    return _op(list(leaves), number_of(program))
+
+
+def number_of(program: Program) -> int:
+    if program.number is None:
+        with _lock:
+            if program.number is None:
+                number = next(_numbers)
+                _programs[number] = program
+                program.number = number
+    return program.number
+
+
+library.define("jax_program(Tensor[] inputs, int program) -> Tensor[]")
+_op = torch.ops.bridge.jax_program.default
+
+
+def _run(inputs: list[Tensor], program: int) -> list[Tensor]:
+    return _jax_call.run(_programs[program], inputs)
+
+
+def _fake(inputs: list[Tensor], program: int) -> list[Tensor]:
+    device = inputs[0].device if inputs else None
+    return [
+        torch.empty(aval.shape, dtype=TO_TORCH[aval.dtype], device=device)
+        for aval in _programs[program].out_avals
+    ]
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("jax_program", _run, _key)
+torch.library.register_fake("bridge::jax_program", _fake, lib=library)
+
+
+class _BelowAutograd(NamedTuple):
+    """The rest of a dispatch that has reached autograd; see `_dispatcher_rules`."""
+
+    program: Program
+    keys: Any
+    grad_enabled: bool
+    forward_enabled: bool
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(self.grad_enabled),
+            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+        ):
+            keys = self.keys & torch._C._after_autograd_keyset
+            return _op.redispatch(keys, list(inputs), self.program.number)
+
+
+class _DispatchedCall(_jax_call.Call):
+    """The op as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
+        ctx.forward_enabled = rest.forward_enabled
+        outputs = rest(inputs)
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+        _jax_call.remember(ctx, rest.program, inputs, outputs)
+        return _jax_call.presented(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return _jax_call.vjp(ctx, ctx.saved_tensors, cotangents)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return _jax_call.jvp(ctx, tangents, ctx.forward_enabled)
+
+
+# As in `_dispatcher_rules`: the dispatcher has peeled torch.func's transforms off by level.
+_record = super(torch.autograd.Function, _DispatchedCall).apply
+
+
+def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
+    rest = _BelowAutograd(
+        _programs[program], keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    )
+    if not rest.program.has_derivatives:
+        return rest(inputs)
+    if not torch._C._are_functorch_transforms_active():
+        return list(_jax_call.placed(_record(rest, *inputs)))
+    with enable_single_level_autograd_function():
+        return list(_jax_call.placed(_record(rest, *inputs)))
+
+
+def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
+    batched = _programs[program].vmap(tuple(in_dims[0]), info.batch_size)
+    outputs = dispatch(batched, inputs)
+    return outputs, [0] * len(outputs)
+
+
+library.impl("jax_program", _autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("bridge::jax_program", _vmap, lib=library)
