@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bridge.torch import _dispatcher_rules  # noqa: F401  (registers derivatives and vmap)
+from bridge.torch._all_gather import all_gather
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._module import BiasDropoutAdd, BiasGELU
@@ -26,6 +27,7 @@ _OF_JAX = {"JaxModule": "_jax_module", "from_jax": "_from_jax"}
 __all__ = [
     "BiasDropoutAdd",
     "BiasGELU",
+    "all_gather",
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",

@@ -1,0 +1,228 @@
+"""What `all_gather` means, for every framework: gradient rules, checks, and their words.
+
+Each rank of a group puts in `x`, and all get the same array: along `dim` (tiled) or on a new
+dimension `dim` (stacked) lie the ranks' arrays, in the order of the group. How a cotangent `g` of
+that array becomes one of `x` is the caller's choice:
+
+  "sum"    dx = Σ_ranks g[this rank's part]         the derivative of the sum of all ranks' losses
+  "local"  dx = g[this rank's part]                 nothing is sent
+  "mean"   dx = Σ_ranks g[this rank's part] ÷ W     W ranks
+
+The tangent is gathered as the array is, whatever the rule. Second derivatives are those of the
+rules as they are written here: "sum" and "mean" sum over ranks and have a gather as their
+transpose, "local" is a slice, whose transpose puts zeros for the other ranks.
+
+So that no rank waits for one that has given up, arguments are not checked rank by rank: every rank
+sends a `Signature` of what it was given, faults included, and all of them judge all signatures by
+`fault_of`. It is the same function of the same numbers everywhere, so all raise the same error or
+none does.
+"""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+GRAD_RULES = ("sum", "local", "mean")
+
+# Their positions are what ranks send of a dtype.
+GATHERED_DTYPES = (
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex32",
+    "complex64",
+    "complex128",
+)
+
+# Signatures have one length, whatever they describe: header fields, then sizes.
+_SIZES = 8
+_HEADER = 7
+SIGNATURE_LENGTH = _HEADER + _SIZES
+
+_OUT_OF_INT64 = -(1 << 63)
+
+
+def check_grad_rule(function: str, grad: Any) -> None:
+    """Raises ValueError unless `grad` is the name of a gradient rule."""
+    if not (isinstance(grad, str) and grad in GRAD_RULES):
+        raise ValueError(
+            f"{function}: grad is {grad!r}, expected one of "
+            f"{', '.join(repr(rule) for rule in GRAD_RULES)}"
+        )
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What one rank gives to `all_gather`, right or wrong.
+
+    Attributes:
+      dtype: position in GATHERED_DTYPES; -1 for another dtype, -2 if x is no dense array at all.
+      dim: as the caller gave it; -2**63 if it is no integer (or one that large).
+      tiled: whether arrays are put side by side, rather than on a new dimension.
+      rule: position in GRAD_RULES, -1 for another word.
+      backward: whether a backward pass will want the other ranks.
+      shape: of x; where it has more than eight dimensions, the last number stands for the rest.
+      ndim: its length before that.
+    """
+
+    dtype: int
+    dim: int
+    tiled: bool
+    rule: int
+    backward: bool
+    ndim: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        dtype: str | None,
+        shape: Sequence[int],
+        dim: Any,
+        tiled: Any,
+        grad: Any,
+        needs_grad: bool,
+    ) -> Signature:
+        """Of arguments as they came; `dtype` None where x is not even a dense array."""
+        if dtype is None:
+            code = -2
+        else:
+            code = GATHERED_DTYPES.index(dtype) if dtype in GATHERED_DTYPES else -1
+        try:
+            number = _OUT_OF_INT64 if isinstance(dim, bool) else operator.index(dim)
+        except TypeError:
+            number = _OUT_OF_INT64
+        if not -(1 << 63) <= number < 1 << 63:
+            number = _OUT_OF_INT64
+        rule = GRAD_RULES.index(grad) if isinstance(grad, str) and grad in GRAD_RULES else -1
+        sizes = tuple(int(size) for size in shape)
+        if len(sizes) > _SIZES:
+            rest = ",".join(str(size) for size in sizes[_SIZES - 1 :])
+            sizes = (*sizes[: _SIZES - 1], zlib.crc32(rest.encode()))
+        backward = needs_grad and grad != "local"
+        return cls(code, number, bool(tiled), rule, backward, len(shape), sizes)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Its SIGNATURE_LENGTH numbers of 64 bits, as they are sent."""
+        header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim, 0)
+        return (*map(int, header), *self.shape, *[0] * (_SIZES - len(self.shape)))
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[int]) -> Signature:
+        dtype, dim, tiled, rule, backward, ndim, _, *sizes = numbers
+        kept = tuple(sizes[: min(ndim, _SIZES)])
+        return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept)
+
+
+def fault_of(
+    function: str, signatures: Sequence[Signature], found: Callable[[], Sequence[str]]
+) -> Exception | None:
+    """The error that all ranks are to raise, or None if they may exchange.
+
+    Args:
+      function: how the message begins.
+      signatures: those of all ranks, in the order of the group.
+      found: gives words for what this rank has, which numbers cannot tell.
+    """
+    several = len(signatures) > 1
+    for rank, signature in enumerate(signatures):
+        fault = _fault_of_one(signature)
+        if fault is not None:
+            error, words = fault
+            where = f" (on rank {rank} of the group; here {', '.join(found())})"
+            return error(
+                f"{function}: {words}{where if several else ', got ' + ', '.join(found())}"
+            )
+    first = signatures[0]
+    for rank, signature in enumerate(signatures):
+        for field, name in _COMPARED:
+            found, expected = getattr(signature, field), getattr(first, field)
+            if found != expected:
+                show = _SHOWN.get(field, repr)
+                return ValueError(
+                    f"{function}: {name} differs between ranks: {show(expected)} on rank 0, "
+                    f"{show(found)} on rank {rank} of the group; {_ADVICE[field]}"
+                )
+    return None
+
+
+def _fault_of_one(signature: Signature) -> tuple[type[Exception], str] | None:
+    if signature.dtype == -2:
+        return TypeError, "x is not a dense array or tensor of the framework that is called"
+    if signature.dtype == -1:
+        return (
+            TypeError,
+            f"x has an unsupported dtype, expected one of {', '.join(GATHERED_DTYPES)}",
+        )
+    if signature.rule == -1:
+        return ValueError, f"grad is not one of {', '.join(map(repr, GRAD_RULES))}"
+    if signature.ndim == 0:
+        return (
+            ValueError,
+            "x is 0-dimensional, expected at least one dimension (reshape it to [1])",
+        )
+    if signature.dim == _OUT_OF_INT64:
+        return TypeError, "dim is not an integer"
+    places = signature.ndim if signature.tiled else signature.ndim + 1
+    if not -places <= signature.dim < places:
+        return ValueError, (
+            f"dim is {signature.dim}, expected from {-places} to {places - 1} for x of shape "
+            f"{_shape_words(signature)}{'' if signature.tiled else ' with one dimension more'}"
+        )
+    return None
+
+
+def _shape_words(signature: Signature) -> str:
+    if signature.ndim > _SIZES:
+        return f"{signature.ndim} dimensions"
+    return str(list(signature.shape))
+
+
+def normalised_dim(dim: int, ndim: int, tiled: bool) -> int:
+    """`dim` counted from the front; it is known to be in range."""
+    dim = operator.index(dim)
+    return dim if dim >= 0 else dim + ndim + (not tiled)
+
+
+_COMPARED = (
+    ("dtype", "the dtype of x"),
+    ("ndim", "the number of x's dimensions"),
+    ("shape", "the shape of x"),
+    ("dim", "dim"),
+    ("tiled", "tiled"),
+    ("rule", "grad"),
+    ("backward", "whether x requires a gradient"),
+)
+_SHOWN: dict[str, Any] = {
+    "dtype": lambda code: GATHERED_DTYPES[code],
+    "rule": lambda code: repr(GRAD_RULES[code]),
+    "shape": lambda shape: str(list(shape)),
+}
+_ADVICE = {
+    "dtype": "cast it on one of them",
+    "ndim": "it must be the same on all",
+    "shape": "it must be the same on all: pad to the largest and gather the lengths as well",
+    "dim": "it must be the same on all",
+    "tiled": "it must be the same on all",
+    "rule": "it must be the same on all",
+    "backward": "ranks that backpropagate would wait for those that do not",
+}

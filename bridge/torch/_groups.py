@@ -1,0 +1,184 @@
+"""Which ranks take part in an exchange, and whether they all want the same one."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bridge.collectives import SIGNATURE_LENGTH, Signature, fault_of
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A process group as an exchange needs it.
+
+    Attributes:
+      name: under which torch's functional collectives know the group; "" without one.
+      size: how many ranks it has.
+      rank: this process's number among them.
+    """
+
+    name: str
+    size: int
+    rank: int
+
+
+_ALONE = Ranks("", 1, 0)
+
+
+def ranks_of(function: str, group: Any) -> Ranks:
+    """The ranks that `group` stands for.
+
+    Args:
+      function: how an error message begins.
+      group: a ProcessGroup, a DeviceMesh of one dimension, (DeviceMesh, dimension) with its number
+        or name, or None for the default group. None without a default group is this process alone.
+
+    Raises:
+      TypeError: group is nothing of the kind.
+      ValueError: this process does not belong to the group, the group does not exist (any more), or
+        there is no default group though the launcher's WORLD_SIZE is more than 1.
+    """
+    if group is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            return _without_group(function)
+        group = dist.group.WORLD
+    elif not isinstance(group, dist.ProcessGroup):
+        group = _group_of_mesh(function, group)
+    if torch.compiler.is_compiling():
+        return _ranks(group)
+    if group not in dist.distributed_c10d._world.pg_map:
+        raise ValueError(
+            f"{function}: group is a process group that was destroyed, or that "
+            "torch.distributed does not know; make one with torch.distributed.new_group"
+        )
+    ranks = _ranks(group)
+    if ranks.rank < 0:
+        raise ValueError(_outside(function))
+    return ranks
+
+
+def _ranks(group: Any) -> Ranks:
+    return Ranks(group.group_name, group.size(), group.rank())
+
+
+def _outside(function: str) -> str:
+    return (
+        f"{function}: group does not have this process (global rank {dist.get_rank()}) among its "
+        "ranks; call it only on the ranks of the group"
+    )
+
+
+def _without_group(function: str) -> Ranks:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdigit() and int(size) > 1:
+        raise ValueError(
+            f"{function}: there is no process group, but WORLD_SIZE is {size}; call "
+            "torch.distributed.init_process_group first"
+        )
+    return _ALONE
+
+
+def _group_of_mesh(function: str, group: Any) -> Any:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group gives to those outside
+        raise ValueError(_outside(function))
+    mesh, *dims = group if isinstance(group, tuple) else (group,)
+    if not isinstance(mesh, DeviceMesh) or len(dims) > 1:
+        raise TypeError(
+            f"{function}: group has type {type(group).__name__}, expected a ProcessGroup, a "
+            "DeviceMesh of one dimension, (DeviceMesh, dimension) or None"
+        )
+    if not dims and mesh.ndim != 1:
+        raise ValueError(
+            f"{function}: group is a DeviceMesh of {mesh.ndim} dimensions, expected one; name the "
+            f"dimension, as in group=(mesh, {(mesh.mesh_dim_names or (0,))[0]!r})"
+        )
+    dim = dims[0] if dims else 0
+    names = mesh.mesh_dim_names or ()
+    known = (
+        dim in names if isinstance(dim, str) else isinstance(dim, int) and dim in range(mesh.ndim)
+    )
+    if not known:
+        raise ValueError(
+            f"{function}: group names dimension {dim!r} of a DeviceMesh, expected 0 to "
+            f"{mesh.ndim - 1}{f' or one of {names}' if names else ''}"
+        )
+    if not torch.compiler.is_compiling() and mesh.get_coordinate() is None:
+        raise ValueError(_outside(function))
+    return mesh.get_group(dim)
+
+
+def check_by_default() -> bool:
+    """Whether ranks compare their arguments where a call does not say: BRIDGE_CHECK_COLLECTIVES."""
+    return os.environ.get("BRIDGE_CHECK_COLLECTIVES", "1") != "0"
+
+
+def agree(
+    function: str,
+    ranks: Ranks,
+    mine: Signature,
+    found: Callable[[], Sequence[str]],
+    check: bool,
+) -> None:
+    """Raises what `fault_of` says of the signatures of all ranks.
+
+    One exchange of 120 bytes a rank. With `check` off, or alone, nothing is exchanged and only this
+    rank's own signature is looked at.
+    """
+    signatures = [mine]
+    if check and ranks.size > 1:
+        numbers = mine.numbers()
+        rows = _gather_numbers(function, ranks, numbers)
+        signatures = [Signature.from_numbers(row) for row in rows]
+    fault = fault_of(function, signatures, found)
+    if fault is not None:
+        raise fault
+
+
+def _gather_numbers(function: str, ranks: Ranks, numbers: Sequence[int]) -> list[list[int]]:
+    group = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
+    # torch.func's transforms are about the caller's tensors, not about these.
+    with torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack():
+        device = _device_of(ranks.name)
+        sent = torch.tensor(numbers, dtype=torch.int64, device=device)
+        got = torch.empty(ranks.size * SIGNATURE_LENGTH, dtype=torch.int64, device=device)
+        with explained(function, ranks):
+            group._allgather_base(got, sent).wait()
+        return got.view(ranks.size, SIGNATURE_LENGTH).tolist()
+
+
+@functools.lru_cache(maxsize=256)
+def _device_of(name: str) -> torch.device:
+    """Where the group exchanges without waiting for an accelerator, if it can."""
+    group = dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
+    devices = list(group._device_types)
+    return next((d for d in devices if d.type == "cpu"), devices[0])
+
+
+class explained:
+    """Adds to an error of the transport what it means for the caller."""
+
+    def __init__(self, function: str, ranks: Ranks) -> None:
+        self.function, self.ranks = function, ranks
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or not isinstance(error, RuntimeError):
+            return
+        others = self.ranks.size - 1
+        raise type(error)(
+            f"{self.function}: the exchange with {others} other rank{'s' * (others > 1)} failed "
+            f"(this is rank {self.ranks.rank} of the group): one of them ended, raised before it "
+            f"came here, or did not come within the group's timeout. The group cannot be used any "
+            f"more. The transport says: {error}"
+        ) from error

@@ -1,0 +1,148 @@
+"""The two exchanges of an all-gather on plain tensors: `gather` and its transpose `reduce`.
+
+They stand on torch's functional collectives, which eager mode runs and `torch.compile` schedules.
+Along dimension 0 the ranks' parts lie in memory one after the other, so that dimension is where
+they are exchanged; for another one the result is a tensor whose strides say so. Nothing the size
+of the gathered array is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bridge.torch._groups import Ranks, explained
+
+_collectives = torch.ops._c10d_functional
+
+# What every transport takes. Other arrays travel as bytes, which a gather does not look into.
+_SENT_AS_THEY_ARE = frozenset(
+    {
+        torch.uint8,
+        torch.int8,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    }
+)
+_SUMMED_AS_THEY_ARE = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What travels, and how its cotangent does.
+
+    Attributes:
+      ranks: who takes part.
+      dim: dimension of the gathered array along which the ranks' parts lie, from 0.
+      tiled: whether the parts are pieces of that dimension, rather than its elements.
+      rule: how a cotangent of the gathered array becomes the rank's own.
+    """
+
+    ranks: Ranks
+    dim: int
+    tiled: bool
+    rule: str
+
+    def batched(self) -> Exchange:
+        """The same with one more dimension in front."""
+        return replace(self, dim=self.dim + 1)
+
+    def with_rule(self, rule: str) -> Exchange:
+        return self if self.rule == rule else replace(self, rule=rule)
+
+
+def gather(x: Tensor, exchange: Exchange) -> Tensor:
+    """The parts of all ranks together."""
+    return finish_gather(start_gather(x, exchange), x, exchange)
+
+
+def start_gather(x: Tensor, exchange: Exchange) -> Tensor:
+    """Sends x. Until `finish_gather`, x is not to be written and the answer not to be looked at."""
+    ranks = exchange.ranks
+    if ranks.size == 1:
+        return x.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    packed = _packed(x, exchange) if exchange.tiled else x
+    packed = packed.resolve_conj().resolve_neg().contiguous()
+    if packed.numel() == 0:
+        return packed
+    if packed.dtype not in _SENT_AS_THEY_ARE:
+        packed = _numbers_of(packed)
+        if packed.dtype not in _SENT_AS_THEY_ARE:
+            packed = packed.view(torch.uint8)
+    if torch.compiler.is_compiling():
+        return _collectives.all_gather_into_tensor(packed, ranks.size, ranks.name)
+    with explained("all_gather", ranks):
+        return _collectives.all_gather_into_tensor(packed, ranks.size, ranks.name)
+
+
+def finish_gather(answer: Tensor, x: Tensor, exchange: Exchange) -> Tensor:
+    """Waits for the answer to `start_gather(x, exchange)`, and gives it its shape."""
+    ranks, dim = exchange.ranks, exchange.dim
+    if ranks.size == 1:
+        return answer if exchange.tiled else _own(answer.unsqueeze(dim))
+    shape = list(x.shape)
+    if exchange.tiled:
+        shape.insert(0, ranks.size * shape.pop(dim))
+    else:
+        shape.insert(0, ranks.size)
+    if x.numel() == 0:
+        return torch.empty(shape, dtype=x.dtype, device=x.device).movedim(0, dim)
+    received = _waited("all_gather", answer, ranks)
+    if x.is_complex():
+        received = torch.view_as_complex(received.view(-1, 2))
+    gathered = received.view(x.dtype).view(shape)
+    return _own(gathered.movedim(0, dim) if dim else gathered)
+
+
+def reduce(g: Tensor, exchange: Exchange) -> Tensor:
+    """This rank's part of the sum of g over the ranks."""
+    ranks, dim = exchange.ranks, exchange.dim
+    if ranks.size == 1 or g.numel() == 0:
+        parts = g if ranks.size == 1 else g.narrow(dim, 0, g.shape[dim] // ranks.size)
+        part = parts if exchange.tiled else parts.squeeze(dim)
+        return part.clone(memory_format=torch.contiguous_format)
+    packed = _packed(g, exchange).resolve_conj().resolve_neg().contiguous()
+    shape = [packed.shape[0] // ranks.size, *packed.shape[1:]]
+    if packed.dtype not in _SUMMED_AS_THEY_ARE:
+        # 8-bit floats are not added by any transport.
+        packed = _numbers_of(packed) if packed.is_complex() else packed.to(torch.float32)
+    if torch.compiler.is_compiling():
+        started = _collectives.reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
+    else:
+        with explained("all_gather's gradient", ranks):
+            started = _collectives.reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
+    received = _waited("all_gather's gradient", started, ranks)
+    if g.is_complex():
+        received = torch.view_as_complex(received.view(-1, 2))
+    part = received.to(g.dtype).view(shape)
+    if not exchange.tiled:
+        return _own(part.squeeze(0))
+    return _own(part.movedim(0, dim) if dim else part)
+
+
+def _packed(x: Tensor, exchange: Exchange) -> Tensor:
+    return x.movedim(exchange.dim, 0) if exchange.dim else x
+
+
+def _numbers_of(x: Tensor) -> Tensor:
+    """Contiguous x as one dimension, a complex number as two."""
+    flat = x.view(-1)
+    return torch.view_as_real(flat).view(-1) if x.is_complex() else flat
+
+
+def _waited(function: str, started: Tensor, ranks: Ranks) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _collectives.wait_tensor(started)
+    with explained(function, ranks):
+        return _collectives.wait_tensor(started)
+
+
+def _own(x: Tensor) -> Tensor:
+    """x without its base, so that nothing treats it as a view; the memory is its own already."""
+    return x if x._base is None or torch.compiler.is_compiling() else x.detach()
