@@ -14,8 +14,11 @@ from bridge.demo.text import SYMBOLS
 LAYERS, HEADS, WIDTH, INNER = 2, 4, 64, 256
 LENGTH, BATCH, STEPS = 64, 16, 300  # characters, pieces of text, updates
 P_DROP, SEED = 0.1, 2024
-LEARNING_RATE, WEIGHT_DECAY = 3e-3, 0.01
-EPSILON = 1e-5
+LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 3e-3, 30, 0.01
+EPSILON = 1e-5  # of the norms
+# Adam divides a gradient by its own size: with a smaller epsilon a gradient that is nothing but
+# rounding would move a weight as far as any other.
+ADAM_EPSILON = 1e-6
 
 SCALE = (WIDTH // HEADS) ** -0.5
 
@@ -38,7 +41,9 @@ def initial_weights(seed: int = 0) -> Weights:
             ("down", WIDTH, INNER),
         ):
             weights[f"{layer}.{name}.weight"] = normal(outputs, inputs)
-            weights[f"{layer}.{name}.bias"] = np.zeros(outputs, np.float32)
+            # The attention's keys need none: their bias adds the same to every score of a row.
+            if name != "qkv":
+                weights[f"{layer}.{name}.bias"] = np.zeros(outputs, np.float32)
     for norm in (*(f"{layer}.{part}" for layer in range(LAYERS) for part in ("in", "mid")), "out"):
         weights[f"{norm}.norm.weight"] = np.ones(WIDTH, np.float32)
         weights[f"{norm}.norm.bias"] = np.zeros(WIDTH, np.float32)

@@ -66,7 +66,7 @@ def _normalise(w: dict[str, Any], name: str, x: Any) -> Any:
 
 
 def _attention(ops: Any, w: dict[str, Any], layer: int, x: Any) -> Any:
-    qkv = x @ w[f"{layer}.qkv.weight"].T + w[f"{layer}.qkv.bias"]
+    qkv = x @ w[f"{layer}.qkv.weight"].T
     query, key, value = jnp.moveaxis(qkv.reshape(*x.shape[:2], 3, gpt.HEADS, -1), (2, 3), (0, 2))
     attended = ops.softmax(query @ key.mT, gpt.SCALE) @ value
     return attended.swapaxes(1, 2).reshape(x.shape) @ w[f"{layer}.projection.weight"].T
@@ -78,7 +78,12 @@ class Training:
     def __init__(self, weights: gpt.Weights, with_bridge: bool, device: str = "cpu") -> None:
         self.device = jax.devices(device)[0]
         self.weights = jax.device_put(weights, self.device)
-        self.optimizer = optax.adamw(gpt.LEARNING_RATE, weight_decay=gpt.WEIGHT_DECAY)
+        rate = gpt.LEARNING_RATE
+        self.optimizer = optax.adamw(
+            optax.linear_schedule(rate / gpt.WARM_UP, rate, gpt.WARM_UP - 1),
+            eps=gpt.ADAM_EPSILON,
+            weight_decay=gpt.WEIGHT_DECAY,
+        )
         self.state = self.optimizer.init(self.weights)
         self._value_and_grad = jax.value_and_grad(
             partial(loss, BridgeOps if with_bridge else OwnOps)

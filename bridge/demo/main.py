@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, default=Path("out/report.html"), metavar="FILE", help="the report"
     )
-    parser.add_argument(
-        "--sentences-only",
-        action="store_true",
-        help="leave training, parity and bench out",
+    less = parser.add_mutually_exclusive_group()
+    less.add_argument(
+        "--sentences-only", action="store_true", help="leave training, parity and bench out"
     )
+    less.add_argument("--no-measurements", action="store_true", help="leave parity and bench out")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         console.rule("A small GPT trained in PyTorch and in JAX")
         training = train(options.device)
         show_training(training, console)
+    if not options.sentences_only and not options.no_measurements:
         console.rule("Parity")
         parity_report = parity.measure(device=options.device, quick=True)
         summary.show(parity_report, console, summary.BY_DTYPE)

@@ -89,7 +89,7 @@ def _draw_encoder(found: dict[str, Any]) -> Figure:
     for axis in (left, right):
         axis.invert_yaxis()
         axis.spines[["top", "right"]].set_visible(False)
-        axis.margins(x=0.2)
+        axis.margins(x=0.3)
     return figure
 
 
@@ -128,7 +128,9 @@ def _draw_training(training: dict[str, Any]) -> Figure:
     gaps.set_title("Difference of the loss, torch against JAX", fontsize=10, loc="left")
     gaps.set_xlabel("step")
     for axis in (losses, gaps):
-        axis.legend(frameon=False, fontsize=9, loc="upper right" if axis is losses else "best")
+        axis.legend(
+            frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4
+        )
         axis.grid(color="#eaeef2")
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.01)
@@ -176,29 +178,48 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
     shown = [r for r in records if r["quantity"] in ("forward", "dx")]
     # In float64 the reference is no better than the results.
     shown = [r for r in shown if r["dtypes"] != "float64"]
-    labels = [
-        f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['form']} "
-        f"{'value' if r['quantity'] == 'forward' else 'gradient'}"
-        for r in shown
-    ]
-    figure, axis = pyplot.subplots(figsize=(10, 0.8 + 0.27 * len(shown)), layout="constrained")
-    places = np.arange(len(shown))
+    by_op: dict[str, list[dict[str, Any]]] = {}
+    for record in shown:
+        by_op.setdefault(record["op"], []).append(record)
+    figure, axes = pyplot.subplots(
+        len(by_op),
+        1,
+        figsize=(10, 1.0 + 0.24 * len(shown)),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+        height_ratios=[len(records) for records in by_op.values()],
+    )
     series = (
         ("ulp", "bridge (both frameworks)", COLOURS["bridge"], "o"),
         ("own_torch_ulp", "torch's own", OWN["torch"], "s"),
         ("own_jax_ulp", "JAX's own", OWN["jax"], "D"),
     )
-    for key, label, colour, marker in series:
-        values = [max(r[key], 0.1) for r in shown]
-        axis.plot(values, places, marker, color=colour, label=label, markersize=6)
-    axis.set_xscale("log")
-    axis.set_yticks(places, labels, fontsize=8.5)
-    axis.set_ylim(len(shown) - 0.4, -0.6)
-    axis.set_xlabel("largest error against float64, ULP of the dtype")
-    axis.grid(axis="both", color="#eaeef2")
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.09), ncols=3)
+    for axis, (op, records) in zip(axes[:, 0], by_op.items(), strict=True):
+        places = np.arange(len(records))
+        for key, label, colour, marker in series:
+            values = [max(r[key], 0.1) for r in records]
+            axis.plot(values, places, marker, color=colour, label=label, markersize=6)
+        labels = [
+            f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['form']} "
+            f"{'value' if r['quantity'] == 'forward' else 'gradient'}"
+            for r in records
+        ]
+        axis.set_title(op, fontsize=10, loc="left")
+        axis.set_xscale("log")
+        axis.set_yticks(places, labels, fontsize=8.5)
+        axis.set_ylim(len(records) - 0.4, -0.6)
+        axis.grid(axis="both", color="#eaeef2")
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xlabel("largest error against float64, ULP of the dtype")
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        frameon=False,
+        fontsize=9,
+        loc="outside upper right",
+        ncols=3,
+    )
     return figure
 
 

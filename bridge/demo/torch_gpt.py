@@ -62,7 +62,7 @@ def _normalise(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 
 def _attention(ops: Any, w: dict[str, Tensor], layer: int, x: Tensor) -> Tensor:
-    qkv = F.linear(x, w[f"{layer}.qkv.weight"], w[f"{layer}.qkv.bias"])
+    qkv = x @ w[f"{layer}.qkv.weight"].T
     query, key, value = qkv.unflatten(-1, (3, gpt.HEADS, -1)).permute(2, 0, 3, 1, 4)
     attended = ops.softmax(query @ key.mT, gpt.SCALE) @ value
     return attended.transpose(1, 2).flatten(2) @ w[f"{layer}.projection.weight"].T
@@ -80,7 +80,13 @@ class Training:
             for name, value in weights.items()
         }
         self.optimizer = torch.optim.AdamW(
-            self.weights.values(), lr=gpt.LEARNING_RATE, weight_decay=gpt.WEIGHT_DECAY
+            self.weights.values(),
+            lr=gpt.LEARNING_RATE,
+            eps=gpt.ADAM_EPSILON,
+            weight_decay=gpt.WEIGHT_DECAY,
+        )
+        self.schedule = torch.optim.lr_scheduler.LinearLR(
+            self.optimizer, 1 / gpt.WARM_UP, total_iters=gpt.WARM_UP - 1
         )
 
     def step(self, pieces: np.ndarray, step: int) -> Tensor:
@@ -88,4 +94,5 @@ class Training:
         self.optimizer.zero_grad()
         value.backward()
         self.optimizer.step()
+        self.schedule.step()
         return value.detach()

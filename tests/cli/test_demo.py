@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import time
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from bridge.cli.main import main
-from bridge.demo import sentences, weights
+from bridge.demo import gpt, sentences, text, weights
+from bridge.demo.text import SYMBOLS
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(weights.MODULE) is None, reason=f"{weights.PACKAGE} is not installed"
@@ -30,9 +32,47 @@ def found():
         return run()
 
 
-def test_gelu_bits_agree_with_bridge_and_only_with_bridge(found):
-    assert found["gelu"]["differing"]["bridge"] == 0
-    assert found["gelu"]["differing"]["own"] > 0
+@pytest.mark.parametrize("op", ["bias_gelu", "softmax", "bias_dropout_add"])
+def test_bits_agree_with_bridge_and_only_with_bridge(found, op):
+    of = found["agreement"][op]
+    assert of["elements"] > 100_000
+    assert of["differing"]["bridge"] == 0
+    assert of["differing"]["own"] > 0
+
+
+@pytest.fixture(scope="module")
+def training():
+    from bridge.demo.train import train
+
+    return train(steps=40)
+
+
+def test_training_agrees_with_bridge_far_closer_than_without(training):
+    gap = training["gap"]
+    assert gap["bridge"]["largest"] < 1e-4
+    assert gap["own"]["largest"] > 100 * gap["bridge"]["largest"]
+
+
+def test_training_learns(training):
+    for curves in training["curves"].values():
+        for losses in curves.values():
+            assert losses[0] == pytest.approx(np.log(SYMBOLS), abs=0.05)
+            assert losses[-5:].mean() < losses[0] - 1.0
+
+
+def test_no_two_dropouts_of_a_training_draw_the_same():
+    draws = [gpt.draw(step, site) for step in range(5) for site in range(2 * gpt.LAYERS)]
+    assert len(set(draws)) == len(draws)
+
+
+def test_the_text_is_english_in_the_model_s_vocabulary():
+    characters = text.characters()
+    assert characters.min() >= 0
+    assert characters.max() < SYMBOLS
+    assert len(characters) > 300_000
+    piece = text.batches(2, 3, 8)
+    assert piece.shape == (2, 3, 9)
+    assert "statement" in "".join(chr(c + text.FIRST) for c in characters)
 
 
 def test_both_frameworks_encode_alike(found):
@@ -80,15 +120,25 @@ def test_speed_is_in_sentences_per_second():
         assert 200 < rates[framework]["bridge"] < 1500
 
 
-def test_demo_command_writes_the_report(found, monkeypatch, tmp_path, capsys):
+def test_demo_command_writes_the_report(found, training, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("bridge.demo.main.encode", lambda device: found)
+    monkeypatch.setattr("bridge.demo.main.train", lambda device: training)
     page = tmp_path / "out" / "report.html"
-    assert main(["demo", "--sentences-only", "--html", str(page)]) == 0
+    assert main(["demo", "--no-measurements", "--html", str(page)]) == 0
     out = capsys.readouterr().out
     assert str(page) in out.replace("\n", "")
     assert "Sailors hurried into port" in out
-    text = page.read_text()
-    assert text.count("<svg") == 2
-    assert "<script" not in text
-    assert "src='http" not in text
-    assert 'src="http' not in text
+    assert "largest difference of the curves" in out
+    html = page.read_text()
+    assert html.count("<svg") == 3
+    assert "<script" not in html
+    assert "src='http" not in html
+    assert 'src="http' not in html
+
+
+def test_demo_fails_where_bits_differ(found, monkeypatch, tmp_path):
+    broken = copy.deepcopy(found)
+    broken["agreement"]["softmax"]["differing"]["bridge"] = 1
+    monkeypatch.setattr("bridge.demo.main.encode", lambda device: broken)
+    page = tmp_path / "report.html"
+    assert main(["demo", "--sentences-only", "--html", str(page)]) == 1
