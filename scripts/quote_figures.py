@@ -107,7 +107,7 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
         groups.setdefault((form, row["what"], row["dtype"]), []).append(row)
     yield "How many times as fast, in the geometric mean of the shapes:"
     yield table(
-        ["", "", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
+        ["form", "pass", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
         [[*group, *found] for group, rows in groups.items() if any(found := speedups(rows))],
     )
     growth = [row for row in report["rows"] if row["op"] == op and row.get("part") == "growth"]
@@ -119,7 +119,7 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
         yield f"Memory besides the operands, of {memory[0][0].removeprefix(f'{op} ')}:"
         first = memory[0][0]
         yield table(
-            ["", "MiB at the peak", "MiB kept for the backward pass"],
+            ["computed by", "MiB at the peak", "MiB kept for the backward pass"],
             [line[1:] for line in memory if line[0] == first],
         )
     for note in report["notes"]:
