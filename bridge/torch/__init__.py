@@ -18,10 +18,10 @@ from bridge.torch._softmax import (
 from bridge.torch._viewless import make_viewless_tensor
 
 if TYPE_CHECKING:
-    from bridge.torch._from_jax import from_jax
-    from bridge.torch._jax_module import JaxModule
+    from bridge.torch._from_jax import from_jax as from_jax
+    from bridge.torch._jax_module import JaxModule as JaxModule
 
-# JaxModule and from_jax are public as well, but need JAX, which is imported when they are asked for.
+# Public as well; they need JAX, which is imported when they are asked for.
 _OF_JAX = {"JaxModule": "_jax_module", "from_jax": "_from_jax"}
 
 __all__ = [

@@ -203,7 +203,7 @@ def _describe(leaf: Any, key: list[Any]) -> bool:
             "transformation call the JAX function itself"
         )
     elif isinstance(leaf, jax.Array):
-        key += (leaf.shape, leaf.dtype, leaf.weak_type)
+        key += (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", None))
     elif isinstance(leaf, np.ndarray | np.generic):
         key += (leaf.shape, leaf.dtype, np)
     else:

@@ -1,9 +1,12 @@
 """A program of JAX as a differentiable torch function.
 
 `call` runs everywhere and picks the cheapest way that is right where it stands, as `call` in
-`_autograd` does for the ops: the jitted function directly; an `autograd.Function` that keeps JAX's
-residuals; under `torch.func` and where a derivative is itself differentiated, an `autograd.Function`
-whose derivatives are calls again; under tracing, an op of torch's dispatcher.
+`_autograd` does for the ops:
+
+- no gradient wanted: the jitted function, directly;
+- autograd: a `Function` that keeps JAX's residuals;
+- `torch.func`, and derivatives that are differentiated: a `Function` whose derivatives are calls;
+- tracing: an op of torch's dispatcher (see `_jax_dispatcher`).
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ _unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
 def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
     """The outputs of `program`, differentiable where the leaves ask for it."""
     tensors = leaves if program.only_tensors else tensors_of(program, leaves)
-    if is_traced(tensors) or any(map(_is_old_batched, tensors)):
+    if any(map(_is_old_batched, tensors)):
+        return _call_old_batched(program, leaves)
+    if is_traced(tensors):
         from bridge.torch._jax_dispatcher import dispatch
 
         return dispatch(program, leaves)
@@ -49,6 +54,23 @@ def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
 def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
     """The outputs, with no derivative."""
     return outputs_of(program, program.run(*arrays_of(program, leaves)))
+
+
+def _call_old_batched(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """A call on tensors of torch's first vmap, in which gradients come with is_grads_batched."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    dims: list[int | None] = []
+    moved, size = [], 0
+    for leaf, is_tensor in zip(leaves, program.tensors, strict=True):
+        is_batched = is_tensor and _is_old_batched(leaf)
+        if is_batched:
+            leaf = torch._remove_batch_dim(leaf, level, 0, 0)
+            size = leaf.shape[0]
+        moved.append(leaf)
+        dims.append(0 if is_batched else None)
+    outputs = call(program.vmap(tuple(dims), size), moved)
+    return [torch._add_batch_dim(output, 0, level) for output in outputs]
 
 
 def arrays_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
