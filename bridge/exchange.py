@@ -14,6 +14,8 @@ from bridge._exchange.refusal import Refused
 
 __all__ = ["array_to_tensor", "tensor_to_array", "to_jax", "to_torch"]
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 for _kind in (torch.Tensor, torch.nn.Parameter, ArrayImpl):
     _tree.leaf_type(_kind)
 
@@ -39,6 +41,10 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         BufferError: `copy=False` and the memory cannot be shared.
         RuntimeError: this process was forked after JAX had started.
     """
+    if _is_dynamo_compiling():
+        from bridge._exchange import uncompiled
+
+        return uncompiled.to_jax(tree, copy=copy)
     check_copy("to_jax", copy)
     if type(tree) in from_tensor.PLAIN:
         return tensor_to_array(tree, copy)
@@ -68,6 +74,10 @@ def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
         BufferError: `copy=False` and the memory cannot be shared.
         RuntimeError: this process was forked after JAX had started.
     """
+    if _is_dynamo_compiling():
+        from bridge._exchange import uncompiled
+
+        return uncompiled.to_torch(tree, copy=copy)
     check_copy("to_torch", copy)
     if type(tree) is ArrayImpl:
         return array_to_tensor(tree, copy)

@@ -43,7 +43,7 @@ def tensor_to_array(
         copy is not True
         and type(tensor) in PLAIN
         and tensor.is_cpu
-        and tensor.dtype in NARROW
+        and (tensor.dtype in NARROW or crosses_to_jax(tensor.dtype))
         and (detached or not tensor.requires_grad)
         and not tensor.is_neg()
         and not tensor.is_conj()
