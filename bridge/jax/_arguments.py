@@ -45,6 +45,17 @@ def as_array_like(
     return value
 
 
+def as_array_likes(function: str, /, **values: Any) -> tuple[Any, ...]:
+    """The same of several by name, of which all but the first may be None."""
+    first = next(iter(values))
+    return tuple(
+        [
+            None if value is None and name != first else as_array_like(function, name, value)
+            for name, value in values.items()
+        ]
+    )
+
+
 def as_arrays(*values: Any) -> tuple[Any, ...]:
     """Arrays of what `as_array_like` returned; None stays None."""
     return tuple(None if value is None else jnp.asarray(value) for value in values)

@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 
-from bridge.jax._arguments import as_array_like, compiled_for, refuse_traced, settled
-from bridge.jax._integers import as_integer, words
+from bridge.jax._arguments import as_array_likes, compiled_for, refuse_traced, settled
+from bridge.jax._integers import as_integers, words
 from bridge.jax._primitive import call
-from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
+from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
+from bridge.ops.bias_dropout_add import check_p
 
 _NAME = "bias_dropout_add"
 
@@ -80,24 +81,13 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
-    x = as_array_like(_NAME, "x", x)
-    if bias is not None:
-        bias = as_array_like(_NAME, "bias", bias)
-    if residual is not None:
-        residual = as_array_like(_NAME, "residual", residual)
+    x, bias, residual = as_array_likes(_NAME, x=x, bias=bias, residual=residual)
     if type(p) is not float or not 0.0 <= p <= 1.0:
         refuse_traced(_NAME, "p", p)
-        check_bias_dropout_add(Spec((), "float32"), None, None, p, training)
-        p = float(p)
+        p = check_p(p)
     if not training or p == 0.0:
         return _compiled(0.0)(x, bias, residual, None, None)
-    if seed is None:
-        raise TypeError(
-            f"{_NAME}: seed is None, expected an integer or a jax.random key where training and p "
-            f"> 0"
-        )
-    offset = None if type(offset) is int and offset == 0 else as_integer("offset", offset)
-    return _compiled(p)(x, bias, residual, as_integer("seed", seed), offset)
+    return _compiled(p)(x, bias, residual, *as_integers(seed, offset))
 
 
 @compiled_for

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.jax._arguments import as_array_like, compiled_for, settled
+from bridge.jax._arguments import as_array_likes, compiled_for, settled
 from bridge.jax._avals import spec_of
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_GELU, check_bias_gelu
@@ -60,9 +60,7 @@ def bias_gelu(
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
     """
-    x = as_array_like("bias_gelu", "x", x)
-    if bias is not None:
-        bias = as_array_like("bias_gelu", "bias", bias)
+    x, bias = as_array_likes("bias_gelu", x=x, bias=bias)
     if not isinstance(approximate, str) or approximate not in FORMS:
         check_bias_gelu(spec_of(jnp.asarray(x)), None, approximate)  # raises
     return _compiled(approximate)(x, bias)

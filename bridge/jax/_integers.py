@@ -13,11 +13,28 @@ from bridge.ops import Spec
 from bridge.ops.bias_dropout_add import check_integer, check_integer_array
 
 
-def as_integer(argument: str, value: Any) -> Any:
-    """Returns a seed or an offset as something that a jitted function takes, and `words` then.
+def as_integers(seed: Any, offset: Any) -> tuple[Any, Any]:
+    """A seed and an offset as what a jitted function takes, and `words` then.
 
-    A number becomes a tuple of its words, an argument like any: another number compiles nothing.
+    A number becomes a tuple of its words, an argument like any: another number compiles nothing. An
+    offset of 0 becomes None.
+
+    Raises:
+      TypeError: if one is no integer, or the seed is None.
+      ValueError: if one has dimensions, or no place in 64 bits.
     """
+    if seed is None:
+        raise TypeError(
+            "bias_dropout_add: seed is None, expected an integer or a jax.random key where "
+            "training and p > 0"
+        )
+    first = _as_integer("seed", seed)
+    if type(offset) is int and offset == 0:
+        return first, None
+    return first, _as_integer("offset", offset)
+
+
+def _as_integer(argument: str, value: Any) -> Any:
     if type(value) is not int:
         if isinstance(value, jax.Array):  # tracers too
             return value
@@ -33,7 +50,7 @@ def as_integer(argument: str, value: Any) -> Any:
 
 
 def words(argument: str, value: Any) -> Any:
-    """uint32 `[2]`, the low word first, from what `as_integer` returned; inside a jitted function.
+    """uint32 `[2]`, the low word first, from what `as_integers` returned; inside a jitted function.
 
     The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
     first. A key of another generator than threefry is asked for two random words.

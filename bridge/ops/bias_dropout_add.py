@@ -254,15 +254,26 @@ def check_bias_dropout_add(
             f"{name}: residual has shape {list(residual.shape)}, expected {list(x.shape)}, the "
             f"shape of x"
         )
-    if isinstance(p, (bool, complex, str)) or not hasattr(p, "__float__"):
-        raise TypeError(f"{name}: p has type {type(p).__name__}, expected a number")
-    p = float(p)
-    if not 0.0 <= p <= 1.0:  # NaN too
-        raise ValueError(f"{name}: p is {p}, expected a probability, from 0 to 1")
+    p = check_p(p)
     full = x.dtype if residual is None else residual.dtype
     if not training:
         return BiasDropoutAddParams(0, 1.0, full)
     return BiasDropoutAddParams(threshold_of(p), 0.0 if p == 1.0 else 1.0 / (1.0 - p), full)
+
+
+def check_p(p: Any) -> float:
+    """Returns the probability as a float.
+
+    Raises:
+      TypeError: if it is no number.
+      ValueError: if it is outside [0, 1].
+    """
+    if isinstance(p, (bool, complex, str)) or not hasattr(p, "__float__"):
+        raise TypeError(f"bias_dropout_add: p has type {type(p).__name__}, expected a number")
+    p = float(p)
+    if not 0.0 <= p <= 1.0:  # NaN too
+        raise ValueError(f"bias_dropout_add: p is {p}, expected a probability, from 0 to 1")
+    return p
 
 
 def threshold_of(p: float) -> int:

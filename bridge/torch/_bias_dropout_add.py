@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
-from bridge.ops.bias_dropout_add import check_integer, check_integer_array
+from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
+from bridge.ops.bias_dropout_add import check_integer_array, check_p
 from bridge.torch._check import check_tensors
 from bridge.torch._entry import entry
+from bridge.torch._integers import as_integers
 from bridge.torch._kernels import spec_of
 
 _NAME = "bias_dropout_add"
-_INT64 = 1 << 63
 
 
 def bias_dropout_add(
@@ -83,40 +83,10 @@ def bias_dropout_add(
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
     if type(p) is not float or not 0.0 <= p <= 1.0:
-        check_bias_dropout_add(Spec((), "float32"), None, None, p, training)
-        p = float(p)
+        p = check_p(p)
     if not training or p == 0.0:
         return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
-    if not isinstance(x, Tensor):
-        check_tensors(_NAME, x=x)  # raises
-    seed = _drawn_seed(seed, x) if seed is None else _as_integer("seed", seed, x)
-    count = None if type(offset) is int and offset == 0 else _as_integer("offset", offset, x)
-    return _bias_dropout_add(p, (x, bias, residual, seed, count, None))
-
-
-def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
-    """A seed or offset as an int64 tensor on the device of x."""
-    if isinstance(value, Tensor):
-        if value.dtype is torch.int64:
-            return value  # checked with the other operands
-        check_tensors(_NAME, **{"x": x, argument: value})  # type: ignore[arg-type]
-        check_integer_array(argument, spec_of(value))
-        return value.to(torch.int64)
-    if isinstance(value, torch.Generator) and argument == "seed":
-        if value.device.type != x.device.type:
-            raise ValueError(
-                f"{_NAME}: seed is a generator on {value.device}, expected {x.device}, where x is"
-            )
-        return _drawn_seed(value, x)
-    if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
-        value = check_integer(argument, value)
-    if value >= _INT64:
-        value -= 2 * _INT64  # the same 64 bits, with a sign
-    return torch.full((), value, dtype=torch.int64, device=x.device)
-
-
-def _drawn_seed(generator: torch.Generator | None, x: Tensor) -> Tensor:
-    return torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
+    return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))
 
 
 def _check(p: float, operands: tuple[Any, ...]) -> Any:

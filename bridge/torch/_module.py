@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.ops import Spec, check_bias_dropout_add
+from bridge.ops.bias_dropout_add import check_p
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu
 
@@ -73,8 +73,7 @@ class BiasDropoutAdd(torch.nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        check_bias_dropout_add(Spec((), "float32"), None, None, p, training=True)
-        self.p = float(p)
+        self.p = check_p(p)
 
     def forward(
         self,
