@@ -34,8 +34,9 @@ def result_aval(like: Any, spec: Spec, role: Role, batch_ndim: int) -> Any:
     return like.update(shape=spec.shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
-def _varying_axes(value: Any) -> frozenset[Any]:
-    aval = jax.typeof(value)
+def varying_axes(value: Any) -> frozenset[Any]:
+    """The mesh axes over which a value, or values of a type, vary: types say it under check_vma."""
+    aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
     if hasattr(aval, "vma"):  # until 0.9
         return aval.vma
     return aval.manual_axis_type.varying
@@ -47,7 +48,7 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
     Only inside `shard_map(check_vma=True)` does any. The transpose of this cast is the psum that a
     replicated bias's gradient needs.
     """
-    axes = [_varying_axes(value) for value in values]
+    axes = [varying_axes(value) for value in values]
     union = frozenset().union(*axes)
     if not union:
         return list(values)
