@@ -50,7 +50,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         return tensor_to_array(tree, copy)
 
     def cross(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
+        if type(leaf) in from_tensor.PLAIN or isinstance(leaf, torch.Tensor):
             return from_tensor.tensor_to_array(leaf, copy)
         return _fresh_array(leaf) if copy is True and isinstance(leaf, jax.Array) else leaf
 
@@ -83,6 +83,8 @@ def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
         return array_to_tensor(tree, copy)
 
     def cross(leaf: Any) -> Any:
+        if type(leaf) is ArrayImpl:
+            return from_array.array_to_tensor(leaf, copy)
         if isinstance(leaf, torch.Tensor):
             return leaf.clone() if copy is True else leaf
         if isinstance(leaf, jax.Array) or hasattr(leaf, "__dlpack__"):

@@ -1,0 +1,183 @@
+"""Trees keep their structure: every kind of node, every kind of key, and whatever is no tensor."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+
+import bridge
+from tests.exchange.values import address_of
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Plain:
+    weight: Any
+    name: str = "plain"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    weight: Any
+    derived: Any = dataclasses.field(init=False, default=None)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    weight: Any
+    static: str = dataclasses.field(metadata={"static": True}, default="s")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Node:
+    """Hides what it holds from everyone who does not ask JAX."""
+
+    def __init__(self, hidden: Any) -> None:
+        self.hidden = hidden
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("hidden"), self.hidden),), "aux"
+
+    @classmethod
+    def tree_unflatten(cls, aux: str, children: Any) -> Any:
+        assert aux == "aux"
+        return cls(*children)
+
+
+class Labelled(dict):
+    label = "none"
+
+
+MAKE = {
+    "dict": lambda x: {"a": x, "b": 3},
+    "keys": lambda x: {1: x, ("t", 2): x, None: x, frozenset([1]): [x]},
+    "list": lambda x: [x, [], [x]],
+    "tuple": lambda x: (x, (), ("s", x)),
+    "namedtuple": lambda x: Point(x, Point(None, x)),
+    "ordered": lambda x: collections.OrderedDict([("z", x), ("a", x)]),
+    "default": lambda x: collections.defaultdict(list, {"q": [x]}),
+    "none": lambda x: [None, x, None],
+    "dataclass": lambda x: Plain([x], "other"),
+    "frozen": lambda x: Frozen(x),
+    "registered dataclass": lambda x: Registered({"k": x}, "static"),
+    "node": lambda x: Node((x, 1)),
+    "dict subclass": lambda x: Labelled(a=x),
+    "leaf": lambda x: x,
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees have the same structure and equal leaves, in the same order."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if dataclasses.is_dataclass(one):
+        return all(
+            same(getattr(one, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(one)
+        )
+    if isinstance(one, Node):
+        return same(one.hidden, other.hidden)
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one is other or one == other)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_structure_is_kept(make: Any) -> None:
+    tensor = torch.arange(8.0)
+    tree = make(tensor)
+    there = bridge.to_jax(tree)
+    array = bridge.to_jax(tensor)
+    expected = make(array)
+    assert same(bridge.to_torch(there), tree)
+    assert same(bridge.to_torch(expected), tree)
+    if tree is not tensor:
+        assert there is not tree
+        assert same(tree, make(tensor))  # the argument stays as it was
+
+
+def test_leaves_share_memory() -> None:
+    tensor = torch.randn(16)
+    there = bridge.to_jax(Point({"w": tensor}, Node(tensor)))
+    assert address_of(there.x["w"]) == address_of(there.y.hidden) == tensor.data_ptr()
+
+
+def test_other_leaves_come_back_untouched() -> None:
+    leaves = [object(), "s", 2, 3.0, 1j, b"", torch.float32, {1, 2}, len]
+    for function in (bridge.to_jax, bridge.to_torch):
+        assert all(a is b for a, b in zip(function(leaves), leaves, strict=True))
+
+
+def test_what_defaultdicts_and_subclasses_carry() -> None:
+    default = bridge.to_jax(collections.defaultdict(list, a=torch.ones(2)))
+    assert default.default_factory is list
+    labelled = Labelled(a=torch.ones(2))
+    labelled.label = "mine"
+    there = bridge.to_jax(labelled)
+    assert type(there) is Labelled
+    assert there.label == "mine"
+    assert isinstance(there["a"], jax.Array)
+    assert isinstance(labelled["a"], torch.Tensor)
+
+
+def test_results_of_torch_functions() -> None:
+    values = bridge.to_jax(torch.max(torch.randn(3, 4), dim=0).values)
+    assert values.shape == (4,)
+    with jax.enable_x64(True):
+        there = bridge.to_jax(torch.max(torch.randn(3, 4), dim=0))
+    assert isinstance(there.values, jax.Array)
+    assert there.indices.dtype == "int64"
+
+
+PATHS = {
+    "tree['a'][1]": lambda x: {"a": [0, x]},
+    "tree[3][('k', 1)]": lambda x: [0, 1, 2, {("k", 1): x}],
+    "tree.x.y": lambda x: Point(Point(0, x), 0),
+    "tree.weight[0]": lambda x: Plain([x]),
+    "tree.hidden[0].hidden": lambda x: Node((Node(x), 0)),
+    "tree['z'].weight": lambda x: collections.OrderedDict(a=1, z=Frozen(x)),
+    "the argument": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_errors_name_the_path(path: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        bridge.to_jax(PATHS[path](torch.ones(2, requires_grad=True)))
+    assert str(error.value).startswith(f"to_jax: {path}: ")
+    with pytest.raises(TypeError) as error:
+        bridge.to_torch(PATHS[path](jnp.zeros(3, "int4")))
+    assert str(error.value).startswith(f"to_torch: {path}: ")
+
+
+def test_errors_of_the_nodes_themselves_pass_through() -> None:
+    class Stubborn(dict):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            raise RuntimeError("not mine")
+
+    with pytest.raises(RuntimeError, match="not mine"):
+        bridge.to_jax(Stubborn({"a": torch.ones(2)}))
+
+
+def test_a_modules_state_crosses() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    with jax.enable_x64(True):  # num_batches_tracked is an int64
+        there = bridge.to_jax(model.state_dict())
+    assert list(there) == list(model.state_dict())
+    assert address_of(there["0.weight"]) == model[0].weight.data_ptr()
+    model.load_state_dict(bridge.to_torch(there))
