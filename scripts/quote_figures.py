@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
+
 from bridge.cli.bench import targets
 from bridge.cli.bench.summary import memory_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"
-OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 PEERS = ("eager", "compile", "jit")
 
 Report = dict[str, Any]
@@ -190,8 +191,19 @@ def counted(count: float, limit: float | None) -> str:
     return f"{count:.1f}" if limit is None else f"{count:.1f} (limit {limit:g})"
 
 
+def code_lines() -> str:
+    """What an op takes in the adapters."""
+    ops = [[op, *map(str, count_op(op))] for op in OPS]
+    besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
+    header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]
+    return "\n\n".join(
+        [table(header, ops), "Besides:", table(["file", "what is in it", "lines"], besides)]
+    )
+
+
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", figures),
+    ("docs/architecture.md", "code lines", code_lines),
     ("docs/numerics.md", "accuracy", accuracy),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),

@@ -65,3 +65,10 @@ def test_figures_are_those_of_the_files() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "quote_figures.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout
+
+
+def test_an_op_takes_few_lines() -> None:
+    """Outside its kernel and its definition, as docs/architecture.md says."""
+    command = [sys.executable, str(ROOT / "scripts" / "count_adapter_lines.py")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout
