@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Counts the lines of code that an op takes in the two adapters, outside its kernel and definition.
+
+These are the lines of bridge/torch/_<op>.py and bridge/jax/_<op>.py that hold code, as formatted:
+no docstrings, no comments, no blank lines. Import lines, which only name what stands elsewhere,
+have a column of their own. Exit status 1 unless every op has fewer than LIMIT without them.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "bridge"
+ADAPTERS = ("torch", "jax")
+OPS = ("bias_gelu", "softmax", "bias_dropout_add")
+LIMIT = 60
+# Files that some ops have besides, and what is in them.
+BESIDES = {
+    "torch/_integers.py": "seeds and offsets",
+    "jax/_integers.py": "seeds and offsets",
+    "torch/_viewless.py": "viewless tensors, which have neither kernel nor definition",
+    "torch/_broadcasting.py": "the drop-ins' operands that broadcast",
+    "torch/_scale_mask_softmax.py": "the drop-ins of softmax",
+    "torch/megatron.py": "the drop-ins of Megatron-LM",
+    "torch/slapo.py": "the drop-ins of slapo",
+    "torch/_module.py": "modules",
+    "jax/nnx.py": "modules",
+}
+_NO_CODE = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+
+
+def count(file: str) -> tuple[int, int]:
+    """Lines of code of a file of the package: (without imports, imports)."""
+    source = (PACKAGE / file).read_text()
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    imports: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.update(lines_of(node))
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            lines.difference_update(lines_of(node.body[0]))
+    return len(lines - imports), len(lines & imports)
+
+
+def lines_of(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def count_op(op: str) -> tuple[int, int, int, int]:
+    """Lines of code of an op: (in torch, in JAX, in both, imports of both)."""
+    counts = [count(f"{adapter}/_{op}.py") for adapter in ADAPTERS]
+    code, imports = (sum(numbers) for numbers in zip(*counts, strict=True))
+    return counts[0][0], counts[1][0], code, imports
+
+
+def main() -> int:
+    too_long = 0
+    print(f"{'op':<30} {'torch':>5} {'jax':>5} {'both':>5} {'imports':>8}")
+    for op in OPS:
+        in_torch, in_jax, code, imports = count_op(op)
+        too_long += code >= LIMIT
+        print(f"{op:<30} {in_torch:>5} {in_jax:>5} {code:>5} {imports:>8}")
+    print("\nbesides")
+    for file, what in BESIDES.items():
+        code, imports = count(file)
+        print(f"{file:<30} {'':>11} {code:>5} {imports:>8}   {what}")
+    return 1 if too_long else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
