@@ -15,22 +15,27 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from bridge.collectives import Signature, normalised_dim
+from bridge.torch._gather_dispatcher import define
 from bridge.torch._groups import agree, check_by_default, ranks_of
-from bridge.torch._transport import Exchange, finish_gather, gather, reduce, start_gather
+from bridge.torch._transport import (
+    Exchange,
+    finish_gather,
+    gather,
+    gathered_shape,
+    part_shape,
+    reduce,
+    start_gather,
+)
 
 _NAME = "all_gather"
 
 _functorch_active = torch._C._are_functorch_transforms_active
+_is_compiling = torch.compiler.is_compiling
+_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def _gather_backward(ctx: Any, g: Tensor | None) -> Any:
-    exchange: Exchange = ctx.exchange
-    if g is None:
-        return None, None, None
-    if exchange.rule == "local":
-        return local_part(g, exchange), None, None
-    part = differentiable_reduce(g, exchange.with_rule("sum"))
-    return (part / exchange.ranks.size if exchange.rule == "mean" else part), None, None
+    return None if g is None else _pulled_gather(g, ctx.exchange), None, None
 
 
 def _reduce_backward(ctx: Any, g: Tensor | None) -> Any:
@@ -122,21 +127,45 @@ class _TransformedReduce(Function):
 
 
 def _is_transformed() -> bool:
-    if torch.compiler.is_compiling():
-        return False
-    return _functorch_active() or forward_ad._current_level >= 0
+    return _functorch_active() or (not _is_compiling() and forward_ad._current_level >= 0)
+
+
+def _needs_dispatcher(x: Tensor) -> bool:
+    if _is_compiling():
+        return _functorch_active()
+    return _is_old_batched(x)
 
 
 def differentiable_gather(x: Tensor, exchange: Exchange, started: Tensor | None = None) -> Tensor:
     """`gather` with the gradient rule of `exchange`; `started` if it has been sent."""
+    if started is None and _needs_dispatcher(x):
+        return _dispatched_gather(x, exchange)
     form = _TransformedGather if _is_transformed() else _Gather
     return form.apply(x, exchange, started)
 
 
 def differentiable_reduce(g: Tensor, exchange: Exchange) -> Tensor:
     """`reduce`, whose gradient is a gather."""
+    if _needs_dispatcher(g):
+        return _dispatched_reduce(g, exchange)
     form = _TransformedReduce if _is_transformed() else _Reduce
     return form.apply(g, exchange)
+
+
+def _pulled_gather(g: Tensor, exchange: Exchange) -> Tensor:
+    """The cotangent of a gathered array as the rule of `exchange` has it."""
+    if exchange.rule == "local":
+        return local_part(g, exchange)
+    part = differentiable_reduce(g, exchange.with_rule("sum"))
+    return part / exchange.ranks.size if exchange.rule == "mean" else part
+
+
+_dispatched_gather = define(
+    "all_gather", gather, gathered_shape, _pulled_gather, differentiable_gather
+)
+_dispatched_reduce = define(
+    "reduce_parts", reduce, part_shape, differentiable_gather, differentiable_reduce
+)
 
 
 class Gathering:
@@ -263,7 +292,7 @@ def _agreed(x: Any, dim: Any, ranks: Any, tiled: Any, grad: Any, check: bool | N
         shape = x.shape
         needs_grad = x.requires_grad and torch.is_grad_enabled()
     signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad)
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         check = False
     elif check is None:
         check = check_by_default()

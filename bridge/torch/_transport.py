@@ -8,6 +8,7 @@ of the gathered array is copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -81,18 +82,37 @@ def start_gather(x: Tensor, exchange: Exchange) -> Tensor:
         return _collectives.all_gather_into_tensor(packed, ranks.size, ranks.name)
 
 
+def gathered_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int]:
+    """Shape of `gather` for an operand of this shape, and its dimension that is outermost."""
+    size, dim = exchange.ranks.size, exchange.dim
+    result = list(shape)
+    if exchange.tiled:
+        result[dim] *= size
+    else:
+        result.insert(dim, size)
+    return result, dim if size > 1 else 0
+
+
+def part_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int]:
+    """Shape of `reduce` for an operand of this shape, and its dimension that is outermost."""
+    size, dim = exchange.ranks.size, exchange.dim
+    result = list(shape)
+    if exchange.tiled:
+        result[dim] //= size
+        return result, dim if size > 1 else 0
+    result.pop(dim)
+    return result, 0
+
+
 def finish_gather(answer: Tensor, x: Tensor, exchange: Exchange) -> Tensor:
     """Waits for the answer to `start_gather(x, exchange)`, and gives it its shape."""
     ranks, dim = exchange.ranks, exchange.dim
     if ranks.size == 1:
         return answer if exchange.tiled else _own(answer.unsqueeze(dim))
-    shape = list(x.shape)
-    if exchange.tiled:
-        shape.insert(0, ranks.size * shape.pop(dim))
-    else:
-        shape.insert(0, ranks.size)
+    shape, _ = gathered_shape(x.shape, exchange)
+    shape.insert(0, shape.pop(dim))
     if x.numel() == 0:
-        return torch.empty(shape, dtype=x.dtype, device=x.device).movedim(0, dim)
+        return _own(torch.empty(shape, dtype=x.dtype, device=x.device).movedim(0, dim))
     received = _waited("all_gather", answer, ranks)
     if x.is_complex():
         received = torch.view_as_complex(received.view(-1, 2))
@@ -103,12 +123,14 @@ def finish_gather(answer: Tensor, x: Tensor, exchange: Exchange) -> Tensor:
 def reduce(g: Tensor, exchange: Exchange) -> Tensor:
     """This rank's part of the sum of g over the ranks."""
     ranks, dim = exchange.ranks, exchange.dim
-    if ranks.size == 1 or g.numel() == 0:
-        parts = g if ranks.size == 1 else g.narrow(dim, 0, g.shape[dim] // ranks.size)
-        part = parts if exchange.tiled else parts.squeeze(dim)
+    if ranks.size == 1:
+        part = g if exchange.tiled else g.squeeze(dim)
         return part.clone(memory_format=torch.contiguous_format)
     packed = _packed(g, exchange).resolve_conj().resolve_neg().contiguous()
     shape = [packed.shape[0] // ranks.size, *packed.shape[1:]]
+    if packed.numel() == 0:
+        part = torch.empty(shape, dtype=g.dtype, device=g.device)
+        return _own(part.movedim(0, dim) if exchange.tiled else part.squeeze(0))
     if packed.dtype not in _SUMMED_AS_THEY_ARE:
         # 8-bit floats are not added by any transport.
         packed = _numbers_of(packed) if packed.is_complex() else packed.to(torch.float32)
