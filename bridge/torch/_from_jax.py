@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import threading
@@ -104,6 +105,7 @@ class JaxFunction:
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._static_arguments = static_argnums, static_argnames
         self._static = _Static(fn, static_argnums, static_argnames)
         self._entries: dict[Any, _Entry] = {}
         self._lock = threading.RLock()
@@ -118,6 +120,9 @@ class JaxFunction:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def __deepcopy__(self, memo: Any) -> JaxFunction:
+        return JaxFunction(copy.deepcopy(self._fn, memo), *self._static_arguments)
 
     def __repr__(self) -> str:
         return f"<from_jax {self._name}: {self.cache_info()}>"
@@ -135,17 +140,17 @@ class JaxFunction:
         self._calls += 1
         static, args, kwargs = self._static.take(args, kwargs)
         leaves, tree = _tree_flatten((args, kwargs))
-        key = [tree, static, _trace_context()]
+        parts: list[Any] = [tree, static, _trace_context()]
         all_traced = True
         for leaf in leaves:
             kind = type(leaf)
             if kind in _PLAIN:
-                key += (leaf.shape, leaf.dtype)
+                parts += (leaf.shape, leaf.dtype)
             elif kind in _NUMBERS:
-                key.append(kind)
+                parts.append(kind)
             else:
-                all_traced &= _describe(leaf, key)
-        key = tuple(key)
+                all_traced &= _describe(leaf, parts)
+        key = tuple(parts)
         try:
             entry = self._entries.get(key)
         except TypeError as error:

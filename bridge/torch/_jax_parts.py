@@ -1,0 +1,162 @@
+"""Modules of JAX taken apart into arrays with names, and put together again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+
+class Part(NamedTuple):
+    """One array of a module; `key` is the kind of random key that its numbers stand for."""
+
+    name: str
+    value: Any
+    is_parameter: bool
+    key: Any
+
+
+class Parts:
+    """A module as a list of parts, parameters first, and what is left of it without them.
+
+    Immutable, so that copies of a torch module share it.
+    """
+
+    def __init__(self, named: list[tuple[str, Any, bool]]) -> None:
+        self.parts = [_part(*entry) for entry in named]
+
+    def __deepcopy__(self, memo: Any) -> Parts:
+        return self
+
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays as the module has them: random keys with their type."""
+        pairs = zip(self.parts, arrays, strict=True)
+        return [
+            array if part.key is None else jax.random.wrap_key_data(array, impl=part.key)
+            for part, array in pairs
+        ]
+
+    def join(self, training: bool, leaves: Sequence[Any]) -> Any:
+        """The module with these leaves, for training or not."""
+        raise NotImplementedError
+
+    def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
+        """The arrays that the module has put in the place of some leaves, by their number."""
+        raise NotImplementedError
+
+
+class NnxParts(Parts):
+    """Of a Flax NNX module: `nnx.Param` are parameters."""
+
+    def __init__(self, module: Any) -> None:
+        from flax import nnx
+
+        self._graphs = {}
+        for training in (False, True):
+            copy = nnx.clone(module)
+            copy.train() if training else copy.eval()
+            self._graphs[training] = nnx.graphdef(copy)
+        _, *states = nnx.split(module, nnx.Param, ...)
+        flat, self._trees = zip(*map(jax.tree_util.tree_flatten_with_path, states), strict=True)
+        self._paths = [path for entries in flat for path, _ in entries]
+        super().__init__(
+            [
+                (_name(path), leaf, i == 0 and _is_inexact(leaf))
+                for i, entries in enumerate(flat)
+                for path, leaf in entries
+            ]
+        )
+
+    def join(self, training: bool, leaves: Sequence[Any]) -> Any:
+        from flax import nnx
+
+        remaining = iter(leaves)
+        states = [
+            tree.unflatten([next(remaining) for _ in range(tree.num_leaves)])
+            for tree in self._trees
+        ]
+        return nnx.merge(self._graphs[training], *states)
+
+    def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
+        from flax import nnx
+
+        # What the module has added as it ran (sown intermediates) is not looked for.
+        now = dict(jax.tree_util.tree_flatten_with_path(nnx.state(module))[0])
+        return {
+            i: _numbers(now[path])
+            for i, (path, old) in enumerate(zip(self._paths, leaves, strict=True))
+            if now.get(path, old) is not old
+        }
+
+
+class TreeParts(Parts):
+    """Of a pytree: its inexact arrays are parameters, other leaves than arrays stay in it."""
+
+    def __init__(self, module: Any) -> None:
+        self._templates = {}
+        for training in (False, True):
+            flat, self._tree = jax.tree_util.tree_flatten_with_path(_in_mode(module, training))
+            self._templates[training] = [None if _is_array(leaf) else leaf for _, leaf in flat]
+        arrays = [(i, path, leaf) for i, (path, leaf) in enumerate(flat) if _is_array(leaf)]
+        # Parameters first, otherwise in the tree's order.
+        arrays.sort(key=lambda entry: not _is_inexact(entry[2]))
+        self._order = [i for i, _, _ in arrays]
+        super().__init__([(_name(path), leaf, _is_inexact(leaf)) for _, path, leaf in arrays])
+
+    def join(self, training: bool, leaves: Sequence[Any]) -> Any:
+        values = list(self._templates[training])
+        for i, leaf in zip(self._order, leaves, strict=True):
+            values[i] = leaf
+        return jax.tree_util.tree_unflatten(self._tree, values)
+
+    def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
+        return {}
+
+
+def split(module: Any) -> Parts:
+    """The parts of a module of Flax NNX or Equinox, or of any other pytree."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(module, nnx.Module):
+        return NnxParts(module)
+    return TreeParts(module)
+
+
+def _in_mode(module: Any, training: bool) -> Any:
+    equinox = sys.modules.get("equinox")
+    if equinox is None or not isinstance(module, equinox.Module):
+        return module
+    return equinox.nn.inference_mode(module, value=not training)
+
+
+def _part(name: str, leaf: Any, is_parameter: bool) -> Part:
+    leaf = jnp.asarray(leaf)
+    if _is_key(leaf):
+        return Part(name, jax.random.key_data(leaf), False, jax.random.key_impl(leaf))
+    return Part(name, leaf, is_parameter, None)
+
+
+def _numbers(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _name(path: Any) -> str:
+    """`layers.0.kernel`, without the step from a variable of NNX to its value."""
+    if len(path) > 1 and str(path[-1]) == ".value":
+        path = path[:-1]
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _is_inexact(leaf: Any) -> bool:
+    return _is_array(leaf) and jnp.issubdtype(leaf.dtype, np.inexact)
