@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def code_of(page: Path) -> str:
@@ -46,8 +47,12 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
+    for target, place in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        if place:
+            headings = HEADING.findall((page.parent / target).read_text())
+            places = [re.sub(r"[^\w\- ]", "", h).strip().lower().replace(" ", "-") for h in headings]
+            assert place in places, f"{page.name} links to {target}#{place}"
 
 
 def test_a_promise_names_its_test() -> None:
