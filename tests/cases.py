@@ -385,3 +385,22 @@ DROPOUTS = (
 )
 
 CASES: tuple[Case, ...] = (*GELU, *SOFTMAXES, *DROPOUTS)
+
+# Dtypes of x, bias and residual where the contract lets them differ.
+MIXED: tuple[tuple[Case, tuple[str, ...]], ...] = (
+    (BiasGelu((150, 9)), ("bfloat16", "float32")),
+    (BiasGelu((150, 9)), ("float16", "bfloat16")),
+    (BiasGelu((150, 9)), ("float32", "float16")),
+    (BiasGelu((150, 9)), ("float64", "bfloat16")),
+    (BiasGelu((150, 9)), ("bfloat16", "float64")),
+    (BiasDropoutAdd((150, 9), 0.3, residual=False), ("bfloat16", "float32")),
+    (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float32", "float16")),
+    (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float16", "float64")),
+    (BiasDropoutAdd((150, 9), 0.3, bias=False), ("bfloat16", "float32")),
+    (BiasDropoutAdd((150, 9), 0.3, bias=False), ("float32", "bfloat16")),
+    (BiasDropoutAdd((150, 9), 0.3), ("bfloat16", "float32", "bfloat16")),
+    (BiasDropoutAdd((150, 9), 0.3), ("float32", "float16", "bfloat16")),
+    (BiasDropoutAdd((150, 9), 0.3), ("float16", "bfloat16", "float64")),
+    (BiasDropoutAdd((150, 9), 0.0), ("bfloat16", "bfloat16", "float32")),
+    (BiasDropoutAdd((150, 9), 1.0), ("bfloat16", "bfloat16", "float32")),
+)

@@ -11,6 +11,7 @@ import pytest
 from bridge import _native
 from tests.cases import (
     DROPOUTS,
+    MIXED,
     SOFTMAXES,
     BiasDropoutAdd,
     BiasGelu,
@@ -46,8 +47,8 @@ def special(rng: np.random.Generator, array: Any) -> None:
         flat[places] = np.array(values[: len(places)]).astype(array.dtype)
 
 
-def draw(rng: np.random.Generator, case: Case, dtype: str) -> Inputs:
-    inputs = case.draw(rng, dtype)
+def draw(rng: np.random.Generator, case: Case, *dtypes: str) -> Inputs:
+    inputs = case.draw(rng, *dtypes)
     for array in (*inputs.arguments, inputs.cotangent, *inputs.tangents):
         special(rng, array)
     return inputs
@@ -74,6 +75,12 @@ def assert_same_bits(first: list[Any], second: list[Any]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_torch_equals_jax(rng: Any, case: Case, dtype: str) -> None:
     inputs = draw(rng, case, dtype)
+    assert_same_bits(*(everything(framework, case, inputs) for framework in FRAMEWORKS))
+
+
+@pytest.mark.parametrize(("case", "dtypes"), MIXED, ids=str)
+def test_torch_equals_jax_in_mixed_dtypes(rng: Any, case: Case, dtypes: tuple[str, ...]) -> None:
+    inputs = draw(rng, case, *dtypes)
     assert_same_bits(*(everything(framework, case, inputs) for framework in FRAMEWORKS))
 
 

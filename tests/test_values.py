@@ -15,6 +15,7 @@ import pytest
 from tests.cases import (
     CASES,
     DROPOUTS,
+    MIXED,
     BiasDropoutAdd,
     BiasGelu,
     Case,
@@ -244,26 +245,6 @@ def test_limits(framework: Any, dtype: str, form: str) -> None:
     np.testing.assert_array_equal(dx, [0.5, 0.5, 1, 0, np.nan, 1, 0, 1, 0, 1, 0])
 
 
-@pytest.mark.parametrize(
-    ("case", "dtypes"),
-    [
-        (BiasGelu((150, 9)), ("bfloat16", "float32")),
-        (BiasGelu((150, 9)), ("float16", "bfloat16")),
-        (BiasGelu((150, 9)), ("float32", "float16")),
-        (BiasGelu((150, 9)), ("float64", "bfloat16")),
-        (BiasGelu((150, 9)), ("bfloat16", "float64")),
-        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("bfloat16", "float32")),
-        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float32", "float16")),
-        (BiasDropoutAdd((150, 9), 0.3, residual=False), ("float16", "float64")),
-        (BiasDropoutAdd((150, 9), 0.3, bias=False), ("bfloat16", "float32")),
-        (BiasDropoutAdd((150, 9), 0.3, bias=False), ("float32", "bfloat16")),
-        (BiasDropoutAdd((150, 9), 0.3), ("bfloat16", "float32", "bfloat16")),
-        (BiasDropoutAdd((150, 9), 0.3), ("float32", "float16", "bfloat16")),
-        (BiasDropoutAdd((150, 9), 0.3), ("float16", "bfloat16", "float64")),
-        (BiasDropoutAdd((150, 9), 0.0), ("bfloat16", "bfloat16", "float32")),
-        (BiasDropoutAdd((150, 9), 1.0), ("bfloat16", "bfloat16", "float32")),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("case", "dtypes"), MIXED, ids=str)
 def test_mixed_dtypes(framework: Any, rng: Any, case: Case, dtypes: tuple[str, ...]) -> None:
     check(framework, case, case.draw(rng, *dtypes))

@@ -1,0 +1,326 @@
+"""The faults that check_faults.py plants: where, and which tests must see each.
+
+The binding of a call (cpp/python) is where both front doors meet: what is dropped there is dropped
+in torch and in JAX alike, so that only a comparison with a reference can tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VALUES = "tests/test_values.py::test_value_and_derivatives"
+MASKED = "tests/test_values.py::test_a_fully_masked_row_is_zero"
+LAYOUTS = "tests/test_native.py"
+UNWRITTEN = "tests/test_values.py::test_inputs_are_not_written"
+ISAS = "tests/test_bits.py::test_instruction_sets_and_threads"
+DENORMALS = "tests/test_bits.py::test_denormals_survive_every_floating_point_mode"
+COLUMN_TREE = "tests/test_bits.py::test_bias_gradient_follows_the_tree"
+ROW_TREE = "tests/test_bits.py::test_softmax_gradient_follows_the_tree"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An edit of one place.
+
+    Attributes:
+      name: what goes wrong.
+      file, original, planted: the place, which holds `original` exactly once.
+      tests: what is to see it, a test or a file of pytest's.
+      keyword: of pytest's -k: those about what the fault is in.
+    """
+
+    name: str
+    file: str
+    original: str
+    planted: str
+    tests: str = VALUES
+    keyword: str = ""
+
+
+def before(anchor: str, statement: str) -> tuple[str, str]:
+    """Original and planted text: a statement in front of a line."""
+    return anchor, statement + anchor
+
+
+def afterwards(call: str, statements: str) -> tuple[str, str]:
+    """Something done once the kernel has run, for `return call;`."""
+    planted = f"const bridge_status status = {call};\n    {statements}\n    return status;"
+    return f"return {call};", planted
+
+
+def zeroed(size: str, dtype: str, data: str) -> str:
+    return f"if (status == BRIDGE_OK && {data} != nullptr)\n      __builtin_memset({data}, 0, \
+item_bytes({dtype}) * {size});"
+
+
+_GELU = "cpp/python/bias_gelu_call.cpp"
+_GELU_BOUND = (
+    "    if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;\n"
+)
+_SOFTMAX = "cpp/python/softmax_call.cpp"
+_SOFTMAX_BOUND = "    write_rows(binding, 2, &call.output);\n"
+_JACOBIAN_BOUND = "    write_rows(binding, 3, &call.output);\n"
+_DROPOUT = "cpp/python/bias_dropout_add_call.cpp"
+_DROPOUT_BOUND = "    if (out->index_cols == 0) out->index_cols = out->cols;\n"
+_ROWS = "[&] { int64_t n = call->space.cols; for (int i = 0; i < call->space.dims; ++i) n *= \
+call->space.size[i]; return n; }()"
+_BLOCK = "call->batch * call->rows * call->cols"
+
+BIAS_GELU = (
+    Fault(
+        "bias_gelu: output zeroed",
+        _GELU,
+        *afterwards(
+            "bridge_bias_gelu_cpu(call, executor)",
+            zeroed(_BLOCK, "call->output.full.dtype", "call->output.full.data"),
+        ),
+        keyword="bias_gelu",
+    ),
+    Fault(
+        "bias_gelu: bias ignored",
+        _GELU,
+        *before(_GELU_BOUND, "    out->input.row = bridge_array{};\n"),
+        keyword="bias_gelu",
+    ),
+    Fault(
+        "bias_gelu: bias gradient skipped",
+        _GELU,
+        *before(
+            _GELU_BOUND,
+            "    if (out->output.full.data != nullptr) out->output.row = bridge_array{};\n",
+        ),
+        keyword="bias_gelu",
+    ),
+    Fault(
+        "bias_gelu: derivative order swapped",
+        _GELU,
+        *before(
+            _GELU_BOUND,
+            "    if (out->order == 1 || out->order == 2) out->order = 3 - out->order;\n",
+        ),
+        keyword="bias_gelu",
+    ),
+    Fault(
+        "bias_gelu: tangent of the bias ignored",
+        _GELU,
+        *before(
+            _GELU_BOUND,
+            "    if (out->factors > 0 && out->factor[0].full.data != nullptr)\n"
+            "      out->factor[0].row = bridge_array{};\n",
+        ),
+        keyword="bias_gelu",
+    ),
+)
+
+SOFTMAX = (
+    Fault(
+        "softmax: output zeroed",
+        _SOFTMAX,
+        *afterwards(
+            "bridge_softmax_cpu(call, executor)", zeroed(_ROWS, "call->dtype", "call->output.data")
+        ),
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: gradient zeroed",
+        _SOFTMAX,
+        *afterwards(
+            "bridge_softmax_derivative_cpu(call, executor)",
+            zeroed(_ROWS, "call->dtype", "call->output.data"),
+        ),
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: g overwritten by the backward pass",
+        _SOFTMAX,
+        *afterwards(
+            "bridge_softmax_derivative_cpu(call, executor)",
+            "bridge_softmax_derivative onto_g = *call;\n    onto_g.output = onto_g.v;\n"
+            "    bridge_softmax_derivative_cpu(&onto_g, executor);",
+        ),
+        tests=UNWRITTEN,
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: mask dropped",
+        _SOFTMAX,
+        *before(_SOFTMAX_BOUND, "    call.mask.data = nullptr;\n"),
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: scale dropped",
+        _SOFTMAX,
+        *before(_SOFTMAX_BOUND, "    call.scale = 1.0;\n"),
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: scale dropped from the gradient",
+        _SOFTMAX,
+        *before(_JACOBIAN_BOUND, "    call.scale = 1.0;\n"),
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: causal rule dropped",
+        _SOFTMAX,
+        *before(_SOFTMAX_BOUND, "    call.space.causal = 0;\n"),
+        keyword="causal",
+    ),
+    Fault(
+        "softmax: diagonal off by one where there are fewer or more queries than keys",
+        "cpp/ops/softmax.cpp",
+        "query + 1 + space.cols - space.size[space.dims - 1]",
+        "query + (space.cols == space.size[space.dims - 1]) + space.cols - "
+        "space.size[space.dims - 1]",
+        keyword="causal",
+    ),
+    Fault(
+        "softmax: a fully masked row left uniform",
+        "cpp/ops/softmax_kernel.cpp",
+        "constexpr float kInfinity = __builtin_inff();",
+        "constexpr float kInfinity = 1e30f;",
+        tests=MASKED,
+    ),
+    Fault(
+        "softmax: bytes of a mask other than 1 let through",
+        "cpp/ops/softmax_kernel.cpp",
+        "              row.mask[i] != 0 ? Real(-kInfinity)",
+        "              row.mask[i] == 1 ? Real(-kInfinity)",
+        keyword="uint8",
+    ),
+    Fault(
+        "softmax: gradient of a fully masked row left uniform",
+        "cpp/ops/softmax_derivative_kernel.cpp",
+        "    const Real value = math::softmax_jacobian(",
+        "    const Real value = dot == 0 ? scale * to_real<Real>(v[i]) / Real(count)\n"
+        "                                : math::softmax_jacobian(",
+        tests=MASKED,
+    ),
+    Fault(
+        "softmax: wide instruction sets round otherwise",
+        "cpp/ops/softmax_derivative_kernel.cpp",
+        "      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);\n",
+        "#if defined(__AVX2__)\n"
+        "      for (int64_t i = 0; i < count; ++i) sum[i] = sum[i] - factor[i] * dot;\n"
+        "#else\n"
+        "      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);\n"
+        "#endif\n",
+        tests=ISAS,
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: a mask of one batch indexed by batch",
+        "cpp/python/row_space.cpp",
+        "operand.shape[own] == 1) continue;",
+        "false) continue;",
+        tests=LAYOUTS,
+        keyword="mask",
+    ),
+    Fault(
+        "softmax: second order without one of its terms",
+        "bridge/ops/softmax.py",
+        "PRODUCT | TERM_U | TERM_V, params), (0,)))",
+        "PRODUCT | TERM_U, params), (0,)))",
+        keyword="softmax",
+    ),
+)
+
+BIAS_DROPOUT_ADD = (
+    Fault(
+        "bias_dropout_add: output zeroed",
+        _DROPOUT,
+        *afterwards(
+            "bridge_bias_dropout_add_cpu(call, executor)",
+            zeroed(_BLOCK, "call->output.full.dtype", "call->output.full.data"),
+        ),
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: bias ignored",
+        _DROPOUT,
+        *before(_DROPOUT_BOUND, "    out->input.row = bridge_array{};\n"),
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: residual dropped",
+        _DROPOUT,
+        *before(_DROPOUT_BOUND, "    out->residual = bridge_array{};\n"),
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: bias gradient skipped",
+        _DROPOUT,
+        *before(
+            _DROPOUT_BOUND,
+            "    if (out->output.full.data != nullptr) out->output.row = bridge_array{};\n",
+        ),
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: offset ignored",
+        _DROPOUT,
+        *before(_DROPOUT_BOUND, "    out->offset = bridge_integers{};\n"),
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: seeds of the batches mixed up",
+        _DROPOUT,
+        *before(_DROPOUT_BOUND, "    out->seed.batch_stride = 0;\n"),
+        tests=LAYOUTS,
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: Philox counter off by one",
+        "cpp/cpu/random_words.h",
+        "const uint64_t group = first_ / 4;",
+        "const uint64_t group = first_ / 4 + 1;",
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: p quantised to 8 bits",
+        "bridge/ops/bias_dropout_add.py",
+        "return round(p * 2.0**32)",
+        "return round(p * 2.0**8) << 24",
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: words of JAX's seeds in the wrong order",
+        "bridge/jax/_integers.py",
+        "[value & 0xFFFFFFFF, value >> 32]",
+        "[value >> 32, value & 0xFFFFFFFF]",
+        keyword="dropout and jax",
+    ),
+    Fault(
+        "bias_dropout_add: what is kept not scaled up",
+        "bridge/ops/bias_dropout_add.py",
+        "0.0 if p == 1.0 else 1.0 / (1.0 - p)",
+        "1.0",
+        keyword="dropout",
+    ),
+)
+
+# Headers of every op last: what is restored behind a fault is compiled again for the next.
+SHARED = (
+    Fault(
+        "a row's chunks added in another order",
+        "cpp/ops/row_sum.h",
+        "for (int64_t bits = chunks_++; bits & 1; bits >>= 1) chunk",
+        "if (chunks_++ > 0) chunk",
+        tests=ROW_TREE,
+    ),
+    Fault(
+        "MXCSR guard removed",
+        "cpp/cpu/float_environment.h",
+        "if (saved_ != kIeee) _mm_setcsr(kIeee);",
+        "",
+        tests=DENORMALS,
+    ),
+    Fault(
+        "one lane of the tree of column sums moved",
+        "cpp/ops/column_sum_tree.h",
+        "constexpr int64_t kLaneRows = 16;",
+        "constexpr int64_t kLaneRows = 32;",
+        tests=COLUMN_TREE,
+    ),
+)
+
+FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED)
