@@ -369,7 +369,11 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as a call that torch.compile does not look into."""
+    """`function` as a call that torch.compile does not look into.
+
+    Neither where it becomes part of a graph, nor where an argument that dynamo cannot put into one
+    (a JAX array) breaks the graph, and the call runs between two.
+    """
     import torch._dynamo
 
-    return torch._dynamo.nonstrict_trace(function)
+    return torch._dynamo.nonstrict_trace(torch._dynamo.disable(function))
