@@ -102,7 +102,7 @@ class Processes:
             self.close()
             raise
 
-    def run(self, check: str, *, timeout: float = CHECK_SECONDS, **arguments: Any) -> list[Any]:
+    def run(self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any) -> list[Any]:
         """What the check returned on each rank, in their order.
 
         Raises:
@@ -119,7 +119,7 @@ class Processes:
         return [outcome.value for outcome in outcomes]
 
     def outcomes(
-        self, check: str, *, timeout: float = CHECK_SECONDS, **arguments: Any
+        self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any
     ) -> list[Outcome]:
         """How the check ended on each rank. Never raises for what a rank did.
 

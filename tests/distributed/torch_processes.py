@@ -7,12 +7,15 @@ import datetime
 import torch
 import torch.distributed as dist
 
+import bridge.torch  # noqa: F401  (seconds, which no rank is to spend while another waits)
 from tests.distributed.processes import Place
 
 JOIN = "tests.distributed.torch_processes:join"
+JOIN_IMPATIENTLY = "tests.distributed.torch_processes:join_impatiently"
 
 # What a rank waits for another. A late rank is late by less, a dead one is missed after this.
 TIMEOUT_SECONDS = 20.0
+IMPATIENT_SECONDS = 5.0
 
 
 def join(place: Place) -> None:
@@ -24,7 +27,7 @@ def join(place: Place) -> None:
 def join_impatiently(place: Place) -> None:
     """As `join`, for tests in which a rank fails: the others are to notice soon."""
     torch.set_num_threads(1)
-    _initialise(place, "store", 4.0)
+    _initialise(place, "store", IMPATIENT_SECONDS)
 
 
 def _initialise(place: Place, store: str, seconds: float) -> None:

@@ -1,0 +1,111 @@
+"""One rank fails; what `all_gather` says to the others, in one process of several."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import bridge.torch as bt
+from tests.distributed.processes import Place
+from tests.distributed.torch_processes import IMPATIENT_SECONDS
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _impatient_group() -> Any:
+    """One that may be broken, as nothing else uses it."""
+    return dist.new_group(timeout=datetime.timedelta(seconds=IMPATIENT_SECONDS))
+
+
+def _told(place: Place, call: object) -> str:
+    """What the call raises, which has to be all_gather's own words and the transport's."""
+    try:
+        call()  # type: ignore[operator]
+    except RuntimeError as error:
+        message = str(error)
+        assert message.startswith("all_gather"), message
+        assert f"this is rank {place.rank} of the group" in message, message
+        return message
+    raise AssertionError("no error, though a rank is missing")
+
+
+def killed_before(place: Place, check: bool) -> str:
+    x = torch.ones(1000, requires_grad=True)
+    bt.all_gather(x, check=check)
+    if place.rank == 1:
+        _die()
+    return _told(place, lambda: bt.all_gather(x, check=check))
+
+
+def killed_in_the_middle(place: Place) -> str:
+    """While its large array is on its way."""
+    x = torch.ones(1 << 24)
+    if place.rank == 1:
+        pending = bt.all_gather(x, async_op=True)
+        time.sleep(0.02)
+        del pending
+        _die()
+    return _told(place, lambda: [bt.all_gather(x) for _ in range(3)])
+
+
+def killed_before_backward(place: Place) -> str:
+    x = torch.ones(1000, requires_grad=True)
+    y = bt.all_gather(x)
+    if place.rank == 1:
+        _die()
+    return _told(place, lambda: y.sum().backward())
+
+
+def killed_before_local_backward(place: Place) -> None:
+    """ "local" needs nobody."""
+    x = torch.ones(1000, requires_grad=True)
+    y = bt.all_gather(x, grad="local")
+    if place.rank == 1:
+        _die()
+    time.sleep(0.2)
+    y.sum().backward()
+    assert x.grad is not None
+
+
+def late(place: Place, seconds: float) -> None:
+    group = _impatient_group()
+    x = torch.full((2,), place.rank)
+    if place.rank == 1:
+        time.sleep(seconds)
+    assert bt.all_gather(x, group=group).view(-1, 2)[:, 0].tolist() == list(range(place.world_size))
+
+
+def too_late(place: Place, seconds: float) -> str:
+    """The others give up; so does the late one, when it comes."""
+    group = _impatient_group()
+    x = torch.ones(2)
+    if place.rank == 1:
+        time.sleep(seconds)
+    return _told(place, lambda: bt.all_gather(x, group=group))
+
+
+def one_raises(place: Place) -> str:
+    group = _impatient_group()
+    x = torch.ones(2)
+    if place.rank == 1:
+        raise KeyError("this rank's own mistake")
+    return _told(place, lambda: bt.all_gather(x, group=group))
+
+
+def skips_backward(place: Place) -> str:
+    """A rank that does not use what it gathered has no backward pass, which the others wait for."""
+    group = _impatient_group()
+    x = torch.ones(2, requires_grad=True)
+    y = bt.all_gather(x, group=group)
+    if place.rank == 1:
+        time.sleep(IMPATIENT_SECONDS + 2)
+        return "skipped"
+    return _told(place, lambda: y.sum().backward())
