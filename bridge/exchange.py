@@ -47,7 +47,10 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         return uncompiled.to_jax(tree, copy=copy)
     check_copy("to_jax", copy)
     if type(tree) in from_tensor.PLAIN:
-        return tensor_to_array(tree, copy)
+        try:
+            return from_tensor.tensor_to_array(tree, copy)
+        except Refused as refused:
+            raise refused.at("to_jax", "") from refused.__cause__
 
     def cross(leaf: Any) -> Any:
         if type(leaf) in from_tensor.PLAIN or isinstance(leaf, torch.Tensor):
@@ -80,7 +83,10 @@ def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
         return uncompiled.to_torch(tree, copy=copy)
     check_copy("to_torch", copy)
     if type(tree) is ArrayImpl:
-        return array_to_tensor(tree, copy)
+        try:
+            return from_array.array_to_tensor(tree, copy)
+        except Refused as refused:
+            raise refused.at("to_torch", "") from refused.__cause__
 
     def cross(leaf: Any) -> Any:
         if type(leaf) is ArrayImpl:

@@ -11,7 +11,6 @@ import torch
 
 from bridge._exchange.refusal import Refused
 from bridge._exchange.runtime import (
-    CUDA,
     array_to_capsule_on,
     capsule_to_array,
     capsule_to_tensor,
@@ -40,7 +39,7 @@ def tensor_to_array(tensor: torch.Tensor) -> jax.Array:
         waiting.wait_stream(torch.cuda.current_stream(index))
         # torch's allocator hands the memory out again when what is queued here has been done.
         tensor.record_stream(waiting)
-        return capsule_to_array(tensor_to_capsule(tensor), device, (CUDA, index), stream)
+        return capsule_to_array(tensor_to_capsule(tensor), device, stream, False)
 
 
 def array_to_tensor(array: jax.Array) -> torch.Tensor:

@@ -13,7 +13,6 @@ from bridge._exchange import cuda
 from bridge._exchange.dtypes import NARROW, SUPPORTED, TO_JAX, crosses_to_jax
 from bridge._exchange.refusal import Refused
 from bridge._exchange.runtime import (
-    CPU,
     capsule_to_array,
     cpu_device,
     refuse_after_fork,
@@ -47,13 +46,12 @@ def tensor_to_array(
         and (detached or not tensor.requires_grad)
         and not tensor.is_neg()
         and not tensor.is_conj()
-        and tensor.layout is torch.strided
         and not _is_wrapped(tensor)
         and (detached or _forward_levels["_current_level"] < 0)
     ):
         try:
-            return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), (CPU, 0))
-        except jax.errors.JaxRuntimeError:
+            return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
+        except (RuntimeError, ValueError):
             pass
     return _in_general(tensor, copy, detached)
 
@@ -83,7 +81,7 @@ def _in_general(tensor: torch.Tensor, copy: bool | None, detached: bool) -> jax.
             )
     if tensor.is_cuda:
         return cuda.tensor_to_array(tensor)
-    return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), (CPU, 0))
+    return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -33,46 +33,48 @@ _export, _import = _import_functions()
 
 
 def array_to_capsule(array: jax.Array) -> Any:
-    """A DLPack capsule of a CPU array; waits until the array is computed."""
-    return array.__dlpack__() if _export is None else _export(array)
+    """A DLPack capsule of a CPU array; waits until the array is computed.
+
+    What is exported is a second array on the same buffer, which nobody but the capsule holds: where
+    the user deletes the first while it is lent, jaxlib ends the process.
+    """
+    if _export is None:
+        return array.__dlpack__()
+    return _export(array.addressable_data(0))
 
 
 def array_to_capsule_on(array: jax.Array, stream: int) -> Any:
     """A DLPack capsule of a CUDA array; `stream` waits for the array, the host does not."""
     if _export is None:
         return array.__dlpack__(stream=stream)  # type: ignore[call-arg]
-    return _export(array, stream)
+    return _export(array.addressable_data(0), stream)
 
 
 class _Producer:
     """Hands a capsule that exists to `jax.dlpack.from_dlpack`, which asks for the method."""
 
-    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+    def __init__(self, capsule: Any, device: jax.Device) -> None:
         self._capsule, self._device = capsule, device
 
     def __dlpack__(self, **_: Any) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
+        return (CPU if self._device.platform == "cpu" else CUDA), self._device.local_hardware_id
 
 
-def capsule_to_array(
-    capsule: Any, device: jax.Device, dl_device: tuple[int, int], stream: int | None = None
+def _import_publicly(
+    capsule: Any, device: jax.Device, stream: int | None, copy: bool | None
 ) -> jax.Array:
-    """An array on the capsule's memory, never a copy; what XLA cannot take raises.
-
-    Args:
-        capsule: an unversioned DLPack capsule; it is consumed.
-        device: where the memory lies, as JAX names it.
-        dl_device: the same, as DLPack names it.
-        stream: the stream of `device` that has been made to wait for the memory's contents.
-    """
-    if _import is None:
-        return jax.dlpack.from_dlpack(_Producer(capsule, dl_device), copy=False)
-    return _import(capsule, device, stream, False)
+    return jax.dlpack.from_dlpack(_Producer(capsule, device), copy=copy)
 
 
+# capsule_to_array(capsule, device, stream, copy): an array on the memory of the capsule, consumed
+# unless this raises. `stream`, of the device, has been made to wait for the memory's contents. With
+# copy=False what XLA cannot take as it lies raises JaxRuntimeError, which is a RuntimeError.
+capsule_to_array: Callable[[Any, jax.Device, int | None, bool | None], jax.Array] = (
+    _import or _import_publicly
+)
 tensor_to_capsule: Callable[[torch.Tensor], Any] = torch.utils.dlpack.to_dlpack
 # torch.from_dlpack hands a capsule to the same function after looking for __dlpack__ on it.
 capsule_to_tensor: Callable[[Any], torch.Tensor] = getattr(

@@ -1,0 +1,227 @@
+"""Memory lives as long as either side uses it, and no longer."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import bridge
+
+
+def collect() -> None:
+    """jaxlib lets go of what a tensor held when Python collects garbage, or at its next call."""
+    gc.collect()
+
+
+def test_an_array_keeps_the_tensors_memory() -> None:
+    tensor = torch.arange(64.0)
+    storage = weakref.ref(tensor.untyped_storage())
+    array = bridge.to_jax(tensor)
+    del tensor
+    collect()
+    assert storage() is not None
+    assert array.tolist() == list(range(64))
+    del array
+    collect()
+    assert storage() is None
+
+
+def test_a_tensor_keeps_the_arrays_memory() -> None:
+    memory = torch.arange(64.0)  # of which the end can be seen
+    storage = weakref.ref(memory.untyped_storage())
+    array = bridge.to_jax(memory)
+    tensor = bridge.to_torch(array)
+    view = tensor[10:]
+    del memory, array, tensor
+    collect()
+    assert storage() is not None
+    assert view[0] == 10
+    del view
+    collect()
+    assert storage() is None
+
+
+def test_a_deleted_array_leaves_its_alias() -> None:
+    array = jnp.arange(64.0)
+    tensor = bridge.to_torch(array)
+    array.delete()
+    refill = [jnp.full(64, -1.0) for _ in range(100)]
+    assert tensor.tolist() == list(range(64))
+    del refill
+
+
+def test_results_keep_what_they_are_made_of() -> None:
+    """A JAX computation on a tensor's memory, whose tensor is dropped while it runs."""
+    tensor = torch.full((600, 600), 2.0)
+    result = jax.jit(lambda x: x @ x @ x @ x)(bridge.to_jax(tensor))
+    del tensor
+    overwritten = [torch.zeros(600, 600) for _ in range(4)]
+    assert (np.asarray(result) == 600.0**3 * 16).all()
+    del overwritten
+
+
+def test_refused_crossings_leave_nothing_behind() -> None:
+    tensor = torch.randn(65)[1:]
+    storage = weakref.ref(tensor.untyped_storage())
+    for _ in range(3):
+        with pytest.raises(BufferError):
+            bridge.to_jax({"w": tensor}, copy=False)
+    del tensor
+    collect()
+    assert storage() is None
+
+
+def test_garbage_cycles() -> None:
+    class Holder:
+        pass
+
+    one, other = Holder(), Holder()
+    one.tensor, array = torch.arange(64.0), jnp.arange(64.0)
+    one.array = bridge.to_jax(one.tensor)
+    other.tensor = bridge.to_torch(array)
+    one.other, other.one = other, one
+    watched = [weakref.ref(one.tensor.untyped_storage()), weakref.ref(array), weakref.ref(other)]
+    del one, other, array
+    collect()
+    collect()  # what the first one freed may have held jaxlib's garbage
+    assert [ref() for ref in watched] == [None, None, None]
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def round_trips(count: int) -> None:
+    tensor, array = torch.randn(8, 8), jnp.ones((8, 8))
+    strided = torch.randn(8, 9)[:, ::2]
+    for i in range(count):
+        bridge.to_torch(bridge.to_jax(tensor))
+        bridge.to_jax(bridge.to_torch(array))
+        if i % 100 == 0:
+            bridge.to_jax([strided, {"k": tensor}])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+@pytest.mark.parametrize(
+    "count", [20_000, pytest.param(500_000, marks=pytest.mark.slow)], ids=["short", "a million"]
+)
+def test_memory_stays_flat(count: int) -> None:
+    """Resident memory grows by less than 1 MiB; `count` pairs are twice as many round trips."""
+    round_trips(5_000)
+    collect()
+    before = resident_bytes()
+    round_trips(count)
+    collect()
+    assert resident_bytes() - before < 2**20
+
+
+def test_threads() -> None:
+    tensors = [torch.full((32,), float(i)) for i in range(16)]
+    arrays = [jnp.full((32,), float(i)) for i in range(16)]
+    start = threading.Barrier(8)
+
+    def work(seed: int) -> None:
+        start.wait()
+        for i in range(500):
+            k = (i * 7 + seed) % 16
+            there = bridge.to_jax({"t": tensors[k], "s": tensors[k][::2]})
+            back = bridge.to_torch([arrays[k], there["t"]])
+            assert float(back[0][0]) == float(back[1][3]) == float(there["s"][1]) == k
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def run(code: str, *options: str) -> Any:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", *options, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout.strip(), result.stderr.strip()
+
+
+def test_interpreter_shutdown_with_aliases_alive() -> None:
+    out, err = run("""
+        import atexit, sys, torch, jax.numpy as jnp, bridge
+        tensor, array = torch.arange(64.0), jnp.arange(64.0)
+        aliases = [bridge.to_jax(tensor), bridge.to_torch(array)]
+        aliases.append(bridge.to_torch(aliases[0]))
+        cycle = {"aliases": aliases}; cycle["self"] = cycle
+        sys.modules["keeper"] = cycle  # lives until the modules are torn down
+        torch.alias, jnp.alias = aliases[1], aliases[0]
+        atexit.register(lambda: print(int(aliases[1].sum()), int(aliases[0].sum())))
+        del tensor, array
+        print("end")
+    """)
+    assert out.split() == ["end", "2016", "2016"]
+    assert err == ""
+
+
+def test_fork_after_jax_has_started_is_refused() -> None:
+    out, _ = run(
+        """
+        import os, torch, jax.numpy as jnp, bridge
+        array = jnp.arange(4.0)
+        bridge.to_torch(array)
+        child = os.fork()
+        if child == 0:
+            said = []
+            for function, leaf in (
+                (bridge.to_jax, torch.ones(4)),
+                (bridge.to_jax, [torch.ones(4)]),
+                (bridge.to_torch, array),
+                (bridge.to_torch, {"a": array}),
+            ):
+                try:
+                    function(leaf)
+                except RuntimeError as error:
+                    said.append("spawn" in str(error))
+            os._exit(0 if said == [True] * 4 else 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        assert bridge.to_torch(array).tolist() == [0, 1, 2, 3]  # the parent goes on
+        print("ok")
+        """,
+        # JAX warns of every fork.
+        "-W",
+        "ignore::RuntimeWarning",
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert out == "ok"
+
+
+def test_fork_before_jax_has_started_is_fine() -> None:
+    out, _ = run(
+        """
+        import os, torch, bridge
+        bridge.to_jax
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if bridge.to_jax(torch.ones(4)).sum() == 4 else 1)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        print("ok")
+        """,
+        "-W",
+        "ignore::RuntimeWarning",
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert out == "ok"
