@@ -53,7 +53,7 @@ LIMITS = {
 } | {
     ("90", f"{op} {dtype} to {cols} columns"): limit
     for op, limits in {
-        "softmax": {"bfloat16": 34.0, "float16": 34.0, "float32": 48.0},
+        "softmax": {"bfloat16": 34.0, "float16": 34.0, "float32": 52.0},
         "softmax_derivative": {"bfloat16": 26.0, "float16": 26.0, "float32": 30.0},
     }.items()
     for dtype, limit in limits.items()
@@ -165,9 +165,10 @@ def readable(symbol: str) -> tuple[str, int | None]:
         kind = " general" if step and step[2] == "0" else ""
         dtype = DTYPES[segments[2] or segments[3]][0]
         return f"{segments[1]} {dtype} segments {steps[int(step[1])] if step else ''}{kind}", None
-    nodes = re.search(r"NodesKernelINS\w*?_\d+(Sum|Largest)E([df])", symbol)
+    nodes = re.search(r"NodesKernelINS\w*?_\d+(Sum|Largest)E(NS\w*?PartsI)?([df])", symbol)
     if nodes:
-        return f"nodes {nodes[1].lower()} {DTYPES[nodes[2]][0]}", None
+        parts = " parts" if nodes[2] else ""
+        return f"nodes {nodes[1].lower()} {DTYPES[nodes[3]][0]}{parts}", None
     tree = re.search(r"TreeKernelI([df])", symbol)
     if tree:
         return f"column sums {DTYPES[tree[1]][0]}", None

@@ -1,7 +1,13 @@
 // Softmax and its derivatives, element by element, and what a row has in common. A row is computed
-// in four steps: a key for each element, -infinity where it is hidden; the largest key; the powers
-// and their sum (in the tree of ops/row_sums.h), hidden ones being 0; power times the sum's
-// inverse. Where that is NaN, what is hidden must be set to 0 by itself.
+// in four steps: a key for each element, -infinity where it is hidden; the largest key, from which
+// the row's shift follows; the powers, and the sum of their terms (in the tree of ops/row_sums.h),
+// hidden ones being 0; power times the sum's inverse. Where that is NaN, what is hidden must be set
+// to 0 by itself.
+//
+// How exact float32 is, in units u = 2^-24 of a result; (2 + |scale x - max|) 2^-23 is 4 u and
+// more: a power lacks at most 1.4 u (its own rounding, at most u where it is just above a power of
+// two and the polynomial's argument is small; there is no error in the exponent's difference from
+// the largest), the sum what its powers lack and little more, the product with the inverse u.
 #pragma once
 
 #include <type_traits>
@@ -26,9 +32,9 @@ namespace detail {
 template <class Real>
 struct SoftmaxTable;
 
-// The powers are carried as 2^lift e^(...) <= 2^lift: they and their sum never leave the normal
-// numbers, and the last product rounds into the denormals once. 2^-bound is below half the smallest
-// denormal, 2^(lift - bound) is normal.
+// The powers are carried as 2^lift e^(...), at most 2^(lift + 1/2): they and their sum never leave
+// the normal numbers, and the last product rounds into the denormals once. 2^-bound is below half
+// the smallest denormal, 2^(lift - bound) is normal.
 template <>
 struct SoftmaxTable<float> {
   static constexpr int bound = 180;
@@ -96,33 +102,98 @@ BRIDGE_HD double softmax_larger(double key, double largest) {
 #endif
 }
 
+// What a row's keys are measured from. The power of a key is 2^((key - shift) rate + offset), the
+// same power of two for every key apart from rounding: shift rate - offset is about largest rate.
+template <class Real>
+struct SoftmaxShift {
+  Real shift;
+  Real
+      magic;  // leaves the exponent field of the power in the low bits of its sum with the exponent
+  Real floor;  // at smaller keys less the shift every result has underflowed
+};
+
 // From the largest key: 0 in a row of nothing but -infinity, NaN and hidden elements, which keeps
 // the first from being subtracted from itself.
-template <class Real>
-BRIDGE_HD Real softmax_shift(Real largest) {
-  return largest < -Format<Real>::largest ? Real(0) : largest;
+//
+// The rounding of key - largest would be |scale x - max| units of 2^-24 of a power, and alike in
+// all equal elements: a row of one 0 and 4095 numbers near -8 would lose 5 units of its sum to it.
+// So nothing is subtracted where the exponents themselves are moderate, but for a whole number,
+// which is exact; and where they are not, every key whose power counts lies within a factor of two
+// of the largest, and the difference is exact. For results of 16 bits it does not matter.
+template <class Precision, class Real>
+BRIDGE_HD SoftmaxShift<Real> softmax_shift(Real largest, const SoftmaxScale<Real>& scale) {
+  using Table = detail::Exp2Table<Real>;
+  if (largest < -Format<Real>::largest) largest = Real(0);
+  if constexpr (std::is_same_v<Precision, Half>) {
+    return {largest, Table::magic, scale.floor};
+  } else {
+    constexpr Real moderate = 4 * detail::SoftmaxTable<Real>::bound;
+    const bool is_moderate = absolute(largest * scale.rate) < moderate;
+    const Real whole = fma(largest, scale.rate, Table::magic) - Table::magic;
+    if (!is_moderate) return {largest, Table::magic, scale.floor};
+    return {Real(0), Table::magic - whole, scale.floor + largest};
+  }
 }
 
-// 2^lift e^(...): 2^lift at the shift, 0 where it has underflowed, NaN at a key of NaN and at an
-// infinite key whose shift is that infinity.
+// 2^lift e^(...): about 2^lift at the largest key, 0 where it has underflowed, NaN at a key of NaN
+// and at an infinite key whose shift is that infinity.
 template <class Precision, class Real>
-BRIDGE_HD Real softmax_power(Real key, Real shift, const SoftmaxScale<Real>& scale) {
+BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
+                             const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
-  const Real t = key - shift;
-  // The exponent field of 2^(lift + n), n = round(t rate), in the low bits.
-  const Real shifted = fma(t, scale.rate, Table::magic);
-  const Real n = shifted - Table::magic;
+  constexpr bool half = std::is_same_v<Precision, Half>;
+  const Real t = key - row.shift;
+  // The exponent field of 2^(lift + n), n = round(t rate) + offset, in the low bits.
+  const Real magic = half ? Table::magic : row.magic;
+  const Real shifted = fma(t, scale.rate, magic);
+  const Real n = shifted - magic;
   const Real lifted = bit_cast<Real>(
       static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
   const Real f = fma(t, scale.rate, -n);
   Real power;
-  if constexpr (std::is_same_v<Precision, Half>) {
+  if constexpr (half) {
     power = detail::half_exp2(f) * lifted;  // the rest of the rate does not show in 16 bits
   } else {
     const Real exact = fma(t, scale.rate_low, f);
     power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
   }
-  return t < scale.floor ? Real(0) : power;
+  return t < (half ? scale.floor : row.floor) ? Real(0) : power;
+}
+
+// A term of a row's sum: the power itself, but for float32, where the tree's roundings would be
+// twelve, each of up to a unit, in a row of one large power and thousands of small ones. There a
+// power is cut into a multiple of 2^(lift - 11) and the rest, and both are added in the tree: the
+// sums of the coarse parts are exact up to 2^13, those of the rest below 4096 2^-12.
+template <class Real>
+struct SoftmaxParts {
+  Real coarse;
+  Real fine;
+
+  SoftmaxParts() = default;
+  BRIDGE_HD explicit constexpr SoftmaxParts(Real both) : coarse(both), fine(both) {}
+  BRIDGE_HD constexpr SoftmaxParts(Real coarse_part, Real fine_part)
+      : coarse(coarse_part), fine(fine_part) {}
+};
+
+template <class Real>
+BRIDGE_HD SoftmaxParts<Real> operator+(const SoftmaxParts<Real>& a, const SoftmaxParts<Real>& b) {
+  return {a.coarse + b.coarse, a.fine + b.fine};
+}
+
+template <class Precision>
+using SoftmaxTerm =
+    std::conditional_t<std::is_same_v<Precision, Single>, SoftmaxParts<typename Precision::real>,
+                       typename Precision::real>;
+
+template <class Precision, class Real>
+BRIDGE_HD SoftmaxTerm<Precision> softmax_term(Real power) {
+  if constexpr (std::is_same_v<Precision, Single>) {
+    constexpr Real magic = 0x1.8p12f * power_of_two<Real>(detail::Exp2Table<Real>::lift);
+    const Real coarse = (power + magic) - magic;
+    return {coarse, power - coarse};
+  } else {
+    return power;
+  }
 }
 
 // 1 / total, and what that lacks: its rounding would be that of every element of the row.
@@ -132,9 +203,10 @@ struct SoftmaxInverse {
   Real low;
 };
 
-// From the sum of the powers; 0 where that is 0, in a row without a finite or NaN key.
+// From the sum of the powers, total + rest; 0 where that is 0, in a row without a finite or NaN
+// key.
 template <class Real>
-BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total) {
+BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total, Real rest = Real(0)) {
 #if defined(__CUDA_ARCH__)
   Real quotient;
   if constexpr (sizeof(Real) == sizeof(float)) {
@@ -146,7 +218,16 @@ BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total) {
   const Real quotient = Real(1) / total;
 #endif
   const Real high = total == 0 ? Real(0) : quotient;
-  return {high, high * fma(-total, high, Real(1))};
+  return {high, high * (fma(-total, high, Real(1)) - rest * high)};
+}
+
+template <class Real>
+BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const SoftmaxParts<Real>& sum) {
+  // What their addition rounds away, whichever is larger.
+  const Real total = sum.coarse + sum.fine;
+  const Real fine = total - sum.coarse;
+  const Real rest = (sum.coarse - (total - fine)) + (sum.fine - fine);
+  return softmax_inverse(total, rest);
 }
 
 // The result; NaN where the inverse is.

@@ -16,6 +16,16 @@ namespace bridge::rows {
 constexpr int kChunkCols = 1024;
 constexpr int kWarp = simt::kWarpThreads;
 
+template <class Term>
+BRIDGE_DEVICE Term exchange(Term value, int bit) {
+  return simt::shuffle_xor(value, bit);
+}
+
+template <class Real>
+BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& value, int bit) {
+  return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
+}
+
 // The fold of the tree over the threads of a group (from the highest bit of their index down) and
 // then over the elements of each; every thread gets the sum. While a thread has more than one
 // value, it keeps half of them and gives the other half away: half the shuffles.
@@ -32,10 +42,10 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
       for (int i = 0; i < kept; ++i) {
         const Real given = upper ? value[i] : value[i + kept];
         const Real own = upper ? value[i + kept] : value[i];
-        value[i] = own + simt::shuffle_xor(given, bit);
+        value[i] = own + exchange(given, bit);
       }
     } else {
-      value[0] = value[0] + simt::shuffle_xor(value[0], bit);
+      value[0] = value[0] + exchange(value[0], bit);
     }
   }
   // The highest bit of the element went with the highest bit of the thread, and so on.
@@ -44,7 +54,7 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
   for (int width = kCount / 2; width > 0; width /= 2, bit /= 2) {
     if (bit > 0) {
 #pragma unroll
-      for (int i = 0; i < kept; ++i) value[i] = value[i] + simt::shuffle_xor(value[i], bit);
+      for (int i = 0; i < kept; ++i) value[i] = value[i] + exchange(value[i], bit);
     } else {
 #pragma unroll
       for (int i = 0; i < width; ++i) value[i] = value[i] + value[i + width];
@@ -121,7 +131,7 @@ struct Largest {
 template <class Op, int kGroup, class Real>
 BRIDGE_DEVICE Real reduce_group(Real value) {
 #pragma unroll
-  for (int bit = 1; bit < kGroup; bit *= 2) value = Op::of(value, simt::shuffle_xor(value, bit));
+  for (int bit = 1; bit < kGroup; bit *= 2) value = Op::of(value, exchange(value, bit));
   return value;
 }
 

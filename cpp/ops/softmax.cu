@@ -68,6 +68,11 @@ size_t real_bytes(const bridge_softmax& call) {
   return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
 }
 
+// Of a term of a row's sum (math::SoftmaxTerm).
+size_t term_bytes(const bridge_softmax& call) {
+  return call.dtype == BRIDGE_FLOAT32 ? sizeof(math::SoftmaxTerm<math::Single>) : real_bytes(call);
+}
+
 bool is_segmented(const bridge_softmax& call) {
   return call.space.cols > kKernels[call.dtype].any.most_cols();
 }
@@ -78,8 +83,10 @@ int64_t rows_at_once(const bridge_softmax& call) {
 
 size_t workspace_bytes_of(const bridge_softmax& call) {
   if (!is_segmented(call)) return 0;
-  return 2 * rows::node_bytes(rows_at_once(call), ceil_divide(call.space.cols, rows::kSegmentCols),
-                              real_bytes(call));
+  const int64_t rows = rows_at_once(call);
+  const int64_t segments = ceil_divide(call.space.cols, rows::kSegmentCols);
+  return rows::node_bytes(rows, segments, real_bytes(call)) +
+         rows::node_bytes(rows, segments, term_bytes(call));
 }
 
 Params make_params(const bridge_softmax& call) {
@@ -109,22 +116,24 @@ bool is_aligned(const bridge_softmax& call, const Params& params) {
           rows::is_aligned(params.layout, kMask, params.mask, vector));
 }
 
-template <class Real>
+template <class Precision>
 const char* enqueue_segments(const bridge_softmax& call, Params& params, char* workspace,
                              void* stream) {
+  using Real = typename Precision::real;
+  using Term = math::SoftmaxTerm<Precision>;
   const int64_t at_once = rows_at_once(call);
   return rows::for_each_batch(params, at_once, [&](simt::Grid grid) -> const char* {
     const int64_t rows = params.rows, segments = params.segments;
     params.largest = rows::nodes_at(workspace, rows, segments, sizeof(Real));
     params.sums = rows::nodes_at(workspace + rows::node_bytes(at_once, segments, sizeof(Real)),
-                                 rows, segments, sizeof(Real));
+                                 rows, segments, sizeof(Term));
     auto launch = [&](Step step) {
       return kKernels[call.dtype].segments[static_cast<int>(step)].launch(grid, 0, stream, params);
     };
     const char* error = launch(Step::largest);
     if (!error) error = rows::enqueue_levels<Largest, Real>(params.largest, rows, segments, stream);
     if (!error) error = launch(Step::sum);
-    if (!error) error = rows::enqueue_levels<Sum, Real>(params.sums, rows, segments, stream);
+    if (!error) error = rows::enqueue_levels<Sum, Term>(params.sums, rows, segments, stream);
     return error ? error : launch(Step::store);
   });
 }
@@ -136,8 +145,11 @@ const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
     return (is_aligned(call, params) ? lists.aligned : lists.any).enqueue(params, stream);
   }
   char* memory = static_cast<char*>(workspace);
-  return call.dtype == BRIDGE_FLOAT64 ? enqueue_segments<double>(call, params, memory, stream)
-                                      : enqueue_segments<float>(call, params, memory, stream);
+  if (call.dtype == BRIDGE_FLOAT64)
+    return enqueue_segments<math::Double>(call, params, memory, stream);
+  if (call.dtype == BRIDGE_FLOAT32)
+    return enqueue_segments<math::Single>(call, params, memory, stream);
+  return enqueue_segments<math::Half>(call, params, memory, stream);
 }
 
 }  // namespace
@@ -151,7 +163,8 @@ const char* load_kernels() {
     }
   }
   if (const char* error = rows::load_levels<Largest>()) return error;
-  return rows::load_levels<Sum>();
+  if (const char* error = rows::load_levels<Sum>()) return error;
+  return simt::load<rows::NodesKernel<Sum, math::SoftmaxTerm<math::Single>>>();
 }
 
 }  // namespace bridge::softmax

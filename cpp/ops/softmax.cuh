@@ -188,7 +188,8 @@ struct Row {
     for (int i = 0; i < kVector; ++i) value[i] = (bits >> i & 1) != 0 ? substitute : value[i];
   }
 
-  BRIDGE_DEVICE void powers(const math::SoftmaxScale<Real>& scale, Real shift,
+  BRIDGE_DEVICE void powers(const math::SoftmaxScale<Real>& scale,
+                            const math::SoftmaxShift<Real>& shift,
                             Real (&power)[kVectors][kVector]) const {
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
@@ -228,11 +229,13 @@ struct Row {
   }
 };
 
-template <class Team, class Real>
-BRIDGE_DEVICE Real sum_of(const Real (&power)[Team::kVectors][Team::kVector], int warps) {
-  return Team::template sum<Real, 1>(warps, [&](int q, int first, auto& term) {
+template <class Team, class Precision, class Real>
+BRIDGE_DEVICE math::SoftmaxTerm<Precision> sum_of(
+    const Real (&power)[Team::kVectors][Team::kVector], int warps) {
+  using Term = math::SoftmaxTerm<Precision>;
+  return Team::template sum<Term, 1>(warps, [&](int q, int first, auto& term) {
     int i = first;
-    for (Real& t : term) t = power[q][i++];
+    for (Term& t : term) t = math::softmax_term<Precision>(power[q][i++]);
   });
 }
 
@@ -255,9 +258,8 @@ struct RowsKernel {
     row.load();
     const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), params.warps);
     Real power[Team::kVectors][Team::kVector];
-    row.powers(scale, math::softmax_shift(largest), power);
-    const Real total = sum_of<Team>(power, params.warps);
-    row.store(power, math::softmax_inverse(total));
+    row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
+    row.store(power, math::softmax_inverse(sum_of<Team, Precision>(power, params.warps)));
   }
 };
 
@@ -291,11 +293,12 @@ struct SegmentKernel {
     } else {
       const Real largest = rows::reduce_nodes<Largest, Real, 0>(params.largest, index);
       Real power[Team::kVectors][Team::kVector];
-      row.powers(scale, math::softmax_shift(largest), power);
+      row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
       if constexpr (kStep == Step::sum) {
-        rows::put_node(params.sums, node, sum_of<Team>(power, kWarps));
+        rows::put_node(params.sums, node, sum_of<Team, Precision>(power, kWarps));
       } else {
-        const Real total = rows::reduce_nodes<Sum, Real, 1>(params.sums, index);
+        const auto total =
+            rows::reduce_nodes<Sum, math::SoftmaxTerm<Precision>, 1>(params.sums, index);
         row.store(power, math::softmax_inverse(total));
       }
     }

@@ -110,7 +110,7 @@ void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
   alignas(64) Real u_tile[kShortCols * kTileRows];
   alignas(64) Real v_tile[kShortCols * kTileRows];
-  alignas(64) Real sums[kShortCols * kTileRows];
+  Lanes<Real, kShortCols * kTileRows> sums;
   const int64_t cols = run.cols;
   for (int64_t top = 0; top < run.rows; top += kTileRows) {
     const int64_t rows = smaller(kTileRows, run.rows - top);
@@ -126,12 +126,13 @@ void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
       }
     }
     const int64_t count = cols * kTileRows;
-    for (int64_t i = 0; i < count; ++i) sums[i] = math::softmax_jacobian_term(u_tile[i], v_tile[i]);
+    for (int64_t i = 0; i < count; ++i)
+      sums.set(i, math::softmax_jacobian_term(u_tile[i], v_tile[i]));
     fold_tile(sums, cols);
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r)
         u_tile[i * kTileRows + r] = math::softmax_jacobian(
-            u_tile[i * kTileRows + r], v_tile[i * kTileRows + r], sums[r], scale);
+            u_tile[i * kTileRows + r], v_tile[i * kTileRows + r], sums.at(r), scale);
     for (int64_t r = 0; r < rows; ++r) {
       T* const output = row_of<T>(run.output, top + r);
       for (int64_t i = 0; i < cols; ++i) output[i] = math::round_to<T>(u_tile[i * kTileRows + r]);

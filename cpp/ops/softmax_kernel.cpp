@@ -131,13 +131,13 @@ template <class Precision>
 struct Powers {
   using Real = typename Precision::real;
   Real* key;
-  Real shift;
+  math::SoftmaxShift<Real> shift;
   math::SoftmaxScale<Real> scale;
 
-  inline __attribute__((always_inline)) Real term(int64_t i) const {
+  inline __attribute__((always_inline)) math::SoftmaxTerm<Precision> term(int64_t i) const {
     const Real power = math::softmax_power<Precision>(key[i], shift, scale);
     key[i] = power;
-    return power;
+    return math::softmax_term<Precision>(power);
   }
 };
 
@@ -185,9 +185,10 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   using Real = typename Precision::real;
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
   Real* const buffer = static_cast<Real*>(run.buffer);
-  const Real shift = math::softmax_shift(find_keys(x, mask, visible, scale.half, buffer));
+  const math::SoftmaxShift<Real> shift =
+      math::softmax_shift<Precision>(find_keys(x, mask, visible, scale.half, buffer), scale);
   // Whole steps: the padding has the power 0.
-  const Real total = sum_row<Real>(
+  const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
   write_row(output, buffer, mask, visible, math::softmax_inverse(total));
@@ -207,8 +208,8 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   Real largest = Real(-kInfinity);
   for (int64_t col = 0; col < visible; col += kSumChunk)
     largest = math::softmax_larger(chunk_keys(col), largest);
-  const Powers<Precision> powers{buffer, math::softmax_shift(largest), scale};
-  const Real total = sum_row<Real>(
+  const Powers<Precision> powers{buffer, math::softmax_shift<Precision>(largest, scale), scale};
+  const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible),
       [&](int64_t col) {
         chunk_keys(col);
@@ -236,13 +237,13 @@ void short_rows(const SoftmaxRun& run) {
   using Real = typename Precision::real;
   const math::SoftmaxScale<Real> scale = scale_of<Real>(run);
   alignas(64) Real tile[kShortCols * kTileRows];
-  alignas(64) Real sums[kShortCols * kTileRows];
-  alignas(64) Real shift[kTileRows];
+  Lanes<math::SoftmaxTerm<Precision>, kShortCols * kTileRows> sums;
+  alignas(64) Real largest[kTileRows], shift[kTileRows], magic[kTileRows], least[kTileRows];
   alignas(64) Real high[kTileRows], low[kTileRows];
   const int64_t cols = run.cols;
   for (int64_t top = 0; top < run.rows; top += kTileRows) {
     const int64_t rows = smaller(kTileRows, run.rows - top);
-    for (int64_t r = 0; r < kTileRows; ++r) shift[r] = Real(-kInfinity);
+    fill(largest, kTileRows, Real(-kInfinity));
     if (rows < kTileRows) fill(tile, cols * kTileRows, Real(-kInfinity));
     for (int64_t r = 0; r < rows; ++r) {
       const T* const x = row_of<const T>(run.x, top + r);
@@ -259,17 +260,21 @@ void short_rows(const SoftmaxRun& run) {
     }
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r)
-        shift[r] = math::softmax_larger(tile[i * kTileRows + r], shift[r]);
-    for (int64_t r = 0; r < kTileRows; ++r) shift[r] = math::softmax_shift(shift[r]);
+        largest[r] = math::softmax_larger(tile[i * kTileRows + r], largest[r]);
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const math::SoftmaxShift<Real> row = math::softmax_shift<Precision>(largest[r], scale);
+      shift[r] = row.shift, magic[r] = row.magic, least[r] = row.floor;
+    }
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r) {
-        const Real power = math::softmax_power<Precision>(tile[i * kTileRows + r], shift[r], scale);
+        const Real power = math::softmax_power<Precision>(
+            tile[i * kTileRows + r], math::SoftmaxShift<Real>{shift[r], magic[r], least[r]}, scale);
         tile[i * kTileRows + r] = power;
-        sums[i * kTileRows + r] = power;
+        sums.set(i * kTileRows + r, math::softmax_term<Precision>(power));
       }
     fold_tile(sums, cols);
     for (int64_t r = 0; r < kTileRows; ++r) {
-      const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(sums[r]);
+      const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(sums.at(r));
       high[r] = inverse.high, low[r] = inverse.low;
     }
     bool all_numbers = true;

@@ -118,7 +118,7 @@ bridge_row_space random_space(bool large) {
     for (int d = 0; d < space.dims; ++d) {
       space.size[d] = chance(25) ? 1 : 1 + pick(large ? 40 : 6);
       if (chance(2)) space.size[d] = 0;
-      elements *= space.size[d];
+      elements *= std::max<int64_t>(space.size[d], 1);  // memory for the rest all the same
     }
     space.causal = space.dims > 0 && chance(35);
     // Queries about as many as keys, so that the diagonal is somewhere in the matrix.

@@ -102,10 +102,13 @@ void softmax_in(const bridge_softmax& call) {
             scale);
       largest = math::softmax_larger(key[j], largest);
     }
-    const Real shift = math::softmax_shift(largest);
-    for (size_t j = 0; j < cols; ++j)
+    const math::SoftmaxShift<Real> shift = math::softmax_shift<Precision>(largest, scale);
+    std::vector<math::SoftmaxTerm<Precision>> terms(cols);
+    for (size_t j = 0; j < cols; ++j) {
       power[j] = math::softmax_power<Precision>(key[j], shift, scale);
-    const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(tree_sum(power));
+      terms[j] = math::softmax_term<Precision>(power[j]);
+    }
+    const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(tree_sum(terms));
     for (size_t j = 0; j < cols; ++j) {
       const bool hidden = is_hidden(call, index, visible, static_cast<int64_t>(j));
       store(call.output.data, call.dtype,

@@ -425,7 +425,8 @@ void run_refusals() {
   call.x.data = row.data();
   call.output.data = row.data();
   const size_t needed = bridge_softmax_cuda_workspace(&call);
-  expect(needed == 2 * 32, "workspace", "two times five nodes, in whole units of 16 bytes");
+  expect(needed == 32 + 48, "workspace",
+         "five keys and five sums in two parts, in units of 16 bytes");
   alignas(16) char workspace[64];
   expect(bridge_softmax_cuda(&call, workspace, needed - 1, nullptr) == BRIDGE_INVALID_ARGUMENT,
          "workspace", "too small a workspace is refused");
