@@ -73,16 +73,24 @@ def test_donated_memory(rng: np.random.Generator) -> None:
 DIGEST = """
 import hashlib, jax, jax.numpy as jnp, numpy as np
 from functools import partial
-from bridge.jax import bias_gelu
+from bridge.jax import bias_dropout_add, bias_gelu, scaled_causal_softmax, scaled_masked_softmax
 jax.config.update("jax_enable_x64", True)
 rng = np.random.default_rng(7)
 digest = hashlib.sha256()
+mask = rng.random((1500, 1)) < 0.2
 for dtype in ("float16", "bfloat16", "float32", "float64"):
-    x, g = (jnp.asarray(a, dtype) for a in 3 * rng.standard_normal((2, 1500, 257)))
+    x, g, r = (jnp.asarray(a, dtype) for a in 3 * rng.standard_normal((3, 1500, 257)))
     bias = jnp.asarray(rng.standard_normal(257), dtype)
-    value, pull = jax.vjp(bias_gelu, x, bias)
-    for array in (value, *pull(g)):
-        digest.update(np.asarray(array).tobytes())
+    for function, arguments in (
+        (bias_gelu, (x, bias)),
+        (partial(bias_dropout_add, p=0.3, seed=5), (x, bias)),
+        (partial(bias_dropout_add, p=0.3, seed=5), (x, bias, r)),
+        (scaled_causal_softmax, (x,)),
+        (lambda x: scaled_masked_softmax(x, mask, 0.5), (x,)),
+    ):
+        value, pull = jax.vjp(function, *arguments)
+        for array in (value, *pull(g)):
+            digest.update(np.asarray(array).tobytes())
 print(digest.hexdigest())
 """
 
