@@ -62,7 +62,10 @@ class Torch:
 
         if isinstance(value, torch.Tensor):
             return value
-        value = np.require(value, requirements="W")
+        value = np.asarray(value)
+        if not value.flags.writeable:  # expanded, with strides of zero
+            once = tuple(slice(1 if step == 0 else None) for step in value.strides)
+            return self.array(value[once].copy()).expand(value.shape)
         if value.dtype == ml_dtypes.bfloat16:
             return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(value)

@@ -181,26 +181,48 @@ def strided(rng: np.random.Generator, array: Any) -> Any:
     return view.transpose(np.argsort(order))
 
 
+LAID_OUT = [
+    BiasGelu((3, 5, 70)),
+    Softmax((3, 5, 70), scale=0.7),
+    Softmax((3, 5, 70), (5, 70), scale=0.7),
+    Softmax((3, 50, 37), causal=True),
+    Softmax((3, 4, 5), (3, 1, 5)),
+    BiasDropoutAdd((3, 5, 70), 0.3),
+    BiasDropoutAdd((3, 5, 70), 0.3, residual=False),
+]
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
-@pytest.mark.parametrize(
-    "case",
-    [
-        BiasGelu((3, 5, 70)),
-        Softmax((3, 5, 70), scale=0.7),
-        Softmax((3, 5, 70), (5, 70), scale=0.7),
-        Softmax((3, 50, 37), causal=True),
-        Softmax((3, 4, 5), (3, 1, 5)),
-        BiasDropoutAdd((3, 5, 70), 0.3),
-        BiasDropoutAdd((3, 5, 70), 0.3, residual=False),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", LAID_OUT, ids=str)
 def test_strides(framework: Any, rng: Any, case: Case, dtype: str) -> None:
     inputs = case.draw(rng, dtype)
     for _ in range(2):
         arrays = [inputs.arguments, [inputs.cotangent], inputs.tangents, inputs.directions]
         x, (g,), t, v = ([strided(rng, a) for a in group] for group in arrays)
         check(framework, case, Inputs(x, g, t, v))
+
+
+@pytest.mark.parametrize("case", LAID_OUT, ids=str)
+def test_expanded_arrays(framework: Any, rng: Any, case: Case) -> None:
+    """With strides of zero, as the cotangents of a sum are."""
+    inputs = case.draw(rng, "float32")
+
+    def expanded(array: Any) -> Any:
+        dimension = int(rng.integers(array.ndim))
+        return np.broadcast_to(array.take([0], dimension), array.shape)
+
+    g = expanded(inputs.cotangent)
+    t, v = ([expanded(a) for a in group] for group in (inputs.tangents, inputs.directions))
+    check(framework, case, Inputs(inputs.arguments, g, t, v))
+    # Not in check: torch itself takes no tangents of expanded tensors.
+    x = [expanded(a) for a in inputs.arguments]
+    dense = [a.copy() for a in x]
+    for one, other in zip(
+        framework.vjp(case.function(framework), x, g),
+        framework.vjp(case.function(framework), dense, g.copy()),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(bits(one), bits(other))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
