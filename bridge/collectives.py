@@ -58,6 +58,14 @@ _SIZES = 8
 _HEADER = 7
 SIGNATURE_LENGTH = _HEADER + _SIZES
 
+# What drop-ins are told of the group by their caller, and is not so.
+CLAIMS = (
+    "",
+    "args.world_size is not the number of ranks in the group",
+    "args.local_rank (or args.rank) is not the rank in the group, which counts over all machines",
+    "args has no integers world_size and local_rank (or rank)",
+)
+
 _OUT_OF_INT64 = -(1 << 63)
 
 
@@ -82,6 +90,7 @@ class Signature:
       backward: whether a backward pass will want the other ranks.
       shape: of x; where it has more than eight dimensions, the last number stands for the rest.
       ndim: its length before that.
+      claim: what the caller says of this rank that is not so: a position in CLAIMS.
     """
 
     dtype: int
@@ -91,6 +100,7 @@ class Signature:
     backward: bool
     ndim: int
     shape: tuple[int, ...]
+    claim: int = 0
 
     @classmethod
     def of(
@@ -101,6 +111,7 @@ class Signature:
         tiled: Any,
         grad: Any,
         needs_grad: bool,
+        claim: int = 0,
     ) -> Signature:
         """Of arguments as they came; `dtype` None where x is not even a dense array."""
         if dtype is None:
@@ -119,18 +130,18 @@ class Signature:
             rest = ",".join(str(size) for size in sizes[_SIZES - 1 :])
             sizes = (*sizes[: _SIZES - 1], zlib.crc32(rest.encode()))
         backward = needs_grad and grad != "local"
-        return cls(code, number, bool(tiled), rule, backward, len(shape), sizes)
+        return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim)
 
     def numbers(self) -> tuple[int, ...]:
         """Its SIGNATURE_LENGTH numbers of 64 bits, as they are sent."""
-        header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim, 0)
+        header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim, self.claim)
         return (*map(int, header), *self.shape, *[0] * (_SIZES - len(self.shape)))
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[int]) -> Signature:
-        dtype, dim, tiled, rule, backward, ndim, _, *sizes = numbers
+        dtype, dim, tiled, rule, backward, ndim, claim, *sizes = numbers
         kept = tuple(sizes[: min(ndim, _SIZES)])
-        return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept)
+        return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept, claim)
 
 
 def fault_of(
@@ -166,6 +177,8 @@ def fault_of(
 
 
 def _fault_of_one(signature: Signature) -> tuple[type[Exception], str] | None:
+    if signature.claim:
+        return ValueError, CLAIMS[signature.claim]
     if signature.dtype == -2:
         return TypeError, "x is not a dense array or tensor of the framework that is called"
     if signature.dtype == -1:

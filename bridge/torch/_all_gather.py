@@ -16,7 +16,7 @@ from torch.autograd import Function, forward_ad
 
 from bridge.collectives import Signature, normalised_dim
 from bridge.torch._gather_dispatcher import define
-from bridge.torch._groups import agree, check_by_default, ranks_of
+from bridge.torch._groups import Ranks, agree, check_by_default, ranks_of
 from bridge.torch._transport import (
     Exchange,
     finish_gather,
@@ -278,27 +278,40 @@ def all_gather(
       >>> all_gather(torch.ones(2, 3), tiled=False).shape  # in one process
       torch.Size([1, 2, 3])
     """
-    ranks = ranks_of(_NAME, group)
-    exchange = _agreed(x, dim, ranks, tiled, grad, check)
+    exchange = agreed_exchange(x, dim, ranks_of(_NAME, group), tiled, grad, check)
     if async_op:
         return Gathering(x, exchange)
     return differentiable_gather(x, exchange)
 
 
-def _agreed(x: Any, dim: Any, ranks: Any, tiled: Any, grad: Any, check: bool | None) -> Exchange:
+def agreed_exchange(
+    x: Any,
+    dim: Any,
+    ranks: Ranks,
+    tiled: Any,
+    grad: Any,
+    check: bool | None,
+    *,
+    function: str = _NAME,
+    claim: int = 0,
+) -> Exchange:
+    """The exchange that all ranks ask for, or the error that all of them raise.
+
+    `claim` is a position in `bridge.collectives.CLAIMS`.
+    """
     dtype, shape, needs_grad = None, (), False
     if _is_dense(x):
         dtype = str(x.dtype).removeprefix("torch.")
         shape = x.shape
         needs_grad = x.requires_grad and torch.is_grad_enabled()
-    signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad)
+    signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad, claim)
     if _is_compiling():
         check = False
     elif check is None:
         check = check_by_default()
     if check and torch._C._len_torch_dispatch_stack() and _is_fake(x):
         check = False
-    agree(_NAME, ranks, signature, lambda: _found(x, dim, grad), check)
+    agree(function, ranks, signature, lambda: _found(x, dim, grad), check)
     return Exchange(ranks, normalised_dim(dim, x.ndim, bool(tiled)), bool(tiled), grad)
 
 

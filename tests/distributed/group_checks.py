@@ -18,7 +18,7 @@ from tests.distributed.processes import Place
 
 
 @contextlib.contextmanager
-def _raises(error: type[Exception], words: str) -> Iterator[None]:
+def raises(error: type[Exception], words: str) -> Iterator[None]:
     raised = None
     try:
         yield
@@ -39,11 +39,11 @@ def subgroups(place: Place) -> None:
         assert torch.equal(y, torch.cat([numbers(r, (2, 3)) for r in members], 1))
         y.sum().backward()
         assert torch.equal(x.grad, torch.full_like(x, factor))
-    with _raises(ValueError, "does not have this process"):
+    with raises(ValueError, "does not have this process"):
         bt.all_gather(torch.ones(2), group=other)
     dist.barrier()
     dist.destroy_process_group(mine)
-    with _raises(ValueError, "destroyed"):
+    with raises(ValueError, "destroyed"):
         bt.all_gather(torch.ones(2), group=mine)
 
 
@@ -82,14 +82,14 @@ def meshes(place: Place) -> None:
             parts = [numbers(70 + r, (4, 3))[2 * at : 2 * at + 2] for r in members]
             assert torch.equal(x.grad, parts[0] + parts[1])
     x = torch.ones(2)
-    with _raises(ValueError, "DeviceMesh of 2 dimensions.*'data'"):
+    with raises(ValueError, "DeviceMesh of 2 dimensions.*'data'"):
         bt.all_gather(x, group=mesh)
-    with _raises(ValueError, "dimension 'tensor'.*0 to 1 or one of"):
+    with raises(ValueError, "dimension 'tensor'.*0 to 1 or one of"):
         bt.all_gather(x, group=(mesh, "tensor"))
-    with _raises(ValueError, "dimension 2"):
+    with raises(ValueError, "dimension 2"):
         bt.all_gather(x, group=(mesh, 2))
     for group in ("data", [0, 1], (mesh, 0, 1), 5):
-        with _raises(TypeError, "expected a ProcessGroup"):
+        with raises(TypeError, "expected a ProcessGroup"):
             bt.all_gather(x, group=group)
     half = init_device_mesh("cpu", (4,))
     assert bt.all_gather(x, group=half).shape == (8,)
@@ -102,7 +102,7 @@ def errors_on_every_rank(place: Place) -> None:
     last = place.world_size - 1
 
     def each(error: type[Exception], words: str, *bad: Any, **arguments: Any) -> None:
-        with _raises(error, words):
+        with raises(error, words):
             if wrong:
                 bt.all_gather(*(bad or (good,)), **arguments)
             else:
@@ -129,15 +129,15 @@ def errors_on_every_rank(place: Place) -> None:
     each(TypeError, "not a dense", torch.quantize_per_tensor(good, 0.1, 0, torch.qint8))
     each(ValueError, "x of shape|shape of x differs", torch.ones(0, 3))
     # All of them wrong.
-    with _raises(ValueError, "0-dimensional"):
+    with raises(ValueError, "0-dimensional"):
         bt.all_gather(torch.tensor(1.0))
     # More dimensions than a signature has places for.
     many = [2] + [1] * 10
-    with _raises(ValueError, "shape of x differs"):
+    with raises(ValueError, "shape of x differs"):
         bt.all_gather(torch.ones(many if place.rank != last else [2] + [1] * 9 + [2]))
     assert bt.all_gather(torch.ones(many)).shape == (2 * place.world_size, *many[1:])
     # Without the exchange each speaks for itself.
-    with _raises(ValueError, "0-dimensional.*got x of dtype"):
+    with raises(ValueError, "0-dimensional.*got x of dtype"):
         bt.all_gather(torch.tensor(1.0), check=False)
 
 
@@ -181,7 +181,7 @@ def without_group(place: Place) -> None:
         assert x.eq(1).all()
     os.environ["WORLD_SIZE"] = "2"
     try:
-        with _raises(ValueError, "no process group, but WORLD_SIZE is 2.*init_process_group"):
+        with raises(ValueError, "no process group, but WORLD_SIZE is 2.*init_process_group"):
             bt.all_gather(x)
     finally:
         del os.environ["WORLD_SIZE"]

@@ -1,0 +1,100 @@
+"""The all-gathers of Towhee under their own names: change the import, nothing else.
+
+Originals: `AllGather` and `AllGather2` of Towhee (github.com/towhee-io/towhee), which its models for
+retrieval share with CLIP4Clip. They put the ranks' tensors together along dimension 0 and take
+`args` with `world_size` and `local_rank`. Where these differ:
+
+- `local_rank` counts within one machine. On several machines the original silently returned the
+  gradient of another rank's part; here a rank that is not this process's in the group is an error,
+  on every rank. `args.rank` is read as well, and one of the two has to be right.
+- `args.world_size == 1` returns a new tensor, not the same one.
+- Gradients of gradients, forward mode, `torch.func` and `torch.compile` work.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import Tensor
+
+from bridge.torch._all_gather import agreed_exchange, differentiable_gather
+from bridge.torch._groups import Ranks, ranks_of
+
+__all__ = ["AllGather", "AllGather2"]
+
+_SIZE, _RANK, _MISSING = 1, 2, 3  # positions in bridge.collectives.CLAIMS
+
+
+class AllGather:
+    """`AllGather.apply(tensor, args)`: gathered along dimension 0; the gradient is this rank's part.
+
+    As `bridge.torch.all_gather(tensor, grad="local")`, on the default group.
+    """
+
+    @staticmethod
+    def apply(tensor: Tensor, args: Any) -> Tensor:
+        """Returns `[args.world_size · n, ...]` for a tensor `[n, ...]`.
+
+        Args:
+          tensor: of the same shape and dtype on every rank.
+          args: anything with integers `world_size` and `local_rank`, or `rank`.
+
+        Raises:
+          TypeError, ValueError: as `bridge.torch.all_gather`; args is not of this group.
+        """
+        return _gathered("AllGather", tensor, args, "local")
+
+
+class AllGather2:
+    """`AllGather2.apply(tensor, args)`: as AllGather, with gradients summed over the ranks first.
+
+    As `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter, where the original sums all
+    ranks' gradients on every rank to keep one part.
+    """
+
+    @staticmethod
+    def apply(tensor: Tensor, args: Any) -> Tensor:
+        """Returns `[args.world_size · n, ...]`; see `AllGather.apply`."""
+        return _gathered("AllGather2", tensor, args, "sum")
+
+
+def _gathered(function: str, tensor: Tensor, args: Any, grad: str) -> Tensor:
+    sizes, numbers = _claimed(args, "world_size"), _claimed(args, "local_rank", "rank")
+    ranks = ranks_of(function, None)
+    if ranks.name == "" and sizes and sizes[0] > 1:
+        raise ValueError(
+            f"{function}: args.world_size is {sizes[0]}, but there is no process group; call "
+            "torch.distributed.init_process_group first"
+        )
+    exchange = agreed_exchange(
+        tensor,
+        0,
+        ranks,
+        True,
+        grad,
+        None,
+        function=function,
+        claim=_false_claim(ranks, sizes, numbers),
+    )
+    return differentiable_gather(tensor, exchange)
+
+
+def _claimed(args: Any, *names: str) -> list[int]:
+    found = []
+    for name in names:
+        try:
+            found.append(operator.index(getattr(args, name)))
+        except (AttributeError, TypeError):
+            continue
+    return found
+
+
+def _false_claim(ranks: Ranks, sizes: list[int], numbers: list[int]) -> int:
+    if not sizes or not numbers:
+        return _MISSING
+    if sizes[0] != ranks.size:
+        return _SIZE
+    if ranks.size > 1 and ranks.rank not in numbers:
+        return _RANK
+    return 0

@@ -1,0 +1,162 @@
+"""Contrastive training of two towers on several processes, as CLIP4Clip does it.
+
+Texts and videos that belong together are to be more alike than any others of the batch. The batch
+is spread over ranks, and each rank needs the features of all: it gathers them, with one of three
+gradient rules. Which one is right depends on what each rank's loss is and on what becomes of the
+parameters' gradients afterwards. Each way below gives the same loss and the same gradients as one
+process with the whole batch.
+
+    python examples/contrastive.py                  # one process, then two, compared
+    python examples/contrastive.py --ranks 4
+
+way       loss on a rank                          grad     parameters' gradients
+--------  --------------------------------------  -------  ---------------------
+"rows"    of its own rows and columns, against    "sum"    averaged, as DistributedDataParallel
+          everybody's features                             and FSDP do
+"same"    the whole loss, the same on every rank  "local"  summed (CLIP4Clip under DDP averages
+                                                           them: 1/W of it, which Adam forgives)
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WAYS = {"rows": ("sum", "mean"), "same": ("local", "sum")}
+
+BATCH, FRAMES, TEXT_WIDTH, FRAME_WIDTH, WIDTH = 12, 4, 10, 14, 8
+SCALE = 20.0  # of the cosines, CLIP's exp(logit_scale)
+
+
+def weights() -> dict[str, np.ndarray]:
+    """The towers' parameters."""
+    rng = np.random.default_rng(1)
+    return {
+        "text": rng.standard_normal((TEXT_WIDTH, WIDTH)),
+        "video": rng.standard_normal((FRAME_WIDTH, WIDTH)),
+    }
+
+
+def batch() -> dict[str, np.ndarray]:
+    """Texts `[BATCH, TEXT_WIDTH]` and videos `[BATCH, FRAMES, FRAME_WIDTH]`."""
+    rng = np.random.default_rng(2)
+    return {
+        "text": rng.standard_normal((BATCH, TEXT_WIDTH)),
+        "video": rng.standard_normal((BATCH, FRAMES, FRAME_WIDTH)),
+    }
+
+
+def part(arrays: dict[str, np.ndarray], rank: int, ranks: int) -> dict[str, np.ndarray]:
+    """A rank's rows."""
+    return {name: np.split(array, ranks)[rank] for name, array in arrays.items()}
+
+
+# ------------------------------------------------------------------------------ PyTorch
+
+
+def torch_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.ndarray]:
+    """The loss of all ranks and the gradients of all parameters, on one rank of several."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    import bridge.torch as bt
+
+    rule, reduction = WAYS[way]
+    if ranks > 1:
+        store = dist.FileStore(str(folder / f"store-{way}"), ranks)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+
+    parameters = {n: nn.Parameter(torch.from_numpy(w)) for n, w in weights().items()}
+    mine = {n: torch.from_numpy(a) for n, a in part(batch(), rank, ranks).items()}
+    text = nn.functional.normalize(mine["text"] @ parameters["text"], dim=-1)
+    video = nn.functional.normalize((mine["video"] @ parameters["video"]).mean(1), dim=-1)
+
+    texts, videos = bt.all_gather(text, grad=rule), bt.all_gather(video, grad=rule)
+    if way == "same":
+        text, video, first = texts, videos, 0
+    else:
+        first = rank * len(text)
+    partners = first + torch.arange(len(text))
+    of_text = nn.functional.cross_entropy(SCALE * text @ videos.T, partners)
+    of_video = nn.functional.cross_entropy(SCALE * video @ texts.T, partners)
+    loss = (of_text + of_video) / 2
+    loss.backward()
+
+    total = bt.all_gather(loss.detach().reshape(1)).mean()  # of equal parts, or of equal losses
+    gradients = {}
+    for name, parameter in parameters.items():
+        everyones = bt.all_gather(parameter.grad, tiled=False)
+        gradients[name] = everyones.mean(0) if reduction == "mean" else everyones.sum(0)
+    if ranks > 1:
+        dist.destroy_process_group()
+    return {"loss": total.numpy(), **{n: g.numpy() for n, g in gradients.items()}}
+
+
+# ------------------------------------------------------------------------------ processes
+
+STEPS: dict[str, Callable[[str, int, int, Path], dict[str, np.ndarray]]] = {"torch": torch_step}
+
+
+def spread(framework: str, way: str, ranks: int, timeout: float = 120.0) -> list[dict[str, Any]]:
+    """What each of `ranks` processes gets."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--step", framework, way, str(rank), str(ranks), name]
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            codes = [process.wait(timeout) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        if any(codes):
+            raise RuntimeError(f"{framework}, {way}: ranks ended with exit status {codes}")
+        return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks)]
+
+
+def compare(frameworks: list[str], ranks: int) -> float:
+    """Prints every way's loss and how far it is from the first; returns the farthest."""
+    truth: dict[str, Any] | None = None
+    farthest = 0.0
+    for framework in frameworks:
+        for way in WAYS:
+            for count in (1, ranks):
+                for rank, result in enumerate(spread(framework, way, count)):
+                    truth = truth or result
+                    apart = max(float(np.abs(result[n] - truth[n]).max()) for n in truth)
+                    farthest = max(farthest, apart)
+                    print(
+                        f"{framework:6} {way:5} rank {rank} of {count}: loss "
+                        f"{float(result['loss']):.12f}, loss and gradients within {apart:.1e}"
+                    )
+    return farthest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2, help="divides 12")
+    parser.add_argument("--framework", choices=list(STEPS), action="append")
+    parser.add_argument("--step", nargs=5, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        framework, way, rank, ranks, folder = arguments.step
+        result = STEPS[framework](way, int(rank), int(ranks), Path(folder))
+        np.savez(Path(folder) / f"{rank}.npz", **result)
+        return
+    if compare(arguments.framework or list(STEPS), arguments.ranks) > 1e-12:
+        sys.exit("the ways differ")
+
+
+if __name__ == "__main__":
+    main()
