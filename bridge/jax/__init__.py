@@ -1,5 +1,7 @@
 """The ops for JAX."""
 
+from typing import TYPE_CHECKING, Any
+
 from bridge.jax._ffi import check_ffi_api, register_handlers
 
 check_ffi_api()
@@ -15,6 +17,13 @@ from bridge.jax._softmax import (  # noqa: E402
 )
 from bridge.jax._viewless import make_viewless  # noqa: E402
 
+if TYPE_CHECKING:
+    from bridge.jax._from_torch import from_torch as from_torch
+    from bridge.jax._torch_errors import torch_errors as torch_errors
+
+# Public as well, but these need torch, which is imported when they are asked for.
+_OF_TORCH = {"from_torch": "_from_torch", "torch_errors": "_torch_errors"}
+
 __all__ = [
     "all_gather",
     "bias_dropout_add",
@@ -24,3 +33,25 @@ __all__ = [
     "scaled_masked_softmax",
     "scaled_softmax",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    try:
+        module = importlib.import_module(f"{__name__}.{_OF_TORCH[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(
+            f"bridge.jax.{name} runs torch functions in JAX and needs torch, which is not "
+            "installed: pip install torch"
+        ) from error
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_TORCH})

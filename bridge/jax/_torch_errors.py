@@ -1,0 +1,68 @@
+"""Exceptions of torch functions inside callbacks, for whoever wants them themselves.
+
+XLA passes on text alone, so the exceptions wait here to be asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import jax
+
+_failures: OrderedDict[int, BaseException] = OrderedDict()
+_numbers = itertools.count(1)
+_failures_lock = threading.Lock()
+_KEPT_FAILURES = 32
+
+
+class TorchFunctionError(RuntimeError):
+    """A torch function has raised inside a callback; the message has its traceback."""
+
+
+@contextlib.contextmanager
+def reported(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # The frames would keep tensors whose memory is XLA's.
+        traceback.clear_frames(error.__traceback__)
+        number = next(_numbers)
+        with _failures_lock:
+            _failures[number] = error
+            while len(_failures) > _KEPT_FAILURES:
+                _failures.popitem(last=False)
+        text = "".join(traceback.format_exception(error))
+        raise TorchFunctionError(
+            f"from_torch: {name} raised {type(error).__name__}: {error} [torch error {number}; "
+            f"`with bridge.jax.torch_errors():` raises it itself]\n{text}"
+        ) from None
+
+
+@contextlib.contextmanager
+def torch_errors() -> Iterator[None]:
+    """Raises the exceptions of torch functions themselves where jitted code is called.
+
+    An exception inside a callback reaches the caller of a jitted function as JAX's JaxRuntimeError,
+    whose text has the torch code's traceback. Around the call, and around whatever waits for its
+    results, this raises the original exception with its own traceback instead, with JAX's as its
+    cause. Eager calls need it not.
+
+    Example:
+        with bridge.jax.torch_errors():
+            step(params, batch).block_until_ready()
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        with _failures_lock:
+            found = [n for n in _failures if f"[torch error {n};" in text]
+            original = _failures.pop(found[0]) if found else None
+        if original is None:
+            raise
+        raise original from error

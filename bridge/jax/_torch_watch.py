@@ -1,0 +1,73 @@
+"""What a torch function does besides returning values, seen from below, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# These write running statistics that their schemas do not admit to: (first argument, training).
+_NORMS = {
+    "aten::native_batch_norm": 5,
+    "aten::cudnn_batch_norm": 5,
+    "aten::miopen_batch_norm": 5,
+}
+
+
+class Watch(TorchDispatchMode):
+    """Refuses operations that JAX must not be told lies about.
+
+    Args:
+        function: the name of the torch function, for errors.
+        operands: tensors that must not be written to, by what the user calls them.
+        may_draw: whether random numbers may be drawn.
+    """
+
+    def __init__(self, function: str, operands: Mapping[str, Tensor], may_draw: bool) -> None:
+        super().__init__()
+        self._function = function
+        self._operands = {_memory(tensor): path for path, tensor in operands.items()}
+        self._may_draw = may_draw
+        self._written: dict[int, Tensor] = {}
+
+    def has_seen_write_to(self, tensor: Tensor) -> bool:
+        return _memory(tensor) in self._written
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self._may_draw and torch.Tag.nondeterministic_seeded in op.tags:
+            raise ValueError(
+                f"from_torch: {self._function} draws random numbers ({op}), and must draw the same "
+                "again for its gradient: pass seeded=True to from_torch and seed= to each call, or "
+                "put the module into eval mode with train=False"
+            )
+        for tensor in _written(op, args, kwargs):
+            memory = _memory(tensor)
+            if memory in self._operands:
+                raise ValueError(
+                    f"from_torch: {self._function} writes to {self._operands[memory]} in place "
+                    f"({op}), which JAX holds to be constant: clone it first"
+                )
+            self._written[memory] = tensor
+        return op(*args, **kwargs)
+
+
+def _written(op: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    schema = op._schema
+    written: list[Any] = []
+    if schema.is_mutable:
+        for i, argument in enumerate(schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written += tree_leaves(args[i] if i < len(args) else kwargs.get(argument.name))
+    training = _NORMS.get(schema.name)
+    if training is not None and len(args) > training and args[training]:
+        written += args[3:5]
+    return [tensor for tensor in written if isinstance(tensor, Tensor)]
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
