@@ -3,6 +3,9 @@
 from typing import Any
 
 def ffi_handlers() -> dict[str, dict[str, Any]]: ...
+
+# The threads of torch calls: those of the OpenMP runtime whose GOMP_parallel is at the address.
+def use_openmp(gomp_parallel: int) -> None: ...
 def bias_gelu_workspace(
     batch: int, rows: int, cols: int, column_sums: bool, float64: bool
 ) -> int: ...

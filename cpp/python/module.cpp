@@ -8,6 +8,7 @@
 
 #include "cuda_library.h"
 #include "kernel_type.h"
+#include "openmp.h"
 #include "python_call.h"
 #include "xla_ffi.h"
 
@@ -77,6 +78,7 @@ nb::dict build_info() {
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
   m.def("ffi_handlers", &ffi_handlers);
+  m.def("use_openmp", &bp::use_openmp);
   m.def("bias_gelu_workspace", &bias_gelu_workspace);
   m.def("build_info", &build_info);
   m.def("cpu_isa", &bridge_cpu_isa);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda_library.h"
+#include "openmp.h"
 #include "tensors.h"
 
 namespace bridge::python {
@@ -53,7 +54,7 @@ int run_on_cpu(const CallRoom& bound, const PythonCall& call) {
     status = call.op.run_on_cpu(bound, nullptr);
   } else {
     PyThreadState* released = PyEval_SaveThread();
-    const bridge_executor executor = bridge_pool(std::max(call.threads, 1));
+    const bridge_executor executor = cpu_executor(std::max(call.threads, 1));
     status = call.op.run_on_cpu(bound, &executor);
     PyEval_RestoreThread(released);
   }

@@ -1,0 +1,63 @@
+"""Kernels on torch's own threads: the same bits, from any thread, and in a child of fork."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import bridge.torch
+from bridge import _native
+from bridge.torch import _threads
+
+
+@pytest.fixture
+def own_threads():
+    _native.use_openmp(0)
+    yield
+    _threads.lend()
+
+
+def _calls():
+    x = torch.randn(300, 1031)
+    bias = torch.randn(1031)
+    return (
+        lambda: bridge.torch.bias_gelu(x, bias),
+        lambda: bridge.torch.scaled_softmax(x, 0.7),
+        lambda: bridge.torch.bias_dropout_add(x, bias, p=0.3, seed=5),
+    )
+
+
+def test_the_runtime_plays_no_part_in_the_bits(own_threads):
+    for call in _calls():
+        expected = call()
+        _threads.lend()
+        assert torch.equal(call(), expected)
+        _native.use_openmp(0)
+
+
+def test_many_threads_at_once():
+    with ThreadPoolExecutor(6) as threads:
+        for call in _calls():
+            expected = call()
+            for found in threads.map(lambda _, call=call: call(), range(30)):
+                assert torch.equal(found, expected)
+
+
+def test_a_child_of_fork_computes():
+    # GNU's OpenMP waits for ever in a child for workers that stayed with the parent.
+    program = """
+import os, signal, torch, bridge.torch
+torch.set_num_threads(2)
+x = torch.randn(300, 1031)
+expected = bridge.torch.bias_gelu(x)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(0 if torch.equal(bridge.torch.bias_gelu(x), expected) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
