@@ -15,9 +15,10 @@ import torch
 from jax._src.config import trace_context as _trace_context
 from torch import Tensor
 
+from bridge._exchange import from_tensor
 from bridge._exchange.dtypes import TO_JAX, crosses_to_jax
-from bridge._exchange.from_tensor import tensor_to_array
 from bridge._exchange.refusal import Refused
+from bridge._torch_callback import refuse_in_callback
 from bridge.torch._jax_call import call
 from bridge.torch._jax_program import Program
 
@@ -78,8 +79,10 @@ def from_jax(
         has a dtype that JAX lacks, or one of 64 bits while `jax_enable_x64` is off.
       ValueError: `static_argnums` or `static_argnames` name no argument of `fn`. On a call: tensors
         are on several devices, or a tensor cannot cross.
-      RuntimeError: on backward, a tensor that was given to `fn` or came from it has been written to
-        in place, or the graph has been freed, as anywhere in torch.
+      RuntimeError: a call inside a torch function that JAX runs by a callback (`from_torch` inside
+        jit), or in a process that was forked after JAX had started. On backward, a tensor that was
+        given to `fn` or came from it has been written to in place, or the graph has been freed, as
+        anywhere in torch.
     """
     return JaxFunction(fn, static_argnums, static_argnames)
 
@@ -137,6 +140,7 @@ class JaxFunction:
         self._entries.clear()
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_in_callback("from_jax")
         self._calls += 1
         static, args, kwargs = self._static.take(args, kwargs)
         leaves, tree = _tree_flatten((args, kwargs))
@@ -225,7 +229,7 @@ def _is_traced(leaf: Any) -> bool:
 def _aval(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, Tensor):
         if not crosses_to_jax(leaf.dtype):
-            tensor_to_array(leaf, None, True)  # says why
+            from_tensor.cross(leaf, None, True)  # says why
         return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
     return jax.typeof(leaf)
 
@@ -267,7 +271,7 @@ def _placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:
-                tensor_to_array(leaf, None, True)
+                from_tensor.cross(leaf, None, True)
             except Refused as same:
                 return same.at("from_jax", path)
     return refused.at("from_jax", "a tensor")

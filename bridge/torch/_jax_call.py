@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from bridge._exchange.from_array import array_to_tensor as to_torch
-from bridge._exchange.from_tensor import tensor_to_array as to_array
+from bridge._exchange.from_array import cross as to_torch
+from bridge._exchange.from_tensor import cross as to_array
 from bridge._exchange.refusal import Refused
 from bridge.torch._autograd import is_traced
 from bridge.torch._jax_program import Forward, Mask, Program

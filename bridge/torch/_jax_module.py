@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from bridge._exchange.from_array import array_to_tensor
-from bridge._exchange.from_tensor import tensor_to_array
+from bridge._exchange import from_array, from_tensor
 from bridge._exchange.refusal import Refused
 from bridge.torch._from_jax import JaxFunction
 from bridge.torch._jax_parts import Part, split
@@ -96,7 +95,9 @@ class JaxModule(torch.nn.Module):
 
     def jax_module(self) -> Any:
         """A JAX module with the values that the parameters and buffers have now, copied."""
-        arrays = [tensor_to_array(getattr(owner, name), True, True) for owner, name in self._places]
+        arrays = [
+            from_tensor.cross(getattr(owner, name), True, True) for owner, name in self._places
+        ]
         return self._parts.join(self.training, self._parts.leaves(arrays))
 
     def cache_info(self) -> Any:
@@ -133,7 +134,7 @@ class JaxModule(torch.nn.Module):
             owner = owner._modules[parent]  # type: ignore[assignment]
         name = _free(owner, name)
         try:
-            tensor = array_to_tensor(part.value, True)
+            tensor = from_array.cross(part.value, True)
         except Refused as refused:
             raise refused.at("JaxModule", part.name) from refused.__cause__
         if part.is_parameter:
