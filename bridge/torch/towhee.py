@@ -1,7 +1,7 @@
 """The all-gathers of Towhee under their own names: change the import, nothing else.
 
-Originals: `AllGather` and `AllGather2` of Towhee (github.com/towhee-io/towhee), which its models for
-retrieval share with CLIP4Clip. They put the ranks' tensors together along dimension 0 and take
+Originals: `AllGather` and `AllGather2` of Towhee (github.com/towhee-io/towhee), which its models
+for retrieval share with CLIP4Clip. They put the ranks' tensors together along dimension 0 and take
 `args` with `world_size` and `local_rank`. Where these differ:
 
 - `local_rank` counts within one machine. On several machines the original silently returned the
@@ -27,7 +27,7 @@ _SIZE, _RANK, _MISSING = 1, 2, 3  # positions in bridge.collectives.CLAIMS
 
 
 class AllGather:
-    """`AllGather.apply(tensor, args)`: gathered along dimension 0; the gradient is this rank's part.
+    """`AllGather.apply(tensor, args)`: along dimension 0; the gradient is this rank's part.
 
     As `bridge.torch.all_gather(tensor, grad="local")`, on the default group.
     """
@@ -49,7 +49,7 @@ class AllGather:
 class AllGather2:
     """`AllGather2.apply(tensor, args)`: as AllGather, with gradients summed over the ranks first.
 
-    As `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter, where the original sums all
+    As `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter; the original sums all
     ranks' gradients on every rank to keep one part.
     """
 
