@@ -74,8 +74,15 @@ def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
         if role is Role.FULL and not sharding.mesh.empty
     ]
     return [
-        jax.sharding.reshard(value, placed[0])
+        _moved(value, placed[0])
         if placed and role is Role.FULL and sharding != placed[0]
         else value
         for value, sharding, role in zip(values, shardings, roles, strict=True)
     ]
+
+
+def _moved(value: Any, sharding: Any) -> Any:
+    if jax.typeof(value).sharding.mesh.empty:
+        # Its gradient then is whole too, however XLA would split it.
+        value = jax.sharding.reshard(value, NamedSharding(sharding.mesh, PartitionSpec()))
+    return jax.sharding.reshard(value, sharding)

@@ -18,6 +18,13 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from bridge.jax._avals import result_aval, spec_of, split_alike, vary_alike
 from bridge.jax._ffi import PLATFORMS, lower
+from bridge.jax._sharding import (
+    Site,
+    has_explicit_axes,
+    on_automatic_axes,
+    on_explicit_axes,
+    with_devices,
+)
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
 
@@ -206,6 +213,18 @@ def _lower(
     A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
     JAX cannot choose among the rules of a primitive that is lowered in place.
     """
+    where = _where(context)
+    if where is not None:
+        site = Site(
+            call,
+            op,
+            parameters["params"],
+            parameters["slots"],
+            parameters["count"],
+            [aval.shape for aval in context.avals_in],
+        )
+        context = with_devices(context)
+        return mlir.lower_fun(partial(where, site), multiple_results=True)(context, *operands)
     platforms = tuple(context.platforms or context.module_context.platforms)
     if len(platforms) > 1:
         bind = partial(any_platform.bind, **parameters)
@@ -215,6 +234,19 @@ def _lower(
             f"bridge has no {op.name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
         )
     return lower(op, platforms[0], context, *operands, **parameters)
+
+
+def _where(context: Any) -> Any:
+    """The way to call for several devices at once; None where this is the program of one."""
+    if context.module_context.lowering_parameters.for_export or not context.avals_in[0].shape:
+        return None
+    if has_explicit_axes(context.avals_in[0]):
+        return on_explicit_axes
+    axes = context.module_context.axis_context
+    if hasattr(axes, "manual_axes"):  # inside of shard_map
+        left = set(axes.mesh.axis_names) - set(axes.manual_axes)
+        return partial(on_automatic_axes, alone=True) if left and axes.manual_axes else None
+    return on_automatic_axes if getattr(axes, "num_devices", 1) > 1 else None
 
 
 def _define(op: Any) -> Primitive:

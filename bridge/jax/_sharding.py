@@ -1,0 +1,260 @@
+"""Calls whose arrays are split over devices outside of `shard_map`: nothing is gathered needlessly.
+
+Under `jax.jit` XLA decides how arrays are split, after this module was lowered: it is told a
+sharding rule, and asks back for the program of one shard. Under a mesh with explicit axes the types
+say how arrays are split, and the program of one shard goes into a `shard_map`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from bridge.jax._shards import Call, call_on_shard
+from bridge.jax._split import Split, dims_of, supported
+from bridge.ops import Role
+
+
+class Site:
+    """A call of an op somewhere in a program: what all of its arrays are, split or not."""
+
+    def __init__(
+        self, call: Call, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
+    ) -> None:
+        self.call, self.op, self.params = call, op, params
+        self.slots, self.count, self.shapes = tuple(slots), count, shapes
+        self.x64 = jax.config.jax_enable_x64  # of this thread: XLA asks in another one
+        roles = op.operand_roles(count)
+        self.operand_roles = [roles[slot] for slot in slots]
+        self.result_roles = [
+            role
+            for name, role in zip(op.result_names, op.result_roles(), strict=True)
+            if getattr(params, name) is not None
+        ]
+
+    def run(self, split: Split | None, *operands: Any) -> tuple[Any, ...]:
+        """The results of one shard; without a split of the whole."""
+        placed: list[Any] = [None] * self.count
+        for slot, operand in zip(self.slots, operands, strict=True):
+            placed[slot] = operand
+        with jax.enable_x64(self.x64):
+            if split is None:
+                results = self.call(self.op, placed, self.params)
+            else:
+                results = call_on_shard(self.call, self.op, placed, self.params, split)
+        return tuple(result for result in results if result is not None)
+
+    def supported(self, split: Split, *, alone: bool) -> Split:
+        return supported(self.op, self.params, len(self.slots), split, alone=alone)
+
+    def dims(self, split: Split) -> tuple[list[Any], list[Any]]:
+        """Of each operand and each result: which of the dimensions of the first operand it has."""
+        batch_ndim = self.params.batch_ndim
+        return (
+            [
+                dims_of(role, shape, split, batch_ndim)
+                for role, shape in zip(self.operand_roles, self.shapes, strict=True)
+            ],
+            [dims_of(role, (), split, batch_ndim) for role in self.result_roles],
+        )
+
+    def rule(self) -> SdyShardingRule:
+        """Along which dimensions XLA may carry a split from one array to another."""
+        whole = Split(self.shapes[0], ((),) * len(self.shapes[0]), ())
+        fresh = iter(f"own{i}" for i in range(99))
+        operands, results = (
+            tuple(
+                tuple(next(fresh) if dim is None else f"d{dim}" for dim in dims) for dims in group
+            )
+            for group in self.dims(whole)
+        )
+        fixed = f"d{len(self.shapes[0]) - 1}" if self.op.fixed_ndim(self.params) else None
+        return SdyShardingRule(
+            operands, results, need_replication_factors=() if fixed is None else (fixed,)
+        )
+
+
+def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
+    """The call where types say how its arrays are split: the first full one is what counts."""
+    sharding = jax.typeof(operands[0]).sharding
+    mesh = sharding.mesh
+    names = frozenset(_explicit_names(mesh))
+    ndim = len(site.shapes[0])
+    spec = (*sharding.spec, *(None,) * (ndim - len(sharding.spec)))
+    axes = tuple(_names_of(entry) for entry in spec)
+    typed = Split(site.shapes[0], axes, tuple(mesh.shape.items()))
+    split = site.supported(typed, alone=False)
+    operand_dims, result_dims = site.dims(split)
+    operand_specs = [split.spec(dims) for dims in operand_dims]
+    result_specs = tuple(split.spec(dims) for dims in result_dims)
+    placed = [
+        jax.sharding.reshard(operand, NamedSharding(mesh, spec))
+        for operand, spec in zip(operands, operand_specs, strict=True)
+    ]
+    results = jax.shard_map(
+        partial(site.run, split),
+        mesh=mesh,
+        in_specs=tuple(operand_specs),
+        out_specs=result_specs,
+        axis_names=names,
+        check_vma=False,
+    )(*placed)
+    return [
+        jax.sharding.reshard(result, NamedSharding(mesh, typed.spec(dims)))
+        for result, dims in zip(results, result_dims, strict=True)
+    ]
+
+
+def has_explicit_axes(aval: Any) -> bool:
+    return bool(_explicit_names(aval.sharding.mesh))
+
+
+def _explicit_names(mesh: Any) -> list[str]:
+    if mesh.empty:
+        return []
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return [name for name, kind in kinds if kind is AxisType.Explicit]
+
+
+def _names_of(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def with_devices(context: Any) -> Any:
+    """The context of a lowering, with the devices that `custom_partitioning` asks for.
+
+    A program is lowered for any devices of its number, and XLA numbers them by their place: which
+    ones stand here makes no difference.
+    """
+    axes = context.module_context.axis_context
+    if getattr(axes, "device_assignment", ()) is not None:
+        return context
+    found = itertools.cycle(jax.devices())
+    axes = dataclasses.replace(
+        axes, device_assignment=tuple(itertools.islice(found, axes.num_devices))
+    )
+    return context.replace(module_context=context.module_context.replace(axis_context=axes))
+
+
+def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequence[Any]:
+    """The call where XLA decides how its arrays are split.
+
+    `alone`: inside of a `shard_map` over some of the axes, where XLA's own shards cannot be told
+    from one another.
+    """
+
+    @custom_partitioning
+    def whole(*operands: Any) -> tuple[Any, ...]:
+        return site.run(None, *operands)
+
+    whole.def_partition(
+        partial(_partition, site, alone),
+        infer_sharding_from_operands=partial(_infer, site, alone),
+        sharding_rule=site.rule(),
+        decode_shardings=False,  # it cannot decode every sharding: `_split_of` can
+    )
+    return whole(*operands)
+
+
+def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
+    """XLA's question: how the arrays shall be split, and the program of one shard."""
+    roles = [*site.operand_roles, *site.result_roles]
+    mesh, split = _agreed(site, alone, [*arguments, *results], roles)
+    operands, outputs = _shardings(site, split, mesh)
+    return mesh, partial(site.run, split), outputs, operands
+
+
+def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
+    """Without Shardy: how results are split where operands are as they are."""
+    mesh, split = _agreed(site, alone, arguments, site.operand_roles)
+    return _shardings(site, split, mesh)[1]
+
+
+def _agreed(
+    site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
+) -> tuple[Mesh, Split]:
+    """One split for all arrays: where full ones are split unlike each other, the finest."""
+    full = [array for array, role in zip(arrays, roles, strict=True) if role is Role.FULL]
+    assignments = [_assignment(array) for array in full]
+    count = max(1 if found is None else found.size for found in assignments)
+    best: tuple[Mesh, Split] | None = None
+    for mesh in _meshes(full[0].sharding.device_set, count):
+        for array, found in zip(full, assignments, strict=True):
+            split = site.supported(_split_of(array.shape, found, mesh), alone=alone)
+            if best is None or split.shards > best[1].shards:
+                best = mesh, split
+    assert best is not None
+    return best
+
+
+def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
+    operands, results = site.dims(split)
+    return (
+        tuple(NamedSharding(mesh, split.spec(dims)) for dims in operands),
+        tuple(NamedSharding(mesh, split.spec(dims)) for dims in results),
+    )
+
+
+def _meshes(devices: Any, count: int) -> Iterator[Mesh]:
+    """So many devices in XLA's order, as meshes whose axes have prime sizes.
+
+    Whatever the mesh of the program is, one of these has each of its axes as one or several in
+    sequence, so that also a dimension that is split over a part of an axis is split over whole
+    ones. Which devices stand in it does not matter: XLA numbers them by their place.
+    """
+    array = np.empty(count, object)
+    array[:] = sorted(devices, key=lambda device: device.id)[:count]
+    for primes in sorted(set(itertools.permutations(_primes(count)))):
+        yield Mesh(array.reshape(primes), tuple(f"axis{i}" for i in range(len(primes))))
+
+
+def _primes(number: int) -> list[int]:
+    for prime in range(2, math.isqrt(number) + 1):
+        if number % prime == 0:
+            return [prime, *_primes(number // prime)]
+    return [number] if number > 1 else []
+
+
+def _assignment(array: Any) -> Any:
+    """Which device has which part: an array of device numbers, a dimension to a dimension.
+
+    One more at the end counts the copies. None where every device has the whole.
+    """
+    hlo = array.sharding._to_xla_hlo_sharding(array.ndim)
+    if not hlo.is_tiled() or not array.ndim:
+        return None
+    sizes = hlo.tile_assignment_dimensions()
+    return np.array(hlo.tile_assignment_devices()).reshape(*sizes[: array.ndim], -1)
+
+
+def _split_of(shape: Sequence[int], assignment: Any, mesh: Mesh) -> Split:
+    """The axes over which each dimension is split; none where no choice of axes gives it."""
+    sizes = tuple(mesh.shape.items())
+    axes: list[tuple[str, ...]] = [()] * len(shape)
+    whole = Split(tuple(shape), tuple(axes), sizes)
+    if assignment is None:
+        return whole
+    # For each device, in their order: its place along the axes, and its part along the dimensions.
+    place = np.indices(mesh.devices.shape).reshape(len(sizes), -1)
+    part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))
+    strides = [math.prod(mesh.devices.shape[i + 1 :]) for i in range(len(sizes))]
+    for dim in range(len(shape)):
+        # The part that one step along each axis leads to: 0 where the axis does not split.
+        steps = sorted(((int(part[dim][stride]), i) for i, stride in enumerate(strides)))[::-1]
+        used = [i for step, i in steps if step > 0]
+        expected = np.zeros(part.shape[1], int)
+        for i in used:
+            expected = expected * mesh.devices.shape[i] + place[i]
+        if (expected != part[dim]).any():
+            return whole
+        axes[dim] = tuple(mesh.axis_names[i] for i in used)
+    return Split(tuple(shape), tuple(axes), sizes)
