@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,7 +18,9 @@ __all__ = ["array_to_tensor", "tensor_to_array", "to_jax", "to_torch"]
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-for _kind in (torch.Tensor, torch.nn.Parameter, ArrayImpl):
+_ARRAYS = frozenset({ArrayImpl})
+
+for _kind in from_tensor.PLAIN | _ARRAYS:
     _tree.leaf_type(_kind)
 
 
@@ -46,18 +50,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
 
         return uncompiled.to_jax(tree, copy=copy)
     check_copy("to_jax", copy)
-    if type(tree) in from_tensor.PLAIN:
-        try:
-            return from_tensor.tensor_to_array(tree, copy)
-        except Refused as refused:
-            raise refused.at("to_jax", "") from refused.__cause__
-
-    def cross(leaf: Any) -> Any:
-        if type(leaf) in from_tensor.PLAIN or isinstance(leaf, torch.Tensor):
-            return from_tensor.tensor_to_array(leaf, copy)
-        return _fresh_array(leaf) if copy is True and isinstance(leaf, jax.Array) else leaf
-
-    return _cross_tree("to_jax", cross, tree)
+    return _cross("to_jax", from_tensor.cross, from_tensor.PLAIN, tree, copy)
 
 
 def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
@@ -82,22 +75,7 @@ def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
 
         return uncompiled.to_torch(tree, copy=copy)
     check_copy("to_torch", copy)
-    if type(tree) is ArrayImpl:
-        try:
-            return from_array.array_to_tensor(tree, copy)
-        except Refused as refused:
-            raise refused.at("to_torch", "") from refused.__cause__
-
-    def cross(leaf: Any) -> Any:
-        if type(leaf) is ArrayImpl:
-            return from_array.array_to_tensor(leaf, copy)
-        if isinstance(leaf, torch.Tensor):
-            return leaf.clone() if copy is True else leaf
-        if isinstance(leaf, jax.Array) or hasattr(leaf, "__dlpack__"):
-            return from_array.array_to_tensor(leaf, copy)
-        return leaf
-
-    return _cross_tree("to_torch", cross, tree)
+    return _cross("to_torch", from_array.cross, _ARRAYS, tree, copy)
 
 
 def tensor_to_array(
@@ -118,7 +96,7 @@ def tensor_to_array(
         detached: the caller takes care of gradients: requires_grad and tangents are passed over.
     """
     try:
-        return from_tensor.tensor_to_array(tensor, copy, detached)
+        return from_tensor.cross(tensor, copy, detached)
     except Refused as refused:
         raise refused.at(function, path) from refused.__cause__
 
@@ -128,7 +106,7 @@ def array_to_tensor(
 ) -> torch.Tensor:
     """`to_torch` of one array, for callers that walk a tree themselves."""
     try:
-        return from_array.array_to_tensor(array, copy)
+        return from_array.cross(array, copy)
     except Refused as refused:
         raise refused.at(function, path) from refused.__cause__
 
@@ -139,14 +117,22 @@ def check_copy(function: str, copy: Any) -> None:
         raise TypeError(f"{function}: copy is {copy!r}, expected None, False or True")
 
 
-def _cross_tree(function: str, cross: _tree.Leaf, tree: Any) -> Any:
+def _cross(
+    function: str,
+    cross: Callable[..., Any],
+    leaves: frozenset[type],
+    tree: Any,
+    copy: bool | None,
+) -> Any:
     try:
-        return _tree.tree_map(cross, tree, Refused)
+        if type(tree) in leaves:
+            return cross(tree, copy)
+        # A tree of many leaves is spared a call for each.
+        each = cross if copy is None else functools.partial(cross, copy=copy)
+        return _tree.tree_map(each, tree, Refused)
+    except Refused as refused:
+        raise refused.at(function, "") from refused.__cause__
     except _tree.At as at:
-        refused = at.error
-        assert isinstance(refused, Refused)
-        raise refused.at(function, f"tree{at.path}" if at.path else "") from refused.__cause__
-
-
-def _fresh_array(array: jax.Array) -> jax.Array:
-    return jax.numpy.array(array, copy=True)
+        why = at.error
+        assert isinstance(why, Refused)
+        raise why.at(function, f"tree{at.path}" if at.path else "") from why.__cause__

@@ -19,11 +19,11 @@ from bridge._exchange.runtime import (
 )
 
 
-def array_to_tensor(array: Any, copy: bool | None = None) -> torch.Tensor:
+def cross(array: Any, copy: bool | None = None) -> Any:
     """Returns a tensor on the array's memory, or of a copy. Raises Refused where it cannot.
 
     Args:
-        array: a jax.Array, or any object with `__dlpack__`.
+        array: a jax.Array, or any object with `__dlpack__`; anything else comes back as it is.
         copy: as in bridge.to_torch.
     """
     if (
@@ -37,7 +37,9 @@ def array_to_tensor(array: Any, copy: bool | None = None) -> torch.Tensor:
     return _in_general(array, copy)
 
 
-def _in_general(array: Any, copy: bool | None) -> torch.Tensor:
+def _in_general(array: Any, copy: bool | None) -> Any:
+    if isinstance(array, torch.Tensor):
+        return array.clone() if copy is True else array
     if isinstance(array, jax.core.Tracer):
         raise Refused(
             TypeError,
@@ -46,7 +48,7 @@ def _in_general(array: Any, copy: bool | None) -> torch.Tensor:
             "wrap the torch function with bridge.jax.from_torch, which those transforms go through",
         )
     if not isinstance(array, jax.Array):
-        return _from_producer(array, copy)
+        return _from_producer(array, copy) if hasattr(array, "__dlpack__") else array
     refuse_after_fork()
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise Refused(

@@ -26,13 +26,11 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _forward_levels = vars(forward_ad)
 
 
-def tensor_to_array(
-    tensor: torch.Tensor, copy: bool | None = None, detached: bool = False
-) -> jax.Array:
+def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
     """Returns an array on the tensor's memory, or of a copy. Raises Refused where it cannot.
 
     Args:
-        tensor: any torch tensor.
+        tensor: any torch tensor; anything else comes back as it is.
         copy: as in bridge.to_jax.
         detached: the caller takes care of gradients: requires_grad and tangents are passed over.
     """
@@ -56,7 +54,10 @@ def tensor_to_array(
     return _in_general(tensor, copy, detached)
 
 
-def _in_general(tensor: torch.Tensor, copy: bool | None, detached: bool) -> jax.Array:
+def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        is_array = copy is True and isinstance(tensor, jax.Array)
+        return jax.numpy.array(tensor, copy=True) if is_array else tensor
     refuse_after_fork()
     tensor = _plain(tensor)
     if not detached:

@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
         table.add_section()
         table.add_row(f"[cyan]{name}[/]", "")
         for key, value in section.items():
-            table.add_row(f"  {key.replace('_', ' ')}", _text(value))
+            name = key if key.isupper() else key.replace("_", " ")  # a variable of the environment
+            table.add_row(f"  {name}", _text(value))
     Console().print(table)
     return 0
 
@@ -64,6 +65,7 @@ def collect() -> dict[str, dict[str, Any]]:
         "torch": _torch(),
         "jax": _jax(),
         "cuda": _cuda(build),
+        "allocators": _allocators(),
         "memory": _memory(),
     }
 
@@ -99,9 +101,6 @@ def _torch() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        facts["cuda_allocator"] = torch.cuda.get_allocator_backend()
-        facts["cuda_bytes_allocated"] = torch.cuda.memory_allocated()
-        facts["cuda_bytes_reserved"] = torch.cuda.memory_reserved()
     return facts
 
 
@@ -117,13 +116,56 @@ def _jax() -> dict[str, Any]:
         "devices": [str(device) for device in devices],
         "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS"),
-        "preallocate": os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"),
     }
-    statistics = devices[0].memory_stats()
-    if statistics:
-        facts["device_bytes_in_use"] = statistics.get("bytes_in_use")
-        facts["device_bytes_limit"] = statistics.get("bytes_limit")
     return facts
+
+
+# What both allocators are told about a GPU that they share. JAX takes three quarters of it at the
+# start unless the first is false; nothing here is set by bridge.
+ALLOCATOR_VARIABLES = (
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)
+
+
+def _allocators() -> dict[str, Any]:
+    """Who holds how much of each GPU: torch's and JAX's allocators, and what steers them."""
+    facts: dict[str, Any] = {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES}
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            for index in range(torch.cuda.device_count()):
+                free, total = torch.cuda.mem_get_info(index)
+                facts[f"torch_cuda_{index}"] = {
+                    "backend": torch.cuda.get_allocator_backend(),
+                    "bytes_allocated": torch.cuda.memory_allocated(index),
+                    "bytes_reserved": torch.cuda.memory_reserved(index),
+                    "device_bytes_free": free,
+                    "device_bytes": total,
+                }
+    if importlib.util.find_spec("jax") is not None:
+        import jax
+
+        for device in jax.local_devices():
+            statistics = device.memory_stats()
+            if statistics:
+                kept = ("bytes_in_use", "bytes_reserved", "pool_bytes", "bytes_limit")
+                facts[f"jax_{device}"] = {
+                    name: statistics[name] for name in kept if name in statistics
+                }
+    held = any(name.startswith(("torch_", "jax_")) for name in facts)
+    facts["preallocates_now"] = _preallocates() if held else False
+    return facts
+
+
+def _preallocates() -> bool:
+    """Whether JAX takes most of a GPU's memory at its start, as it reads its variables."""
+    wanted = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
+    return wanted and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") != "platform"
 
 
 def _cuda(build: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +194,8 @@ def _text(value: Any) -> str:
         return "[dim]–[/]"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "[dim]none[/]"
     return str(value)

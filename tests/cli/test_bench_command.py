@@ -79,6 +79,8 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
     assert {row["framework"] for row in report["rows"]} == {"torch", "jax"}
     for row in report["rows"]:
         peer = {"torch": "eager", "jax": "jit"}[row["framework"]]
+        if row["op"] == "border":
+            peer = "from_dlpack"
         assert row["speedup"][peer] > 0
         for timing in row["timings"].values():
             assert 0 < timing["low"] <= timing["median"] <= timing["high"]
@@ -86,8 +88,8 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
         if row["part"] == "main":
             expected = row["bytes"] / row["timings"]["bridge"]["median"] / 1e9
             assert row["gigabytes_per_second"]["bridge"] == pytest.approx(expected)
-    assert {row["op"] for row in report["rows"]} == set(OPS)
-    assert {line.op for line in table(report)} == set(OPS)
+    assert {row["op"] for row in report["rows"]} == {*OPS, "border"}
+    assert {line.op for line in table(report)} == {*OPS, "border"}
     assert all(means["eager"] > 0 for means in report["geometric_means"].values())
     assert report["geometric_means"]["softmax"]["compile"] is None
     assert "<svg" in plot.read_text()

@@ -63,3 +63,25 @@ def test_help_imports_no_framework():
 def test_cuda_without_cuda_is_refused_with_the_reason(command, capsys):
     assert main([command, "--device", "cuda"]) == 2
     assert "--device cuda" in capsys.readouterr().err
+
+
+def test_info_shows_what_steers_both_allocators(monkeypatch):
+    code = (
+        "import json, os, sys\n"
+        "from bridge.cli.info import collect\n"
+        "before = dict(os.environ)\n"
+        "facts = collect()['allocators']\n"
+        "assert dict(os.environ) == before  # nothing is set behind the user's back\n"
+        "print(json.dumps(facts))"
+    )
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert facts["XLA_PYTHON_CLIENT_MEM_FRACTION"] is None
+    assert facts["preallocates_now"] is False
+    if bridge.has_cuda():
+        assert any(name.startswith("torch_cuda") for name in facts)
+        assert any(name.startswith("jax_") for name in facts)

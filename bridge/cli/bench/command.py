@@ -20,6 +20,8 @@ from bridge.cli.bench.timing import interleave
 from bridge.cli.main import CommandError
 from bridge.cli.progress import bar, terminal
 
+BORDER = "border"  # not an op: the tensors that go from one framework to the other
+
 __all__ = ["METHOD", "add_arguments", "duration", "measure", "run", "show"]
 
 
@@ -31,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ops",
         nargs="+",
-        choices=tuple(OPS),
-        default=tuple(OPS),
+        choices=(*OPS, BORDER),
+        default=(*OPS, BORDER),
         metavar="OP",
-        help=f"only these: {', '.join(OPS)}",
+        help=f"only these: {', '.join((*OPS, BORDER))}",
     )
     parser.add_argument(
         "--framework", choices=("torch", "jax"), action="append", help="only this one"
@@ -69,7 +71,7 @@ def measure(
     *,
     device: str = "cpu",
     quick: bool = False,
-    ops: Sequence[str] = tuple(OPS),
+    ops: Sequence[str] = (*OPS, BORDER),
     frameworks: tuple[str, ...] = ("torch", "jax"),
     with_compile: bool = True,
     seconds: float | None = None,
@@ -88,6 +90,8 @@ def measure(
     if seconds is None:
         # A GPU's calls are queued, and steadier.
         seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
+    with_border = BORDER in ops
+    ops = [op for op in ops if op != BORDER]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     begin = time.perf_counter()
@@ -99,7 +103,7 @@ def measure(
             "are not to be relied on"
         )
     with bar() as progress:
-        for framework in frameworks:
+        for framework in frameworks if ops else ():
             try:
                 machine.require(framework)
             except CommandError as error:
@@ -121,6 +125,11 @@ def measure(
                 import torch
 
                 threads = torch.get_num_threads()
+    if with_border and set(frameworks) == {"torch", "jax"}:
+        try:
+            rows += _border(device, seconds)
+        except CommandError as error:
+            notes.append(f"border skipped: {error}")
     if not rows:
         raise CommandError("; ".join(notes))
     main = [row for row in rows if row["part"] == "main"]
@@ -128,7 +137,7 @@ def measure(
         "schema": 2,
         "command": "bench",
         **machine.describe(),
-        "options": {"device": device, "quick": quick, "ops": list(ops), "threads": threads},
+        "options": {"device": device, "quick": quick, "ops": ops, "threads": threads},
         "load_before": busy,
         "method": METHOD,
         "notes": notes,
@@ -144,6 +153,14 @@ def measure(
         },
         "targets": [target.to_json() for target in targets(rows)],
     }
+
+
+def _border(device: str, seconds: float) -> list[dict[str, Any]]:
+    for framework in ("torch", "jax"):
+        machine.require(framework)
+    from bridge.cli.bench import border
+
+    return list(border.rows(device, seconds))
 
 
 def _contenders(framework: str, device: str, with_compile: bool) -> Any:

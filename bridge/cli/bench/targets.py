@@ -160,10 +160,33 @@ def _of_bias_dropout_add(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
         yield f"forward+backward over {PEER_NAMES[peer]}", mean, 3
 
 
+def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """Both are held to a part of the framework's from_dlpack; a tree, leaf by leaf, to the same."""
+    by_name = {row["what"]: row for row in rows}
+    for name, part in (("to_torch", 1), ("to_jax", 0.5)):
+        one = by_name.get(name)
+        tree = next((row for row in rows if row["what"].startswith(f"{name}, tree of ")), None)
+        if one is None or tree is None:
+            continue
+        leaves = int(tree["what"].rpartition(" ")[2])
+        peer, leaf = _median(one, "from_dlpack"), _median(tree, "bridge") / leaves
+        if name == "to_torch":
+            yield "to_torch of an array", _median(one, "bridge") * 1e6, 5, "µs", True
+        yield (
+            f"{name}, of the framework's from_dlpack",
+            _median(one, "bridge") / peer,
+            part,
+            "×",
+            True,
+        )
+        yield f"{name}, a leaf of a tree of {leaves}, of the same", leaf / peer, part, "×", True
+
+
 _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
     "bias_gelu": _of_bias_gelu,
     "softmax": _of_softmax,
     "bias_dropout_add": _of_bias_dropout_add,
+    "border": _of_border,
 }
 
 

@@ -18,6 +18,7 @@ from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
 from bridge.cli.progress import terminal, track
 
+BORDER = "border"  # not an op: the tensors that go from one framework to the other
 FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 
 
@@ -36,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ops",
         nargs="+",
-        choices=tuple(OPS),
-        default=tuple(OPS),
+        choices=(*OPS, BORDER),
+        default=(*OPS, BORDER),
         metavar="OP",
-        help=f"only these: {', '.join(OPS)}",
+        help=f"only these: {', '.join((*OPS, BORDER))}",
     )
     parser.add_argument(
         "--forms",
@@ -81,7 +82,7 @@ def measure(
     isa: str | None = None,
     threads: int | None = None,
     all_isas: bool = False,
-    ops: Sequence[str] = tuple(OPS),
+    ops: Sequence[str] = (*OPS, BORDER),
     forms: Sequence[str] = FORMS,
 ) -> dict[str, Any]:
     """Runs the grid and returns the report, in JSON's types.
@@ -89,8 +90,10 @@ def measure(
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
     """
+    with_border = BORDER in ops and tuple(forms) == FORMS
+    ops = [name for name in ops if name != BORDER]
     chosen = {name: tuple(f for f in OPS[name].FORMS if f in forms) for name in ops}
-    if not any(chosen.values()):
+    if not with_border and not any(chosen.values()):
         raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
     if device == "cuda":
@@ -114,6 +117,11 @@ def measure(
             measure_all(grid, device, variants, own_quick=quick), "parity", len(grid)
         ):
             rows.extend(found)
+        crossed = []
+        if with_border:
+            from bridge.cli.parity import border
+
+            crossed = [crossing.to_json() for crossing in border.crossings(device, quick)]
         seconds = time.perf_counter() - start
         record = machine.describe()
         used = {"isa": _native.cpu_isa(), "threads": torch.get_num_threads()}
@@ -133,8 +141,9 @@ def measure(
         },
         "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
         "seconds": round(seconds, 1),
-        "passed": all(row.passed for row in rows),
+        "passed": all(row.passed for row in rows) and all(row["passed"] for row in crossed),
         "summary": summary.aggregate(rows),
+        "border": crossed,
         "rows": [row.to_json() for row in rows],
     }
 

@@ -117,7 +117,13 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
     console.print("torch and JAX through bridge, and against float64", style="italic")
     for op, records in by_op(report, keys):
         console.print(_table(op, records, keys))
-    console.print(f"[dim]{NOTE}[/]", highlight=False)
+    if report["summary"]:
+        console.print(f"[dim]{NOTE}[/]", highlight=False)
+    if report["border"]:
+        from bridge.cli.parity import border
+
+        console.print(_border_table(report["border"]))
+        console.print(f"[dim]{border.NOTE}[/]", highlight=False)
     console.print(verdict(report), style="green" if report["passed"] else "bold red")
     for line in failures(report):
         console.print(line, style="red", highlight=False)
@@ -143,9 +149,20 @@ def _table(op: str, records: list[dict[str, Any]], keys: Sequence[str]) -> Table
     return table
 
 
+def _border_table(rows: list[dict[str, Any]]) -> Table:
+    from bridge.cli.parity import border
+
+    table = Table(title="border", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in border.HEADER:
+        table.add_column(name, justify="right" if name in ("dtypes", "crossings", "≠") else "left")
+    for record in border.aggregate(rows):
+        table.add_row(*border.cells(record), style=None if record["passed"] else "red")
+    return table
+
+
 def verdict(report: dict[str, Any]) -> str:
     """One sentence of what was compared and how it went."""
-    rows = report["rows"]
+    rows = [*report["rows"], *report["border"]]
     elements = sum(row["elements"] for row in rows)
     failed = sum(not row["passed"] for row in rows)
     options = report["options"]
@@ -182,6 +199,13 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
         lines.append(f"{where} {row['layout']}, {row['values']}: {'; '.join(reasons)}")
     if len(failed) > most:
         lines.append(f"… and {len(failed) - most} more")
+    crossed = [row for row in report["border"] if not row["passed"]]
+    lines += [
+        f"border, {row['direction']}, {row['dtype']} {row['layout']}, copy={row['copy']}: "
+        f"{row['differing']} elements differ, memory {'' if row['shared'] else 'not '}shared"
+        f"{', refused' if row['refused'] else ''}"
+        for row in crossed[:most]
+    ]
     return lines
 
 
@@ -201,7 +225,17 @@ def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[
             styles.append("" if record["passed"] else "failed")
         body += heading(op) + table([COLUMNS[name] for name in columns], rows, styles)
         body += paragraph(OPS[op].BOUNDS_IN_WORDS, "small")
-    return [Section("Parity", body + paragraph(NOTE, "small"))]
+    body += paragraph(NOTE, "small")
+    if report["border"]:
+        from bridge.cli.parity import border
+
+        records = border.aggregate(report["border"])
+        styles = ["" if record["passed"] else "failed" for record in records]
+        body += heading("border") + table(
+            list(border.HEADER), [border.cells(record) for record in records], styles
+        )
+        body += paragraph(border.NOTE, "small")
+    return [Section("Parity", body)]
 
 
 def _columns(records: list[dict[str, Any]], keys: Sequence[str]) -> list[str]:

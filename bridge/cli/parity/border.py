@@ -1,0 +1,206 @@
+"""The border between the frameworks: what crosses there and back, and comes home as it left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+import bridge
+from bridge._exchange.dtypes import TO_JAX, TO_TORCH
+from bridge._exchange.from_tensor import ALIGNMENT, is_compact
+
+NAME = "border"
+DIRECTIONS = ("torch → JAX → torch", "JAX → torch → JAX")
+
+# Views of a dense tensor [6, 5, 8]: what lies in one block crosses as it is, the rest by a copy.
+LAYOUTS = {
+    "contiguous": lambda t: t,
+    "permuted": lambda t: t.permute(2, 0, 1),
+    "transposed": lambda t: t.mT,
+    "leading part": lambda t: t[:2],
+    "inner columns": lambda t: t[..., 1:6],
+    "every other row": lambda t: t[::2],
+    "expanded": lambda t: t[:1, :, :1].expand(6, 5, 8),
+    "misaligned": lambda t: t.reshape(-1)[1:],
+    "no elements": lambda t: t[:0],
+    "0-d": lambda t: t[0, 0, 0],
+}
+LAZY = {"conjugate": lambda t: t.conj(), "negative": lambda t: torch._neg_view(t)}
+QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """One way there and back.
+
+    Attributes:
+      dtype, layout, copy: what crossed, and with which `copy`.
+      elements: how many there are; `differing`: how many came home with other bits.
+      promised: whether memory is shared on the whole way; `shared`: whether it was.
+      refused: whether BufferError was raised, which copy=False asks for where memory is not shared.
+    """
+
+    direction: str
+    dtype: str
+    layout: str
+    copy: bool | None
+    elements: int
+    differing: int
+    promised: bool
+    shared: bool
+    refused: bool
+
+    @property
+    def passed(self) -> bool:
+        if self.copy is False and not self.promised:
+            return self.refused
+        return not self.refused and self.differing == 0 and self.shared == self.promised
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"passed": self.passed}
+
+
+def crossings(device: str, quick: bool = False) -> Iterator[Crossing]:
+    """Yields every dtype in every layout, both ways, with each `copy`."""
+    for dtype, array_dtype in TO_JAX.items():
+        if quick and array_dtype.name not in QUICK:
+            continue
+        with jax.enable_x64(True):
+            yield from _of_dtype(dtype, device)
+
+
+def _of_dtype(dtype: torch.dtype, device: str) -> Iterator[Crossing]:
+    dense = _random_bits(dtype, device)
+    views = {name: view(dense) for name, view in LAYOUTS.items()}
+    if dtype.is_complex:
+        views |= {name: view(dense) for name, view in LAZY.items()}
+    elif dtype.is_floating_point and dtype.itemsize > 1:
+        views["negative"] = LAZY["negative"](dense)
+    for layout, tensor in views.items():
+        lies_well = tensor.is_cuda or tensor.data_ptr() % ALIGNMENT == 0 or not tensor.numel()
+        shared = is_compact(tensor) and lies_well and layout not in LAZY
+        for copy in (None, False, True):
+            yield _there_and_back(tensor, layout, copy, shared and copy is not True)
+    for copy in (None, False, True):
+        yield _back_and_there(bridge.to_jax(dense), copy)
+
+
+def _there_and_back(
+    tensor: torch.Tensor, layout: str, copy: bool | None, promised: bool
+) -> Crossing:
+    refused = False
+    try:
+        home = bridge.to_torch(bridge.to_jax(tensor, copy=copy), copy=copy)
+    except BufferError:
+        refused, home = True, tensor
+    return Crossing(
+        DIRECTIONS[0],
+        TO_JAX[tensor.dtype].name,
+        layout,
+        copy,
+        tensor.numel(),
+        _differing(tensor, home),
+        # Nothing is shared where there is nothing.
+        promised,
+        home.data_ptr() == tensor.data_ptr() if tensor.numel() else promised,
+        refused,
+    )
+
+
+def _back_and_there(array: Any, copy: bool | None) -> Crossing:
+    tensor = bridge.to_torch(array, copy=copy)
+    home = bridge.to_jax(tensor, copy=copy)
+    differing = _differing(bridge.to_torch(array), bridge.to_torch(home))
+    if home.dtype != array.dtype or tensor.dtype != TO_TORCH[array.dtype]:
+        differing = max(array.size, 1)
+    shared = home.unsafe_buffer_pointer() == array.unsafe_buffer_pointer()
+    return Crossing(
+        DIRECTIONS[1],
+        array.dtype.name,
+        "contiguous",
+        copy,
+        array.size,
+        differing,
+        copy is not True,
+        shared,
+        False,
+    )
+
+
+def _random_bits(dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Every bit pattern that the dtype has is likely, NaN payloads among them."""
+    shape = (6, 5, 8)
+    random = np.random.default_rng(list(str(dtype).encode()))
+    if dtype is torch.bool:
+        return torch.from_numpy(random.integers(0, 2, shape).astype(np.bool_)).clone().to(device)
+    size = (*shape[:-1], shape[-1] * dtype.itemsize)
+    raw = torch.from_numpy(random.integers(0, 256, size, dtype=np.uint8)).clone()
+    return raw.view(dtype).to(device)
+
+
+def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
+    """Counts elements whose bytes differ; all, where shape or dtype do."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return max(a.numel(), 1)
+    bytes_of_a, bytes_of_b = (
+        t.resolve_conj().resolve_neg().contiguous().reshape(-1, 1).view(torch.uint8)
+        if t.numel()
+        else t
+        for t in (a, b)
+    )
+    return int((bytes_of_a != bytes_of_b).reshape(max(a.numel(), 1), -1).any(1).sum()) * (
+        a.numel() > 0
+    )
+
+
+def aggregate(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record per direction and layout, all dtypes together."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        record = found.setdefault(
+            (row["direction"], row["layout"]),
+            {
+                "direction": row["direction"],
+                "layout": row["layout"],
+                "dtypes": [],
+                "crossings": 0,
+                "differing": 0,
+                "shared": row["promised"],
+                "passed": True,
+            },
+        )
+        if row["dtype"] not in record["dtypes"]:
+            record["dtypes"].append(row["dtype"])
+        record["crossings"] += 1
+        record["differing"] += row["differing"]
+        record["shared"] |= row["promised"]
+        record["passed"] &= row["passed"]
+    return list(found.values())
+
+
+NOTE = (
+    "There and back with copy=None, False and True. ≠: elements that came home with other bits. "
+    "Memory: whether it is the same on the whole way where no copy is asked for; where it is not, "
+    "copy=False raises BufferError."
+)
+
+
+def cells(record: dict[str, Any]) -> list[str]:
+    """A record's line in a table."""
+    return [
+        record["direction"],
+        record["layout"],
+        str(len(record["dtypes"])),
+        str(record["crossings"]),
+        str(record["differing"]),
+        "same" if record["shared"] else "copy",
+        "pass" if record["passed"] else "FAIL",
+    ]
+
+
+HEADER = ("", "layout", "dtypes", "crossings", "≠", "memory", "")

@@ -1,0 +1,68 @@
+"""`python -m bridge parity --ops border` crosses everything, and fails on a planted fault."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import bridge
+from bridge._exchange.dtypes import TO_JAX
+from bridge.cli.main import main
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("jax")
+
+
+def test_every_dtype_there_and_back(tmp_path, capsys):
+    report_file, page = tmp_path / "parity.json", tmp_path / "parity.html"
+    arguments = ["--ops", "border", "--json", str(report_file), "--html", str(page)]
+    assert main(["parity", *arguments]) == 0
+    report = json.loads(report_file.read_text())
+    assert report["passed"]
+    assert report["rows"] == []
+    rows = report["border"]
+    assert {row["dtype"] for row in rows} == {dtype.name for dtype in TO_JAX.values()}
+    assert {row["direction"] for row in rows} == {"torch → JAX → torch", "JAX → torch → JAX"}
+    assert {row["layout"] for row in rows} >= {"permuted", "expanded", "misaligned", "conjugate"}
+    assert any(row["refused"] for row in rows)
+    assert any(row["shared"] for row in rows)
+    assert "border" in page.read_text()
+    assert "all passed" in capsys.readouterr().out
+
+
+def wrong_bits(to_jax: Any) -> Any:
+    def function(leaf: Any, *, copy: bool | None = None) -> Any:
+        return to_jax(torch.zeros_like(leaf), copy=copy)
+
+    return function
+
+
+def always_a_copy(to_jax: Any) -> Any:
+    return lambda leaf, *, copy=None: to_jax(leaf, copy=True)
+
+
+def never_refused(to_jax: Any) -> Any:
+    return lambda leaf, *, copy=None: to_jax(leaf, copy=copy or None)
+
+
+@pytest.mark.parametrize("fault", [wrong_bits, always_a_copy, never_refused])
+def test_a_planted_fault_fails(fault, monkeypatch, capsys):
+    assert main(["parity", "--quick", "--ops", "border"]) == 0
+    monkeypatch.setattr(bridge, "to_jax", fault(bridge.to_jax))
+    assert main(["parity", "--quick", "--ops", "border"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED" in out
+    assert "border, " in out
+
+
+def test_bench_of_the_border(tmp_path, monkeypatch):
+    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
+    file = tmp_path / "bench.json"
+    assert main(["bench", "--quick", "--ops", "border", "--json", str(file)]) == 0
+    report = json.loads(file.read_text())
+    names = {row["what"] for row in report["rows"]}
+    assert names == {"to_torch", "to_jax", "to_torch, tree of 200", "to_jax, tree of 200"}
+    assert all(set(row["timings"]) == {"bridge", "from_dlpack"} for row in report["rows"])
+    assert len([t for t in report["targets"] if t["op"] == "border"]) == 5
