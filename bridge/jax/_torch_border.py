@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ def buffer_callback(program: Program, specs: Sequence[Spec], platform: str) -> C
                 program,
                 specs,
                 [_lent(operand) for operand in operands],
-                lambda i, result: _lent(results[i]).copy_(result),
+                lambda i, result: _deliver(result, results[i]),
             )
 
     return callback
@@ -78,11 +79,12 @@ def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tup
 
         def deliver(i: int, result: Tensor) -> None:
             arrays[i] = np.empty(specs[i].shape, jax.numpy.dtype(specs[i].dtype))
-            _of_numpy(arrays[i]).copy_(result)
+            _deliver(result, arrays[i])
 
         with reported(program.name):
-            tensors = [_of_numpy(np.asarray(operand)) for operand in operands]
-            _run(program, specs, [t.to(_device(program)) for t in tensors], deliver)
+            device = _device(program)
+            tensors = [_of_numpy(np.asarray(operand)).to(device) for operand in operands]
+            _run(program, specs, tensors, deliver)
         return tuple(arrays)
 
     return callback
@@ -116,7 +118,8 @@ def _run(
             f"from_torch: {program.name} has written to an argument in place, which JAX holds to "
             "be constant: clone the argument first"
         )
-    del results, tensors
+    del results
+    tensors.clear()  # the caller has the list too
     kept = not all(memory.expired() for memory in memories)
     if kept and lends:
         gc.collect()
@@ -143,6 +146,18 @@ def _check(program: Program, specs: Sequence[Spec], results: Sequence[Tensor]) -
 
 def _in_words(specs: Sequence[Spec]) -> str:
     return "(" + ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec in specs) + ")"
+
+
+def _deliver(result: Tensor, buffer: Any) -> None:
+    """Copies a result into a buffer of XLA, or a NumPy array, of its shape and dtype."""
+    if result.is_cpu and result.is_contiguous() and not (result.is_conj() or result.is_neg()):
+        # Not by torch, whose threads wait for one another where others have the cores.
+        target = np.asarray(buffer)
+        ctypes.memmove(target.ctypes.data, result.data_ptr(), target.nbytes)
+    elif isinstance(buffer, np.ndarray):
+        _of_numpy(buffer).copy_(result)
+    else:
+        _lent(buffer).copy_(result)
 
 
 def _lent(buffer: Any) -> Tensor:
