@@ -316,7 +316,13 @@ def agreed_exchange(
 
 
 def _is_dense(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.layout is torch.strided and not x.is_quantized
+    # A DTensor has parts of its own already.
+    return (
+        isinstance(x, Tensor)
+        and x.layout is torch.strided
+        and not x.is_quantized
+        and type(x).__name__ != "DTensor"
+    )
 
 
 def _is_fake(x: Any) -> bool:
@@ -330,6 +336,8 @@ def _is_fake(x: Any) -> bool:
 def _found(x: Any, dim: Any, grad: Any) -> tuple[str, ...]:
     if not isinstance(x, Tensor):
         kind = f"x of type {type(x).__name__}"
+    elif type(x).__name__ == "DTensor":
+        kind = "x of type DTensor: call its redistribute, or to_local first"
     else:
         kind = f"x of dtype {x.dtype}, layout {x.layout} and shape {list(x.shape)}"
     return kind, f"dim {dim!r}", f"grad {grad!r}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,19 @@ library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
 
 
+def _meet_dtensors() -> None:
+    """Registers the rules for DTensors, whose module takes a second to import, if they are used."""
+    if "torch.distributed.tensor" in sys.modules:
+        from bridge.torch import _sharding  # noqa: F401
+
+
+# Dynamo is to run it, not to trace it: torch.compiler.assume_constant_result without its import.
+_meet_dtensors._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     """Calls the dispatcher op of `op` for the results that `params` wants."""
+    _meet_dtensors()
     wanted = wanted_results(op, params)
     outputs = overloads[op.name, wanted](*operands, **fields_of(params))
     remaining = iter((outputs,) if isinstance(outputs, Tensor) else outputs)

@@ -173,7 +173,7 @@ class explained:
         pass
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or not isinstance(error, RuntimeError):
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
             return
         others = self.ranks.size - 1
         raise type(error)(

@@ -50,4 +50,9 @@ def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
 
 
 def _drawn_seed(generator: torch.Generator | None, x: Tensor) -> Tensor:
-    return torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
+    seed = torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
+    if type(x).__name__ == "DTensor":  # whose processes have generators of their own
+        from bridge.torch._sharding import same_on_mesh
+
+        return same_on_mesh(seed, x)
+    return seed

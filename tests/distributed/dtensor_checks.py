@@ -1,0 +1,208 @@
+"""The ops on DTensors against the same ops on the whole tensors, in one process of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import bridge.torch as bt
+from tests.distributed.gather_checks import numbers, same_bits
+from tests.distributed.group_checks import raises
+from tests.distributed.processes import Place
+
+Function = Callable[..., Tensor]
+
+# [rows, columns] of what is split: whole leaves of the tree of rows on each of up to four ranks.
+_SHAPE = (4, 48, 8)
+
+
+def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
+    """Each op as a function of tensors of floats, and the shapes of these."""
+    mask = numbers(77, (4, 1, 8)) > 0.5
+    masks: dict[Any, Tensor] = {}  # so that nothing but the op itself communicates
+
+    def like(x: Tensor) -> Tensor:
+        key = getattr(x, "placements", None)
+        if key not in masks:
+            masks[key] = _like(mask, x)
+        return masks[key]
+
+    row = (_SHAPE[-1],)
+    return {
+        "bias_gelu": (lambda x, b: bt.bias_gelu(x, b), [_SHAPE, row]),
+        "bias_gelu exact": (lambda x: bt.bias_gelu(x, approximate="none"), [_SHAPE]),
+        "dropout": (
+            lambda x, b, r: bt.bias_dropout_add(x, b, r, p=0.4, seed=5, offset=3),
+            [_SHAPE, row, _SHAPE],
+        ),
+        "no dropout": (
+            lambda x, b, r: bt.bias_dropout_add(x, b, r, training=False),
+            [_SHAPE, row, _SHAPE],
+        ),
+        "softmax": (lambda x: bt.scaled_softmax(x, 0.7), [_SHAPE]),
+        "masked": (lambda x: bt.scaled_masked_softmax(x, like(x), 0.7), [_SHAPE]),
+        "causal": (lambda x: bt.scaled_causal_softmax(x, 0.7), [(4, 8, 8)]),
+    }
+
+
+def _like(mask: Tensor, x: Tensor) -> Tensor:
+    if isinstance(x, DTensor):
+        return distribute_tensor(mask, x.device_mesh, [Replicate()] * x.device_mesh.ndim)
+    return mask
+
+
+def _mesh(place: Place, shape: tuple[int, ...]) -> Any:
+    names = ("data", "model")[: len(shape)]
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def whole(x: Tensor) -> Tensor:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def as_unsharded(
+    place: Place, mesh: tuple[int, ...], dims: tuple[int | None, ...], dtype: str, names: list[str]
+) -> None:
+    """Forward, gradients and second derivatives have the bits of the whole tensors.
+
+    `dims`: for each dimension of the mesh, the dimension of the arrays that it splits, or None.
+    """
+    device_mesh = _mesh(place, mesh)
+    placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
+    replicated = [Replicate()] * len(mesh)
+    functions = _functions()
+    for name in names:
+        function, shapes = functions[name]
+        values = [numbers(i, shape, getattr(torch, dtype)) for i, shape in enumerate(shapes)]
+        upstream = numbers(20, shapes[0], getattr(torch, dtype))
+
+        def derivatives(xs: list[Tensor], g: Tensor, f: Function = function) -> list[Tensor]:
+            xs = [x.detach().requires_grad_() for x in xs]
+            g = g.detach().requires_grad_()
+            y = f(*xs)
+            firsts = torch.autograd.grad(y, xs, g, create_graph=True)
+            (second,) = torch.autograd.grad(firsts[0], g, upstream_like(firsts[0]))
+            return [y, *firsts, second]
+
+        def upstream_like(x: Tensor) -> Tensor:
+            flat = numbers(21, tuple(x.shape), x.dtype)
+            return distribute_tensor(flat, device_mesh, placements) if _is_spread(x) else flat
+
+        expected = derivatives(values, upstream)
+        spread = [
+            distribute_tensor(v, device_mesh, placements if v.ndim > 1 else replicated)
+            for v in values
+        ]
+        found = derivatives(spread, distribute_tensor(upstream, device_mesh, placements))
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert isinstance(a, DTensor), (name, i)
+            assert same_bits(whole(a), b), (name, i, (whole(a) - b).abs().max())
+
+
+def _is_spread(x: Tensor) -> bool:
+    return isinstance(x, DTensor)
+
+
+def communication(place: Place) -> dict[str, Any]:
+    """Which collectives each op does, forward and backward, for each dimension that is split."""
+    device_mesh = _mesh(place, (place.world_size,))
+    counts = {}
+    for name, (function, shapes) in _functions().items():
+        for dim in range(3):
+            xs = [
+                distribute_tensor(
+                    numbers(i, shape), device_mesh, [Shard(dim) if len(shape) > 1 else Replicate()]
+                ).requires_grad_()
+                for i, shape in enumerate(shapes)
+            ]
+            function(*xs)
+            with CommDebugMode() as forward:
+                y = function(*xs)
+            g = torch.ones_like(y.detach())
+            with CommDebugMode() as backward:
+                torch.autograd.grad(y, xs, g)
+            counts[f"{name} {dim}"] = (forward.get_total_counts(), backward.get_total_counts())
+    return counts
+
+
+def partial_and_uneven(place: Place) -> None:
+    """What is still to be summed is summed first; what is split unevenly is gathered."""
+    mesh = _mesh(place, (place.world_size,))
+    x = numbers(0, (5, 7))
+    expected = bt.bias_gelu(x)
+    assert same_bits(bt.bias_gelu(distribute_tensor(x, mesh, [Shard(0)])).full_tensor(), expected)
+    parts = numbers(place.rank, (5, 7))
+    total = DTensor.from_local(parts, mesh, [Partial()], run_check=False)
+    summed = total.full_tensor()
+    assert same_bits(bt.bias_gelu(total).full_tensor(), bt.bias_gelu(summed))
+    both = bt.bias_dropout_add(
+        total, None, distribute_tensor(numbers(9, (5, 7)), mesh, [Replicate()]), p=0.5, seed=1
+    )
+    assert same_bits(
+        both.full_tensor(), bt.bias_dropout_add(summed, None, numbers(9, (5, 7)), p=0.5, seed=1)
+    )
+
+
+def column_parallel(place: Place) -> None:
+    """As tensor parallelism has it: x split over its last dimension, and the bias with it."""
+    mesh = _mesh(place, (place.world_size,))
+    x, bias = numbers(0, (6, 12), torch.float32), numbers(1, (12,), torch.float32)
+    spread = [distribute_tensor(v, mesh, [Shard(v.ndim - 1)]).requires_grad_() for v in (x, bias)]
+    g = distribute_tensor(x, mesh, [Shard(1)])
+    with CommDebugMode() as seen:
+        bt.bias_gelu(*spread).backward(g)
+    assert seen.get_total_counts() == 0
+    bt.bias_gelu(x.requires_grad_(), bias.requires_grad_()).backward(x.detach())
+    assert same_bits(spread[0].grad.full_tensor(), x.grad)
+    assert same_bits(spread[1].grad.full_tensor(), bias.grad)
+
+
+def drawn_seeds(place: Place) -> None:
+    """Without a seed all processes drop by the first one's, so that the whole is one mask."""
+    torch.manual_seed(place.rank)
+    mesh = _mesh(place, (place.world_size,))
+    ones = torch.ones(8, 64)
+    y = bt.bias_dropout_add(distribute_tensor(ones, mesh, [Shard(0)]), p=0.5).full_tensor()
+    torch.manual_seed(0)
+    assert same_bits(y, bt.bias_dropout_add(ones, p=0.5))
+    replicated = bt.bias_dropout_add(distribute_tensor(ones, mesh, [Replicate()]), p=0.5)
+    everyones = bt.all_gather(replicated.to_local(), tiled=False)
+    assert all(same_bits(one, everyones[0]) for one in everyones)
+
+
+def errors(place: Place) -> None:
+    mesh, other = _mesh(place, (place.world_size,)), init_device_mesh("cpu", (1, place.world_size))
+    x = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])
+    residual = distribute_tensor(torch.ones(4, 2), other, [Replicate(), Shard(0)])
+    with raises(ValueError, "expected one mesh"):
+        bt.bias_dropout_add(x, None, residual, p=0.5, seed=1)
+    with raises(TypeError, "DTensor.*redistribute"):
+        bt.all_gather(x)
+
+
+def compiled(place: Place) -> None:
+    mesh = _mesh(place, (place.world_size,))
+    x, bias = numbers(0, (32, 8), torch.float32), numbers(1, (8,), torch.float32)
+
+    def f(x: Tensor, bias: Tensor) -> Tensor:
+        return bt.bias_dropout_add(bt.bias_gelu(x, bias), p=0.5, seed=3)
+
+    def run(f: Function) -> list[Tensor]:
+        xs = [
+            distribute_tensor(v, mesh, [p]).requires_grad_()
+            for v, p in ((x, Shard(0)), (bias, Replicate()))
+        ]
+        y = f(*xs)
+        y.backward(torch.ones_like(y.detach()))
+        return [y.full_tensor(), *(x.grad.full_tensor() for x in xs)]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for a, b in zip(run(compiled), run(f), strict=True):
+        assert same_bits(a, b)
