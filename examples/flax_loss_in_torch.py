@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 
 import bridge.torch
 
-EPOCHS, BATCH, WIDTH = 12, 64, 128
+EPOCHS, BATCH, WIDTH = 6, 64, 128
 
 
 class Encoder(torch.nn.Module):
@@ -105,7 +105,7 @@ def crossing(encoder: Encoder, loss: Any, x: torch.Tensor, y: torch.Tensor) -> d
         "jax": lambda: jax.block_until_ready(inside(parameters, state, *arrays)),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(50):
+    for _ in range(25):
         for name, run in ways.items():
             start = time.perf_counter()
             run()

@@ -19,10 +19,13 @@ from bridge._exchange import from_tensor
 from bridge._exchange.dtypes import TO_JAX, crosses_to_jax
 from bridge._exchange.refusal import Refused
 from bridge._torch_callback import refuse_in_callback
-from bridge.torch._jax_call import call
+from bridge.torch._jax_call import call, call_on
 from bridge.torch._jax_program import Program
 
-_tree_flatten = jax.tree_util.tree_flatten
+_flatten = jax.tree_util.default_registry.flatten
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _NUMBERS = frozenset({bool, int, float, complex})
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -111,15 +114,62 @@ class JaxFunction:
         self._static_arguments = static_argnums, static_argnames
         self._static = _Static(fn, static_argnums, static_argnames)
         self._entries: dict[Any, _Entry] = {}
+        self._last: tuple[Any, Any] = (), None
         self._lock = threading.RLock()
         self._calls = 0
         self._traces = 0
-        self._opaque = _opaque_to_dynamo(self._call)
+        self._opaque = _opaque_to_dynamo(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _is_dynamo_compiling():
             return self._opaque(*args, **kwargs)
-        return self._call(*args, **kwargs)
+        refuse_in_callback("from_jax")
+        self._calls += 1
+        static: Any = ()
+        if self._static.any:
+            static, args, kwargs = self._static.take(args, kwargs)
+        leaves, tree = _flatten((args, kwargs))
+        parts: list[Any] = [tree, static, _trace_context()]
+        all_tensors = True
+        for leaf in leaves:
+            if type(leaf) in _PLAIN:
+                parts += (leaf.shape, leaf.dtype)
+            else:
+                all_tensors = False
+                _describe(leaf, parts)
+        # Most calls are like the last one; then nothing needs to be hashed.
+        last = self._last
+        entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
+        try:
+            if all_tensors:
+                traced = _dispatch_modes() or _function_modes() or _tracing_state()
+                outputs = call_on(entry.program, leaves, leaves, bool(traced))
+            else:
+                outputs = call(entry.program, [leaves[i] for i in entry.traced])
+        except Refused as refused:
+            raise _placed(refused, args, kwargs) from refused.__cause__
+        except ValueError as error:
+            _refuse_many_devices(args, kwargs, error)
+            raise
+        return entry.out_tree.unflatten(outputs)
+
+    def _find(self, parts: list[Any], leaves: list[Any], args: Any, kwargs: Any) -> _Entry:
+        """The entry of a call that is not like the last one; made where there is none."""
+        tree, static, *_ = key = tuple(parts)
+        try:
+            entry = self._entries.get(key)
+        except TypeError as error:
+            raise _unhashable(static, leaves, args, kwargs) from error
+        if entry is None:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is None:
+                    try:
+                        entry = self._entries[key] = _Entry(self, leaves, tree, static)
+                    except Refused as refused:
+                        raise _placed(refused, args, kwargs) from refused.__cause__
+        self._last = parts, entry
+        return entry
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -138,46 +188,7 @@ class JaxFunction:
     def cache_clear(self) -> None:
         """Forgets all programs; graphs that wait for their backward pass keep theirs."""
         self._entries.clear()
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        refuse_in_callback("from_jax")
-        self._calls += 1
-        static, args, kwargs = self._static.take(args, kwargs)
-        leaves, tree = _tree_flatten((args, kwargs))
-        parts: list[Any] = [tree, static, _trace_context()]
-        all_traced = True
-        for leaf in leaves:
-            kind = type(leaf)
-            if kind in _PLAIN:
-                parts += (leaf.shape, leaf.dtype)
-            elif kind in _NUMBERS:
-                parts.append(kind)
-            else:
-                all_traced &= _describe(leaf, parts)
-        key = tuple(parts)
-        try:
-            entry = self._entries.get(key)
-        except TypeError as error:
-            raise _unhashable(static, leaves, args, kwargs) from error
-        try:
-            if entry is None:
-                entry = self._enter(key, leaves, tree, static)
-            if not all_traced:
-                leaves = [leaves[i] for i in entry.traced]
-            outputs = call(entry.program, leaves)
-        except Refused as refused:
-            raise _placed(refused, args, kwargs) from refused.__cause__
-        except ValueError as error:
-            _refuse_many_devices(args, kwargs, error)
-            raise
-        return entry.out_tree.unflatten(outputs)
-
-    def _enter(self, key: Any, leaves: list[Any], tree: Any, static: Any) -> _Entry:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                entry = self._entries[key] = _Entry(self, leaves, tree, static)
-        return entry
+        self._last = (), None
 
 
 class _Entry:
@@ -194,7 +205,7 @@ class _Entry:
             for i, array in zip(self.traced, arrays, strict=True):
                 values[i] = array
             args, kwargs = owner._static.restore(static, *tree.unflatten(values))
-            outputs, self.out_tree = _tree_flatten(owner._fn(*args, **kwargs))
+            outputs, self.out_tree = _flatten(owner._fn(*args, **kwargs))
             return outputs
 
         chosen = [leaves[i] for i in self.traced]
@@ -202,9 +213,12 @@ class _Entry:
         self.program = Program(flat, [_aval(leaf) for leaf in chosen], tensors, owner._name)
 
 
-def _describe(leaf: Any, key: list[Any]) -> bool:
-    """Adds to `key` what a trace depends on; whether the leaf is traced, and not static."""
-    if isinstance(leaf, Tensor):
+def _describe(leaf: Any, key: list[Any]) -> None:
+    """Adds to `key` what a trace depends on: of a static leaf, its value."""
+    kind = type(leaf)
+    if kind in _NUMBERS:
+        key.append(kind)
+    elif isinstance(leaf, Tensor):
         key += (tuple(map(int, leaf.shape)), leaf.dtype)
     elif isinstance(leaf, jax.core.Tracer):
         raise TypeError(
@@ -216,9 +230,7 @@ def _describe(leaf: Any, key: list[Any]) -> bool:
     elif isinstance(leaf, np.ndarray | np.generic):
         key += (leaf.shape, leaf.dtype, np)
     else:
-        key += (type(leaf), leaf)
-        return False
-    return True
+        key += (kind, leaf)
 
 
 def _is_traced(leaf: Any) -> bool:
@@ -229,7 +241,7 @@ def _is_traced(leaf: Any) -> bool:
 def _aval(leaf: Any) -> jax.ShapeDtypeStruct:
     if isinstance(leaf, Tensor):
         if not crosses_to_jax(leaf.dtype):
-            from_tensor.cross(leaf, None, True)  # says why
+            from_tensor._refuse_kinds(leaf)
         return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
     return jax.typeof(leaf)
 
@@ -271,6 +283,7 @@ def _placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:
+                from_tensor._refuse_kinds(leaf)
                 from_tensor.cross(leaf, None, True)
             except Refused as same:
                 return same.at("from_jax", path)
@@ -300,7 +313,8 @@ class _Static:
                         f"from_jax: {what} holds {value!r} of type {type(value).__name__}, "
                         f"expected {kind.__name__}"
                     )
-        if not nums and not names:
+        self.any = bool(nums or names)
+        if not self.any:
             self.nums: tuple[int, ...] = ()
             self.names: frozenset[str] = frozenset()
             return
@@ -324,8 +338,6 @@ class _Static:
 
     def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The static arguments as (place, type, value), and the others, None for those taken."""
-        if not self.nums and not self.names:
-            return (), args, kwargs
         static: list[Any] = []
         args = list(args)
         for num in self.nums:

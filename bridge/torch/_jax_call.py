@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,31 +29,50 @@ from bridge.torch._jax_program import Forward, Mask, Program
 _functorch_active = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
 _is_old_batched = torch._C._functorch.is_legacy_batchedtensor
+_unwrap = torch._C._functorch.unwrap_if_dead
+_forward_levels = vars(forward_ad)
 _unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
 
 
 def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
     """The outputs of `program`, differentiable where the leaves ask for it."""
     tensors = leaves if program.only_tensors else tensors_of(program, leaves)
-    if any(map(_is_old_batched, tensors)):
-        return _call_old_batched(program, leaves)
-    if is_traced(tensors):
+    return call_on(program, leaves, tensors, is_traced(tensors))
+
+
+def call_on(
+    program: Program, leaves: Sequence[Any], tensors: Sequence[Tensor], traced: bool
+) -> Sequence[Any]:
+    """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
+    if traced:
         from bridge.torch._jax_dispatcher import dispatch
 
         return dispatch(program, leaves)
-    if not program.has_derivatives and not _functorch_active():
-        return run(program, leaves)
     if _functorch_active():
         return placed(_FunctorchCall.apply(program, *leaves))
-    if forward_ad._current_level >= 0 or (
-        _is_grad_enabled() and any([t.requires_grad for t in tensors])
-    ):
-        return placed(_EagerCall.apply(program, *leaves))
-    return run(program, leaves)
+    try:
+        if program.has_derivatives and (
+            _forward_levels["_current_level"] >= 0
+            or (_is_grad_enabled() and any([t.requires_grad for t in tensors]))
+        ):
+            return placed(_record(program, *leaves))
+        return run(program, leaves)
+    except (Refused, RuntimeError):
+        # Both are rare, and nothing but the tensors themselves tells: tensors of torch's first
+        # vmap, and wrappers that have outlived their transform.
+        if any(map(_is_old_batched, tensors)):
+            return _call_old_batched(program, leaves)
+        pairs = zip(leaves, program.tensors, strict=True)
+        alive = [_unwrap(leaf) if is_tensor else leaf for leaf, is_tensor in pairs]
+        if all(map(operator.is_, alive, leaves)):
+            raise
+        return call(program, alive)
 
 
 def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
     """The outputs, with no derivative."""
+    if program.is_plain:
+        return [to_torch(r) for r in program.run(*[to_array(t, None, True) for t in leaves])]
     return outputs_of(program, program.run(*arrays_of(program, leaves)))
 
 
@@ -148,22 +168,33 @@ class _EagerCall(Call):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        *saved, token = ctx.saved_tensors
-        kept = getattr(token, "kept", None)
-        if (
-            kept is None
-            or _is_grad_enabled()
-            or forward_ad._current_level >= 0
-            or not _are_plain(cotangents)
-        ):
-            return vjp(ctx, saved, cotangents)
-        given, needed = _given(cotangents), ctx.needs_input_grad[1:]
-        try:
-            arrays = [to_array(c, None, True) for c in cotangents if c is not None]
-        except Refused as refused:
-            raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
-        gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
-        return (None, *_spread(needed, map(to_torch, gradients)))
+        return _backward(ctx, *cotangents)
+
+
+def _backward(ctx: Any, *cotangents: Any) -> Any:
+    """By the residuals, where the derivative is not differentiated itself."""
+    *saved, token = ctx.saved_tensors
+    kept = getattr(token, "kept", None)
+    if (
+        kept is None
+        or _is_grad_enabled()
+        or forward_ad._current_level >= 0
+        or not _are_plain(cotangents)
+    ):
+        return vjp(ctx, saved, cotangents)
+    given, needed = _given(cotangents), ctx.needs_input_grad[1:]
+    try:
+        arrays = [to_array(c, None, True) for c in cotangents if c is not None]
+    except Refused as refused:
+        raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
+    gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
+    return (None, *_spread(needed, map(to_torch, gradients)))
+
+
+# What the engine calls; it would look for `backward` on the class first, as in `_autograd`.
+_EagerCall._backward_cls.apply = _backward  # type: ignore[attr-defined]
+# Without the wrapper in Python, which asks what has been asked already.
+_record = super(torch.autograd.Function, _EagerCall).apply
 
 
 class _FunctorchCall(Call):

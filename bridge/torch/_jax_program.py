@@ -51,6 +51,7 @@ class Program:
         # What is asked of every call.
         self.only_tensors = all(tensors)
         self.plain_outputs = not any(self.opaque)
+        self.is_plain = self.only_tensors and self.plain_outputs
         self.has_derivatives = any(self.differentiable)
         self.integers = tuple(
             i
@@ -214,7 +215,8 @@ class Forward:
         flat.__name__ = flat.__qualname__ = f"{program.name}_forward"
         self.run = jax.jit(flat)
         self.run.trace(*program.avals)
-        self.aliased = tuple(sorted({i for kind, i in self.places if kind == 1}))
+        outputs = {i for kind, i in self.places if kind == 1}
+        self.aliased = tuple(sorted(i for i in outputs if not program.opaque[i]))
         self.out_count = len(program.out_avals)
 
     def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:

@@ -413,9 +413,9 @@ def smooth(a: Any, b: Any) -> Any:
 
 
 CASES = {
-    "real": (smooth, torch.float64, ((2, 3), (3,))),
-    "complex": (entire, torch.complex128, ((3,), (3,))),
-    "mixed": (lambda z, a: (z * a, jnp.abs(z) + a), None, ((3,), (3,))),
+    "real": (smooth, torch.float64, ((2, 2), (2,))),
+    "complex": (entire, torch.complex128, ((2,), (2,))),
+    "mixed": (lambda z, a: (z * a, jnp.abs(z) + a), None, ((2,), (2,))),
     "loops": (
         lambda a, b: lax.fori_loop(0, 3, lambda i, s: jnp.sin(s) * b, a),
         torch.float64,
