@@ -28,16 +28,18 @@ void for_each_input(const bridge_bias_gelu& call, Visit&& visit) {
   }
 }
 
-// The arithmetic of a valid call: float64 if any operand is, 16-bit accuracy if all are 16-bit.
+// The arithmetic of a valid call: float64 if any array is, 16-bit accuracy if all inputs are 16-bit.
+// A wider output asks for what is not rounded, not for another value.
 inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
-  bool any_double = false, all_16_bit = true;
-  auto see = [&](const bridge_array& array, int) {
-    any_double |= array.dtype == BRIDGE_FLOAT64;
-    all_16_bit &= is_16_bit(array.dtype);
+  auto is_double = [](const bridge_array& array) {
+    return is_present(array) && array.dtype == BRIDGE_FLOAT64;
   };
-  for_each_input(call, see);
-  if (is_present(call.output.full)) see(call.output.full, 0);
-  if (is_present(call.output.row)) see(call.output.row, 0);
+  bool all_16_bit = true;
+  bool any_double = is_double(call.output.full) || is_double(call.output.row);
+  for_each_input(call, [&](const bridge_array& array, int) {
+    any_double |= is_double(array);
+    all_16_bit &= is_16_bit(array.dtype);
+  });
   return any_double ? Arithmetic::double_ : all_16_bit ? Arithmetic::half : Arithmetic::single;
 }
 
