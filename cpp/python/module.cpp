@@ -11,6 +11,7 @@
 #include "openmp.h"
 #include "python_call.h"
 #include "xla_ffi.h"
+#include "xla_stream.h"
 
 namespace nb = nanobind;
 namespace bp = bridge::python;
@@ -62,6 +63,13 @@ nb::dict ffi_handlers() {
   return targets;
 }
 
+nb::dict stream_handlers() {
+  nb::dict platforms;
+  platforms["cpu"] = nb::capsule(bp::stream_handler_on_cpu(), "xla._CUSTOM_CALL_TARGET");
+  platforms["CUDA"] = nb::capsule(bp::stream_handler_on_cuda(), "xla._CUSTOM_CALL_TARGET");
+  return platforms;
+}
+
 nb::dict build_info() {
   nb::dict info;
   nb::list isas;
@@ -78,6 +86,8 @@ nb::dict build_info() {
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
   m.def("ffi_handlers", &ffi_handlers);
+  m.def("stream_handlers", &stream_handlers);
+  m.def("noted_stream", &bp::noted_stream);
   m.def("use_openmp", &bp::use_openmp);
   m.def("bias_gelu_workspace", &bias_gelu_workspace);
   m.def("build_info", &build_info);
