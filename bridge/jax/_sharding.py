@@ -16,7 +16,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.experimental.custom_partitioning import (
+    ArrayMapping,
+    SdyShardingRule,
+    custom_partitioning,
+)
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bridge.jax._shards import Call, call_on_shard
@@ -32,7 +36,8 @@ class Site:
     ) -> None:
         self.call, self.op, self.params = call, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
-        self.x64 = jax.config.jax_enable_x64  # of this thread: XLA asks in another one
+        # Of this thread: XLA asks in another one.
+        self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         roles = op.operand_roles(count)
         self.operand_roles = [roles[slot] for slot in slots]
         self.result_roles = [
@@ -73,7 +78,8 @@ class Site:
         fresh = iter(f"own{i}" for i in range(99))
         operands, results = (
             tuple(
-                tuple(next(fresh) if dim is None else f"d{dim}" for dim in dims) for dims in group
+                ArrayMapping(*(next(fresh) if dim is None else f"d{dim}" for dim in dims))
+                for dims in group
             )
             for group in self.dims(whole)
         )

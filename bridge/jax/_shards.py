@@ -165,24 +165,13 @@ class _Runs:
         """
         split, batch = self.split, row.shape[: self.batch_ndim]
         outer = range(self.batch_ndim, self.dim)
-        own = (*batch, *(split.local(dim) for dim in outer), 1, parts, columns)
-        whole = (
-            *batch,
-            *(split.shape[dim] for dim in outer),
-            split.parts(self.dim),
-            parts,
-            columns,
-        )
-        at = (
-            *(0 for _ in batch),
-            *(split.index(dim) * split.local(dim) for dim in outer),
-            split.index(self.dim),
-            0,
-            0,
-        )
-        return _placed_and_added(row.reshape(own), whole, at, self._axes()).reshape(
-            *batch, -1, columns
-        )
+        own = (*batch, *map(split.local, outer), 1, parts, columns)
+        inner = (split.parts(self.dim), parts, columns)
+        whole = (*batch, *(split.shape[dim] for dim in outer), *inner)
+        starts = (split.index(dim) * split.local(dim) for dim in outer)
+        at = (*(0 for _ in batch), *starts, split.index(self.dim), 0, 0)
+        gathered = _placed_and_added(row.reshape(own), whole, at, self._axes())
+        return gathered.reshape(*batch, -1, columns)
 
     def exchanged_rows(self, full: Any) -> Any:
         """All rows of all shards: one all-reduce of the whole array."""

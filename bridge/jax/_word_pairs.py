@@ -1,4 +1,4 @@
-"""64-bit integers without a sign as two 32-bit words, `[..., 2]`, the low one first: no x64 needed."""
+"""64-bit integers without a sign as two 32-bit words, `[..., 2]`, the low one first."""
 
 from __future__ import annotations
 

@@ -1,0 +1,355 @@
+"""Ops on sharded arrays under jit: the bits of one device, and nothing sent that is not listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import bridge.jax as bj
+from tests.jax.collectives import collectives_of
+from tests.jax.compositions import normal
+from tests.jax.conftest import DEVICES
+from tests.jax.test_sharding import make_mesh
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A function of full arrays, `[4, 32, 4, 12]` or so, and of a bias if it takes one."""
+
+    function: Callable[..., Any]
+    full: int = 1
+    bias: bool = False
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> list[Any]:
+        """A cotangent, full arrays, and a bias."""
+        full = [normal(rng, *shape, dtype=dtype) for _ in range(self.full + 1)]
+        return [*full, *([normal(rng, shape[-1], dtype=dtype)] if self.bias else [])]
+
+    def gradients(self, g: Any, *arguments: Any) -> Any:
+        y, pull = jax.vjp(self.function, *arguments)
+        return y, pull(g)
+
+
+_MASK = np.random.default_rng(3).random((4, 1, 1, 48)) < 0.4
+_DRAWN = {"p": 0.3, "seed": 2**40 + 5, "offset": 3}
+
+OPS = {
+    "bias_gelu": Sharded(bj.bias_gelu, bias=True),
+    "bias_dropout_add": Sharded(
+        lambda x, residual, bias: bj.bias_dropout_add(x, bias, residual, **_DRAWN), 2, True
+    ),
+    "scaled_softmax": Sharded(partial(bj.scaled_softmax, scale=0.7)),
+    "scaled_masked_softmax": Sharded(lambda x: bj.scaled_masked_softmax(x, _MASK, -1.3)),
+    "scaled_causal_softmax": Sharded(partial(bj.scaled_causal_softmax, scale=0.5)),
+}
+SHAPE = (4, 4, 32, 48)
+ROWS = [
+    P("data"),
+    P(("model", "data")),
+    P(None, "model"),
+    P(None, None, "data"),
+    P("data", None, "model"),
+]
+COLUMNS = [P(None, None, None, "model")]
+BOTH = [
+    P("data", None, None, "model"),
+    P(None, "model", None, "data"),
+    P(None, None, "data", "model"),
+]
+
+
+def placed(mesh: Any, arrays: list[Any], split: P) -> list[Any]:
+    """On the mesh; row vectors are split like the columns."""
+    vector = P(*split[len(SHAPE) - 1 :])
+    return [jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else vector)) for a in arrays]
+
+
+def assert_same_bits(ours: Any, expected: Any) -> None:
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
+
+
+def listed() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
+    """By op and split dimension: what docs/sharding.md says is sent, forward and backward."""
+    page = Path(__file__).parents[2] / "docs" / "sharding.md"
+    table = page.read_text().split("<!-- collectives -->")[1].split("<!-- end of")[0]
+    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in table.splitlines()]
+    return {
+        (row[0], row[1]): (set(row[2].split(", ")) - {"–"}, set(row[3].split(", ")) - {"–"})
+        for row in rows[3:]
+        if len(row) == 4
+    }
+
+
+LISTED = listed()
+
+
+def test_the_page_lists_every_op() -> None:
+    assert set(LISTED) == {(op, dims) for op in OPS for dims in ("rows", "columns")}
+
+
+@pytest.mark.parametrize(
+    ("split", "axis_type", "dtype"),
+    [
+        *((split, AxisType.Auto, jnp.bfloat16) for split in ROWS),
+        *((split, AxisType.Auto, jnp.float32) for split in [*COLUMNS, *BOTH]),
+        *((split, AxisType.Explicit, jnp.float32) for split in ROWS[1::2]),
+        *((split, AxisType.Explicit, jnp.bfloat16) for split in [*COLUMNS, BOTH[1]]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", OPS)
+def test_bits_and_collectives(
+    name: str, split: P, axis_type: AxisType, dtype: Any, rng: np.random.Generator
+) -> None:
+    case = OPS[name]
+    arrays = case.draw(rng, SHAPE, dtype)
+    expected = jax.jit(case.gradients)(*arrays)
+    allowed: tuple[set[str], set[str]] = (set(), set())
+    for dims, is_split in (
+        ("rows", any(split[:3])),
+        ("columns", len(split) > 3),
+    ):
+        if is_split:
+            allowed = tuple(a | b for a, b in zip(allowed, LISTED[name, dims], strict=True))
+    mesh = make_mesh(axis_type)
+    with jax.set_mesh(mesh):
+        operands = placed(mesh, arrays, split)
+        both = jax.jit(case.gradients).lower(*operands).compile()
+        ours = both(*operands)
+        if not allowed[0] and allowed[1]:
+            forward = jax.jit(case.function).lower(*operands[1:]).compile()
+            assert not collectives_of(forward.as_text())
+    assert_same_bits(ours, expected)
+    assert set(collectives_of(both.as_text())) <= allowed[0] | allowed[1]
+    for array in jax.tree.leaves(ours):
+        if array.ndim > 1:
+            assert array.sharding.is_equivalent_to(NamedSharding(mesh, split), array.ndim)
+
+
+# Shapes, splits, and the subtrees whose sums are exchanged.
+DTYPES = ["float32", "bfloat16", "float16", "float64", "bfloat16"]
+SUMS = [
+    ((4096, 8), P("data"), 2),
+    ((4096, 8), P(("data", "model")), 4),
+    ((96, 8), P("data"), 2 * 3),  # 48 rows are three leaves
+    ((512, 8), P(("data", "model")), 4),
+    ((8, 64, 8), P("data"), 2),
+    ((8, 64, 8), P(None, "data"), 8 * 2),
+    ((8, 64, 8), P("data", "model"), 8 * 2),
+    ((2, 3, 320, 8), P("data", None, "model"), 2 * 3 * 2 * 5),
+    ((1, 1, 64, 8), P(None, None, "data"), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "split", "nodes", "dtype", "axis_type"),
+    [
+        (*case, dtype, AxisType.Explicit if i % 3 == 0 else AxisType.Auto)
+        for i, (case, dtype) in enumerate(
+            zip(
+                SUMS * 2,
+                ["float32", "bfloat16", "float16", "float64", "bfloat16"] * 4,
+                strict=False,
+            )
+        )
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("x64")
+def test_one_small_all_reduce_for_a_bias_gradient(
+    dtype: str,
+    shape: tuple[int, ...],
+    split: P,
+    nodes: int,
+    axis_type: AxisType,
+    rng: np.random.Generator,
+) -> None:
+    case = OPS["bias_dropout_add" if dtype == "bfloat16" and len(shape) == 2 else "bias_gelu"]
+    arrays = case.draw(rng, shape, dtype)
+    expected = jax.jit(case.gradients)(*arrays)
+    mesh = make_mesh(axis_type)
+    with jax.set_mesh(mesh):
+        operands = [
+            jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else P())) for a in arrays
+        ]
+        compiled = jax.jit(case.gradients).lower(*operands).compile()
+        assert_same_bits(compiled(*operands), expected)
+    sent = nodes * shape[-1] * (8 if dtype == "float64" else 4)
+    assert collectives_of(compiled.as_text()) == {"all-reduce": [sent]}
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (4, 7, 5), (2, 34, 3)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bias_gelu", "bfloat16"), ("bias_dropout_add", "float32")]
+)
+def test_shards_that_share_leaves_of_the_tree(
+    name: str, dtype: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    case = OPS[name]
+    arrays = case.draw(rng, shape, dtype)
+    expected = jax.jit(case.gradients)(*arrays)
+    split = P("data") if len(shape) == 2 or shape[0] == 4 else P("data", "model")
+    mesh = make_mesh()
+    operands = [
+        jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else P())) for a in arrays
+    ]
+    compiled = jax.jit(case.gradients).lower(*operands).compile()
+    assert_same_bits(compiled(*operands), expected)
+    assert set(collectives_of(compiled.as_text())) == {"all-reduce"}
+
+
+def test_without_a_bias_nothing_is_sent(rng: np.random.Generator) -> None:
+    x = jax.device_put(normal(rng, 8, 5), NamedSharding(make_mesh(), P("data")))
+    for function in (bj.bias_gelu, partial(bj.bias_dropout_add, p=0.5, seed=1)):
+        gradient = jax.jit(jax.grad(lambda x, f=function: (f(x) ** 2).sum()))
+        text = gradient.lower(x).compile().as_text()
+        assert not collectives_of(text)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(8, 12), (4, 8, 6), (64,)])
+def test_one_mask_for_any_number_of_shards(shards: int, shape: tuple[int, ...]) -> None:
+    x = jnp.ones(shape)
+    draw = jax.jit(partial(bj.bias_dropout_add, p=0.5, seed=99, offset=2**33))
+    expected = np.asarray(draw(x))
+    devices = jax.devices("cpu")[:shards]
+    mesh = jax.make_mesh((shards,), ("x",), (AxisType.Auto,), devices=devices)
+    for dim, size in enumerate(shape):
+        if size % shards == 0:
+            split = NamedSharding(mesh, P(*[None] * dim, "x"))
+            compiled = draw.lower(jax.device_put(x, split)).compile()
+            np.testing.assert_array_equal(compiled(jax.device_put(x, split)), expected)
+            assert not collectives_of(compiled.as_text())
+
+
+def test_elements_past_32_bits() -> None:
+    """Of the last shard of an array of 2⁴⁰ elements, which is drawn alone."""
+    from bridge.jax import _word_pairs
+
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        index, factor, more = (int(n) for n in rng.integers(0, 2**32, 3, dtype=np.uint64))
+        factor = factor << int(rng.integers(0, 32)) | more
+        got = _word_pairs.add(
+            _word_pairs.times(np.uint32(index), factor), _word_pairs.constants(more * 2**20)
+        )
+        value = int(got[0]) | int(got[1]) << 32
+        assert value == (index * factor + more * 2**20) % 2**64
+
+
+def test_transformations_of_sharded_calls(rng: np.random.Generator) -> None:
+    """vmap, second derivatives, scan: still nothing but all-reduces, and the same bits."""
+    x, bias = normal(rng, 4, 32, 8), normal(rng, 3, 8)
+    mesh = make_mesh()
+
+    def layers(x: Any, biases: Any) -> Any:
+        def layer(x: Any, bias: Any) -> Any:
+            y = jax.vmap(bj.bias_gelu, (0, None))(x, bias)
+            y = bj.bias_dropout_add(bj.scaled_softmax(y), bias, x, p=0.2, seed=5)
+            return y, None
+
+        return jax.lax.scan(layer, x, biases)[0]
+
+    def second(x: Any, biases: Any) -> Any:
+        first = jax.grad(lambda x, b: (layers(x, b) ** 2).sum(), (0, 1))
+        return jax.jvp(first, (x, biases), (jnp.sin(x), jnp.cos(biases)))
+
+    expected = jax.jit(second)(x, bias)
+    split = NamedSharding(mesh, P("data", "model"))
+    operands = jax.device_put(x, split), jax.device_put(bias, NamedSharding(mesh, P()))
+    compiled = jax.jit(second).lower(*operands).compile()
+    for a, b in zip(jax.tree.leaves(compiled(*operands)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
+    assert set(collectives_of(compiled.as_text())) == {"all-reduce"}
+
+
+def test_second_derivatives_of_a_causal_softmax(rng: np.random.Generator) -> None:
+    x, t = normal(rng, 2, 8, 12), normal(rng, 2, 8, 12)
+
+    def second(x: Any, t: Any) -> Any:
+        first = jax.grad(lambda x: (bj.scaled_causal_softmax(x, 0.5) ** 3).sum())
+        return jax.jvp(first, (x,), (t,))[1]
+
+    expected = jax.jit(second)(x, t)
+    for split, allowed in ((P("data"), set()), (P("data", "model"), {"all-gather"})):
+        operands = [jax.device_put(a, NamedSharding(make_mesh(), split)) for a in (x, t)]
+        compiled = jax.jit(second).lower(*operands).compile()
+        np.testing.assert_allclose(compiled(*operands), expected, rtol=1e-5, atol=1e-6)
+        assert set(collectives_of(compiled.as_text())) <= allowed
+
+
+def test_splits_that_no_axis_says(rng: np.random.Generator) -> None:
+    """Half of an axis after a reshape, meshes of other orders, sizes that shards do not divide."""
+    devices = jax.devices("cpu")[:DEVICES]
+    x = normal(rng, 16, 8)
+
+    def split_further(x: Any) -> Any:
+        y = bj.bias_dropout_add(x.reshape(2, 8, 8)[:, :6], p=0.5, seed=3)
+        return bj.scaled_softmax(y)
+
+    expected = jax.jit(split_further)(x)
+    one = jax.make_mesh((DEVICES,), ("x",), (AxisType.Auto,), devices=devices)
+    turned = jax.sharding.Mesh(np.array(devices)[::-1].reshape(2, 2).T, ("p", "q"))
+    for sharding in (
+        NamedSharding(one, P("x")),
+        NamedSharding(turned, P(("q", "p"))),
+        NamedSharding(turned, P("q", "p")),
+    ):
+        ours = jax.jit(split_further)(jax.device_put(x, sharding))
+        assert_same_bits(ours, expected)
+
+
+def test_inside_shard_map_over_some_axes(rng: np.random.Generator) -> None:
+    mesh = make_mesh()
+    x, bias = normal(rng, 8, 32, 8), normal(rng, 8)
+
+    def loss(x: Any, bias: Any) -> Any:
+        y = bj.scaled_causal_softmax(bj.bias_gelu(x, bias))
+        return (bj.bias_dropout_add(y, bias, p=0.3, seed=5) ** 2).sum()
+
+    def each(x: Any, bias: Any) -> Any:
+        total, gradients = jax.value_and_grad(loss, (0, 1))(x, bias)
+        return total[None], (gradients[0], gradients[1][None])
+
+    expected = [jax.jit(each)(part, bias) for part in jnp.split(x, 2)]
+    expected = jax.tree.map(lambda *parts: jnp.concatenate(parts), *expected)
+    split = jax.shard_map(
+        each,
+        mesh=mesh,
+        in_specs=(P("data"), P()),
+        out_specs=P("data"),
+        axis_names={"data"},
+        check_vma=False,
+    )
+    x = jax.device_put(x, NamedSharding(mesh, P("data", "model")))
+    ours = jax.jit(split)(x, bias)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_results_split_like_what_asks_for_them(rng: np.random.Generator) -> None:
+    """x is whole; what follows is split: each device computes its part alone."""
+    mesh = make_mesh()
+    x = jax.device_put(normal(rng, 8, 6), NamedSharding(mesh, P()))
+    split = NamedSharding(mesh, P("data"))
+    run = jax.jit(partial(bj.bias_dropout_add, p=0.5, seed=8), out_shardings=split)
+    compiled = run.lower(x).compile()
+    assert_same_bits(
+        compiled(x), jax.jit(partial(bj.bias_dropout_add, p=0.5, seed=8))(np.asarray(x))
+    )
+    text = compiled.as_text()
+    assert not collectives_of(text)
+    assert re.search(r"f32\[4,6\]\S* custom-call", text), "the shard's own rows"
