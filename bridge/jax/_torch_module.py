@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bridge._exchange.dtypes import crosses_to_jax
 
@@ -82,7 +83,9 @@ class FunctionalModule:
         try:
             module = self._idle.pop()
         except IndexError:
-            module = copy.deepcopy(self._prototype)
+            # Out of sight of whatever traces the call that needs it.
+            with _disable_current_modes(), torch._C._DisableFuncTorch():
+                module = copy.deepcopy(self._prototype)
         try:
             result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
         finally:

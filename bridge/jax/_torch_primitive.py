@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge.jax import _torch_border as border
 from bridge.jax._avals import spec_of, vary_alike
+from bridge.jax._torch_call import Call
 from bridge.jax._torch_program import Batched, Cotangent, Program, Tangent, is_smooth
 from bridge.ops import Spec
 
@@ -156,8 +157,8 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
     if method in ("vmap", "sequential"):
         results = call(Batched(program, tuple(dims), size), arguments)
     else:
-        # A cotangent for each place is wanted of an operand that all share: it must not stay one.
-        expands = method == "expand_dims" and not _has_cotangent(program)
+        # Derivatives want whole operands: a tangent for each, a cotangent for each place.
+        expands = method == "expand_dims" and isinstance(program, Call)
         moved = []
         for i, (argument, dim) in enumerate(zip(arguments, dims, strict=True)):
             if dim is not None:
@@ -176,10 +177,6 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
                     f"{list(result.shape)}: use 'vmap' or 'sequential'"
                 )
     return results, [0] * len(results)
-
-
-def _has_cotangent(program: Any) -> bool:
-    return isinstance(program, Cotangent) or (hasattr(program, "of") and _has_cotangent(program.of))
 
 
 def _lower(context: Any, *operands: Any, program: Program) -> Any:

@@ -39,7 +39,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self._may_draw and torch.Tag.nondeterministic_seeded in op.tags:
+        if not self._may_draw and _draws(op, args, kwargs):
             raise ValueError(
                 f"from_torch: {self._function} draws random numbers ({op}), and must draw the same "
                 "again for its gradient: pass seeded=True to from_torch and seed= to each call, or "
@@ -54,6 +54,16 @@ class Watch(TorchDispatchMode):
                 )
             self._written[memory] = tensor
         return op(*args, **kwargs)
+
+
+def _draws(op: Any, args: Any, kwargs: Any) -> bool:
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    for i, argument in enumerate(op._schema.arguments):  # attention draws only if it drops
+        if argument.name == "dropout_p":
+            given = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+            return given != 0
+    return True
 
 
 def _written(op: Any, args: Any, kwargs: Any) -> list[Tensor]:
