@@ -69,16 +69,32 @@ def _row(
     peer: Callable[[], Any],
 ) -> dict[str, Any]:
     # A crossing queues no work: the call is the cost, on a GPU too.
-    timings = interleave(
-        [Contender(name, f, lambda _: None) for name, f in (("bridge", run), (PEER, peer))], seconds
-    )
+    contenders = [Contender("bridge", run, _at_once), Contender(PEER, peer, _at_once)]
+    return row_of(what, framework, device, list(SHAPE), contenders, seconds)
+
+
+def _at_once(_: Any) -> None:
+    """Waits for what is there when a call returns."""
+
+
+def row_of(
+    what: str,
+    framework: str,
+    device: str,
+    shape: list[int],
+    contenders: list[Contender],
+    seconds: float,
+) -> dict[str, Any]:
+    """A row of the report; the first contender is bridge's, the others its peers."""
+    timings = interleave(contenders, seconds)
+    peers = [contender.name for contender in contenders[1:]]
     return {
         "op": NAME,
         "framework": framework,
         "what": what,
         "dtype": "float32",
         "form": device,
-        "shape": list(SHAPE),
+        "shape": shape,
         "memory": "new",
         "part": "tiny",
         "label": what,
@@ -93,5 +109,5 @@ def _row(
             for name, timing in timings.items()
         },
         "gigabytes_per_second": {},
-        "speedup": {PEER: timings[PEER].median / timings["bridge"].median},
+        "speedup": {peer: timings[peer].median / timings["bridge"].median for peer in peers},
     }

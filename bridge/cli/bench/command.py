@@ -158,9 +158,9 @@ def measure(
 def _border(device: str, seconds: float) -> list[dict[str, Any]]:
     for framework in ("torch", "jax"):
         machine.require(framework)
-    from bridge.cli.bench import border
+    from bridge.cli.bench import border, border_from_jax
 
-    return list(border.rows(device, seconds))
+    return [*border.rows(device, seconds), *border_from_jax.rows(device, seconds)]
 
 
 def _contenders(framework: str, device: str, with_compile: bool) -> Any:

@@ -180,6 +180,13 @@ def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
             True,
         )
         yield f"{name}, a leaf of a tree of {leaves}, of the same", leaf / peer, part, "×", True
+    for row in rows:
+        for peer in row["timings"]:
+            ratio = _median(row, "bridge") / _median(row, peer)
+            if row["what"] == "from_jax, no gradient" and peer != "bridge":
+                yield f"{row['what']}, of {peer}", ratio, 1.5, "×", True
+            elif row["what"] == "from_jax, forward+backward" and peer == "torch_jax_interop":
+                yield f"{row['what']} over {peer}", 1 / ratio, 2
 
 
 _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
