@@ -1,0 +1,74 @@
+"""all_gather and the ops over several JAX processes: Gloo through jax.distributed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.jax_processes import HEARTBEAT_SECONDS, JOIN
+from tests.distributed.processes import Outcome, Processes
+
+_CHECKS = "tests.distributed.jax_checks"
+
+every_size = pytest.mark.parametrize(
+    "ranks", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))]
+)
+
+
+@every_size
+def test_values_and_gradients(processes: Any, ranks: int) -> None:
+    for dtype, check_vma in (("float32", True), ("bfloat16", True), ("float64", False)):
+        processes(JOIN, ranks).run(f"{_CHECKS}:gather", dtype=dtype, check_vma=check_vma)
+
+
+def test_dtypes(processes: Any) -> None:
+    floats = ["float16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"]
+    others = ["bool", "int8", "uint8", "int16", "int32", "int64", "complex64", "complex128"]
+    processes(JOIN, 2).run(f"{_CHECKS}:gather_dtypes", dtypes=floats + others)
+
+
+@every_size
+def test_ops_on_sharded_arrays(processes: Any, ranks: int) -> None:
+    processes(JOIN, ranks).run(f"{_CHECKS}:ops")
+
+
+def test_errors(processes: Any) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:errors")
+
+
+def test_a_late_rank(processes: Any) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:late", seconds=3.0)
+
+
+def _outcomes(check: str, ranks: int = 2) -> list[Outcome]:
+    with Processes(ranks, JOIN) as started:
+        return started.outcomes(f"{_CHECKS}:{check}", timeout=HEARTBEAT_SECONDS + 50)
+
+
+def _is_told(outcome: Outcome) -> bool:
+    """Whether a rank ended with Gloo's or JAX's own words about the others."""
+    words = f"{outcome.value} {outcome.details}"
+    known = any(word in words for word in ("Gloo", "gloo", "coordination service", "UNAVAILABLE"))
+    return outcome.kind in ("returned", "died") and known
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_killed_rank(ranks: int) -> None:
+    *others, last = _outcomes("killed", ranks)
+    assert last.kind == "died"
+    assert all(map(_is_told, others)), others
+
+
+def test_a_rank_that_raises_and_ends() -> None:
+    first, last = _outcomes("one_raises")
+    assert last.kind == "died"
+    assert "this rank's own mistake" in last.details
+    assert _is_told(first), first
+
+
+def test_a_rank_with_another_shape() -> None:
+    """Every rank compiles its own program: Gloo is the first to see it, and nobody hangs."""
+    outcomes = _outcomes("another_shape")
+    assert any(map(_is_told, outcomes)), outcomes
+    assert all(outcome.kind in ("returned", "died") for outcome in outcomes), outcomes
