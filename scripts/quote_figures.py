@@ -201,10 +201,40 @@ def code_lines() -> str:
     )
 
 
+def crossings() -> str:
+    """What to_torch and to_jax cost, on every machine that was measured."""
+    parts = []
+    reports = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob("*-border.json"))}
+    for name, report in reports.items():
+        rows = [
+            [
+                f"`{row['what']}`" if "," not in row["what"] else row["what"],
+                f"{row['timings']['bridge']['median'] * 1e6:.1f}",
+                f"{row['timings']['from_dlpack']['median'] * 1e6:.1f}",
+                f"{row['speedup']['from_dlpack']:.1f} ×",
+            ]
+            for row in report["rows"]
+            if row["op"] == "border" and "from_dlpack" in row["timings"]
+        ]
+        versions = report["versions"]
+        where = report["machine"]["gpu" if report["options"]["device"] == "cuda" else "processor"]
+        parts.append(
+            f"Medians of a call on {where}, torch {versions['torch']}, jax {versions['jax']} "
+            f"([every figure](benchmarks/{name})); beside it the framework's own `from_dlpack`, "
+            "for a tree called on each leaf."
+        )
+        parts.append(table(["", "bridge, µs", "from_dlpack, µs", "faster"], rows))
+        parts += [f"Note of the run: {note}." for note in report["notes"]]
+    if not any(report["options"]["device"] == "cuda" for report in reports.values()):
+        parts.append("On a GPU: not measured yet.")
+    return "\n\n".join(parts)
+
+
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", figures),
     ("docs/architecture.md", "code lines", code_lines),
     ("docs/numerics.md", "accuracy", accuracy),
+    ("docs/exchange.md", "crossings", crossings),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
 )
