@@ -20,6 +20,7 @@ way       loss on a rank                          grad     parameters' gradients
 from __future__ import annotations
 
 import argparse
+import socket
 import subprocess
 import sys
 import tempfile
@@ -100,15 +101,80 @@ def torch_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.nd
     return {"loss": total.numpy(), **{n: g.numpy() for n, g in gradients.items()}}
 
 
+# ------------------------------------------------------------------------------ JAX
+
+
+def jax_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.ndarray]:
+    """The same; `folder` has the address of the first rank, at which all meet."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.sharding import PartitionSpec as P
+
+    import bridge.jax as bj
+
+    rule, reduction = WAYS[way]
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    if ranks > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        address = (folder / "address").read_text()
+        jax.distributed.initialize(address, ranks, rank, local_device_ids=[0])
+    mesh = jax.make_mesh((ranks,), ("ranks",))
+
+    def step(parameters: dict[str, jax.Array], mine: dict[str, jax.Array]) -> Any:
+        def loss_of(parameters: dict[str, jax.Array]) -> jax.Array:
+            text = mine["text"] @ parameters["text"]
+            video = (mine["video"] @ parameters["video"]).mean(1)
+            text, video = (h / jnp.linalg.norm(h, axis=-1, keepdims=True) for h in (text, video))
+            texts, videos = (bj.all_gather(h, "ranks", grad=rule) for h in (text, video))
+            if way == "same":
+                text, video, first = texts, videos, 0
+            else:
+                first = lax.axis_index("ranks") * len(text)
+            partners = first + jnp.arange(len(text))
+            place = partners[:, None]
+            of_text, of_video = (
+                -jnp.take_along_axis(jax.nn.log_softmax(SCALE * own @ others.T), place, 1)
+                for own, others in ((text, videos), (video, texts))
+            )
+            return (of_text.mean() + of_video.mean()) / 2
+
+        # Each rank's own parameters: where types say that they are shared, JAX adds the gradients.
+        own = jax.tree.map(lambda w: lax.pcast(w, "ranks", to="varying"), parameters)
+        loss, gradients = jax.value_and_grad(loss_of)(own)
+        reduce = lax.pmean if reduction == "mean" else lax.psum
+        return {"loss": lax.pmean(loss, "ranks"), **reduce(gradients, "ranks")}
+
+    split = jax.NamedSharding(mesh, P("ranks"))
+    mine = {
+        name: jax.make_array_from_callback(a.shape, split, a.__getitem__)
+        for name, a in batch().items()
+    }
+    spread_step = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("ranks")), out_specs=P())
+    result = jax.jit(spread_step)(weights(), mine)
+    return {name: np.asarray(array.addressable_data(0)) for name, array in result.items()}
+
+
 # ------------------------------------------------------------------------------ processes
 
-STEPS: dict[str, Callable[[str, int, int, Path], dict[str, np.ndarray]]] = {"torch": torch_step}
+STEPS: dict[str, Callable[[str, int, int, Path], dict[str, np.ndarray]]] = {
+    "torch": torch_step,
+    "jax": jax_step,
+}
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def spread(framework: str, way: str, ranks: int, timeout: float = 120.0) -> list[dict[str, Any]]:
     """What each of `ranks` processes gets."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "address").write_text(free_address())
         processes = [
             subprocess.Popen(
                 [sys.executable, __file__, "--step", framework, way, str(rank), str(ranks), name]
