@@ -11,6 +11,7 @@ COMMANDS = {
     "info": ("bridge.cli.info", "versions, instruction sets, threads, CUDA"),
     "parity": ("bridge.cli.parity", "torch against JAX, bit for bit, and both against float64"),
     "bench": ("bridge.cli.bench", "speed beside the frameworks' own ops"),
+    "scaling": ("bridge.cli.scaling", "all-gather measured here, modelled to 65,536 devices"),
     "demo": ("bridge.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
 }
 
