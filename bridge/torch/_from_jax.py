@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 import torch
-from jax._src.config import trace_context as _trace_context
 from torch import Tensor
 
-from bridge._exchange import from_tensor
-from bridge._exchange.dtypes import TO_JAX, crosses_to_jax
 from bridge._exchange.refusal import Refused
 from bridge._torch_callback import refuse_in_callback
 from bridge.torch._jax_call import call, call_on
+from bridge.torch._jax_leaves import (
+    aval_of,
+    describe,
+    is_traced,
+    placed,
+    refuse_many_devices,
+    unhashable,
+)
 from bridge.torch._jax_program import Program
+from bridge.torch._jax_static import StaticArguments
+
+try:
+    # All settings that a trace depends on, also those of context managers.
+    from jax._src.config import trace_context as _trace_context
+except ImportError:
+
+    def _trace_context() -> Any:
+        return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+
 
 _flatten = jax.tree_util.default_registry.flatten
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _tracing_state = torch._C._get_tracing_state
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
-_NUMBERS = frozenset({bool, int, float, complex})
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
@@ -112,7 +123,7 @@ class JaxFunction:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._static_arguments = static_argnums, static_argnames
-        self._static = _Static(fn, static_argnums, static_argnames)
+        self._static = StaticArguments(fn, static_argnums, static_argnames)
         self._entries: dict[Any, _Entry] = {}
         self._last: tuple[Any, Any] = (), None
         self._lock = threading.RLock()
@@ -136,7 +147,7 @@ class JaxFunction:
                 parts += (leaf.shape, leaf.dtype)
             else:
                 all_tensors = False
-                _describe(leaf, parts)
+                describe(leaf, parts)
         # Most calls are like the last one; then nothing needs to be hashed.
         last = self._last
         entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
@@ -147,9 +158,9 @@ class JaxFunction:
             else:
                 outputs = call(entry.program, [leaves[i] for i in entry.traced])
         except Refused as refused:
-            raise _placed(refused, args, kwargs) from refused.__cause__
+            raise placed(refused, args, kwargs) from refused.__cause__
         except ValueError as error:
-            _refuse_many_devices(args, kwargs, error)
+            refuse_many_devices(args, kwargs, error)
             raise
         return entry.out_tree.unflatten(outputs)
 
@@ -159,7 +170,7 @@ class JaxFunction:
         try:
             entry = self._entries.get(key)
         except TypeError as error:
-            raise _unhashable(static, leaves, args, kwargs) from error
+            raise unhashable(static, args, kwargs) from error
         if entry is None:
             with self._lock:
                 entry = self._entries.get(key)
@@ -167,15 +178,15 @@ class JaxFunction:
                     try:
                         entry = self._entries[key] = _Entry(self, leaves, tree, static)
                     except Refused as refused:
-                        raise _placed(refused, args, kwargs) from refused.__cause__
+                        raise placed(refused, args, kwargs) from refused.__cause__
         self._last = parts, entry
         return entry
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __deepcopy__(self, memo: Any) -> JaxFunction:
-        return JaxFunction(copy.deepcopy(self._fn, memo), *self._static_arguments)
+    def __reduce__(self) -> Any:
+        return JaxFunction, (self._fn, *self._static_arguments)
 
     def __repr__(self) -> str:
         return f"<from_jax {self._name}: {self.cache_info()}>"
@@ -196,8 +207,8 @@ class _Entry:
 
     def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
         self.out_tree: Any = None
-        self.traced = [i for i, leaf in enumerate(leaves) if _is_traced(leaf)]
-        constants = [None if _is_traced(leaf) else leaf for leaf in leaves]
+        self.traced = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+        constants = [None if is_traced(leaf) else leaf for leaf in leaves]
 
         def flat(*arrays: Any) -> Any:
             owner._traces += 1
@@ -210,178 +221,7 @@ class _Entry:
 
         chosen = [leaves[i] for i in self.traced]
         tensors = tuple(isinstance(leaf, Tensor) for leaf in chosen)
-        self.program = Program(flat, [_aval(leaf) for leaf in chosen], tensors, owner._name)
-
-
-def _describe(leaf: Any, key: list[Any]) -> None:
-    """Adds to `key` what a trace depends on: of a static leaf, its value."""
-    kind = type(leaf)
-    if kind in _NUMBERS:
-        key.append(kind)
-    elif isinstance(leaf, Tensor):
-        key += (tuple(map(int, leaf.shape)), leaf.dtype)
-    elif isinstance(leaf, jax.core.Tracer):
-        raise TypeError(
-            f"from_jax: a leaf is a JAX tracer, {leaf}, expected tensors and arrays; inside a JAX "
-            "transformation call the JAX function itself"
-        )
-    elif isinstance(leaf, jax.Array):
-        key += (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", None))
-    elif isinstance(leaf, np.ndarray | np.generic):
-        key += (leaf.shape, leaf.dtype, np)
-    else:
-        key += (kind, leaf)
-
-
-def _is_traced(leaf: Any) -> bool:
-    kinds = (Tensor, jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-    return isinstance(leaf, kinds)
-
-
-def _aval(leaf: Any) -> jax.ShapeDtypeStruct:
-    if isinstance(leaf, Tensor):
-        if not crosses_to_jax(leaf.dtype):
-            from_tensor._refuse_kinds(leaf)
-        return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
-    return jax.typeof(leaf)
-
-
-def _unhashable(static: Any, leaves: list[Any], args: Any, kwargs: Any) -> TypeError:
-    for name, kind, value in static:
-        if not _is_hashable(value):
-            where = f"argument {name}" if isinstance(name, int) else f"argument {name!r}"
-            return TypeError(
-                f"from_jax: static {where} has type {kind.__name__}, expected a value that can be "
-                "hashed"
-            )
-    for path, leaf in _paths(args, kwargs):
-        if not _is_traced(leaf) and not _is_hashable(leaf):
-            return TypeError(
-                f"from_jax: {path} has type {type(leaf).__name__}, expected a tensor, an array, a "
-                "number, or a value that can be hashed"
-            )
-    return TypeError("from_jax: the structure of the arguments cannot be hashed")
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """Every leaf with its place in the call: `args[0]['w']`."""
-    flat, _ = jax.tree_util.tree_flatten_with_path({"args": args, "kwargs": kwargs})
-    keystr = jax.tree_util.keystr
-    return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
-
-
-def _placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
-    """The error with the place of the tensor that cannot cross."""
-    for path, leaf in _paths(args, kwargs):
-        if isinstance(leaf, Tensor):
-            try:
-                from_tensor._refuse_kinds(leaf)
-                from_tensor.cross(leaf, None, True)
-            except Refused as same:
-                return same.at("from_jax", path)
-    return refused.at("from_jax", "a tensor")
-
-
-def _refuse_many_devices(args: Any, kwargs: Any, error: Exception) -> None:
-    places = [(path, leaf) for path, leaf in _paths(args, kwargs) if isinstance(leaf, Tensor)]
-    devices = {str(leaf.device): path for path, leaf in reversed(places)}
-    if len(devices) > 1:
-        where = ", ".join(f"{path} on {device}" for device, path in devices.items())
-        raise ValueError(f"from_jax: tensors on several devices: {where}; expected one") from error
-
-
-class _Static:
-    """Which arguments are static, by position and by name."""
-
-    def __init__(
-        self, fn: Callable[..., Any], nums: int | Sequence[int], names: str | Sequence[str]
-    ) -> None:
-        nums = (nums,) if isinstance(nums, int) else tuple(nums)
-        names = (names,) if isinstance(names, str) else tuple(names)
-        for what, values, kind in (("static_argnums", nums, int), ("static_argnames", names, str)):
-            for value in values:
-                if not isinstance(value, kind):
-                    raise TypeError(
-                        f"from_jax: {what} holds {value!r} of type {type(value).__name__}, "
-                        f"expected {kind.__name__}"
-                    )
-        self.any = bool(nums or names)
-        if not self.any:
-            self.nums: tuple[int, ...] = ()
-            self.names: frozenset[str] = frozenset()
-            return
-        positional, keyword, rest, others = _parameters(fn)
-        count = len(positional)
-        for num in nums:
-            if not rest and not -count <= num < count:
-                raise ValueError(
-                    f"from_jax: static_argnums holds {num}, but {_name(fn)} takes {count} "
-                    "positional arguments"
-                )
-        for name in names:
-            if not others and name not in positional and name not in keyword:
-                raise ValueError(
-                    f"from_jax: static_argnames holds {name!r}, but {_name(fn)} takes "
-                    f"{', '.join([*positional, *keyword]) or 'no arguments by name'}"
-                )
-        at = [num + count if num < 0 else num for num in nums]
-        self.nums = tuple(sorted({*at, *(positional.index(n) for n in names if n in positional)}))
-        self.names = frozenset([*names, *(positional[i] for i in at if i < count)])
-
-    def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """The static arguments as (place, type, value), and the others, None for those taken."""
-        static: list[Any] = []
-        args = list(args)
-        for num in self.nums:
-            if num < len(args):
-                static.append((num, type(args[num]), args[num]))
-                args[num] = None
-        for name in sorted(self.names & kwargs.keys()):
-            static.append((name, type(kwargs[name]), kwargs[name]))
-        kwargs = {name: value for name, value in kwargs.items() if name not in self.names}
-        for place, _, value in static:
-            if isinstance(value, Tensor):
-                raise TypeError(
-                    f"from_jax: static argument {place!r} is a tensor, expected a value that can "
-                    "be compared and hashed; leave it out of the static arguments"
-                )
-        return tuple(static), tuple(args), kwargs
-
-    def restore(self, static: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        args, kwargs = list(args), dict(kwargs)
-        for place, _, value in static:
-            if isinstance(place, int):
-                args[place] = value
-            else:
-                kwargs[place] = value
-        return args, kwargs
-
-
-def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
-    """Names of positional and keyword arguments, and whether there are more of each."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return [], [], True, True
-    kinds = inspect.Parameter
-    return (
-        [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)],
-        [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY],
-        any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
-        any(p.kind is kinds.VAR_KEYWORD for p in parameters),
-    )
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
+        self.program = Program(flat, [aval_of(leaf) for leaf in chosen], tensors, owner._name)
 
 
 def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:

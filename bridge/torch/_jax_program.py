@@ -190,7 +190,8 @@ class Forward:
 
     Attributes:
       run: arrays -> outputs, followed by the residuals that are neither inputs nor outputs.
-      places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed.
+      places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed, `(3, i)`
+        an array that the function closes over.
       aliased: the outputs that are residuals, which nobody may write to before the backward pass.
     """
 
@@ -209,7 +210,9 @@ class Forward:
             outputs = _merge(program.differentiable, differentiable, others, packed=True)
             residuals, self._tree = jax.tree_util.tree_flatten(pullback)
             computed: list[Any] = []
-            self.places = [_place(r, arrays, outputs, computed) for r in residuals]
+            self._constants: list[Any] = []
+            sources = (arrays, outputs, computed, self._constants)
+            self.places = [_place(residual, sources) for residual in residuals]
             return (*outputs, *computed)
 
         flat.__name__ = flat.__qualname__ = f"{program.name}_forward"
@@ -221,7 +224,7 @@ class Forward:
 
     def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The residuals, out of the inputs and of what `run` returned."""
-        sources = (arrays, results, results[self.out_count :])
+        sources = (arrays, results, results[self.out_count :], self._constants)
         return [sources[kind][i] for kind, i in self.places]
 
     def backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
@@ -246,15 +249,15 @@ class Forward:
         return 1 + len(self._backward)
 
 
-def _place(
-    residual: Any, arrays: Sequence[Any], outputs: Sequence[Any], computed: list[Any]
-) -> tuple[int, int]:
-    for kind, candidates in enumerate((arrays, outputs)):
+def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:
+    """Where a residual is found: among inputs and outputs, or in one of the lists that follow."""
+    for kind, candidates in enumerate(sources[:2]):
         for i, candidate in enumerate(candidates):
             if residual is candidate:
                 return kind, i
-    computed.append(residual)
-    return 2, len(computed) - 1
+    kind = 2 if isinstance(residual, jax.core.Tracer) else 3
+    sources[kind].append(residual)
+    return kind, len(sources[kind]) - 1
 
 
 def _is_opaque(aval: Any) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import enum
 import gc
+import pickle
 import threading
 import weakref
 from collections import namedtuple
@@ -118,6 +121,16 @@ def test_numbers_are_traced_and_other_leaves_static(draw: Any) -> None:
     assert f.cache_info().calls == 4
 
 
+def test_enums_are_static(draw: Any) -> None:
+    class Mode(enum.IntEnum):
+        PLUS = 1
+        MINUS = 2
+
+    f, x = from_jax(lambda x, mode: x if mode is Mode.PLUS else -x), draw(3)
+    assert torch.equal(f(x, Mode.PLUS), x)
+    assert torch.equal(f(x, Mode.MINUS), -x)
+
+
 def test_a_number_does_not_widen() -> None:
     x = torch.ones(3, dtype=torch.bfloat16)
     assert from_jax(lambda x, s: x * s)(x, 2.0).dtype == torch.bfloat16
@@ -169,6 +182,51 @@ def test_static_values_of_equal_hash_are_told_apart(draw: Any) -> None:
     x = draw(2)
     torch.testing.assert_close(f(x, n=True), x * 2)
     torch.testing.assert_close(f(x, n=1), x * 3)
+
+
+def test_residuals_are_kept_only_for_gradients(draw: Any) -> None:
+    f, x = from_jax(lambda x: jnp.sin(x)), draw(3, grad=True)
+    with torch.no_grad():
+        f(x)
+    f(x.detach())
+    assert f.cache_info().programs == 1
+    f(x)
+    assert f.cache_info().programs == 2, "the forward pass under jax.vjp"
+
+
+def test_constants_are_not_copied_by_each_call(draw: Any) -> None:
+    constant = jnp.arange(1000.0)
+    f, x = from_jax(lambda x: x * constant), draw(1000, grad=True)
+    f(x)
+    before = live_bytes()
+    y = f(x)
+    assert live_bytes() - before == y.nbytes
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.arange(1000.0, dtype=torch.float64))
+
+
+def test_empty_tensors(draw: Any) -> None:
+    x = draw(0, 3, grad=True)
+    from_jax(lambda x: jnp.sin(x).sum())(x).backward()
+    assert x.grad.shape == (0, 3)
+
+
+def test_subclasses_without_a_meaning_of_their_own(draw: Any) -> None:
+    class Image(torch.Tensor):
+        pass
+
+    x = draw(3, grad=True)
+    y = from_jax(jnp.sin)(x.as_subclass(Image))
+    torch.testing.assert_close(torch.Tensor(y), torch.sin(x))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient.as_subclass(torch.Tensor), torch.cos(x))
+
+
+def test_copies_and_pickles(draw: Any) -> None:
+    arguments = affine_arguments(draw)
+    f = from_jax(affine)
+    for other in (copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
+        assert torch.equal(other(*arguments), f(*arguments))
 
 
 def test_retraces_are_counted(draw: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -14,6 +15,11 @@ import bridge.torch
 from bridge.torch import from_jax
 
 X = torch.ones(3)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frozen:
+    x: Any
 
 
 @pytest.mark.parametrize(
@@ -69,6 +75,16 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
             TypeError,
             "from_jax: args[0][1] has type set, expected a tensor, an array, a number, or a value "
             "that can be hashed",
+        ),
+        (
+            lambda f: f(torch.nn.ParameterDict({"w": X})),
+            TypeError,
+            "from_jax: an argument is a torch module, ParameterDict, expected tensors; pass dict(",
+        ),
+        (
+            lambda f: f([Frozen(X)]),
+            TypeError,
+            "from_jax: an argument is a Frozen, which JAX does not know as a pytree; register it",
         ),
     ],
 )

@@ -1,0 +1,95 @@
+"""Arguments of a JAX function that are not traced, by position and by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+class StaticArguments:
+    """Which arguments are static, by position and by name."""
+
+    def __init__(
+        self, fn: Callable[..., Any], nums: int | Sequence[int], names: str | Sequence[str]
+    ) -> None:
+        nums = (nums,) if isinstance(nums, int) else tuple(nums)
+        names = (names,) if isinstance(names, str) else tuple(names)
+        for what, values, kind in (("static_argnums", nums, int), ("static_argnames", names, str)):
+            for value in values:
+                if not isinstance(value, kind):
+                    raise TypeError(
+                        f"from_jax: {what} holds {value!r} of type {type(value).__name__}, "
+                        f"expected {kind.__name__}"
+                    )
+        self.any = bool(nums or names)
+        if not self.any:
+            self.nums: tuple[int, ...] = ()
+            self.names: frozenset[str] = frozenset()
+            return
+        positional, keyword, rest, others = _parameters(fn)
+        count = len(positional)
+        for num in nums:
+            if not rest and not -count <= num < count:
+                raise ValueError(
+                    f"from_jax: static_argnums holds {num}, but {_name(fn)} takes {count} "
+                    "positional arguments"
+                )
+        for name in names:
+            if not others and name not in positional and name not in keyword:
+                raise ValueError(
+                    f"from_jax: static_argnames holds {name!r}, but {_name(fn)} takes "
+                    f"{', '.join([*positional, *keyword]) or 'no arguments by name'}"
+                )
+        at = [num + count if num < 0 else num for num in nums]
+        self.nums = tuple(sorted({*at, *(positional.index(n) for n in names if n in positional)}))
+        self.names = frozenset([*names, *(positional[i] for i in at if i < count)])
+
+    def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The static arguments as (place, type, value), and the others, None for those taken."""
+        static: list[Any] = []
+        args = list(args)
+        for num in self.nums:
+            if num < len(args):
+                static.append((num, type(args[num]), args[num]))
+                args[num] = None
+        for name in sorted(self.names & kwargs.keys()):
+            static.append((name, type(kwargs[name]), kwargs[name]))
+        kwargs = {name: value for name, value in kwargs.items() if name not in self.names}
+        for place, _, value in static:
+            if isinstance(value, Tensor):
+                raise TypeError(
+                    f"from_jax: static argument {place!r} is a tensor, expected a value that can "
+                    "be compared and hashed; leave it out of the static arguments"
+                )
+        return tuple(static), tuple(args), kwargs
+
+    def restore(self, static: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        args, kwargs = list(args), dict(kwargs)
+        for place, _, value in static:
+            if isinstance(place, int):
+                args[place] = value
+            else:
+                kwargs[place] = value
+        return args, kwargs
+
+
+def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
+    """Names of positional and keyword arguments, and whether there are more of each."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return [], [], True, True
+    kinds = inspect.Parameter
+    return (
+        [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)],
+        [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY],
+        any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
+        any(p.kind is kinds.VAR_KEYWORD for p in parameters),
+    )
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
