@@ -63,6 +63,7 @@ def test_bench_of_the_border(tmp_path, monkeypatch):
     assert main(["bench", "--quick", "--ops", "border", "--json", str(file)]) == 0
     report = json.loads(file.read_text())
     names = {row["what"] for row in report["rows"]}
-    assert names == {"to_torch", "to_jax", "to_torch, tree of 200", "to_jax, tree of 200"}
-    assert all(set(row["timings"]) == {"bridge", "from_dlpack"} for row in report["rows"])
-    assert len([t for t in report["targets"] if t["op"] == "border"]) == 5
+    assert names >= {"to_torch", "to_jax", "to_torch, tree of 200", "to_jax, tree of 200"}
+    of_tensors = [row for row in report["rows"] if row["what"].startswith("to_")]
+    assert all(set(row["timings"]) == {"bridge", "from_dlpack"} for row in of_tensors)
+    assert len([t for t in report["targets"] if t["what"].startswith("to_")]) == 5
