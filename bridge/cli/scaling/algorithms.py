@@ -74,13 +74,16 @@ ALGORITHMS: dict[str, Callable[[int, float, Link], float]] = {
 
 
 def of_link(link: Link) -> dict[str, Callable[[int, float, Link], float]]:
-    """The algorithms that make sense on a link: a network is one that joins nodes."""
-    networks = link.reach is None
-    return {name: time for name, time in ALGORITHMS.items() if networks or name != "hierarchical"}
+    """The algorithms that make sense on a link: a network is what joins nodes."""
+    return {n: time for n, time in ALGORITHMS.items() if link.is_network or n != "hierarchical"}
 
 
 def fastest(n: int, part: float, link: Link) -> tuple[str, float]:
-    """The name of the fastest algorithm, and its seconds."""
+    """The name of the fastest algorithm, and its seconds.
+
+    Devices of one node, whatever network is around them, use the links inside.
+    """
+    link = NVLINK if n <= NODE else link
     times = {name: time(n, part, link) for name, time in of_link(link).items()}
     name = min(times, key=lambda name: times[name])
     return name, times[name]

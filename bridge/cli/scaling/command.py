@@ -12,9 +12,10 @@ from typing import Any
 from bridge.cli import machine
 from bridge.cli.main import CommandError
 from bridge.cli.progress import bar, terminal
+from bridge.cli.scaling.algorithms import of_link
 from bridge.cli.scaling.contrastive import Contrastive
 from bridge.cli.scaling.fit import fit, summary, validation
-from bridge.cli.scaling.links import H100, LINKS
+from bridge.cli.scaling.links import H100, LINKS, NETWORKS
 from bridge.cli.scaling.measure import Plan, measure
 from bridge.cli.scaling.sequence import Layers, copies
 from bridge.cli.scaling.summary import METHOD, show
@@ -171,11 +172,25 @@ def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[
         "validation": validations,
         "links": [link.to_json() for link in LINKS],
         "device": H100.to_json(),
+        "exchanges": {
+            "part": task.part,
+            "rows": [
+                {
+                    "ranks": n,
+                    "link": link.name,
+                    "algorithm": name,
+                    "seconds": time(n, task.part, link),
+                }
+                for link in LINKS
+                for n in COUNTS
+                for name, time in of_link(link).items()
+            ],
+        },
         "contrastive": {
             "batch": task.batch,
             "width": task.width,
             "itemsize": task.itemsize,
-            "rows": [row for n in COUNTS for link in LINKS for row in task.choices(n, link)],
+            "rows": [row for n in COUNTS for link in NETWORKS for row in task.choices(n, link)],
         },
         "sequence": {
             "tokens": layers.tokens,
@@ -183,7 +198,7 @@ def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[
             "layers": layers.layers,
             "batch": layers.batch,
             "itemsize": layers.itemsize,
-            "rows": [layers.row(n, link) for n in COUNTS for link in LINKS],
+            "rows": [layers.row(n, link) for n in COUNTS for link in NETWORKS],
             "break_even": {
                 link.name: layers.break_even(link, tuple(2**k for k in range(17))) for link in LINKS
             },

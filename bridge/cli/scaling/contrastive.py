@@ -79,7 +79,7 @@ class Contrastive:
             rows.append(
                 {
                     "ranks": ranks,
-                    "link": link.name,
+                    "network": link.name,
                     "algorithm": algorithm,
                     "loss": loss,
                     "rule": rule,

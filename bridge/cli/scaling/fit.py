@@ -71,7 +71,8 @@ def fit(points: list[Point], cores: int | None) -> Fit:
     scale = np.linalg.norm(rows, axis=0)
     scale[scale == 0] = 1.0
     found, _ = nnls(rows / scale, np.ones(len(points)))
-    return Fit(*(float(x) for x in found / scale), cores=cores)
+    overhead, copy, alpha, beta = (float(x) for x in found / scale)
+    return Fit(overhead, copy, alpha, beta, cores)
 
 
 def summary(errors: list[float]) -> dict[str, float]:

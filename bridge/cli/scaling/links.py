@@ -25,6 +25,11 @@ class Link:
     source: str
 
     @property
+    def is_network(self) -> bool:
+        """Whether it joins nodes, rather than the devices of one."""
+        return self.reach is None
+
+    @property
     def beta(self) -> float:
         """Seconds per byte."""
         return 1.0 / self.bandwidth
@@ -43,22 +48,24 @@ NVLINK = Link(
     "900 GB/s in both directions together: NVIDIA H100 Tensor Core GPU datasheet; " + _NCCL,
 )
 INFINIBAND = Link(
-    "InfiniBand NDR",
+    "InfiniBand",
     14e-6,
     50e9,
     None,
-    "a port of 400 Gb/s for each GPU: NVIDIA DGX H100 user guide, ConnectX-7 user manual; " + _NCCL,
+    "NDR, a port of 400 Gb/s for each GPU: NVIDIA DGX H100 user guide, ConnectX-7 user manual; "
+    + _NCCL,
 )
 ETHERNET = Link(
-    "Ethernet 100G",
+    "Ethernet",
     50e-6,
     12.5e9,
     None,
-    "a port of 100 Gb/s for each GPU: IEEE 802.3ba; TCP from kernel to kernel takes about 50 µs: "
+    "100 Gb/s for each GPU: IEEE 802.3ba; TCP from kernel to kernel takes about 50 µs: "
     "WWT, The Basics of High-Performance Networking",
 )
 
 LINKS = (NVLINK, INFINIBAND, ETHERNET)
+NETWORKS = tuple(link for link in LINKS if link.is_network)
 NODE = 8  # GPUs that NVLink joins in a DGX H100
 
 

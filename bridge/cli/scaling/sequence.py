@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.cli.scaling.algorithms import fastest, of_link
+from bridge.cli.scaling.algorithms import ALGORITHMS, fastest
 from bridge.cli.scaling.links import H100, Device, Link
 
 ALL_GATHERS, REDUCE_SCATTERS = 6, 4  # of a layer, forward and backward
@@ -50,7 +50,7 @@ class Layers:
         if algorithm is None:
             _, once = fastest(ranks, part, link)
         else:
-            once = of_link(link)[algorithm](ranks, part, link)
+            once = ALGORITHMS[algorithm](ranks, part, link)
         return (ALL_GATHERS + REDUCE_SCATTERS) * once
 
     def arithmetic(self, ranks: int, device: Device = H100) -> float:
@@ -76,7 +76,7 @@ class Layers:
         kept = self.layers * self.kept(ranks)
         return {
             "ranks": ranks,
-            "link": link.name,
+            "network": link.name,
             "algorithm": algorithm,
             "tokens_per_rank": self.tokens / ranks,
             "seconds": {"communication": communication, "arithmetic": arithmetic},
@@ -102,6 +102,7 @@ def copies(layers: Layers, ranks: int, device: Device = H100) -> list[dict[str, 
     `[tokens, batch, width]` reads tiled dim=0 and stacked dim=0 (`flatten(0, 1)` is a view) as they
     lie. Of `[batch, tokens, width]`, gathered along dim=1, rows of a batch entry lie apart: with
     more than one entry, the part is packed first and the result is copied if it must be contiguous.
+    With one entry all forms are free.
     """
     rows = []
     for form, packed, copied in (

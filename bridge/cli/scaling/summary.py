@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from bridge.cli.scaling.tables import Table, tables
@@ -26,7 +27,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     for table in tables(report):
         console.print(_rich(table))
         if table.note:
-            console.print(f"[dim]{table.note}[/]\n", highlight=False)
+            console.print(f"[dim]{escape(table.note)}[/]\n", highlight=False)
     console.print(f"[dim]{report['method']}[/]", highlight=False)
     for note in report["notes"]:
         console.print(f"[yellow]{note}[/]", highlight=False)
@@ -36,15 +37,16 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 def _rich(table: Table) -> RichTable:
     style = STYLES[table.kind]
-    title = f"[{style}]{table.kind.capitalize()}[/]: {table.title}"
+    title = f"[{style}]{table.kind.capitalize()}[/]: {escape(table.title)}"
     made = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.header):
-        is_text = i < table.texts or (table.name == "links" and i == len(table.header) - 1)
-        made.add_column(name, justify="left" if is_text else "right", no_wrap=False)
-    previous: list[str] = []
+        is_source = name == "source"
+        justify: Literal["left", "right"] = "left" if i < table.texts or is_source else "right"
+        made.add_column(name.replace(", ", ",\n"), justify=justify, no_wrap=not is_source)
+    previous = None
     for row in table.rows:
         # What the row above says is not said again.
-        first = "" if previous and previous[0] == row[0] else row[0]
-        made.add_row(first, *row[1:])
-        previous = row
+        first = "" if row[0] == previous else row[0]
+        made.add_row(*map(escape, (first, *row[1:])))
+        previous = row[0]
     return made

@@ -85,9 +85,11 @@ def _points(report: Report) -> Table:
             widest = max(counts)
             sent = found[size, widest]["sent_bytes"]
             rows.append([collective, amount(size), *times, "–" if sent is None else amount(sent)])
-    names = [f"{n} process{'es' if n > 1 else ''}" for n in counts]
-    header = ["collective", "part of a rank", *names, f"sent by a rank of {max(counts)}"]
-    return Table("points", MEASURED, "Gloo on loopback, median of a call", header, rows)
+    header = ["collective", "part of a rank", *(f"n = {n}" for n in counts)]
+    header.append(f"sent by a rank, n = {max(counts)}")
+    return Table(
+        "points", MEASURED, "Gloo on loopback, n processes, median of a call", header, rows
+    )
 
 
 def _fits(report: Report) -> Table:
@@ -105,9 +107,9 @@ def _fits(report: Report) -> Table:
                 *(_percent(residuals[key]) for key in ("median", "rms", "worst")),
             ]
         )
-    header = ["collective", "a call, c", "a step, α", "1 ÷ β", "copying, 1 ÷ κ", "points"]
-    header += ["residual: median", "root mean square", "worst"]
-    return Table("fits", FITTED, "Latency and bandwidth of this machine's Gloo", header, rows)
+    header = ["collective", "call c", "step α", "1 ÷ β", "copy 1 ÷ κ", "points"]
+    header += ["residuals: median", "RMS", "worst"]
+    return Table("fits", FITTED, "latency and bandwidth of this machine's Gloo", header, rows)
 
 
 def _rate(seconds_per_byte: float) -> str:
@@ -119,13 +121,17 @@ def _validation(report: Report) -> Table:
     for collective, found in report["validation"].items():
         for check in found:
             worst = max(check["errors"], key=lambda e: abs(e["error"]))
-            where = f"{_signed(worst['error'])} at {amount(worst['bytes'])}"
-            where += f", {worst['processes']} processes"
+            where = f"{amount(worst['bytes'])} × {worst['processes']}"
             numbers = [str(len(check["errors"])), _percent(check["median"]), _percent(check["rms"])]
-            rows.append([collective, check["what"], *numbers, where])
-    header = ["collective", "predicted", "points", "error: median", "root mean square", "worst"]
+            rows.append([collective, check["what"], *numbers, _signed(worst["error"]), where])
+    header = ["collective", "predicted", "points", "median", "RMS", "worst", "at"]
     return Table(
-        "validation", FITTED, "Predictions of points that the fit has not seen", header, rows, 2
+        "validation",
+        FITTED,
+        "errors of predictions of points that the fit has not seen",
+        header,
+        rows,
+        2,
     )
 
 
@@ -142,9 +148,9 @@ def _rules(report: Report) -> Table:
         sent = rows[max(rows)]["sent_bytes"]
         lines.append([which, words, *times, "–" if sent is None else amount(sent)])
     part = next((r["bytes"] for r in report["measured"] if r["part"] == "rule"), 0)
-    header = ["pass", "grad", *(f"{n} processes" for n in counts)]
-    header.append(f"sent by a rank of {max(counts, default=0)}")
-    title = f"bridge.torch.all_gather of {amount(part)} on a rank, under each gradient rule"
+    header = ["pass", "grad", *(f"n = {n}" for n in counts)]
+    header.append(f"sent by a rank, n = {max(counts, default=0)}")
+    title = f"bridge.torch.all_gather of {amount(part)} from each rank"
     return Table("rules", MEASURED, title, header, lines, 2)
 
 
@@ -166,58 +172,85 @@ def _links(report: Report) -> Table:
         f"bfloat16 ({device['source']}). Peaks: what follows from them is the least time."
     )
     header = ["link", "a step, α", "each way, 1 ÷ β", "joins", "source"]
-    return Table("links", "published", "Links and device of the models", header, rows, 1, note)
+    return Table("links", "published", "links and device of the models", header, rows, 1, note)
 
 
-def _link_name(row: dict[str, Any]) -> str:
-    beyond = row["link"] == NVLINK.name and row["ranks"] > NODE
-    return row["link"] + (" *" if beyond else "")
+def _exchanges(report: Report) -> Table:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for row in report["exchanges"]["rows"]:
+        found.setdefault((row["link"], row["ranks"]), {})[row["algorithm"]] = row["seconds"]
+    names = ["ring", "recursive doubling", "binomial tree", "hierarchical"]
+    rows = []
+    for (link, ranks), times in found.items():
+        best = min(times.values())
+        cells = [
+            f"{duration(times[name])}{' ◂' if times[name] == best else '  '}"
+            if name in times
+            else "–  "
+            for name in names
+        ]
+        if ranks > 1:
+            name = f"{link} *" if link == NVLINK.name and ranks > NODE else link
+            rows.append([name, f"{ranks:,}", *cells])
+    note = (
+        "◂ the fastest. Hierarchical: recursive doubling over this link between nodes of "
+        f"{NODE}, a ring over {NVLINK.name} inside. * {NVLINK.name} joins {NODE} GPUs in a DGX "
+        "H100: beyond, the row describes no machine. A reduce-scatter of parts of this size takes "
+        "as long."
+    )
+    title = f"an all-gather of {amount(report['exchanges']['part'])} from each device"
+    return Table("exchanges", MODELLED, title, ["link", "devices", *names], rows, 1, note)
 
 
-_BEYOND = f"* NVLink 4 joins {NODE} GPUs of a DGX H100; beyond, the row is what no machine has."
+def _where(row: dict[str, Any]) -> str:
+    if row["ranks"] == 1:
+        return "alone"
+    return NVLINK.name if row["ranks"] <= NODE else row["network"]
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the rows that differ in their network alone and do not use it."""
+    return list({(row["ranks"], _where(row), row.get("rule")): row for row in rows}.values())
 
 
 def _contrastive(report: Report) -> Table:
     model = report["contrastive"]
-    grouped: dict[tuple[int, str], dict[tuple[str, str], Any]] = {}
-    for row in model["rows"]:
-        by_choice = grouped.setdefault((row["ranks"], row["link"]), {})
-        by_choice[row["loss"], row["rule"]] = row
+    grouped: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in _once(model["rows"]):
+        grouped.setdefault((row["ranks"], _where(row)), {})[row["rule"]] = row
     rows = []
-    for (ranks, _), by_choice in grouped.items():
-        own, whole = by_choice["own rows", "sum"], by_choice["whole loss", "local"]
+    for (ranks, where), rules in grouped.items():
+        own, whole = rules["sum"], rules["local"]
         fitting = [row for row in (own, whole) if row["fits"]]
         best = min(fitting, key=lambda row: row["seconds"]["total"], default=None)
         rows.append(
             [
                 f"{ranks:,}",
-                _link_name(own),
-                "–" if ranks == 1 else own["algorithm"],
+                where,
                 duration(own["seconds"]["forward"]),
-                duration(own["seconds"]["total"]),
-                duration(whole["seconds"]["total"]),
+                *(duration(rules[rule]["seconds"]["total"]) for rule in ("sum", "local", "mean")),
                 amount(own["memory_bytes"]["gathered"]),
                 amount(own["memory_bytes"]["logits"]),
                 amount(whole["memory_bytes"]["logits"]),
-                "any" if ranks == 1 else f'"{best["rule"]}"' if best else "does not fit",
+                f'"{best["rule"]}"' if best else "none fits",
             ]
         )
-    header = ["ranks", "link", "fastest algorithm", "gathers", '"sum", own rows: total']
-    header += ['"local", whole loss: total', "gathered", "logits, own rows", "logits, whole"]
-    header += ["choose"]
+    header = ["ranks", "link", "gathers", 'own, "sum"', 'whole, "local"', 'whole, "mean"']
+    header += ["memory, gathered", "logits, own", "logits, whole", "choose"]
     title = (
-        f"contrastive step, {model['batch']} pairs of width {model['width']} on a rank, on one rank"
+        f"a contrastive step on a rank, {model['batch']} pairs of width {model['width']} on each"
     )
     note = (
-        "Totals: gathers of both towers, their gradients' exchange, and the arithmetic of the "
-        f'logits at its peak. "mean" with the whole loss sends what "sum" sends. {_BEYOND}'
+        "Gathers of both towers by the fastest algorithm; then the step under each loss (own rows, "
+        "or the whole loss on every rank) with a rule that gives its right gradients: gathers, "
+        "exchange of gradients, and arithmetic of the logits at the device's peak. Chosen: the "
+        "fastest that fits in memory with its cotangents."
     )
-    return Table("contrastive", MODELLED, title, header, rows, 3, note)
+    return Table("contrastive", MODELLED, title, header, rows, 2, note)
 
 
 def _sent(report: Report) -> Table:
     model = report["contrastive"]
-    first = model["rows"][0]["link"]
     rows = [
         [
             f"{row['ranks']:,}",
@@ -226,8 +259,8 @@ def _sent(report: Report) -> Table:
             amount(row["sent_bytes"]["forward"]),
             amount(row["sent_bytes"]["backward"]),
         ]
-        for row in model["rows"]
-        if row["link"] == first and row["ranks"] in (8, 512, 65_536)
+        for row in {(row["ranks"], row["rule"]): row for row in model["rows"]}.values()
+        if row["ranks"] in (8, 512, 65_536)
     ]
     header = ["ranks", "loss", "grad", "sent forward", "sent backward"]
     return Table("sent", MODELLED, "what a rank sends under each right rule", header, rows, 3)
@@ -236,38 +269,38 @@ def _sent(report: Report) -> Table:
 def _sequence(report: Report) -> Table:
     model = report["sequence"]
     rows = []
-    for row in model["rows"]:
-        communication, arithmetic = (row["seconds"][key] for key in ("communication", "arithmetic"))
-        memory = row["memory_bytes"]
+    for row in _once(model["rows"]):
+        times, memory = row["seconds"], row["memory_bytes"]
+        ratio = times["communication"] / times["arithmetic"]
         rows.append(
             [
                 f"{row['ranks']:,}",
-                _link_name(row),
-                "–" if row["ranks"] == 1 else row["algorithm"],
-                duration(communication),
-                duration(arithmetic),
-                f"{communication / arithmetic:.2g}".replace("e+0", "e"),
-                amount(memory["gathered"]),
+                _where(row),
+                duration(times["communication"]),
+                duration(times["arithmetic"]),
+                f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}",
+                amount(memory["part"]),
                 amount(memory["kept"]),
                 amount(memory["kept_unsplit"]),
                 "yes" if row["fits"] else "no",
             ]
         )
-    header = ["ranks", "link", "fastest algorithm", "exchanges", "arithmetic", "ratio"]
-    header += ["gathered", "kept, split", "kept, not split", "fits"]
+    header = ["ranks", "link", "exchanges", "arithmetic", "ratio", "part"]
+    header += ["kept, split", "kept, not split", "fits"]
     title = (
-        f"a layer of width {model['width']:,}, {model['tokens']:,} tokens, sequence-parallel; "
-        f"memory of {model['layers']} layers"
+        f"a layer of width {model['width']:,} on {model['tokens']:,} tokens; "
+        f"memory on a rank of {model['layers']} layers"
     )
     ends = ", ".join(
-        f"{link}: {'none' if count is None else f'{count:,}'}"
-        for link, count in model["break_even"].items()
+        f"{count or 'none'} ({network})" for network, count in model["break_even"].items()
     )
     note = (
-        "Exchanges and arithmetic of one layer, forward and backward. Fewest ranks, in powers of "
-        f"two, where exchanges take longer than arithmetic: {ends}. {_BEYOND}"
+        "Exchanges (6 all-gathers and 4 reduce-scatters) and arithmetic of one layer, forward and "
+        f"backward. A gathered activation is {amount(model['rows'][0]['memory_bytes']['gathered'])}"
+        " on every rank, for as long as a block runs. Fewest ranks, in powers of two, whose "
+        f"exchanges take longer than their arithmetic: {ends}."
     )
-    return Table("sequence", MODELLED, title, header, rows, 3, note)
+    return Table("sequence", MODELLED, title, header, rows, 2, note)
 
 
 def _copies(report: Report) -> Table:
@@ -285,6 +318,7 @@ MAKERS: dict[str, Callable[[Report], Table]] = {
     "validation": _validation,
     "rules": _rules,
     "links": _links,
+    "exchanges": _exchanges,
     "contrastive": _contrastive,
     "sent": _sent,
     "sequence": _sequence,
