@@ -21,6 +21,7 @@ from bridge.jax._ffi import PLATFORMS, lower
 from bridge.jax._sharding import (
     Site,
     has_explicit_axes,
+    name_in_cache_key,
     on_automatic_axes,
     on_explicit_axes,
     with_devices,
@@ -223,8 +224,11 @@ def _lower(
             parameters["count"],
             [aval.shape for aval in context.avals_in],
         )
-        context = with_devices(context)
-        return mlir.lower_fun(partial(where, site), multiple_results=True)(context, *operands)
+        results = mlir.lower_fun(partial(where, site), multiple_results=True)(
+            with_devices(context), *operands
+        )
+        name_in_cache_key(site, results)
+        return results
     platforms = tuple(context.platforms or context.module_context.platforms)
     if len(platforms) > 1:
         bind = partial(any_platform.bind, **parameters)

@@ -21,6 +21,7 @@ from jax.experimental.custom_partitioning import (
     SdyShardingRule,
     custom_partitioning,
 )
+from jax.interpreters.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bridge.jax._shards import Call, call_on_shard
@@ -149,6 +150,22 @@ def with_devices(context: Any) -> Any:
         axes, device_assignment=tuple(itertools.islice(found, axes.num_devices))
     )
     return context.replace(module_context=context.module_context.replace(axis_context=axes))
+
+
+def name_in_cache_key(site: Site, results: Any) -> None:
+    """Writes down of which op and parameters these results of a lowered call are.
+
+    All that JAX's compilation cache sees of a partitioned call otherwise is the address of a Python
+    object, or nothing at all: calls with other parameters could be taken for each other.
+    """
+    for value in jax.tree.leaves(results):
+        call = value.owner
+        if getattr(call, "name", "") == "stablehlo.custom_call":
+            words = f"{site.op.name} {site.slots} of {site.count} {site.params}"
+            call.attributes[_FRONTEND] = ir.DictAttr.get({"bridge": ir.StringAttr.get(words)})
+
+
+_FRONTEND = "mhlo.frontend_attributes"
 
 
 def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequence[Any]:

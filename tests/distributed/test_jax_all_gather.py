@@ -41,9 +41,9 @@ def test_a_late_rank(processes: Any) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:late", seconds=3.0)
 
 
-def _outcomes(check: str, ranks: int = 2) -> list[Outcome]:
-    with Processes(ranks, JOIN) as started:
-        return started.outcomes(f"{_CHECKS}:{check}", timeout=HEARTBEAT_SECONDS + 50)
+def _outcomes(check: str, /, ranks: int = 2, flags: str = "", **arguments: Any) -> list[Outcome]:
+    with Processes(ranks, JOIN, {"XLA_FLAGS": flags}) as started:
+        return started.outcomes(f"{_CHECKS}:{check}", timeout=HEARTBEAT_SECONDS + 50, **arguments)
 
 
 def _is_told(outcome: Outcome) -> bool:
@@ -65,6 +65,13 @@ def test_a_rank_that_raises_and_ends() -> None:
     assert last.kind == "died"
     assert "this rank's own mistake" in last.details
     assert _is_told(first), first
+
+
+def test_a_rank_that_is_too_late() -> None:
+    """How long is XLA's to say; by default ranks wait for half an hour."""
+    flags = "--xla_cpu_collective_timeout_seconds=4"
+    for outcome in _outcomes("too_late", flags=flags, seconds=7.0):
+        assert _is_told(outcome), outcome
 
 
 def test_a_rank_with_another_shape() -> None:

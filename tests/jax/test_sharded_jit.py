@@ -308,7 +308,8 @@ def test_splits_that_no_axis_says(rng: np.random.Generator) -> None:
         NamedSharding(turned, P(("q", "p"))),
         NamedSharding(turned, P("q", "p")),
     ):
-        ours = jax.jit(split_further)(jax.device_put(x, sharding))
+        whole = NamedSharding(sharding.mesh, P())
+        ours = jax.jit(split_further, out_shardings=whole)(jax.device_put(x, sharding))
         assert_same_bits(ours, expected)
 
 
@@ -353,3 +354,17 @@ def test_results_split_like_what_asks_for_them(rng: np.random.Generator) -> None
     text = compiled.as_text()
     assert not collectives_of(text)
     assert re.search(r"f32\[4,6\]\S* custom-call", text), "the shard's own rows"
+
+
+def test_calls_with_other_parameters_differ_in_the_cache(rng: np.random.Generator) -> None:
+    x = jax.device_put(normal(rng, 8, 6), NamedSharding(make_mesh(), P("data")))
+    texts = []
+    for function in (
+        partial(bj.scaled_softmax, scale=0.5),
+        partial(bj.scaled_softmax, scale=0.75),
+        bj.bias_gelu,
+        partial(bj.bias_gelu, approximate="none"),
+    ):
+        text = jax.jit(function).lower(x).as_text()
+        texts.append(re.sub(r'backend_config = "\d+"|@\w+', "", text))
+    assert len(set(texts)) == 4
