@@ -20,6 +20,7 @@ from bridge.exchange import array_to_tensor, tensor_to_array
 from bridge.jax._torch_call import Call, Owner
 from bridge.jax._torch_errors import reported
 from bridge.jax._torch_program import Program, dtype_name
+from bridge.jax._torch_thread import plain_thread
 from bridge.ops import Spec
 
 # On arrays of a caller: no callback.
@@ -27,21 +28,21 @@ from bridge.ops import Spec
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
     """Runs the program on the arrays' own memory."""
-    tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
-    versions = [tensor._version for tensor in tensors]
-    with torch.no_grad(), _plain_thread():
+    with plain_thread():
+        tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
+        versions = [tensor._version for tensor in tensors]
         if isinstance(program, Call):
             specs = tuple(Spec(tuple(o.shape), o.dtype.name) for o in operands)
             results = program.run_eagerly(tensors, specs)
         else:
             results = program.run(tensors, False)
-    if [tensor._version for tensor in tensors] != versions:
-        raise ValueError(
-            f"from_torch: {program.name} has written to an argument in place, and a JAX array with "
-            "it: clone the argument first"
-        )
-    taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-    return [_array_of_its_own(result, taken) for result in results]
+        if [tensor._version for tensor in tensors] != versions:
+            raise ValueError(
+                f"from_torch: {program.name} has written to an argument in place, and a JAX array "
+                "with it: clone the argument first"
+            )
+        taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        return [_array_of_its_own(result, taken) for result in results]
 
 
 def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
@@ -60,7 +61,7 @@ def buffer_callback(program: Program, specs: Sequence[Spec], platform: str) -> C
 
     def callback(context: Any, results: Sequence[Any], *operands: Any) -> None:
         on_stream = _on_stream(context, results[0]) if platform == "cuda" else _NO_STREAM
-        with reported(program.name), on_stream:
+        with reported(program.name), on_stream, plain_thread():
             _run(
                 program,
                 specs,
@@ -81,7 +82,7 @@ def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tup
             arrays[i] = np.empty(specs[i].shape, jax.numpy.dtype(specs[i].dtype))
             _deliver(result, arrays[i])
 
-        with reported(program.name):
+        with reported(program.name), plain_thread():
             device = _device(program)
             tensors = [_of_numpy(np.asarray(operand)).to(device) for operand in operands]
             _run(program, specs, tensors, deliver)
@@ -107,7 +108,7 @@ def _run(
         tensors = [tensor.clone() for tensor in tensors]
     memories = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
     versions = [tensor._version for tensor in tensors]
-    with torch.no_grad(), _plain_thread(), inside_callback(program.name):
+    with inside_callback(program.name):
         results = program.run(tensors, False)
         _check(program, specs, results)
         for i, result in enumerate(results):
@@ -195,24 +196,3 @@ def _on_stream(context: Any, buffer: Any) -> Iterator[None]:
 
 
 _NO_STREAM = contextlib.nullcontext()
-_SUBNORMAL = 5e-324
-
-
-@contextlib.contextmanager
-def _plain_thread() -> Iterator[None]:
-    """Runs as on a fresh thread, whatever the thread is in the middle of.
-
-    XLA's threads flush subnormal numbers to zero, and a callback may run on the caller's thread,
-    inside an autocast of his.
-    """
-    flushes = _SUBNORMAL * 1.0 == 0.0
-    with contextlib.ExitStack() as stack:
-        if flushes:
-            torch.set_flush_denormal(False)
-            stack.callback(torch.set_flush_denormal, True)
-        if torch.is_inference_mode_enabled():
-            stack.enter_context(torch.inference_mode(False))
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield

@@ -23,6 +23,7 @@ from bridge.jax._torch_module import FunctionalModule, narrowed, widened
 from bridge.jax._torch_program import dtype_name, is_smooth
 from bridge.jax._torch_results import Layout, Never, Slot, does_not_cross, flatten
 from bridge.jax._torch_seed import seeded
+from bridge.jax._torch_thread import plain_thread
 from bridge.jax._torch_watch import Watch
 from bridge.ops import Spec
 
@@ -192,7 +193,7 @@ class Call:
     def _discover(self, operands: tuple[Spec, ...]) -> Layout:
         device = "cpu" if self.owner.module is None else self.owner.module.device
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        with torch.no_grad(), mode:
+        with plain_thread(), mode:
             fakes = [
                 torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
                 for spec in operands

@@ -31,7 +31,15 @@ _primitive.multiple_results = True
 
 def call(program: Program, operands: Sequence[Any]) -> list[Any]:
     """Runs the program where JAX stands: at once, or as a part of what is traced."""
-    return _primitive.bind(*vary_alike(operands), program=program)
+    return _primitive.bind(*map(_whole, vary_alike(operands)), program=program)
+
+
+def _whole(operand: Any) -> Any:
+    """Under a mesh with explicit axes: the operand on every device, as a program takes it."""
+    sharding = jax.typeof(operand).sharding
+    if sharding.mesh.empty or all(axes is None for axes in sharding.spec):
+        return operand
+    return jax.sharding.reshard(operand, NamedSharding(sharding.mesh, PartitionSpec()))
 
 
 @_primitive.def_impl
@@ -228,11 +236,24 @@ def _lower_on_first_device(
         has_side_effect=False,
         returns_token=False,
     )
-    first = ", ".join(["<mesh<[], device_ids=[0]>, []>"] * len(specs))
-    sharding = ir.Attribute.parse(f"#sdy.sharding_per_value<[{first}]>")
-    operation: Any = results[0].owner  # type: ignore[union-attr]
-    operation.attributes["sdy.sharding"] = sharding
-    return results
+    _place(results, ["<mesh<[], device_ids=[0]>, []>" for _ in specs])
+    # Results that are "on the first device" would keep JAX from using them with others.
+    spread = context.replace(avals_in=context.avals_out)
+    results = mlir.lower_fun(_barrier, multiple_results=True)(spread, *results)
+    if results[0].owner.name == "stablehlo.optimization_barrier":
+        everywhere = [", ".join(["{}"] * len(spec.shape)) for spec in specs]
+        _place(results, [f"<mesh<[]>, [{dims}]>" for dims in everywhere])
+    return results  # under a mesh with explicit axes JAX has placed them itself
+
+
+def _barrier(*values: Any) -> Any:
+    return jax.lax.optimization_barrier(values)
+
+
+def _place(results: Any, shardings: Sequence[str]) -> None:
+    """Says of the operation that the results come from where they are."""
+    attribute = f"#sdy.sharding_per_value<[{', '.join(shardings)}]>"
+    results[0].owner.attributes["sdy.sharding"] = ir.Attribute.parse(attribute)
 
 
 ad.primitive_jvps[_primitive] = _jvp

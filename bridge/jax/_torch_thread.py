@@ -1,0 +1,32 @@
+"""The state of a thread that torch code runs on for JAX."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+_SUBNORMAL = 5e-324
+
+
+@contextlib.contextmanager
+def plain_thread() -> Iterator[None]:
+    """Runs as on a fresh thread, whatever the thread is in the middle of, and without gradients.
+
+    XLA's threads flush subnormal numbers to zero, and a callback may run on the caller's thread,
+    inside an autocast of his.
+    """
+    flushes = _SUBNORMAL * 1.0 == 0.0
+    with contextlib.ExitStack() as stack:
+        if flushes:
+            torch.set_flush_denormal(False)
+            stack.callback(torch.set_flush_denormal, True)
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        # Last: the end of inference mode turns gradients on.
+        with torch.no_grad():
+            yield
