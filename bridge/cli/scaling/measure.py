@@ -93,6 +93,7 @@ def _run(plan: Plan, count: int, advance: Callable[[int], None]) -> list[dict[st
 
 def _start(plan: Plan, count: int, rank: int, folder: Path) -> subprocess.Popen[bytes]:
     task = {
+        "parent": os.getpid(),
         "rank": rank,
         "processes": count,
         "store": str(folder / "store"),

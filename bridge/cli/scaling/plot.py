@@ -9,6 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as pyplot
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bridge.cli.scaling.algorithms import ALGORITHMS, of_link
@@ -95,6 +96,8 @@ def _this_machine(figure: Any, report: Report) -> None:
     axes = figure.subplots(1, 3)
     for axis, collective in zip(axes[:2], report["fits"], strict=True):
         _sizes(axis, report, collective)
+    names = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    figure.legend(names.values(), names.keys(), loc="outside lower left", ncols=4, frameon=False)
     top = max(axis.get_ylim()[1] for axis in axes[:2])
     bottom = min(axis.get_ylim()[0] for axis in axes[:2])
     for axis in axes[:2]:
@@ -128,14 +131,14 @@ def _sizes(axis: Any, report: Report, collective: str) -> None:
         f"{collective}: residuals {worst['median']:.0%} in the median, {worst['worst']:.0%} at most"
     )
     axis.set_title(title, fontsize=10, loc="left")
-    _logarithmic(axis, "bytes of a part", amount, 2)
-    axis.legend(frameon=False, fontsize=8.5)
+    _logarithmic(axis, "bytes of a part", _size, 16)
 
 
 def _errors(axis: Any, report: Report) -> None:
     """Predicted over measured, of points that the fit has not seen."""
     markers = {"all-gather": "o", "reduce-scatter": "s"}
     colours = ("#cf222e", "#8c959f", "#0550ae")
+    legend: dict[str, Any] = {}
     for collective, checks in report["validation"].items():
         for check, colour in zip(checks, colours, strict=False):
             axis.plot(
@@ -145,15 +148,22 @@ def _errors(axis: Any, report: Report) -> None:
                 color=colour,
                 markersize=4.5,
                 alpha=0.8,
-                label=f"{collective}: {check['what']}",
             )
+            legend[check["what"]] = Line2D([], [], marker="D", linestyle="", color=colour)
+        legend[collective] = Line2D([], [], marker=markers[collective], linestyle="", color="k")
     axis.axhline(1, color="#24292f", linewidth=0.8)
-    axis.set_title("predicted ÷ measured of points held out", fontsize=10, loc="left")
-    _logarithmic(axis, "bytes of a part", amount, 2)
+    axis.set_title("predicted ÷ measured, of points held out", fontsize=10, loc="left")
+    _logarithmic(axis, "bytes of a part", _size, 16)
     axis.set_yscale("log", base=2)
+    low, high = axis.get_ylim()
+    axis.set_ylim(min(low, 0.5), max(high, 2) * (high / low) ** 0.6)  # room for the legend
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.yaxis.set_minor_locator(NullLocator())
-    axis.legend(frameon=False, fontsize=7.5)
+    axis.legend(legend.values(), legend.keys(), frameon=False, fontsize=8, loc="upper left")
+
+
+def _size(count: float) -> str:
+    return _plain(amount(count))
 
 
 def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
@@ -171,7 +181,6 @@ def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
         )
         _logarithmic(axis, "devices", lambda n: f"{n:,.0f}", 2)
         axis.set_xticks([2, 8, 64, 512, 4096, 65_536])
-        axis.xaxis.set_minor_locator(NullLocator())
         if link.reach is not None:
             axis.axvspan(link.reach, COUNTS[-1] * 1.5, color="#f6f8fa", zorder=0)
             axis.set_xlim(right=COUNTS[-1] * 1.5)
@@ -183,12 +192,17 @@ def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
                 fontsize=8.5,
                 color="#57606a",
             )
-    handles: dict[str, Any] = {}
+    _legend_below(figure, axes)
+
+
+def _legend_below(figure: Any, axes: Any) -> None:
+    """One legend for all panels, the algorithms first."""
+    found: dict[str, Any] = {}
     for axis in axes:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False
-    )
+        found |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    names = sorted(found, key=lambda name: list(STYLES).index(name) if name in STYLES else 9)
+    handles = [found[name] for name in names]
+    figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False)
 
 
 def _line(axis: Any, link: Link, name: str, seconds: Any) -> None:
@@ -206,6 +220,7 @@ def _logarithmic(axis: Any, words: str, show: Any, base: int) -> None:
     axis.set_yscale("log")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: show(x)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _plain(duration(y))))
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(words, fontsize=9)
     axis.tick_params(labelsize=8.5)

@@ -31,9 +31,11 @@ _BYTES_SENT = 200  # tcpi_bytes_sent in Linux's struct tcp_info
 
 
 def main() -> None:
+    task = json.loads(sys.argv[1])
     if sys.platform == "linux":  # no orphan, whatever becomes of the parent
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    task = json.loads(sys.argv[1])
+    if os.getppid() != task["parent"]:  # it ended while torch was being imported
+        return
     rank, size = task["rank"], task["processes"]
     torch.set_num_threads(1)
     dist.init_process_group(
