@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 from jax._src.array import ArrayImpl
 
 from bridge._exchange import cuda
-from bridge._exchange.dtypes import SUPPORTED, TO_TORCH
-from bridge._exchange.refusal import Refused
+from bridge._exchange.dtypes import FLOAT8, SUPPORTED, TO_TORCH
+from bridge._exchange.refusal import NO_CODE, Refused
 from bridge._exchange.runtime import (
     ON_CPU,
     array_to_capsule,
@@ -33,7 +34,10 @@ def cross(array: Any, copy: bool | None = None) -> Any:
         and array.dtype in TO_TORCH
         and not array.is_deleted()
     ):
-        return capsule_to_tensor(array_to_capsule(array))
+        try:
+            return capsule_to_tensor(array_to_capsule(array))
+        except (RuntimeError, ValueError, BufferError):
+            pass
     return _in_general(array, copy)
 
 
@@ -73,23 +77,43 @@ def _in_general(array: Any, copy: bool | None) -> Any:
             f"is sharded over {array.sharding.num_devices} devices",
             "cross each array.addressable_shards[i].data, or gather it with jax.device_put",
         )
+    try:
+        tensor = _shared(array)
+    except (RuntimeError, ValueError, BufferError) as error:
+        if array.dtype.name not in FLOAT8:
+            raise
+        if copy is False:
+            raise Refused(BufferError, array, *NO_CODE) from error
+        raw = jax.lax.bitcast_convert_type(array, np.uint8)
+        return _shared(raw).view(TO_TORCH[array.dtype])
+    return _copied(tensor, array) if copy is True else tensor
+
+
+def _shared(array: jax.Array) -> torch.Tensor:
+    """A tensor on the memory of an array that has nothing against it."""
     platform = next(iter(array.devices())).platform
     if platform == "cpu":
         if type(array.sharding) is jax.sharding.SingleDeviceSharding and len(ON_CPU) < 256:
             ON_CPU.add(array.sharding)
-        tensor = capsule_to_tensor(array_to_capsule(array))
-    elif platform == "gpu":
-        tensor = cuda.array_to_tensor(array)
-    else:
-        raise Refused(
-            ValueError, array, f"lies on {platform}, not on cpu or cuda", "move it to the CPU"
-        )
-    return _copied(tensor) if copy is True else tensor
+        return capsule_to_tensor(array_to_capsule(array))
+    if platform == "gpu":
+        return cuda.array_to_tensor(array)
+    raise Refused(
+        ValueError, array, f"lies on {platform}, not on cpu or cuda", "move it to the CPU"
+    )
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def _copied(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
     with torch._C._DisableFuncTorch(), torch.no_grad():
-        return tensor.clone(memory_format=torch.contiguous_format)
+        copied = tensor.clone(memory_format=torch.contiguous_format)
+    if type(copied) is not torch.Tensor:
+        raise Refused(
+            TypeError,
+            array,
+            f"cannot be copied: a mode of torch made {type(copied).__name__} of it",
+            "cross outside that mode",
+        )
+    return copied
 
 
 def _from_producer(producer: Any, copy: bool | None) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch.autograd import forward_ad
 
 from bridge._exchange import cuda
-from bridge._exchange.dtypes import NARROW, SUPPORTED, TO_JAX, crosses_to_jax
-from bridge._exchange.refusal import Refused
+from bridge._exchange.dtypes import FLOAT8, NARROW, SUPPORTED, TO_JAX, crosses_to_jax
+from bridge._exchange.refusal import NO_CODE, Refused
 from bridge._exchange.runtime import (
     capsule_to_array,
     cpu_device,
@@ -49,7 +49,7 @@ def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
     ):
         try:
             return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError, BufferError):
             pass
     return _in_general(tensor, copy, detached)
 
@@ -80,6 +80,19 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
                 f"cannot be copied: a mode of torch made {type(tensor).__name__} of it",
                 "cross outside that mode",
             )
+    try:
+        return _shared(tensor)
+    except (RuntimeError, ValueError, BufferError) as error:
+        dtype = TO_JAX[tensor.dtype]
+        if dtype.name not in FLOAT8:
+            raise
+        if copy is False:
+            raise Refused(BufferError, tensor, *NO_CODE) from error
+        return jax.lax.bitcast_convert_type(_shared(tensor.view(torch.uint8)), dtype)
+
+
+def _shared(tensor: torch.Tensor) -> jax.Array:
+    """An array on the memory of a tensor that has nothing against it."""
     if tensor.is_cuda:
         return cuda.tensor_to_array(tensor)
     return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)

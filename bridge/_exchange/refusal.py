@@ -25,6 +25,13 @@ class Refused(Exception):
         return self.kind(f"{function}: {path or 'the argument'}: {self.text}")
 
 
+# Why and fix where a dtype goes as bytes, which one side copies into its own.
+NO_CODE = (
+    "has a dtype that the DLPack of this torch or jaxlib does not know, and copy=False",
+    "pass copy=None",
+)
+
+
 def describe(leaf: Any) -> str:
     """Says what a tensor or array is, without touching its values."""
     parts = [type(leaf).__name__]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import bridge
+from bridge._exchange import from_array, from_tensor, runtime
 from tests.exchange.values import (
     DTYPES,
     NAMES,
@@ -50,6 +51,52 @@ def test_every_dtype_crosses_bit_for_bit(
     assert bits_of(tensor) == values.tobytes()
     if values.size:
         assert (address_of(array) == address_of(tensor)) is (copy is not True)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"])
+def test_dtypes_that_dlpack_does_not_know_go_as_bytes(
+    dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a torch or jaxlib that is older than the codes of 8-bit floats."""
+
+    def tensor_to_capsule(tensor: torch.Tensor) -> Any:
+        if tensor.dtype == getattr(torch, dtype):
+            raise BufferError("no code")
+        return torch.utils.dlpack.to_dlpack(tensor)
+
+    def array_to_capsule(array: Any) -> Any:
+        if array.dtype == dtype:
+            raise RuntimeError("no code")
+        return array.__dlpack__()
+
+    monkeypatch.setattr(from_tensor, "tensor_to_capsule", tensor_to_capsule)
+    monkeypatch.setattr(from_array, "array_to_capsule", array_to_capsule)
+    values = random_bits(rng, (5, 7), getattr(torch, dtype))
+    tensor, array = tensor_of(values, getattr(torch, dtype)), array_of(values)
+    for copy in (None, True):
+        assert bits_of(bridge.to_jax(tensor, copy=copy)) == values.tobytes()
+        assert bridge.to_jax(tensor, copy=copy).dtype == dtype
+        assert bits_of(bridge.to_torch(array, copy=copy)) == values.tobytes()
+        assert bridge.to_torch(array, copy=copy).dtype == tensor.dtype
+    for function, leaf in ((bridge.to_jax, tensor), (bridge.to_torch, array)):
+        with pytest.raises(BufferError, match="does not know"):
+            function(leaf, copy=False)
+
+
+def test_without_jaxlibs_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where jaxlib has moved them, the public from_dlpack of each framework does the same."""
+    monkeypatch.setattr(runtime, "_export", None)
+    monkeypatch.setattr(from_tensor, "capsule_to_array", runtime._import_publicly)
+    tensor, array = torch.randn(4, 6), jnp.arange(8.0)
+    assert address_of(bridge.to_jax(tensor, copy=False)) == address_of(tensor)
+    assert address_of(bridge.to_torch(array, copy=False)) == address_of(array)
+    strided = tensor[:, ::2]
+    np.testing.assert_array_equal(np.asarray(bridge.to_jax(strided)), strided.numpy())
+    misaligned = torch.randn(65)[1:]
+    np.testing.assert_array_equal(np.asarray(bridge.to_jax(misaligned)), misaligned.numpy())
+    for refused in (strided, misaligned):
+        with pytest.raises(BufferError):
+            bridge.to_jax(refused, copy=False)
 
 
 def test_there_and_back_is_the_same_memory() -> None:
