@@ -158,9 +158,10 @@ def measure(
 def _border(device: str, seconds: float) -> list[dict[str, Any]]:
     for framework in ("torch", "jax"):
         machine.require(framework)
-    from bridge.cli.bench import border, border_from_jax
+    from bridge.cli.bench import border, border_from_jax, border_from_torch
 
-    return [*border.rows(device, seconds), *border_from_jax.rows(device, seconds)]
+    parts = (border, border_from_jax, border_from_torch)
+    return [row for part in parts for row in part.rows(device, seconds)]
 
 
 def _contenders(framework: str, device: str, with_compile: bool) -> Any:

@@ -187,6 +187,9 @@ def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
                 yield f"{row['what']}, of {peer}", ratio, 1.5, "×", True
             elif row["what"] == "from_jax, forward+backward" and peer == "torch_jax_interop":
                 yield f"{row['what']} over {peer}", 1 / ratio, 2
+            elif row["what"] == "from_torch in jit" and peer == "pure_callback":
+                what = f"{row['what']}, {row['shape'][0]} elements, of {peer}"
+                yield what, ratio, 1.3, "×", True
 
 
 _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
