@@ -31,7 +31,8 @@ try:
 except ImportError:
 
     def _trace_context() -> Any:
-        return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+        config: Any = jax.config
+        return config.jax_enable_x64, config.jax_default_matmul_precision
 
 
 _flatten = jax.tree_util.default_registry.flatten

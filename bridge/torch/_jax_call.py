@@ -24,7 +24,8 @@ from bridge._exchange.from_array import cross as to_torch
 from bridge._exchange.from_tensor import cross as to_array
 from bridge._exchange.refusal import Refused
 from bridge.torch._autograd import is_traced
-from bridge.torch._jax_program import Forward, Mask, Program
+from bridge.torch._jax_forward import Forward
+from bridge.torch._jax_program import Mask, Program
 
 _functorch_active = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
@@ -182,13 +183,13 @@ def _backward(ctx: Any, *cotangents: Any) -> Any:
         or not _are_plain(cotangents)
     ):
         return vjp(ctx, saved, cotangents)
-    given, needed = _given(cotangents), ctx.needs_input_grad[1:]
+    given, needed = given_of(cotangents), ctx.needs_input_grad[1:]
     try:
         arrays = [to_array(c, None, True) for c in cotangents if c is not None]
     except Refused as refused:
         raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
     gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
-    return (None, *_spread(needed, map(to_torch, gradients)))
+    return (None, *spread(needed, map(to_torch, gradients)))
 
 
 # What the engine calls; it would look for `backward` on the class first, as in `_autograd`.
@@ -220,11 +221,11 @@ class _FunctorchCall(Call):
 def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
     """Gradients by a call, which can be differentiated again: the forward pass runs once more."""
     program, needed = ctx.program, ctx.needs_input_grad[1:]
-    given = _given(cotangents)
+    given = given_of(cotangents)
     leaves = _leaves(program, saved, ctx.others)
     present = [cotangent for cotangent in cotangents if cotangent is not None]
     gradients = call(program.vjp(needed, given), (*leaves, *present))
-    return (None, *_spread(needed, gradients))
+    return (None, *spread(needed, gradients))
 
 
 def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
@@ -234,14 +235,14 @@ def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
     outer ones are to see what the caller set, so this level's tangents are taken off instead.
     """
     program = ctx.program
-    given = _given(tangents)
+    given = given_of(tangents)
     saved = ctx.saved_tensors[: sum(program.tensors)]
     with forward_ad._set_fwd_grad_enabled(forward_enabled):
         primals = [_unpack_dual(tensor, level=0)[0] for tensor in saved]
         leaves = _leaves(program, primals, ctx.others)
         present = [tangent for tangent in tangents if tangent is not None]
         outputs = call(program.jvp(given), (*leaves, *present))
-    return presented(_spread(program.differentiable, outputs))
+    return presented(spread(program.differentiable, outputs))
 
 
 def remember(ctx: Any, program: Program, leaves: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -270,7 +271,7 @@ def others_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
     return [None if is_tensor else leaf for leaf, is_tensor in pairs]
 
 
-def _given(values: Sequence[Any]) -> Mask:
+def given_of(values: Sequence[Any]) -> Mask:
     return tuple([value is not None for value in values])
 
 
@@ -282,7 +283,7 @@ def _leaves(program: Program, tensors: Sequence[Tensor], others: Sequence[Any] |
     return [next(remaining) if is_tensor else other for other, is_tensor in pairs]
 
 
-def _spread(mask: Mask, values: Any) -> tuple[Any, ...]:
+def spread(mask: Mask, values: Any) -> tuple[Any, ...]:
     """The values where the mask is set, None elsewhere."""
     remaining = iter(values)
     return tuple([next(remaining) if here else None for here in mask])

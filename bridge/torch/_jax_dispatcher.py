@@ -95,15 +95,32 @@ class _DispatchedCall(_jax_call.Call):
     @staticmethod
     def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
         ctx.forward_enabled = rest.forward_enabled
-        outputs = rest(inputs)
-        ctx.save_for_backward(*inputs)
+        wanted = ctx.needs_input_grad[1:]
+        kept = rest.program.forward(wanted) if any(wanted) else None
+        whole = kept.whole() if kept is not None else None
+        if kept is None or whole is None:
+            ctx.kept, residuals = None, []
+            outputs = rest(inputs)
+        else:
+            number_of(whole)
+            results = rest._replace(program=whole)(inputs)
+            ctx.kept, residuals = kept, kept.travelling(inputs, results)
+            outputs = results[: kept.out_count]
+        ctx.save_for_backward(*inputs, *residuals)
         ctx.save_for_forward(*inputs)
         _jax_call.remember(ctx, rest.program, inputs, outputs)
         return _jax_call.presented(outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return _jax_call.vjp(ctx, ctx.saved_tensors, cotangents)
+        count = len(ctx.program.tensors)
+        inputs, residuals = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        if ctx.kept is None or torch.is_grad_enabled():
+            return _jax_call.vjp(ctx, inputs, cotangents)
+        given, needed = _jax_call.given_of(cotangents), ctx.needs_input_grad[1:]
+        present = [cotangent for cotangent in cotangents if cotangent is not None]
+        gradients = _jax_call.call(ctx.kept.pullback(given, needed), (*residuals, *present))
+        return (None, *_jax_call.spread(needed, gradients))
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:

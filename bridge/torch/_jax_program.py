@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 from jax.extend.core import jaxpr_as_fun
+
+if TYPE_CHECKING:
+    from bridge.torch._jax_forward import Forward
 
 Mask = tuple[bool, ...]
 
@@ -80,6 +83,8 @@ class Program:
 
     def forward(self, wanted: Mask) -> Forward:
         """The program that also keeps what the gradients of the `wanted` inputs need."""
+        from bridge.torch._jax_forward import Forward
+
         return self._derive(("forward", wanted), lambda: Forward(self, wanted))
 
     def bind(self, others: Sequence[Any]) -> Program:
@@ -115,7 +120,7 @@ class Program:
         function = self.again
 
         def of_wanted(*chosen: Any) -> Any:
-            outputs = function(*_merge(wanted, chosen, arrays))
+            outputs = function(*merge(wanted, chosen, arrays))
             return (
                 [o for o, d in zip(outputs, self.differentiable, strict=True) if d],
                 [o for o, d in zip(outputs, self.differentiable, strict=True) if not d],
@@ -132,7 +137,7 @@ class Program:
         ):
             if not differentiable:
                 continue
-            result.append(_conj(next(remaining)) if here else jnp.zeros(aval.shape, aval.dtype))
+            result.append(conj(next(remaining)) if here else jnp.zeros(aval.shape, aval.dtype))
         return result
 
     def out_structs(self, which: Mask) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -141,9 +146,9 @@ class Program:
 
     def _bind(self, others: Sequence[Any]) -> Program:
         def function(*tensors: Any) -> Any:
-            return self.again(*_merge(self.tensors, tensors, others))
+            return self.again(*merge(self.tensors, tensors, others))
 
-        avals = _choose(self.tensors, self.avals)
+        avals = choose(self.tensors, self.avals)
         return Program(function, avals, (True,) * len(avals), self.name)
 
     def _vjp(self, wanted: Mask, given: Mask) -> Program:
@@ -152,8 +157,8 @@ class Program:
         def function(*arrays: Any) -> Any:
             inputs, cotangents = arrays[:count], arrays[count:]
             function = self.of(wanted, inputs)
-            _, pullback, _ = jax.vjp(function, *_choose(wanted, inputs), has_aux=True)
-            return map(_conj, pullback(self.cotangents(given, cotangents)))
+            _, pullback, _ = jax.vjp(function, *choose(wanted, inputs), has_aux=True)
+            return map(conj, pullback(self.cotangents(given, cotangents)))
 
         structs = self.out_structs(given)
         avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
@@ -164,10 +169,10 @@ class Program:
 
         def function(*arrays: Any) -> Any:
             inputs, tangents = arrays[:count], arrays[count:]
-            primals = tuple(_choose(given, inputs))
+            primals = tuple(choose(given, inputs))
             return jax.jvp(self.of(given, inputs), primals, tangents, has_aux=True)[1]
 
-        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in _choose(given, self.avals)]
+        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in choose(given, self.avals)]
         avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
         return Program(function, avals, tensors, f"{self.name}_jvp")
 
@@ -182,84 +187,6 @@ class Program:
         return Program(function, avals, self.tensors, f"{self.name}_vmap")
 
 
-class Forward:
-    """A program's forward pass under `jax.vjp`: outputs, residuals, and how to go back.
-
-    A residual that is an input or an output is not computed a second time: `places` says where to
-    take each from. What is left is computed with the outputs, by one jitted function.
-
-    Attributes:
-      run: arrays -> outputs, followed by the residuals that are neither inputs nor outputs.
-      places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed, `(3, i)`
-        an array that the function closes over.
-      aliased: the outputs that are residuals, which nobody may write to before the backward pass.
-    """
-
-    def __init__(self, program: Program, wanted: Mask) -> None:
-        self.program = program
-        self.wanted = wanted
-        self.places: list[tuple[int, int]] = []
-        self._tree: Any = None
-        self._backward: dict[Any, Callable[..., Any]] = {}
-
-        def flat(*arrays: Any) -> Any:
-            chosen = _choose(wanted, arrays)
-            differentiable, pullback, others = jax.vjp(
-                program.of(wanted, arrays), *chosen, has_aux=True
-            )
-            outputs = _merge(program.differentiable, differentiable, others, packed=True)
-            residuals, self._tree = jax.tree_util.tree_flatten(pullback)
-            computed: list[Any] = []
-            self._constants: list[Any] = []
-            sources = (arrays, outputs, computed, self._constants)
-            self.places = [_place(residual, sources) for residual in residuals]
-            return (*outputs, *computed)
-
-        flat.__name__ = flat.__qualname__ = f"{program.name}_forward"
-        self.run = jax.jit(flat)
-        self.run.trace(*program.avals)
-        outputs = {i for kind, i in self.places if kind == 1}
-        self.aliased = tuple(sorted(i for i in outputs if not program.opaque[i]))
-        self.out_count = len(program.out_avals)
-
-    def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The residuals, out of the inputs and of what `run` returned."""
-        sources = (arrays, results, results[self.out_count :], self._constants)
-        return [sources[kind][i] for kind, i in self.places]
-
-    def backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
-        """(residuals, cotangents that are given) -> gradients of the inputs that are `needed`."""
-        run = self._backward.get((given, needed))
-        if run is None:
-            run = self._backward[given, needed] = self._make_backward(given, needed)
-        return run
-
-    def _make_backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
-        kept = [n for n, w in zip(needed, self.wanted, strict=True) if w]
-
-        def flat(residuals: Any, cotangents: Any) -> Any:
-            pullback = jax.tree_util.tree_unflatten(self._tree, residuals)
-            gradients = pullback(self.program.cotangents(given, cotangents))
-            return tuple(_conj(g) for g, keep in zip(gradients, kept, strict=True) if keep)
-
-        flat.__name__ = flat.__qualname__ = f"{self.program.name}_backward"
-        return jax.jit(flat)
-
-    def count(self) -> int:
-        return 1 + len(self._backward)
-
-
-def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:
-    """Where a residual is found: among inputs and outputs, or in one of the lists that follow."""
-    for kind, candidates in enumerate(sources[:2]):
-        for i, candidate in enumerate(candidates):
-            if residual is candidate:
-                return kind, i
-    kind = 2 if isinstance(residual, jax.core.Tracer) else 3
-    sources[kind].append(residual)
-    return kind, len(sources[kind]) - 1
-
-
 def _is_opaque(aval: Any) -> bool:
     return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
 
@@ -268,15 +195,17 @@ def _is_inexact(aval: Any) -> bool:
     return not _is_opaque(aval) and jnp.issubdtype(aval.dtype, np.inexact)
 
 
-def _conj(array: Any) -> Any:
+def conj(array: Any) -> Any:
+    """The conjugate, of a real array itself."""
     return jnp.conj(array) if jnp.iscomplexobj(array) else array
 
 
-def _choose(mask: Mask, values: Sequence[Any]) -> list[Any]:
+def choose(mask: Mask, values: Sequence[Any]) -> list[Any]:
+    """The values where the mask is set."""
     return [value for value, here in zip(values, mask, strict=True) if here]
 
 
-def _merge(
+def merge(
     mask: Mask, chosen: Sequence[Any], others: Sequence[Any], packed: bool = False
 ) -> list[Any]:
     """`chosen` where the mask is set, else `others`: all of them, or (packed) those that show."""

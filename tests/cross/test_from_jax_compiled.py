@@ -46,6 +46,27 @@ def test_fullgraph(arguments: Any, backend: str) -> None:
         torch.testing.assert_close(compiled(params, x), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_forward_pass_runs_once(arguments: Any, compiled: bool) -> None:
+    params, x = arguments
+    runs = []
+
+    def counted(w: Any, x: Any) -> Any:
+        jax.debug.callback(lambda: runs.append(1))
+        return jnp.exp(jnp.sin(x @ w)) * jnp.arange(3.0)
+
+    f = from_jax(counted)
+    loss = lambda w, x: f(w, x * 2).square().sum()  # noqa: E731
+    if compiled:
+        loss = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    loss(params["w"], x).backward()
+    jax.effects_barrier()
+    assert len(runs) == 1
+    w = params["w"].detach().requires_grad_()
+    (torch.exp(torch.sin(2 * x @ w)) * torch.arange(3.0)).square().sum().backward()
+    torch.testing.assert_close(params["w"].grad, w.grad)
+
+
 def test_one_graph_for_new_numbers_and_shapes(arguments: Any) -> None:
     params, x = arguments
     f, counter = from_jax(fn, static_argnames="flip"), CompileCounter()
