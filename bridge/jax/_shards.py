@@ -7,7 +7,7 @@ under the causal rule, and in which order rows are added up (docs/sharding.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,16 @@ import numpy as np
 from jax import lax
 
 from bridge.jax import _word_pairs
+from bridge.jax._row_tree import (
+    LEAF_ROWS,
+    Call,
+    added_leaves,
+    arithmetic_of,
+    folded,
+    placed_and_added,
+)
 from bridge.jax._split import Split, has_sums, is_indexed, row_dims
-from bridge.ops import BIAS_DROPOUT_ADD, BiasDropoutAddParams, Role
-
-# Rows that are added one after the other: a leaf of the tree in which rows are added up
-# (docs/numerics.md). Whole leaves can be added by different shards.
-_LEAF_ROWS = 16
-
-Call = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
+from bridge.ops import Role
 
 
 def call_on_shard(
@@ -43,14 +45,19 @@ def call_on_shard(
     runs = _Runs.of(split, params)
     if not has_sums(params) or not is_split_in_rows:
         return runs.call(call, op, operands, params)
-    if runs.rows % _LEAF_ROWS:
-        return _with_rows_gathered(call, op, operands, params, runs)
-    leaves = runs.rows // _LEAF_ROWS
+    if runs.rows % LEAF_ROWS:
+        full = None
+        if params.full is not None:
+            full = runs.call(call, op, operands, replace(params, row=None))[0]
+        wide = replace(params, full=arithmetic_of(operands, params), row=None)
+        leaves = added_leaves(call, runs.call(call, op, operands, wide)[0], runs)
+        return full, folded(call, leaves, params.row)
+    leaves = runs.rows // LEAF_ROWS
     nodes = leaves // (leaves & -leaves)  # the fewest that are complete subtrees
-    wide = replace(params, row=_arithmetic(operands, params))
+    wide = replace(params, row=arithmetic_of(operands, params))
     full, row = runs.call(call, op, operands, wide, parts=nodes)
     row = runs.exchanged(row, split.local(-1), parts=nodes)
-    return full, _folded(call, row, params.row)
+    return full, folded(call, row, params.row)
 
 
 def _without_causal_rule(
@@ -170,71 +177,26 @@ class _Runs:
         whole = (*batch, *(split.shape[dim] for dim in outer), *inner)
         starts = (split.index(dim) * split.local(dim) for dim in outer)
         at = (*(0 for _ in batch), *starts, split.index(self.dim), 0, 0)
-        gathered = _placed_and_added(row.reshape(own), whole, at, self._axes())
+        gathered = placed_and_added(row.reshape(own), whole, at, self.axes())
         return gathered.reshape(*batch, -1, columns)
 
-    def exchanged_rows(self, full: Any) -> Any:
-        """All rows of all shards: one all-reduce of the whole array."""
+    @property
+    def total(self) -> int:
+        """How many runs the rows of a batch of the whole array are made of."""
         split = self.split
-        dims = range(self.batch_ndim, len(split.shape) - 1)
-        whole, at = list(full.shape), [0] * len(full.shape)
-        for dim in dims:
-            whole[dim] = split.shape[dim]
-            at[dim] = split.index(dim) * split.local(dim)
-        return _placed_and_added(full, tuple(whole), tuple(at), self._axes())
+        outer = range(self.batch_ndim, self.dim)
+        return math.prod(split.shape[dim] for dim in outer) * split.parts(self.dim)
 
-    def _axes(self) -> tuple[str, ...]:
+    def numbers(self) -> Any:
+        """Which of them those of this shard are."""
+        split = self.split
+        number: Any = np.zeros((1,), np.int32)
+        for dim in range(self.batch_ndim, self.dim):
+            local = split.local(dim)
+            own = split.index(dim) * local + np.arange(local, dtype=np.int32)
+            number = (number[:, None] * split.shape[dim] + own).reshape(-1)
+        return number * split.parts(self.dim) + split.index(self.dim)
+
+    def axes(self) -> tuple[str, ...]:
         dims = range(self.batch_ndim, len(self.split.shape) - 1)
         return tuple(name for dim in dims for name in self.split.axes[dim])
-
-
-def _placed_and_added(own: Any, whole: tuple[int, ...], at: Any, axes: tuple[str, ...]) -> Any:
-    bits = lax.bitcast_convert_type(own, np.uint32)  # a pair of each float64
-    more = bits.ndim - own.ndim
-    at = tuple(jnp.asarray(index, np.int32) for index in (*at, *(0,) * more))
-    placed = jnp.zeros((*whole, *(2,) * more), np.uint32)
-    placed = lax.dynamic_update_slice(placed, bits, at)
-    return lax.bitcast_convert_type(lax.psum(placed, axes), own.dtype)
-
-
-def _arithmetic(operands: Sequence[Any], params: Any) -> str:
-    """The dtype in which rows are added up."""
-    dtypes = {params.full, params.row, *(o.dtype.name for o in operands if o is not None)}
-    return "float64" if "float64" in dtypes else "float32"
-
-
-def _folded(call: Call, row: Any, dtype: str) -> Any:
-    """`[*batch, d]` of the nodes `[*batch, nodes, d]`: the rest of the tree, rounded once.
-
-    The kernel adds, as XLA flushes denormals on the CPU.
-    """
-    while True:
-        nodes = row.shape[-2]
-        params = BiasDropoutAddParams(0, 1.0, full=row.dtype.name if nodes > 2 else dtype)
-        if nodes == 1:
-            only = row[..., 0, :]
-            return only if only.dtype.name == dtype else call(BIAS_DROPOUT_ADD, _x(only), params)[0]
-        paired = nodes // 2 * 2
-        left, right = row[..., 0:paired:2, :], row[..., 1:paired:2, :]
-        added = call(BIAS_DROPOUT_ADD, _x(left, right), params)[0]
-        if nodes == 2:
-            return added[..., 0, :]
-        row = jnp.concatenate([added, row[..., paired:, :]], -2) if paired < nodes else added
-
-
-def _x(x: Any, residual: Any = None) -> tuple[Any, ...]:
-    return (x, None, residual, None, None, None)
-
-
-def _with_rows_gathered(
-    call: Call, op: Any, operands: Sequence[Any], params: Any, runs: _Runs
-) -> tuple[Any, ...]:
-    """Where shards share leaves of the tree: every shard is sent all rows, unrounded."""
-    full = None
-    if params.full is not None:
-        full = runs.call(call, op, operands, replace(params, row=None))[0]
-    dtype = _arithmetic(operands, params)
-    wide = runs.call(call, op, operands, replace(params, full=dtype, row=None))[0]
-    rows = runs.exchanged_rows(wide)
-    sums = BiasDropoutAddParams(0, 1.0, row=params.row, batch_ndim=params.batch_ndim)
-    return full, call(BIAS_DROPOUT_ADD, _x(rows), sums)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -191,24 +192,40 @@ def test_one_small_all_reduce_for_a_bias_gradient(
     assert collectives_of(compiled.as_text()) == {"all-reduce": [sent]}
 
 
-@pytest.mark.parametrize("shape", [(12, 5), (4, 7, 5), (2, 34, 3)])
+@pytest.mark.parametrize(
+    ("shape", "split", "shared"),
+    [
+        ((12, 5), P("data"), 1),
+        ((4, 7, 5), P("data"), 1),
+        ((2, 34, 3), P("data", "model"), 3),
+        ((2000, 8), P("data"), 1),
+        ((3, 4, 50, 3), P(None, "data"), 4),
+        ((3, 4, 3, 5), P(None, ("data", "model")), 3),
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "dtype"), [("bias_gelu", "bfloat16"), ("bias_dropout_add", "float32")]
 )
 def test_shards_that_share_leaves_of_the_tree(
-    name: str, dtype: str, shape: tuple[int, ...], rng: np.random.Generator
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    split: P,
+    shared: int,
+    rng: np.random.Generator,
 ) -> None:
-    case = OPS[name]
+    """`shared`: the leaves of 16 rows that several runs have rows of."""
+    case, width = OPS[name], shape[-1]
     arrays = case.draw(rng, shape, dtype)
     expected = jax.jit(case.gradients)(*arrays)
-    split = P("data") if len(shape) == 2 or shape[0] == 4 else P("data", "model")
     mesh = make_mesh()
     operands = [
         jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else P())) for a in arrays
     ]
     compiled = jax.jit(case.gradients).lower(*operands).compile()
     assert_same_bits(compiled(*operands), expected)
-    assert set(collectives_of(compiled.as_text())) == {"all-reduce"}
+    sent = (-(-math.prod(shape[:-1]) // 16) + 16 * shared) * width * 4
+    assert collectives_of(compiled.as_text()) == {"all-reduce": [sent]}
 
 
 def test_without_a_bias_nothing_is_sent(rng: np.random.Generator) -> None:
