@@ -6,6 +6,7 @@
 #if defined(__linux__)
 #include <errno.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace bridge {
@@ -37,6 +38,26 @@ void prefer_huge_pages(void* data, int64_t bytes) {
   errno = saved;
 #else
   (void)data, (void)bytes, (void)is_wanted, (void)kLeastBytes, (void)kHugePage;
+#endif
+}
+
+bool has_pages(const void* data, int64_t bytes) {
+#if defined(__linux__)
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  const int saved = errno;
+  bool present = bytes > 0;
+  for (int i = 1; i < 8 && present; i += 2) {
+    const uintptr_t address = begin + static_cast<uintptr_t>(bytes) / 8 * static_cast<uintptr_t>(i);
+    unsigned char resident = 0;
+    present = mincore(reinterpret_cast<void*>(address & ~(page - 1)), page, &resident) == 0 &&
+              (resident & 1) != 0;
+  }
+  errno = saved;
+  return present;
+#else
+  (void)data, (void)bytes;
+  return false;
 #endif
 }
 

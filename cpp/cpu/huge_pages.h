@@ -10,6 +10,10 @@ namespace bridge {
 // touched. Nothing happens below 4 MiB, outside Linux, or with BRIDGE_HUGE_PAGES=0.
 void prefer_huge_pages(void* data, int64_t bytes);
 
+// Whether [data, data + bytes) has been written before, by a look at a few of its pages. The system
+// clears a new page when it is first written, and leaves it in the cache.
+bool has_pages(const void* data, int64_t bytes);
+
 }  // namespace bridge
 
 #endif  // BRIDGE_CPU_HUGE_PAGES_H_

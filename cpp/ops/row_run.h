@@ -3,6 +3,7 @@
 #ifndef BRIDGE_OPS_ROW_RUN_H_
 #define BRIDGE_OPS_ROW_RUN_H_
 
+#include "cpu/stream.h"
 #include "cpu/tile.h"
 #include "ops/row_sum.h"
 #include "ops/softmax_kernel.h"
@@ -24,9 +25,34 @@ inline __attribute__((always_inline)) T* row_of(const RunOperand& operand, int64
   return reinterpret_cast<T*>(operand.data + row * operand.row_bytes);
 }
 
+// Writes a row of `cols` columns: write(to, begin, count) those before `visible`, whole pieces of
+// kSumChunk or all at once, and 0 behind them. Where the run streams, `to` is a buffer from which
+// whole lines go past the caches.
+template <class T, class Write>
+inline void write_row(const Run& run, T* output, int64_t visible, int64_t cols,
+                      const Write& write) {
+  constexpr int64_t bytes = sizeof(T);
+  if (!run.streams) {
+    if (visible > 0) write(output, int64_t{0}, visible);
+    if (visible < cols) memset(output + visible, 0, static_cast<size_t>((cols - visible) * bytes));
+    return;
+  }
+  alignas(64) static const T zeros[kSumChunk] = {};
+  alignas(64) T piece[kSumChunk];
+  for (int64_t begin = 0; begin < cols; begin += kSumChunk) {
+    const int64_t columns = smaller(kSumChunk, cols - begin);
+    const int64_t count = smaller(columns, visible - begin);
+    if (count > 0) {
+      write(piece, begin, count);
+      memset(piece + count, 0, static_cast<size_t>((columns - count) * bytes));
+    }
+    stream(output + begin, count > 0 ? piece : zeros, columns * bytes);
+  }
+}
+
 template <class T>
-inline void zero(T* to, int64_t count) {
-  if (count > 0) memset(to, 0, static_cast<size_t>(count) * sizeof(T));
+inline void zero(const Run& run, T* to, int64_t count) {
+  write_row(run, to, 0, count, [](T*, int64_t, int64_t) {});
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ constexpr PerIsa<SoftmaxDerivativeKernels> kDerivativeKernels =
 
 // The powers of a row this long wait in a buffer, which stays in the second-level cache.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
+// An output from this size on does not stay in a cache until it is read, and is written past them;
+// not where its pages are new, which the system has just put there.
+constexpr int64_t kStreamedBytes = int64_t{32} << 20;
 // Rows up to this long use a buffer on the stack.
 constexpr int64_t kStackBytes = int64_t{1} << 15;
 
@@ -50,6 +53,7 @@ int64_t element_count(const bridge_row_space& space) {
 // How a checked call is run: its rows dealt to the threads, each part in runs.
 template <class Call, class Body>
 void run_rows(Call& call, const bridge_executor* executor, const Body& body) {
+  bool streams = false;
   bridge_row_space& space = call.space;
   RowOperand operands[4];
   const int count = operands_of(call, operands);
@@ -61,13 +65,15 @@ void run_rows(Call& call, const bridge_executor* executor, const Body& body) {
     int64_t begin = 0, end = 0;
     check::byte_range(space, output, &begin, &end);
     prefer_huge_pages(reinterpret_cast<void*>(begin), end - begin);
+    streams = end - begin >= kStreamedBytes &&
+              has_pages(reinterpret_cast<const void*>(begin), end - begin);
   }
   merge_dimensions(space, operands, count);
   const int64_t rows = row_count(space);
   const int64_t parts = parts_for(elements, executor);
   const int64_t tasks = rows < parts ? rows : parts;
   parallel_for(executor, tasks, [&](int64_t task) {
-    body(part_begin(rows, tasks, task), part_begin(rows, tasks, task + 1));
+    body(part_begin(rows, tasks, task), part_begin(rows, tasks, task + 1), streams);
   });
 }
 
@@ -102,10 +108,11 @@ bridge_status run(const bridge_softmax& given, const bridge_executor* executor) 
   shared.scale = math::softmax_scale<float>(call.scale);
   shared.scale_double = math::softmax_scale<double>(call.scale);
   shared.mask_is_row = call.mask.col_stride == 0;
-  run_rows(call, executor, [&](int64_t begin, int64_t end) {
+  run_rows(call, executor, [&](int64_t begin, int64_t end, bool streams) {
     alignas(64) char small_buffer[kStackBytes];
     thread_local Buffer large_buffer;
     SoftmaxRun run = shared;
+    run.streams = streams;
     run.buffer = small_buffer;
     run.buffered_cols = kStackBytes / real_bytes;
     if (call.space.cols > run.buffered_cols && large_buffer.data() != nullptr) {
@@ -134,8 +141,9 @@ bridge_status run(const bridge_softmax_derivative& given, const bridge_executor*
   const auto kernel =
       call.w.data == nullptr ? kernels->jacobian[call.dtype] : kernels->derivative[call.dtype];
   const int64_t bytes = dtype_bytes(call.dtype);
-  run_rows(call, executor, [&](int64_t begin, int64_t end) {
+  run_rows(call, executor, [&](int64_t begin, int64_t end, bool streams) {
     SoftmaxDerivativeRun run{};
+    run.streams = streams;
     run.terms = call.terms;
     run.scale = call.scale;
     for_each_run(call.space, begin, end, [&](int64_t rows, int64_t query, const auto& offset) {

@@ -59,7 +59,8 @@ inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v
 }
 
 template <class T>
-void jacobian_row(const T* u, const T* v, T* output, int64_t visible, real_of<T> scale) {
+void jacobian_row(const Run& run, const T* u, const T* v, T* output, int64_t visible,
+                  real_of<T> scale) {
   using Real = real_of<T>;
   const int64_t body = visible / kStep * kStep, rest = visible - body;
   Tail<T> tail;
@@ -69,10 +70,13 @@ void jacobian_row(const T* u, const T* v, T* output, int64_t visible, real_of<T>
       [&] { return Products<T>{tail.u, tail.v}; });
   auto write = [&](auto numbers) {
     constexpr bool kNumbers = decltype(numbers)::value;
-    write_jacobian<kNumbers>(u, v, output, body, dot, scale);
-    if (rest == 0) return;
-    write_jacobian<kNumbers>(tail.u, tail.v, tail.output, kStep, dot, scale);
-    copy(output + body, tail.output, rest);
+    write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
+      const int64_t whole = count / kStep * kStep;
+      write_jacobian<kNumbers>(u + begin, v + begin, to, whole, dot, scale);
+      if (whole == count) return;
+      write_jacobian<kNumbers>(tail.u, tail.v, tail.output, kStep, dot, scale);
+      copy(to + whole, tail.output, rest);
+    });
   };
   // With a finite sum of products and another scale than 0, no result is NaN.
   if (dot - dot == 0 && scale != 0)
@@ -83,7 +87,7 @@ void jacobian_row(const T* u, const T* v, T* output, int64_t visible, real_of<T>
 
 // float16 goes through chunks in float, for the processor's own conversions.
 template <>
-void jacobian_row<math::float16>(const math::float16* u, const math::float16* v,
+void jacobian_row<math::float16>(const Run& run, const math::float16* u, const math::float16* v,
                                  math::float16* output, int64_t visible, float scale) {
   alignas(64) float u_chunk[kSumChunk], v_chunk[kSumChunk];
   auto load = [&](int64_t col) {
@@ -100,7 +104,10 @@ void jacobian_row<math::float16>(const math::float16* u, const math::float16* v,
     const int64_t count = smaller(kSumChunk, visible - col);
     if (visible > kSumChunk) load(col);
     write_jacobian<true>(u_chunk, v_chunk, u_chunk, round_up(count), dot, scale);
-    store_run_of<math::float16>(output + col, u_chunk, count);
+    const int64_t cols = col + count == visible ? run.cols - col : count;
+    write_row(run, output + col, count, cols, [&](math::float16* to, int64_t, int64_t) {
+      store_run_of<math::float16>(to, u_chunk, count);
+    });
   }
 }
 
@@ -148,11 +155,13 @@ void jacobian(const SoftmaxDerivativeRun& run) {
   for (int64_t row = 0; row < run.rows; ++row) {
     T* const output = row_of<T>(run.output, row);
     const int64_t visible = visible_cols(run, row);
-    if (visible > 0)
-      jacobian_row(row_of<const T>(run.u, row), row_of<const T>(run.v, row), output, visible,
+    if (visible <= 0)
+      zero(run, output, run.cols);
+    else
+      jacobian_row(run, row_of<const T>(run.u, row), row_of<const T>(run.v, row), output, visible,
                    scale);
-    zero(output + visible, run.cols - visible);
   }
+  end_stream();
 }
 
 // A chunk of a row of each operand in the arithmetic type.
@@ -215,10 +224,12 @@ void derivative(const SoftmaxDerivativeRun& run) {
       if (terms & BRIDGE_SOFTMAX_V) chunk.subtract(chunk.v, dot_uw, begun), begun = true;
       if (terms & BRIDGE_SOFTMAX_W) chunk.subtract(chunk.w, dot_uv, begun);
       for (int64_t i = 0; i < count; ++i) chunk.sum[i] = scale * chunk.sum[i];
-      store_run_of<T>(output + col, chunk.sum, count);
+      write_row(run, output + col, count, count,
+                [&](T* to, int64_t, int64_t) { store_run_of<T>(to, chunk.sum, count); });
     }
-    zero(output + visible, run.cols - visible);
+    zero(run, output + visible, run.cols - visible);
   }
+  end_stream();
 }
 
 }  // namespace

@@ -160,8 +160,8 @@ inline __attribute__((always_inline)) void write_block(const Real* power,
 }
 
 template <class T, class Real>
-void write_row(T* output, const Real* power, const uint8_t* mask, int64_t count,
-               const math::SoftmaxInverse<Real>& inverse) {
+void write_values(T* output, const Real* power, const uint8_t* mask, int64_t count,
+                  const math::SoftmaxInverse<Real>& inverse) {
   if (inverse.high != inverse.high) {
     for (int64_t i = 0; i < count; ++i)
       output[i] = math::round_to<T>(mask != nullptr && mask[i] != 0 ? Real(0) : inverse.high);
@@ -181,6 +181,7 @@ void write_row(T* output, const Real* power, const uint8_t* mask, int64_t count,
 template <class T>
 void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
                   int64_t visible) {
+  if (visible <= 0) return zero(run, output, run.cols);
   using Precision = precision_of<T>;
   using Real = typename Precision::real;
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
@@ -191,7 +192,10 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
-  write_row(output, buffer, mask, visible, math::softmax_inverse(total));
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
+  write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
+    write_values(to, buffer + begin, mask == nullptr ? nullptr : mask + begin, count, inverse);
+  });
 }
 
 // A longer one: x is read three times, and its powers are computed twice.
@@ -223,8 +227,11 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
     const int64_t padded = round_up(count);
     BRIDGE_INDEPENDENT
     for (int64_t i = 0; i < padded; ++i) powers.term(i);
-    write_row(output + col, buffer, mask_at(col), count, inverse);
+    write_row(run, output + col, count, count, [&](T* to, int64_t, int64_t) {
+      write_values(to, buffer, mask_at(col), count, inverse);
+    });
   }
+  zero(run, output + visible, run.cols - visible);
 }
 
 // ---- softmax of short rows ----
@@ -307,10 +314,10 @@ void softmax(const SoftmaxRun& run) {
     const RowMask row = mask_of(run, i);
     if (row.visible > run.buffered_cols)
       long_row(run, x, row.mask, output, row.visible);
-    else if (row.visible > 0)
+    else
       buffered_row(run, x, row.mask, output, row.visible);
-    zero(output + row.visible, run.cols - row.visible);
   }
+  end_stream();
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Run {
   // cols, and how many more of each next row: 1, or 0 without the rule.
   int64_t visible;
   int64_t visible_step;
+  bool streams;  // the output is written past the caches
 };
 
 struct SoftmaxRun : Run {

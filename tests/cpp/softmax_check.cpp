@@ -179,6 +179,13 @@ struct SoftmaxCall : Made {
     }
   }
 
+  // To a part of the call that begins at index `first` of dimension 0.
+  static void advance(bridge_softmax& part, int64_t first) {
+    part.x.data = static_cast<char*>(part.x.data) +
+                  first * part.x.stride[0] * bridge::dtype_bytes(part.dtype);
+    if (part.mask.data != nullptr) part.mask.data += first * part.mask.stride[0];
+  }
+
   void add_mask() {
     const bridge_row_space& space = call.space;
     call.mask.col_stride = chance(80) ? 1 : 0;
@@ -231,6 +238,13 @@ struct DerivativeCall : Made {
            special);
       text += " in place";
     }
+  }
+
+  static void advance(bridge_softmax_derivative& part, int64_t first) {
+    for (bridge_rows* rows : {&part.u, &part.v, &part.w})
+      if (rows->data != nullptr)
+        rows->data = static_cast<char*>(rows->data) +
+                     first * rows->stride[0] * bridge::dtype_bytes(part.dtype);
   }
 };
 
@@ -304,6 +318,42 @@ void check_call(Made& made, const std::vector<bridge_executor>& executors) {
   check_textbook(made.call, apart, made.text);
 }
 
+// An output that is written past the caches, because it is large and has been written before: the
+// same bits as its parts, which are not.
+template <class Made>
+void check_streamed(int32_t dtype) {
+  const int64_t heads = dtype == BRIDGE_FLOAT64 ? 2 : 4, rows = 1111;
+  const int64_t cols = dtype <= BRIDGE_BFLOAT16 ? 3801 : 1901;  // rows at any part of a line
+  bridge_row_space space{};
+  space.dims = 2, space.size[0] = heads, space.size[1] = rows, space.cols = cols;
+  Made made(space, dtype);
+  auto call = made.call;
+  const int64_t bytes = bridge::dtype_bytes(dtype);
+  Memory whole(heads * rows * cols * bytes), parts(heads * rows * cols * bytes);
+  check(whole.size() >= int64_t{32} << 20, "a large output");
+  for (const bool causal : {false, true}) {
+    space.causal = causal;
+    call.output.stride[0] = rows * cols, call.output.stride[1] = cols;
+    for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) {
+      if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
+      const bridge_executor pool = bridge_pool(2);
+      memset(whole.data(), 1, static_cast<size_t>(whole.size()));
+      call.space = space;
+      call.output.data = whole.data();
+      check(run_cpu(call, &pool) == BRIDGE_OK, "a streamed call");
+      call.space.size[0] = 1;
+      for (int64_t head = 0; head < heads; ++head) {
+        auto part = call;
+        made.advance(part, head);
+        part.output.data = parts.data() + head * rows * cols * bytes;
+        check(run_cpu(part, &pool) == BRIDGE_OK, "a part");
+      }
+      check(whole == parts, std::string(*isa) + " streamed " + made.text);
+    }
+    bridge_set_cpu_isa(nullptr);
+  }
+}
+
 // Rows as long as a float16 row may be, and longer than any buffer.
 void check_long_rows() {
   for (const int64_t cols : {int64_t{65537}, (int64_t{1} << 20) + 33})
@@ -345,6 +395,10 @@ int main(int argc, char** argv) {
   }
   check_every_length();
   check_long_rows();
+  for (const int32_t dtype : {BRIDGE_FLOAT16, BRIDGE_FLOAT32}) {
+    check_streamed<SoftmaxCall>(dtype);
+    check_streamed<DerivativeCall>(dtype);
+  }
   printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }
