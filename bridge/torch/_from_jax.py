@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bridge._exchange.refusal import Refused
+from bridge._exchange.runtime import refuse_after_fork
 from bridge._torch_callback import refuse_in_callback
 from bridge.torch._jax_call import call, call_on
 from bridge.torch._jax_leaves import (
@@ -153,10 +154,11 @@ class JaxFunction:
         last = self._last
         entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
         try:
-            if all_tensors:
+            if all_tensors and leaves:
                 traced = _dispatch_modes() or _function_modes() or _tracing_state()
                 outputs = call_on(entry.program, leaves, leaves, bool(traced))
             else:
+                refuse_after_fork()  # what crosses asks it, but here nothing may
                 outputs = call(entry.program, [leaves[i] for i in entry.traced])
         except Refused as refused:
             raise placed(refused, args, kwargs) from refused.__cause__
@@ -167,6 +169,7 @@ class JaxFunction:
 
     def _find(self, parts: list[Any], leaves: list[Any], args: Any, kwargs: Any) -> _Entry:
         """The entry of a call that is not like the last one; made where there is none."""
+        refuse_after_fork()
         tree, static, *_ = key = tuple(parts)
         try:
             entry = self._entries.get(key)

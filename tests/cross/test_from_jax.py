@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import enum
 import gc
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import weakref
 from collections import namedtuple
@@ -425,6 +428,49 @@ def test_a_graph_keeps_no_cycle(draw: Any) -> None:
         assert node() is None
     finally:
         gc.enable()
+
+
+def test_memory_stays_flat(draw: Any) -> None:
+    """Forward and backward passes, without the help of the garbage collector."""
+    f, w, x = from_jax(affine), *affine_arguments(draw)
+    own = from_jax(lambda x: jnp.sin(x))
+
+    def steps(count: int) -> int:
+        for _ in range(count):
+            own(f(w, x)).sum().backward()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    gc.collect()
+    gc.disable()
+    try:
+        steps(300)
+        before = steps(300)
+        assert steps(700) - before < 2**20
+    finally:
+        gc.enable()
+
+
+def test_a_forked_process_is_refused() -> None:
+    """Also where nothing crosses into JAX: its threads are not there."""
+    script = """
+import os, torch, jax.numpy as jnp
+from bridge.torch import from_jax
+
+calls = [from_jax(lambda: jnp.ones(3)), lambda f=from_jax(jnp.sin): f(torch.ones(3))]
+for call in calls:
+    call()
+if pid := os.fork():
+    raise SystemExit(os.waitpid(pid, 0)[1] != 0)
+for call in (*calls, from_jax(lambda: jnp.ones(4))):
+    try:
+        call()
+        os._exit(1)
+    except RuntimeError as error:
+        assert "forked after JAX had started" in str(error)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
 def test_saved_tensor_hooks(draw: Any) -> None:
