@@ -31,6 +31,8 @@ class Ranks:
 
 _ALONE = Ranks("", 1, 0)
 
+_world: Any = dist.distributed_c10d._world if dist.is_available() else None
+
 
 def ranks_of(function: str, group: Any) -> Ranks:
     """The ranks that `group` stands for.
@@ -53,7 +55,7 @@ def ranks_of(function: str, group: Any) -> Ranks:
         group = _group_of_mesh(function, group)
     if torch.compiler.is_compiling():
         return _ranks(group)
-    if group not in dist.distributed_c10d._world.pg_map:
+    if group not in _world.pg_map:
         raise ValueError(
             f"{function}: group is a process group that was destroyed, or that "
             "torch.distributed does not know; make one with torch.distributed.new_group"
@@ -135,24 +137,34 @@ def agree(
     """
     signatures = [mine]
     if check and ranks.size > 1:
-        numbers = mine.numbers()
-        rows = _gather_numbers(function, ranks, numbers)
-        signatures = [Signature.from_numbers(row) for row in rows]
+        own = list(mine.numbers())
+        rows = _gather_numbers(function, ranks, own)
+        signatures = [mine if row == own else Signature.from_numbers(row) for row in rows]
+        if all(signature is mine for signature in signatures):
+            signatures = [mine]
     fault = fault_of(function, signatures, found)
     if fault is not None:
         raise fault
 
 
-def _gather_numbers(function: str, ranks: Ranks, numbers: Sequence[int]) -> list[list[int]]:
+def _gather_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
+    if torch._C._are_functorch_transforms_active():
+        # They are about the caller's tensors, not about these.
+        with torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack():
+            return _exchanged_numbers(function, ranks, numbers)
+    return _exchanged_numbers(function, ranks, numbers)
+
+
+def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
     group = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
-    # torch.func's transforms are about the caller's tensors, not about these.
-    with torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack():
-        device = _device_of(ranks.name)
-        sent = torch.tensor(numbers, dtype=torch.int64, device=device)
-        got = torch.empty(ranks.size * SIGNATURE_LENGTH, dtype=torch.int64, device=device)
-        with explained(function, ranks):
-            group._allgather_base(got, sent).wait()
-        return got.view(ranks.size, SIGNATURE_LENGTH).tolist()
+    device = _device_of(ranks.name)
+    sent = torch.tensor(numbers, dtype=torch.int64, device=device)
+    got = torch.empty(ranks.size * SIGNATURE_LENGTH, dtype=torch.int64, device=device)
+    try:
+        group._allgather_base(got, sent).wait()
+    except RuntimeError as error:
+        raise explained(error, function, ranks) from error
+    return got.view(ranks.size, SIGNATURE_LENGTH).tolist()
 
 
 @functools.lru_cache(maxsize=256)
@@ -163,22 +175,14 @@ def _device_of(name: str) -> torch.device:
     return next((d for d in devices if d.type == "cpu"), devices[0])
 
 
-class explained:
-    """Adds to an error of the transport what it means for the caller."""
-
-    def __init__(self, function: str, ranks: Ranks) -> None:
-        self.function, self.ranks = function, ranks
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
-            return
-        others = self.ranks.size - 1
-        raise type(error)(
-            f"{self.function}: the exchange with {others} other rank{'s' * (others > 1)} failed "
-            f"(this is rank {self.ranks.rank} of the group): one of them ended, raised before it "
-            f"came here, or did not come within the group's timeout. The group cannot be used any "
-            f"more. The transport says: {error}"
-        ) from error
+def explained(error: RuntimeError, function: str, ranks: Ranks) -> RuntimeError:
+    """An error of the transport with what it means for the caller; any other as it is."""
+    if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+        return error
+    others = ranks.size - 1
+    return type(error)(
+        f"{function}: the exchange with {others} other rank{'s' * (others > 1)} failed (this is "
+        f"rank {ranks.rank} of the group): one of them ended, raised before it came here, or did "
+        "not come within the group's timeout. The group cannot be used any more. The transport "
+        f"says: {error}"
+    )

@@ -28,7 +28,7 @@ class Split:
 
     @classmethod
     def of(cls, arrays: Sequence[Any]) -> Split:
-        """As the first of the DTensors, of one shape, that is split over a dimension of the mesh."""
+        """As the first of the DTensors, all of one shape, that a mesh dimension splits."""
         mesh, shape = arrays[0].device_mesh, tuple(arrays[0].shape)
         axes: list[tuple[int, ...]] = [()] * len(shape)
         for number in range(mesh.ndim):

@@ -1,6 +1,7 @@
 """The two exchanges of an all-gather on plain tensors: `gather` and its transpose `reduce`.
 
-They stand on torch's functional collectives, which eager mode runs and `torch.compile` schedules.
+They stand on torch's functional collectives, which eager mode runs and `torch.compile` schedules,
+but for large arrays on Gloo (`_direct`).
 Along dimension 0 the ranks' parts lie in memory one after the other, so that dimension is where
 they are exchanged; for another one the result is a tensor whose strides say so. Nothing the size
 of the gathered array is copied.
@@ -14,9 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bridge.torch import _direct
+from bridge.torch._direct import Pending
 from bridge.torch._groups import Ranks, explained
 
-_collectives = torch.ops._c10d_functional
+_all_gather = torch.ops._c10d_functional.all_gather_into_tensor.default
+_reduce_scatter = torch.ops._c10d_functional.reduce_scatter_tensor.default
+_wait = torch.ops._c10d_functional.wait_tensor.default
 
 # What every transport takes. Other arrays travel as bytes, which a gather does not look into.
 _SENT_AS_THEY_ARE = frozenset(
@@ -32,6 +37,8 @@ _SENT_AS_THEY_ARE = frozenset(
     }
 )
 _SUMMED_AS_THEY_ARE = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+Started = Tensor | Pending  # what is on its way
 
 
 @dataclass(frozen=True)
@@ -63,13 +70,12 @@ def gather(x: Tensor, exchange: Exchange) -> Tensor:
     return finish_gather(start_gather(x, exchange), x, exchange)
 
 
-def start_gather(x: Tensor, exchange: Exchange) -> Tensor:
+def start_gather(x: Tensor, exchange: Exchange) -> Started:
     """Sends x. Until `finish_gather`, x is not to be written and the answer not to be looked at."""
     ranks = exchange.ranks
     if ranks.size == 1:
         return x.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    packed = _packed(x, exchange) if exchange.tiled else x
-    packed = packed.resolve_conj().resolve_neg().contiguous()
+    packed = _compact(_packed(x, exchange) if exchange.tiled else x)
     if packed.numel() == 0:
         return packed
     if packed.dtype not in _SENT_AS_THEY_ARE:
@@ -77,9 +83,13 @@ def start_gather(x: Tensor, exchange: Exchange) -> Tensor:
         if packed.dtype not in _SENT_AS_THEY_ARE:
             packed = packed.view(torch.uint8)
     if torch.compiler.is_compiling():
-        return _collectives.all_gather_into_tensor(packed, ranks.size, ranks.name)
-    with explained("all_gather", ranks):
-        return _collectives.all_gather_into_tensor(packed, ranks.size, ranks.name)
+        return _all_gather(packed, ranks.size, ranks.name)
+    try:
+        if _direct.takes(packed) and (pending := _direct.start(packed, ranks)) is not None:
+            return pending
+        return _all_gather(packed, ranks.size, ranks.name)
+    except RuntimeError as error:
+        raise explained(error, "all_gather", ranks) from error
 
 
 def gathered_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int]:
@@ -104,11 +114,14 @@ def part_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int
     return result, 0
 
 
-def finish_gather(answer: Tensor, x: Tensor, exchange: Exchange) -> Tensor:
+def finish_gather(answer: Started, x: Tensor, exchange: Exchange) -> Tensor:
     """Waits for the answer to `start_gather(x, exchange)`, and gives it its shape."""
     ranks, dim = exchange.ranks, exchange.dim
     if ranks.size == 1:
+        assert isinstance(answer, Tensor)
         return answer if exchange.tiled else _own(answer.unsqueeze(dim))
+    if dim == 0 and exchange.tiled and x.dtype in _SENT_AS_THEY_ARE and x.numel():
+        return _own(_waited("all_gather", answer, ranks))
     shape, _ = gathered_shape(x.shape, exchange)
     shape.insert(0, shape.pop(dim))
     if x.numel() == 0:
@@ -126,7 +139,7 @@ def reduce(g: Tensor, exchange: Exchange) -> Tensor:
     if ranks.size == 1:
         part = g if exchange.tiled else g.squeeze(dim)
         return part.clone(memory_format=torch.contiguous_format)
-    packed = _packed(g, exchange).resolve_conj().resolve_neg().contiguous()
+    packed = _compact(_packed(g, exchange))
     shape = [packed.shape[0] // ranks.size, *packed.shape[1:]]
     if packed.numel() == 0:
         part = torch.empty(shape, dtype=g.dtype, device=g.device)
@@ -134,18 +147,29 @@ def reduce(g: Tensor, exchange: Exchange) -> Tensor:
     if packed.dtype not in _SUMMED_AS_THEY_ARE:
         # 8-bit floats are not added by any transport.
         packed = _numbers_of(packed) if packed.is_complex() else packed.to(torch.float32)
-    if torch.compiler.is_compiling():
-        started = _collectives.reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
-    else:
-        with explained("all_gather's gradient", ranks):
-            started = _collectives.reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
-    received = _waited("all_gather's gradient", started, ranks)
+    received = _waited("all_gather's gradient", _start_reduce(packed, ranks), ranks)
     if g.is_complex():
         received = torch.view_as_complex(received.view(-1, 2))
     part = received.to(g.dtype).view(shape)
     if not exchange.tiled:
         return _own(part.squeeze(0))
     return _own(part.movedim(0, dim) if dim else part)
+
+
+def _start_reduce(packed: Tensor, ranks: Ranks) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _reduce_scatter(packed, "sum", ranks.size, ranks.name)
+    try:
+        return _reduce_scatter(packed, "sum", ranks.size, ranks.name)
+    except RuntimeError as error:
+        raise explained(error, "all_gather's gradient", ranks) from error
+
+
+def _compact(x: Tensor) -> Tensor:
+    """Contiguous x with its values in memory as they are."""
+    if torch.compiler.is_compiling() or x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    return x.contiguous()
 
 
 def _packed(x: Tensor, exchange: Exchange) -> Tensor:
@@ -158,11 +182,13 @@ def _numbers_of(x: Tensor) -> Tensor:
     return torch.view_as_real(flat).view(-1) if x.is_complex() else flat
 
 
-def _waited(function: str, started: Tensor, ranks: Ranks) -> Tensor:
+def _waited(function: str, started: Started, ranks: Ranks) -> Tensor:
     if torch.compiler.is_compiling():
-        return _collectives.wait_tensor(started)
-    with explained(function, ranks):
-        return _collectives.wait_tensor(started)
+        return _wait(started)
+    try:
+        return _direct.finish(started) if isinstance(started, Pending) else _wait(started)
+    except RuntimeError as error:
+        raise explained(error, function, ranks) from error
 
 
 def _own(x: Tensor) -> Tensor:

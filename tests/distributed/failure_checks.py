@@ -49,11 +49,11 @@ def killed_in_the_middle(place: Place) -> str:
     """While its large array is on its way."""
     x = torch.ones(1 << 24)
     if place.rank == 1:
-        pending = bt.all_gather(x, async_op=True)
+        pending = bt.all_gather(x, async_op=True, check=False)
         time.sleep(0.02)
         del pending
         _die()
-    return _told(place, lambda: [bt.all_gather(x) for _ in range(3)])
+    return _told(place, lambda: [bt.all_gather(x, check=False) for _ in range(3)])
 
 
 def killed_before_backward(place: Place) -> str:
@@ -83,13 +83,13 @@ def late(place: Place, seconds: float) -> None:
     assert bt.all_gather(x, group=group).view(-1, 2)[:, 0].tolist() == list(range(place.world_size))
 
 
-def too_late(place: Place, seconds: float) -> str:
+def too_late(place: Place, seconds: float, count: int) -> str:
     """The others give up; so does the late one, when it comes."""
     group = _impatient_group()
-    x = torch.ones(2)
+    x = torch.ones(count)
     if place.rank == 1:
         time.sleep(seconds)
-    return _told(place, lambda: bt.all_gather(x, group=group))
+    return _told(place, lambda: bt.all_gather(x, group=group, check=False))
 
 
 def one_raises(place: Place) -> str:

@@ -5,6 +5,7 @@ Every rank can make every rank's numbers, from seeds: so each knows what all oth
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,52 @@ def strided_inputs(place: Place) -> None:
         for dim in (0, 1):
             y = bt.all_gather(form(bases[place.rank]), dim=dim)
             assert torch.equal(y, torch.cat([form(b) for b in bases], dim)), (name, dim)
+
+
+def large(place: Place) -> None:
+    """Arrays that go another way, of every dtype and layout, in the foreground and behind."""
+    world, rank = place.world_size, place.rank
+    for dtype in (torch.float32, torch.bool, torch.complex64):
+        for dim, tiled in ((0, True), (1, True), (2, False)):
+            parts = [numbers(r, (1100, 1000), dtype) for r in range(world)]
+            x = parts[rank].clone()
+            if dtype.is_floating_point:
+                x.requires_grad_()
+            first = bt.all_gather(x, dim=dim, tiled=tiled, async_op=True)
+            again = bt.all_gather(x.detach().flip(0), dim=dim, tiled=tiled)
+            bt.all_gather(x.detach(), async_op=True)  # and never asks
+            y = first.wait()
+            assert same_bits(y, together(parts, dim, tiled))
+            assert same_bits(again, together([p.flip(0) for p in parts], dim, tiled))
+            assert y._base is None
+            if x.requires_grad:
+                y.sum().backward()
+                assert torch.equal(x.grad, torch.full_like(x, world))
+
+
+def memory(place: Place) -> dict[str, float]:
+    """MiB that a call on 32 MiB adds to the process at its peak, beside its input."""
+    x = torch.zeros(1 << 13, 1 << 10)
+    calls = {
+        "tiled": lambda: bt.all_gather(x),
+        "stacked": lambda: bt.all_gather(x, dim=1, tiled=False),
+        "along 1": lambda: bt.all_gather(x, dim=1),
+        "with gradient": lambda: bt.all_gather(x.detach().requires_grad_()),
+    }
+    peaks = {}
+    for name, call in calls.items():
+        call()
+        torch.distributed.barrier()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        before = _status("VmRSS")
+        result = call()
+        peaks[name] = _status("VmHWM") - before
+        del result
+    return peaks
+
+
+def _status(field: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(field)

@@ -40,7 +40,14 @@ def test_gradients(ranks: Any, dim: int, tiled: bool, dtype: str, cotangent: str
 
 
 @pytest.mark.parametrize(
-    "check", ["integers_have_no_gradient", "no_gradient_without_asking", "strided_inputs"]
+    "check", ["integers_have_no_gradient", "no_gradient_without_asking", "strided_inputs", "large"]
 )
 def test_all_gather(ranks: Any, check: str) -> None:
     ranks().run(f"{_CHECKS}:{check}")
+
+
+def test_no_third_copy(processes: Any) -> None:
+    """At its peak a call holds its input and its output; along another dimension a packed input."""
+    for peaks in processes(JOIN, 3).run(f"{_CHECKS}:memory"):
+        assert all(90 < peak < 112 for name, peak in peaks.items() if name != "along 1"), peaks
+        assert peaks["along 1"] < 144, peaks

@@ -49,8 +49,10 @@ def test_a_late_rank_is_waited_for(processes: Any) -> None:
     _expect(_outcomes_alive(processes, "late", seconds=IMPATIENT_SECONDS / 3), "returned")
 
 
-def test_a_rank_that_is_too_late_is_given_up(processes: Any) -> None:
-    _expect(_outcomes_alive(processes, "too_late", seconds=IMPATIENT_SECONDS + 2), "returned")
+@pytest.mark.parametrize("count", [2, 1 << 20], ids=["small", "large"])
+def test_a_rank_that_is_too_late_is_given_up(processes: Any, count: int) -> None:
+    seconds = IMPATIENT_SECONDS + 2
+    _expect(_outcomes_alive(processes, "too_late", seconds=seconds, count=count), "returned")
 
 
 def test_a_rank_that_raises(processes: Any) -> None:

@@ -1,0 +1,76 @@
+"""An all-gather of large arrays that Gloo would copy once more.
+
+Gloo's own gathers into memory of its own and copies that to where the result is wanted: a third
+array beside input and output, whose fresh pages cost as much time as the exchange. Here every rank
+sends its part straight to every other, and receives theirs where they belong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from bridge.torch._groups import Ranks
+
+# From where on the copy costs more than W − 1 messages each way. The same on all ranks, as are the
+# shapes: they all go this way or none does.
+_LEAST_BYTES = 1 << 20
+
+# Of messages that belong to no other exchange.
+_TAG = 0x6272_6467
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An exchange under way: what has to be waited for, and where the parts will be."""
+
+    works: tuple[Any, ...]
+    parts: Tensor
+    sent: Tensor
+
+
+# What nobody may be waiting for, but other ranks are sent.
+_under_way: deque[Pending] = deque()
+
+
+def takes(packed: Tensor) -> bool:
+    """Whether an array is large enough, and where Gloo may be."""
+    return packed.nbytes >= _LEAST_BYTES and packed.device.type == "cpu"
+
+
+def start(packed: Tensor, ranks: Ranks) -> Pending | None:
+    """Sends and receives; None where the group has another transport than Gloo."""
+    if isinstance(packed, FakeTensor) or not dist.is_gloo_available():
+        return None
+    group: Any = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
+    if type(group._get_backend(torch.device("cpu"))) is not dist.ProcessGroupGloo:
+        return None
+    parts = torch.empty((ranks.size, *packed.shape), dtype=packed.dtype)
+    distances = range(1, ranks.size)
+    sources = [(ranks.rank - distance) % ranks.size for distance in distances]
+    works = [group.recv([parts[source]], source, _TAG) for source in sources]
+    for distance in distances:
+        works.append(group.send([packed], (ranks.rank + distance) % ranks.size, _TAG))
+    parts[ranks.rank].copy_(packed)
+    pending = Pending(tuple(works), parts, packed)
+    while _under_way and all(work.is_completed() for work in _under_way[0].works):
+        _under_way.popleft()
+    _under_way.append(pending)
+    return pending
+
+
+def finish(pending: Pending) -> Tensor:
+    """Waits; returns the parts `[W · n, ...]`."""
+    try:
+        for work in pending.works:
+            work.wait()
+    finally:
+        if pending in _under_way:
+            _under_way.remove(pending)
+    return pending.parts.flatten(0, 1)

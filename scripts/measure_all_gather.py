@@ -1,0 +1,182 @@
+"""What `bridge.torch.all_gather` costs beside torch's own all-gather: time, and memory at its peak.
+
+    python scripts/measure_all_gather.py docs/benchmarks/all_gather.json
+
+Gloo, processes on loopback. The calls that are compared take turns, so that what else the machine
+does meets all of them; the medians of all turns are written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = (8, 1024, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
+MEMORY_BYTES = 64 << 20
+SECONDS = 3.0  # for each size
+LEAST, MOST = 15, 2000  # turns
+
+
+def main() -> None:
+    report = {
+        "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        "time": spread(2, "time"),
+        "memory": [*spread(2, "memory"), *spread(4, "memory")],
+    }
+    for row in report["time"]:
+        times = {k: f"{v * 1e6:.0f}" for k, v in row.items() if k not in ("bytes", "ranks")}
+        print(f"{row['bytes']:>9} bytes, µs: {times}")
+    for row in report["memory"]:
+        print({k: round(v / 2**20, 1) if k not in ("ranks",) else v for k, v in row.items()})
+    Path(sys.argv[1]).write_text(json.dumps(report, indent=1) + "\n")
+
+
+def spread(ranks: int, what: str) -> list[dict[str, Any]]:
+    """Records of rank 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": str(ROOT),
+        }
+        command = [sys.executable, __file__, "--rank", folder, str(ranks), what]
+        processes = [
+            subprocess.Popen([*command, str(rank)], env=environment) for rank in range(ranks)
+        ]
+        try:
+            codes = [process.wait(300) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        if any(codes):
+            sys.exit(f"ranks ended with {codes}")
+        return json.loads((Path(folder) / "records.json").read_text())
+
+
+def run_rank(folder: str, ranks: int, what: str, rank: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(Path(folder) / "store"), ranks),
+        rank=rank,
+        world_size=ranks,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    records = [memory(ranks)] if what == "memory" else [times(size, ranks) for size in SIZES]
+    if rank == 0:
+        (Path(folder) / "records.json").write_text(json.dumps(records))
+    dist.barrier()
+
+
+def bare(x: Any, ranks: int) -> Any:
+    """torch's own all-gather, into a new tensor."""
+    import torch
+    import torch.distributed as dist
+
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    whole = torch.empty((x.shape[0] * ranks, *x.shape[1:]))
+    gather(whole, x)
+    return whole
+
+
+def times(size: int, ranks: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed._functional_collectives as functional
+
+    import bridge.torch as bt
+
+    form: Any = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    group = torch.distributed.group.WORLD
+    x = torch.zeros(size // 4)
+    tracked = x.clone().requires_grad_()
+    turns: dict[str, Callable[[], Any]] = {
+        "torch": lambda: bare(x, ranks),
+        "torch functional": lambda: form(x, 0, group).wait(),
+        "bridge": lambda: bt.all_gather(x, check=False),
+        "bridge with gradient": lambda: bt.all_gather(tracked, check=False),
+        "bridge checked": lambda: bt.all_gather(x, check=True),
+    }
+    return {"bytes": size, "ranks": ranks, **medians(turns)}
+
+
+def medians(turns: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Seconds of each; all ranks take as many turns as rank 0 has time for."""
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(2):
+        started = time.perf_counter()
+        for call in turns.values():
+            call()
+        each = time.perf_counter() - started
+    count = torch.tensor([int(min(max(SECONDS / each, LEAST), MOST))])
+    dist.broadcast(count, 0)
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    for turn in range(int(count)):
+        order = list(turns.items())
+        for name, call in order[turn % len(order) :] + order[: turn % len(order)]:
+            started = time.perf_counter()
+            result = call()
+            seconds[name].append(time.perf_counter() - started)
+            del result
+    return {name: statistics.median(own) for name, own in seconds.items()}
+
+
+def memory(ranks: int) -> dict[str, Any]:
+    """Bytes that a call adds to the process at its peak, beside its input."""
+    import torch
+    import torch.distributed as dist
+
+    import bridge.torch as bt
+
+    x = torch.zeros(MEMORY_BYTES // 4096, 1024)
+
+    def bare_along_1() -> Any:
+        return torch.cat(bare(x, ranks).chunk(ranks), 1)
+
+    bt.all_gather(torch.zeros(1)), bare(torch.zeros(1), ranks)
+    record: dict[str, Any] = {"bytes": x.nbytes, "ranks": ranks}
+    for name, call in (
+        ("torch", lambda: bare(x, ranks)),
+        ("bridge", lambda: bt.all_gather(x, check=False)),
+        ("bridge stacked on dimension 1", lambda: bt.all_gather(x, dim=1, tiled=False)),
+        ("torch along dimension 1", bare_along_1),
+        ("bridge along dimension 1", lambda: bt.all_gather(x, dim=1, check=False)),
+    ):
+        dist.barrier()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        before = status("VmRSS")
+        result = call()
+        record[name] = status("VmHWM") - before
+        del result
+    return record
+
+
+def status(field: str) -> int:
+    """A line of Linux's /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--rank":
+        _, _, folder, ranks, what, rank = sys.argv
+        run_rank(folder, int(ranks), what, int(rank))
+        os._exit(0)  # nobody waits for the others' leave-taking
+    main()
