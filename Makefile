@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
 REQUIREMENTS := $(wildcard requirements/*.txt)
 
-.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive bench clean
+.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive bench scaling clean
 all: $(VENV)/.built
 
 $(VENV)/.installed: $(REQUIREMENTS)
@@ -59,6 +59,11 @@ exhaustive: $(VENV)/.built
 
 bench: $(VENV)/.built
 	$(BIN)/python -m bridge bench --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
+
+# Minutes, on a machine that does nothing else; then writes the tables of docs/scaling.md.
+scaling: $(VENV)/.built
+	$(BIN)/python -m bridge scaling --json docs/benchmarks/scaling-cpu.json --plot docs/benchmarks/scaling-cpu.svg
+	$(BIN)/python scripts/quote_figures.py
 
 clean:
 	rm -rf $(VENV) build out

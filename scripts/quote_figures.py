@@ -20,6 +20,7 @@ from count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
 
 from bridge.cli.bench import targets
 from bridge.cli.bench.summary import memory_lines
+from bridge.cli.scaling import tables as scaling_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"
@@ -230,6 +231,20 @@ def crossings() -> str:
     return "\n\n".join(parts)
 
 
+def scaling_machine() -> str:
+    report = read("scaling-cpu.json")
+    notes = [f"Note of the run: {note}." for note in report["notes"]]
+    where = f"Measured on {machine_of(report)} ([every number](benchmarks/scaling-cpu.json))."
+    return "\n\n".join([where, *notes])
+
+
+def scaling(name: str) -> str:
+    """A table of docs/scaling.md, its kind first."""
+    quoted = scaling_tables.MAKERS[name](read("scaling-cpu.json"))
+    parts = [f"**{quoted.kind.capitalize()}**: {quoted.title}", table(quoted.header, quoted.rows)]
+    return "\n\n".join([*parts, *([quoted.note] if quoted.note else [])])
+
+
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", figures),
     ("docs/architecture.md", "code lines", code_lines),
@@ -237,6 +252,8 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", crossings),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
+    ("docs/scaling.md", "scaling machine", scaling_machine),
+    *(("docs/scaling.md", f"scaling {n}", partial(scaling, n)) for n in scaling_tables.MAKERS),
 )
 
 

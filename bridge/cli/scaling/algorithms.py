@@ -10,11 +10,11 @@ receives at once. Adding up (the γ of the papers) is hidden behind the transfer
     hierarchical          recursive doubling between nodes, then a ring inside
 
 Ring and recursive doubling: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective
-communication operations in MPICH", IJHPCA 19(1), 2005, sections 4.1 and 4.4; where n is no power
-of two, Bruck's all-gather has the cost of recursive doubling. Of the whole array of N bytes both
-send (n−1)/n·N, which is the least possible. Binomial tree: gather to one device, then broadcast
-of the whole; E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication:
-theory, practice, and experience", Concurrency and Computation 19(13), 2007, section 4.
+communication operations in MPICH", IJHPCA 19(1), 2005; where n is no power of two, Bruck's
+all-gather has the cost of recursive doubling. Of the whole array of N bytes both send
+(n−1)/n·N, which is the least possible. Binomial tree: gather to one device, then broadcast of the
+whole; E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory,
+practice, and experience", Concurrency and Computation 19(13), 2007.
 Reduce-scatter is each of them run backwards, and costs the same.
 """
 

@@ -1,7 +1,7 @@
 """Sequence-parallel transformer layers: what all-gather and reduce-scatter cost in each.
 
-V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-section 4.2: around each of the two blocks of a layer (attention, MLP) the sequence is gathered
+V. Korthikanti et al., "Reducing activation recomputation in large transformer models",
+2022: around each of the two blocks of a layer (attention, MLP) the sequence is gathered
 before and reduce-scattered after; backward the other way round; and each block's input, of which
 only the part is kept, is gathered once more for the gradient of the weights. A layer has 6
 all-gathers and 4 reduce-scatters of arrays that are `tokens·batch·width` large as a whole.
@@ -108,6 +108,7 @@ def copies(layers: Layers, ranks: int, device: Device = H100) -> list[dict[str, 
     for form, packed, copied in (
         ("[tokens, batch, width], tiled, dim=0", 0.0, 0.0),
         ("[tokens, batch, width], stacked, dim=0, then flatten(0, 1)", 0.0, 0.0),
+        ("[batch, tokens, width], stacked, dim=0", 0.0, 0.0),
         ("[batch, tokens, width], tiled, dim=1", layers.whole / ranks, 0.0),
         ("[batch, tokens, width], tiled, dim=1, then contiguous()", layers.whole / ranks, 1.0),
     ):
