@@ -11,6 +11,7 @@ from jax._src.array import ArrayImpl
 
 from bridge._exchange import cuda
 from bridge._exchange.dtypes import FLOAT8, SUPPORTED, TO_TORCH
+from bridge._exchange.from_producer import from_producer
 from bridge._exchange.refusal import NO_CODE, Refused
 from bridge._exchange.runtime import (
     ON_CPU,
@@ -52,7 +53,7 @@ def _in_general(array: Any, copy: bool | None) -> Any:
             "wrap the torch function with bridge.jax.from_torch, which those transforms go through",
         )
     if not isinstance(array, jax.Array):
-        return _from_producer(array, copy) if hasattr(array, "__dlpack__") else array
+        return from_producer(array, copy) if hasattr(array, "__dlpack__") else array
     refuse_after_fork()
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise Refused(
@@ -114,19 +115,3 @@ def _copied(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
             "cross outside that mode",
         )
     return copied
-
-
-def _from_producer(producer: Any, copy: bool | None) -> torch.Tensor:
-    """From another library, as it answers `__dlpack__`."""
-    try:
-        tensor = torch.from_dlpack(producer, copy=copy)
-    except BufferError as error:
-        raise Refused(
-            BufferError, producer, f"cannot be lent ({error})", "copy it first"
-        ) from error
-    except (TypeError, ValueError, RuntimeError) as error:
-        kind = ValueError if isinstance(error, RuntimeError) else type(error)
-        raise Refused(kind, producer, f"cannot cross by DLPack ({error})", "convert it") from error
-    if tensor.dtype not in TO_TORCH.values():
-        raise Refused(TypeError, producer, f"has a dtype that is none of {SUPPORTED}", "convert it")
-    return tensor

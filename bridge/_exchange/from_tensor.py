@@ -48,7 +48,8 @@ def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
         and (detached or _forward_levels["_current_level"] < 0)
     ):
         try:
-            return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
+            if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
+                return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
         except (RuntimeError, ValueError, BufferError):
             pass
     return _in_general(tensor, copy, detached)
@@ -178,6 +179,9 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
     if tensor.device.type not in ("cpu", "cuda"):
         fix = "make it with values" if tensor.device.type == "meta" else "move it with .cpu()"
         raise Refused(ValueError, tensor, f"lies on {tensor.device}, not on cpu or cuda", fix)
+    if tensor.numel() and tensor.data_ptr() == 0 and not tensor._is_zerotensor():
+        why, fix = "has elements, but its storage was freed", "gather or materialise it first"
+        raise Refused(ValueError, tensor, why, fix)
     if tensor.dtype not in TO_JAX:
         raise Refused(TypeError, tensor, f"has a dtype that is none of {SUPPORTED}", "convert it")
     if not crosses_to_jax(tensor.dtype):
@@ -195,6 +199,8 @@ def _why_copy(tensor: torch.Tensor) -> str:
         return "is a lazy conjugate (its bit is set), whose values are not in memory"
     if tensor.is_neg():
         return "is a lazy negative (its bit is set), whose values are not in memory"
+    if tensor._is_zerotensor():
+        return "is a lazy zero without memory"
     if not is_compact(tensor):
         return "has strides that are no permutation of a compact array"
     if tensor.is_cpu and tensor.numel() > 0 and tensor.data_ptr() % ALIGNMENT:
