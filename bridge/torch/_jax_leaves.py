@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bridge._exchange import from_tensor
-from bridge._exchange.dtypes import TO_JAX, crosses_to_jax
+from bridge._exchange.dtypes import SUPPORTED, TO_JAX, crosses_to_jax
 from bridge._exchange.refusal import Refused
 
 _NUMBERS = frozenset({bool, int, float, complex})
@@ -63,8 +63,13 @@ def is_traced(leaf: Any) -> bool:
 def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
     if isinstance(leaf, Tensor):
+        if leaf.dtype not in TO_JAX:
+            raise Refused(TypeError, leaf, f"has a dtype that is none of {SUPPORTED}", "convert it")
         if not crosses_to_jax(leaf.dtype):
-            from_tensor._refuse_kinds(leaf)
+            name = TO_JAX[leaf.dtype]
+            why = f"is {name}, which JAX narrows to 32 bits while jax_enable_x64 is off"
+            fix = "call jax.config.update('jax_enable_x64', True) at the start, or convert it"
+            raise Refused(ValueError, leaf, why, fix)
         return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
     return jax.typeof(leaf)
 
@@ -107,7 +112,7 @@ def placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:
-                from_tensor._refuse_kinds(leaf)
+                aval_of(leaf)
                 from_tensor.cross(leaf, None, True)
             except Refused as same:
                 return same.at("from_jax", path)

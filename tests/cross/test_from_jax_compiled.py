@@ -97,6 +97,16 @@ def test_fake_tensors(arguments: Any) -> None:
     assert f.cache_info().traces == 1
 
 
+def test_fake_tensors_of_other_dtypes() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with (
+        FakeTensorMode(),
+        pytest.raises(ValueError, match="args.0.: .*while jax_enable_x64 is off"),
+    ):
+        from_jax(jnp.sin)(torch.ones(3, dtype=torch.float64))
+
+
 def test_make_fx(arguments: Any) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
