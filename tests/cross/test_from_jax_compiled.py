@@ -102,7 +102,7 @@ def test_fake_tensors_of_other_dtypes() -> None:
 
     with (
         FakeTensorMode(),
-        pytest.raises(ValueError, match="args.0.: .*while jax_enable_x64 is off"),
+        pytest.raises(ValueError, match=r"args\[0\]: .*while jax_enable_x64 is off"),
     ):
         from_jax(jnp.sin)(torch.ones(3, dtype=torch.float64))
 
