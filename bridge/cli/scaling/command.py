@@ -14,7 +14,7 @@ from bridge.cli.main import CommandError
 from bridge.cli.progress import bar, terminal
 from bridge.cli.scaling.algorithms import of_link
 from bridge.cli.scaling.contrastive import Contrastive
-from bridge.cli.scaling.fit import fit, summary, validation
+from bridge.cli.scaling.fit import fit, points_of, summary, validation
 from bridge.cli.scaling.links import H100, LINKS, NETWORKS
 from bridge.cli.scaling.measure import Plan, measure
 from bridge.cli.scaling.sequence import Layers, copies
@@ -150,18 +150,12 @@ def _read(path: Path) -> dict[str, Any]:
     return report
 
 
-def transport(report: dict[str, Any], collective: str) -> list[dict[str, Any]]:
-    """The measured points of a collective."""
-    rows = (row for row in report["measured"] if row["part"] == "transport")
-    return [row for row in rows if row["collective"] == collective]
-
-
 def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[str, Any]:
     """What follows from the measurements and from published figures."""
     cores = report["machine"]["cores"]
     fits, validations = {}, {}
     for collective in COLLECTIVES:
-        points = transport(report, collective)
+        points = points_of(report, collective)
         found = fit(points, cores)
         errors = found.errors(points)
         fits[collective] = {**found.to_json(), "points": len(points), "residuals": summary(errors)}

@@ -49,6 +49,11 @@ class Fit:
         return asdict(self)
 
 
+def points_of(report: dict[str, Any], collective: str) -> list[Point]:
+    """The measured points of a collective itself."""
+    return [row for row in report["measured"] if row.get("collective") == collective]
+
+
 def _terms(processes: int, part: float, cores: int | None) -> tuple[float, ...]:
     turns = 1.0 if cores is None else max(1.0, processes / cores)
     steps = (processes - 1) * turns

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from bridge.cli.scaling.algorithms import ALGORITHMS, of_link
-from bridge.cli.scaling.fit import Fit
+from bridge.cli.scaling.fit import Fit, points_of
 from bridge.cli.scaling.links import LINKS, NODE, Link
 from bridge.cli.scaling.sequence import Layers
 from bridge.cli.scaling.tables import amount, duration
@@ -36,7 +36,7 @@ def draw(report: Report) -> Figure:
     lines: Any = figure.subfigures(3, 1, hspace=0.02)
     _this_machine(lines[0], report)
     part = report["exchanges"]["part"]
-    measured = _measured(report, "all-gather", part)
+    measured = [p for p in points_of(report, "all-gather") if p["bytes"] == part]
     _links(
         lines[1],
         f"Modelled: one all-gather of {amount(part)} from each device (contrastive example)",
@@ -64,11 +64,6 @@ def _layers(report: Report) -> Layers:
     model = report["sequence"]
     names = ("tokens", "width", "layers", "batch", "itemsize")
     return Layers(**{name: model[name] for name in names})
-
-
-def _measured(report: Report, collective: str, part: int | None = None) -> list[dict[str, Any]]:
-    rows = (row for row in report["measured"] if row.get("collective") == collective)
-    return [row for row in rows if part is None or row["bytes"] == part]
 
 
 def _points(axis: Any, rows: list[dict[str, Any]]) -> None:
@@ -106,7 +101,7 @@ def _this_machine(figure: Any, report: Report) -> None:
 
 
 def _sizes(axis: Any, report: Report, collective: str) -> None:
-    rows, found = _measured(report, collective), _fit(report, collective)
+    rows, found = points_of(report, collective), _fit(report, collective)
     sizes = sorted({row["bytes"] for row in rows})
     for i, n in enumerate(sorted({row["processes"] for row in rows})):
         colour = PROCESS_COLOURS[i % len(PROCESS_COLOURS)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.cli.scaling.fit import points_of
 from bridge.cli.scaling.links import NODE, NVLINK
 
 Report = dict[str, Any]
@@ -70,16 +71,11 @@ def _signed(error: float) -> str:
     return f"{error:+.0%}"
 
 
-def _transport(report: Report, collective: str) -> list[dict[str, Any]]:
-    rows = (row for row in report["measured"] if row["part"] == "transport")
-    return [row for row in rows if row["collective"] == collective]
-
-
 def _points(report: Report) -> Table:
     counts = sorted({row["processes"] for row in report["measured"]})
     rows = []
     for collective in report["fits"]:
-        found = {(r["bytes"], r["processes"]): r for r in _transport(report, collective)}
+        found = {(r["bytes"], r["processes"]): r for r in points_of(report, collective)}
         for size in sorted({size for size, _ in found}):
             times = [duration(found[size, n]["median"]) for n in counts]
             widest = max(counts)
