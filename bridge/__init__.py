@@ -30,8 +30,14 @@ def __getattr__(name: str) -> Any:
     """Loads both frameworks when the functions that need both are first asked for."""
     if name not in ("to_jax", "to_torch"):
         raise AttributeError(f"module 'bridge' has no attribute {name!r}")
-    from bridge import exchange
-
+    try:
+        from bridge import exchange
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "jax"):
+            raise
+        raise ImportError(
+            f"bridge.{name} goes between PyTorch and JAX, and {error.name} is not installed"
+        ) from error
     globals()[name] = getattr(exchange, name)
     return globals()[name]
 

@@ -33,3 +33,22 @@ def test_nothing_of_a_framework_is_linked() -> None:
         content = file.read()
     for library in (b"libtorch", b"libc10", b"libjax", b"libcudart.so", b"libcuda.so", b"libgomp"):
         assert library not in content
+
+
+@pytest.mark.parametrize("missing", ["torch", "jax"])
+def test_the_border_needs_both_frameworks_and_says_which_is_missing(missing: str) -> None:
+    code = (
+        "import sys\n"
+        f"class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {missing!r}:\n"
+        f"            raise ModuleNotFoundError('No module', name={missing!r})\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import bridge\n"
+        "try: bridge.to_torch\n"
+        "except ImportError as error: print(error)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert f"{missing} is not installed" in result.stdout
