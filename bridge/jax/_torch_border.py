@@ -56,12 +56,21 @@ def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
 # In callbacks, on memory that belongs to XLA and is gone when the callback returns.
 
 
-def buffer_callback(program: Program, specs: Sequence[Spec], platform: str) -> Callable[..., None]:
-    """The function for jax.experimental.buffer_callback; `specs` are those of the results."""
+def buffer_callback(
+    program: Program, specs: Sequence[Spec], platform: str, alone: bool
+) -> Callable[..., None]:
+    """The function for jax.experimental.buffer_callback.
+
+    Args:
+        program: what it runs.
+        specs: those of the results.
+        platform: "cpu" or "cuda".
+        alone: whether no other device takes part in the computation.
+    """
 
     def callback(context: Any, results: Sequence[Any], *operands: Any) -> None:
         on_stream = _on_stream(context, results[0]) if platform == "cuda" else _NO_STREAM
-        with reported(program.name), on_stream, plain_thread():
+        with reported(program.name, aloud=not alone), on_stream, plain_thread():
             _run(
                 program,
                 specs,
@@ -73,7 +82,7 @@ def buffer_callback(program: Program, specs: Sequence[Spec], platform: str) -> C
 
 
 def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tuple[Any, ...]]:
-    """The function for a callback on NumPy arrays, on the host."""
+    """The function for a callback on NumPy arrays, on the host, for several devices."""
 
     def callback(*operands: Any) -> tuple[Any, ...]:
         arrays: list[Any] = [None] * len(specs)
@@ -82,7 +91,7 @@ def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tup
             arrays[i] = np.empty(specs[i].shape, jax.numpy.dtype(specs[i].dtype))
             _deliver(result, arrays[i])
 
-        with reported(program.name), plain_thread():
+        with reported(program.name, aloud=True), plain_thread():
             device = _device(program)
             tensors = [_of_numpy(np.asarray(operand)).to(device) for operand in operands]
             _run(program, specs, tensors, deliver)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
 
+_log = logging.getLogger("bridge")
 _failures: OrderedDict[int, BaseException] = OrderedDict()
 _numbers = itertools.count(1)
 _failures_lock = threading.Lock()
@@ -23,18 +25,30 @@ class TorchFunctionError(RuntimeError):
 
 
 @contextlib.contextmanager
-def reported(name: str) -> Iterator[None]:
+def reported(name: str, aloud: bool) -> Iterator[None]:
+    """Keeps an exception for `torch_errors`, and raises one that tells XLA all about it.
+
+    Args:
+        name: of the torch function.
+        aloud: whether to log it too: where other devices wait for this one in a collective, XLA
+            ends the process before anybody is told.
+    """
     try:
         yield
     except Exception as error:
         # The frames would keep tensors whose memory is XLA's.
-        traceback.clear_frames(error.__traceback__)
+        link: BaseException | None = error
+        while link is not None:
+            traceback.clear_frames(link.__traceback__)
+            link = link.__cause__ or link.__context__
         number = next(_numbers)
         with _failures_lock:
             _failures[number] = error
             while len(_failures) > _KEPT_FAILURES:
                 _failures.popitem(last=False)
         text = "".join(traceback.format_exception(error))
+        if aloud:
+            _log.error("from_torch: %s raised on one of several devices:\n%s", name, text)
         raise TorchFunctionError(
             f"from_torch: {name} raised {type(error).__name__}: {error} [torch error {number}; "
             f"`with bridge.jax.torch_errors():` raises it itself]\n{text}"

@@ -197,10 +197,12 @@ def _lower(context: Any, *operands: Any, program: Program) -> Any:
     specs = [spec_of(aval) for aval in context.avals_out]
     if not specs:
         return []
-    if _is_split_by_xla(context.module_context.axis_context, program):
+    axis_context = context.module_context.axis_context
+    if _is_split_by_xla(axis_context, program):
         return _lower_on_first_device(context, operands, program, specs)
+    alone = not hasattr(axis_context, "manual_axes")
     emit = buffer_callback(
-        border.buffer_callback(program, specs, platforms[0]),
+        border.buffer_callback(program, specs, platforms[0], alone),
         [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in context.avals_out],
     )
     return mlir.lower_fun(emit, multiple_results=True)(context, *operands)

@@ -264,6 +264,33 @@ def test_a_result_of_another_shape_is_an_error() -> None:
         jax.jit(g)(-jnp.ones(3)).block_until_ready()
 
 
+def test_an_error_on_one_of_several_devices_is_logged() -> None:
+    on_four_devices("""
+import logging
+from bridge.jax import torch_errors
+records = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        records.append(record.getMessage())
+logging.getLogger("bridge").addHandler(Keep())
+def one(x):
+    if x[0] == 3:
+        raise KeyError("mine")
+    return x
+mesh, _, _ = on(AxisType.Auto)
+g = from_torch(one, result_shape=lambda x: x)
+f = jax.jit(jax.shard_map(g, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+try:
+    with torch_errors():
+        jax.block_until_ready(f(jnp.arange(4.0)))
+except KeyError as error:
+    assert error.args == ("mine",)
+else:
+    raise AssertionError
+assert len(records) == 1 and records[0].endswith("KeyError: 'mine'\\n"), records
+""")
+
+
 # Memory and state
 
 
