@@ -15,8 +15,8 @@ from bridge.cli.scaling.algorithms import ALGORITHMS, fastest, hierarchical, of_
 from bridge.cli.scaling.contrastive import Contrastive
 from bridge.cli.scaling.fit import Fit, fit, validation
 from bridge.cli.scaling.links import ETHERNET, H100, INFINIBAND, LINKS, NVLINK, Link
+from bridge.cli.scaling.quantities import amount, duration
 from bridge.cli.scaling.sequence import Layers
-from bridge.cli.scaling.tables import amount, duration
 
 LINK = Link("by hand", alpha=1.0, bandwidth=0.5, reach=None, source="")  # β = 2
 INSIDE = Link("inside", alpha=0.25, bandwidth=4.0, reach=4, source="")  # β = 1/4
@@ -308,6 +308,8 @@ def test_a_failing_process_is_named_and_the_others_ended(started):
         (["--batch", "0"], "--batch is 0, expected more than 0"),
         (["--tokens", "-5"], "--tokens is -5, expected more than 0"),
         (["--patience", "0"], "--patience is 0.0, expected more than 0"),
+        (["--plot", "plot.txt"], "--plot plot.txt: no picture format, expected ."),
+        (["--json", "/dev/null/x"], "--json /dev/null/x: "),
         (["--from", "no-such-file.json"], "--from no-such-file.json: "),
     ],
 )

@@ -6,8 +6,11 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from bridge.cli import machine
 from bridge.cli.main import CommandError
@@ -79,21 +82,41 @@ def run(options: argparse.Namespace) -> int:
         )
     task = Contrastive(options.batch, options.width)
     layers = Layers(options.tokens, options.hidden, options.layers)
+    write = _outputs(options)  # before minutes of measuring, not after
     console = terminal()
     report = _read(options.source) if options.source else _measured(options, task)
     report |= modelled(report, task, layers)
     show(report, console)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-        console.print(f"every number: {options.json}")
-    if options.plot is not None:
-        from bridge.cli.scaling.plot import draw
-
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(report).savefig(options.plot, bbox_inches="tight", dpi=150)
-        console.print(f"plot: {options.plot}")
+    write(report, console)
     return 0
+
+
+def _outputs(options: argparse.Namespace) -> Callable[[dict[str, Any], Console], None]:
+    """What writes the files that are asked for, once it is known that it can."""
+    for name in ("json", "plot"):
+        path: Path | None = getattr(options, name)
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--{name} {path}: {error}") from error
+    if options.plot is not None:
+        from bridge.cli.scaling.plot import draw, formats
+
+        if options.plot.suffix.removeprefix(".").lower() not in formats():
+            known = ", ".join(f".{name}" for name in formats())
+            raise CommandError(f"--plot {options.plot}: no picture format, expected {known}")
+
+    def write(report: dict[str, Any], console: Console) -> None:
+        if options.json is not None:
+            options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+            console.print(f"every number: {options.json}")
+        if options.plot is not None:
+            draw(report).savefig(options.plot, bbox_inches="tight", dpi=150)
+            console.print(f"plot: {options.plot}")
+
+    return write
 
 
 def _measured(options: argparse.Namespace, task: Contrastive) -> dict[str, Any]:

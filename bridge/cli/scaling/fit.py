@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 Point = dict[str, Any]
 
@@ -66,8 +67,6 @@ def fit(points: list[Point], cores: int | None) -> Fit:
     Raises:
       ValueError: fewer than four points.
     """
-    from scipy.optimize import nnls
-
     if len(points) < 4:
         raise ValueError(f"fit: {len(points)} points, expected at least 4")
     rows = np.array([_terms(p["processes"], p["bytes"], cores) for p in points])

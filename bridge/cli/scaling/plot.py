@@ -15,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from bridge.cli.scaling.algorithms import ALGORITHMS, of_link
 from bridge.cli.scaling.fit import Fit, points_of
 from bridge.cli.scaling.links import LINKS, NODE, Link
+from bridge.cli.scaling.quantities import amount, duration
 from bridge.cli.scaling.sequence import Layers
-from bridge.cli.scaling.tables import amount, duration
 
 Report = dict[str, Any]
 
@@ -58,6 +58,11 @@ def draw(report: Report) -> Figure:
         ),
     )
     return figure
+
+
+def formats() -> list[str]:
+    """Endings of the files that a figure can be written to."""
+    return sorted(Figure().canvas.get_supported_filetypes())
 
 
 def _layers(report: Report) -> Layers:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.cli.scaling.fit import points_of
 from bridge.cli.scaling.links import NODE, NVLINK
+from bridge.cli.scaling.quantities import amount, duration, percent, rate, signed
 
 Report = dict[str, Any]
 
@@ -37,40 +38,6 @@ def tables(report: Report) -> list[Table]:
     return [make(report) for make in MAKERS.values()]
 
 
-def duration(seconds: float) -> str:
-    if seconds == 0:
-        return "0"
-    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (float("inf"), 1.0, "s")):
-        if seconds < 0.9995 * limit:
-            return f"{_figures(seconds * scale)} {unit}"
-    raise AssertionError
-
-
-def amount(count: float) -> str:
-    """Bytes, in units of 1024."""
-    if count == 0:
-        return "0"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1023.5 or unit == "TiB":
-            return f"{_figures(count)} {unit}"
-        count /= 1024
-    raise AssertionError
-
-
-def _figures(value: float) -> str:
-    if value >= 99.5:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}"
-
-
-def _percent(error: float) -> str:
-    return f"{error:.0%}"
-
-
-def _signed(error: float) -> str:
-    return f"{error:+.0%}"
-
-
 def _points(report: Report) -> Table:
     counts = sorted({row["processes"] for row in report["measured"]})
     rows = []
@@ -97,19 +64,15 @@ def _fits(report: Report) -> Table:
                 collective,
                 duration(found["overhead"]),
                 duration(found["alpha"]),
-                _rate(found["beta"]),
-                _rate(found["copy"]),
+                rate(found["beta"]),
+                rate(found["copy"]),
                 str(found["points"]),
-                *(_percent(residuals[key]) for key in ("median", "rms", "worst")),
+                *(percent(residuals[key]) for key in ("median", "rms", "worst")),
             ]
         )
     header = ["collective", "call c", "step α", "1 ÷ β", "copy 1 ÷ κ", "points"]
     header += ["residuals: median", "RMS", "worst"]
     return Table("fits", FITTED, "latency and bandwidth of this machine's Gloo", header, rows)
-
-
-def _rate(seconds_per_byte: float) -> str:
-    return f"{_figures(1e-9 / seconds_per_byte)} GB/s" if seconds_per_byte > 0 else "–"
 
 
 def _validation(report: Report) -> Table:
@@ -118,8 +81,8 @@ def _validation(report: Report) -> Table:
         for check in found:
             worst = max(check["errors"], key=lambda e: abs(e["error"]))
             where = f"{amount(worst['bytes'])} × {worst['processes']}"
-            numbers = [str(len(check["errors"])), _percent(check["median"]), _percent(check["rms"])]
-            rows.append([collective, check["what"], *numbers, _signed(worst["error"]), where])
+            numbers = [str(len(check["errors"])), percent(check["median"]), percent(check["rms"])]
+            rows.append([collective, check["what"], *numbers, signed(worst["error"]), where])
     header = ["collective", "predicted", "points", "median", "RMS", "worst", "at"]
     return Table(
         "validation",
