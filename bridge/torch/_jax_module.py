@@ -19,7 +19,7 @@ class JaxModule(torch.nn.Module):
     Parameters appear as torch Parameters under the names that they have in JAX, `layers.0.kernel`:
     optimizers, `state_dict`, `to`, `torch.func.functional_call` and gradient hooks work as with any
     torch module. All else that is an array is a buffer: batch statistics, counters, and the keys of
-    random streams, as uint32. What the JAX module changes while it runs (Flax NNX) is written into
+    random streams, as int32. What the JAX module changes while it runs (Flax NNX) is written into
     the buffers afterwards. `train()` and `eval()` set the mode of the JAX module too.
 
     The arrays are copied at the start; the JAX module that was passed is left as it is, and

@@ -8,15 +8,26 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 
 class Part(NamedTuple):
-    """One array of a module; `key` is the kind of random key that its numbers stand for."""
+    """One array of a module, as torch holds it.
+
+    Attributes:
+      name: its path in the module, `layers.0.kernel`.
+      value: the array; unsigned integers as signed ones of the same bits, since much of torch, its
+        process groups among it, knows no others than uint8.
+      is_parameter: whether it is trained.
+      dtype: what the module has.
+      key: the kind of random key that the numbers stand for, or None.
+    """
 
     name: str
     value: Any
     is_parameter: bool
+    dtype: Any
     key: Any
 
 
@@ -35,10 +46,7 @@ class Parts:
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays as the module has them: random keys with their type."""
         pairs = zip(self.parts, arrays, strict=True)
-        return [
-            array if part.key is None else jax.random.wrap_key_data(array, impl=part.key)
-            for part, array in pairs
-        ]
+        return [_restored(part, array) for part, array in pairs]
 
     def join(self, training: bool, leaves: Sequence[Any]) -> Any:
         """The module with these leaves, for training or not."""
@@ -134,13 +142,25 @@ def _in_mode(module: Any, training: bool) -> Any:
 
 def _part(name: str, leaf: Any, is_parameter: bool) -> Part:
     leaf = jnp.asarray(leaf)
-    if _is_key(leaf):
-        return Part(name, jax.random.key_data(leaf), False, jax.random.key_impl(leaf))
-    return Part(name, leaf, is_parameter, None)
+    key = jax.random.key_impl(leaf) if _is_key(leaf) else None
+    numbers = leaf if key is None else jax.random.key_data(leaf)
+    return Part(name, _numbers(leaf), is_parameter and key is None, numbers.dtype, key)
 
 
 def _numbers(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    """What torch holds of a leaf."""
+    if _is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    if leaf.dtype.kind == "u" and leaf.dtype.itemsize > 1:
+        leaf = lax.bitcast_convert_type(leaf, f"int{8 * leaf.dtype.itemsize}")
+    return leaf
+
+
+def _restored(part: Part, array: Any) -> Any:
+    """The inverse of `_numbers`."""
+    if part.dtype.kind == "u" and array.dtype != part.dtype:
+        array = lax.bitcast_convert_type(array, part.dtype)
+    return array if part.key is None else jax.random.wrap_key_data(array, impl=part.key)
 
 
 def _is_key(leaf: Any) -> bool:
