@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import bridge
+import bridge.jax
 from bridge._exchange import from_array, from_tensor, runtime
 from tests.exchange.values import (
     DTYPES,
@@ -117,6 +118,32 @@ def test_permuted_compact_shares_memory(copy: bool | None) -> None:
         np.testing.assert_array_equal(np.asarray(array), view.numpy())
     one = torch.as_strided(block, (1, 3, 1), (77, 1, 555))  # a stride of one element says nothing
     assert address_of(bridge.to_jax(one, copy=copy)) == address_of(block)
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0)], ids=str)
+def test_computations_on_permuted_memory(order: tuple[int, ...]) -> None:
+    """JAX keeps the order of the dimensions in memory, and compiles a function for each."""
+    tensor = torch.randn(4, 6, 8).permute(order)
+    array, values = bridge.to_jax(tensor, copy=False), tensor.numpy()
+    cumulated = jax.jit(lambda x: jnp.cumsum(x, axis=1))
+    cumulated(jnp.array(values))  # compiled for the usual order first
+    np.testing.assert_allclose(cumulated(array), np.cumsum(values, 1), rtol=1e-5)
+    flat = jax.jit(lambda x: x.reshape(-1) * 2)
+    np.testing.assert_array_equal(flat(array), 2 * values.reshape(-1))
+    gradient = jax.grad(lambda x: (x**3).sum())(array)
+    np.testing.assert_allclose(gradient, 3 * values**2, rtol=1e-5)
+    donated = jax.jit(lambda x: x, donate_argnums=0)(bridge.to_jax(tensor))
+    np.testing.assert_array_equal(donated, values)
+    called = jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(array.shape, array.dtype), array)
+    np.testing.assert_array_equal(called, values)
+    softmax = bridge.jax.scaled_softmax(array)
+    np.testing.assert_allclose(softmax, jax.nn.softmax(jnp.array(values), -1), rtol=1e-5)
+    ahead = flat.lower(jax.ShapeDtypeStruct(array.shape, array.dtype)).compile()
+    with pytest.raises(ValueError, match="layout"):
+        ahead(array)
+    home = bridge.to_torch(array)
+    assert home.stride() == tensor.stride()
+    assert torch.equal(home, tensor)
 
 
 VIEWS = {
