@@ -245,6 +245,28 @@ def scaling(name: str) -> str:
     return "\n\n".join([*parts, *([quoted.note] if quoted.note else [])])
 
 
+def all_gather_times() -> str:
+    """Medians, and how far ours is from torch's own."""
+    rows = []
+    for row in read("all_gather.json")["time"]:
+        own, peer = row["bridge"], row["torch"]
+        names = ("torch", "torch functional", "bridge", "bridge with gradient", "bridge checked")
+        times = [f"{row[name] * 1e6:.0f}" for name in names]
+        apart = f"{(own - peer) * 1e6:+.0f} µs, {100 * (own / peer - 1):+.0f} %"
+        rows.append([f"{row['bytes']:,}", *times, apart])
+    header = ["bytes", "torch", "its functional form", "bridge", "with gradient", "checked"]
+    return table([*header, "bridge − torch"], rows)
+
+
+def all_gather_memory() -> str:
+    rows = []
+    for row in read("all_gather.json")["memory"]:
+        for name, value in row.items():
+            if name not in ("bytes", "ranks"):
+                rows.append([str(row["ranks"]), name, f"{value / 2**20:.0f}"])
+    return table(["ranks", "call", "MiB"], rows)
+
+
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", figures),
     ("docs/architecture.md", "code lines", code_lines),
@@ -252,6 +274,8 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", crossings),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
+    ("docs/all_gather.md", "all_gather time", all_gather_times),
+    ("docs/all_gather.md", "all_gather memory", all_gather_memory),
     ("docs/scaling.md", "scaling machine", scaling_machine),
     *(("docs/scaling.md", f"scaling {n}", partial(scaling, n)) for n in scaling_tables.MAKERS),
 )
