@@ -77,6 +77,10 @@ sanitizer=$(command -v compute-sanitizer || true)
 step build 240 "$python" -m pip install --no-build-isolation --no-deps -e .
 step machine 60 bash -c describe_machine
 step device 60 bash -c has_device
+# The border first: it takes seconds, and its streams have races to find that nothing else has.
+step parity-border 60 "$python" -m bridge parity --device cuda --ops border \
+  --json "$logs/parity-border.json"
+step races 150 "$python" -m pytest -q -m "slow or not slow" tests/exchange/test_streams.py
 for op in $ops; do
   step "parity-$op" 120 "$python" -m bridge parity --device cuda --ops "$op" \
     --json "$logs/parity-$op.json"
@@ -84,6 +88,8 @@ done
 step build-kernels 180 bash -c build_kernels
 for op in $ops; do step "kernels-$op" 90 "$build/${op}_gpu"; done
 step tests 300 "$python" -m pytest -q
+step bench-border 60 "$python" -m bridge bench --device cuda --ops border \
+  --json "docs/benchmarks/$device-border.json"
 # An op at a time: what was measured is kept if the time runs out.
 for op in $ops; do
   step "bench-$op" 110 "$python" -m bridge bench --device cuda --ops "$op" \
