@@ -60,7 +60,10 @@ def test_a_planted_fault_fails(fault, monkeypatch, capsys):
 def test_bench_of_the_border(tmp_path, monkeypatch):
     monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
     file = tmp_path / "bench.json"
-    assert main(["bench", "--quick", "--ops", "border", "--json", str(file)]) == 0
+    plot = tmp_path / "bench.svg"
+    arguments = ["--quick", "--ops", "border", "--json", str(file), "--plot", str(plot)]
+    assert main(["bench", *arguments]) == 0
+    assert not plot.exists()  # there are no bars to draw
     report = json.loads(file.read_text())
     names = {row["what"] for row in report["rows"]}
     assert names >= {"to_torch", "to_jax", "to_torch, tree of 200", "to_jax, tree of 200"}

@@ -58,7 +58,9 @@ def run(options: argparse.Namespace) -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
         console.print(f"every timing: {options.json}")
-    if options.plot is not None:
+    if options.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
+        console.print("no plot: what was measured is calls alone", style="yellow")
+    elif options.plot is not None:
         from bridge.cli.bench.plot import draw
 
         options.plot.parent.mkdir(parents=True, exist_ok=True)
