@@ -23,7 +23,7 @@ class Net(nnx.Module):
 
 
 def data_parallel(place: Place) -> None:
-    """Gradients are the mean of the ranks', which have one model and random streams of their own."""
+    """Gradients are the mean over ranks with one model and random streams of their own."""
     module = JaxModule(Net(nnx.Rngs(place.rank)))
     parallel = DistributedDataParallel(module, broadcast_buffers=False)
     expected = [torch.zeros_like(parameter) for parameter in module.parameters()]
