@@ -7,6 +7,7 @@ sends its part straight to every other, and receives theirs where they belong.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,8 @@ class Pending:
     sent: Tensor
 
 
+_tracer = functools.partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY)
+
 # What nobody may be waiting for, but other ranks are sent.
 _under_way: deque[Pending] = deque()
 
@@ -46,7 +49,8 @@ def takes(packed: Tensor) -> bool:
 
 def start(packed: Tensor, ranks: Ranks) -> Pending | None:
     """Sends and receives; None where the group has another transport than Gloo."""
-    if isinstance(packed, FakeTensor) or not dist.is_gloo_available():
+    is_traced = isinstance(packed, FakeTensor) or _tracer() is not None
+    if is_traced or not dist.is_gloo_available():
         return None
     group: Any = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
     if type(group._get_backend(torch.device("cpu"))) is not dist.ProcessGroupGloo:

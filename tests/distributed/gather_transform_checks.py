@@ -283,3 +283,55 @@ def under_fsdp(place: Place) -> None:
     (mine @ bt.all_gather(mine).T).pow(2).mean().backward()
     for a, b in zip(whole.parameters(), sharded.parameters(), strict=True):
         assert torch.allclose(a.grad, b.grad.full_tensor())
+
+
+def traced(place: Place) -> None:
+    """Fake tensors, make_fx and torch.export see torch's own collective, and nothing is sent."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode():
+        for shape in ((2, 3), (1 << 10, 1 << 10)):
+            y = bt.all_gather(torch.ones(shape), dim=1)
+            assert y.shape == (shape[0], place.world_size * shape[1])
+    for shape in ((2, 3), (1 << 10, 1 << 9)):
+        xs = _everyones(place, 0, shape)
+        x = xs[place.rank]
+        graph = make_fx(lambda x: bt.all_gather(x))(x)
+        if place.world_size > 1:
+            assert "all_gather_into_tensor" in graph.code
+        assert torch.equal(graph(x), torch.cat(xs))
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return bt.all_gather(x, dim=1)
+
+    x = xs[place.rank]
+    assert torch.equal(torch.export.export(Module(), (x,)).module()(x), torch.cat(xs, 1))
+
+
+def collective_tensors(place: Place) -> None:
+    """What another collective has not finished yet is waited for."""
+    import torch.distributed._functional_collectives as functional
+
+    x = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    y = bt.all_gather(x)
+    assert torch.equal(y, torch.full((3 * place.world_size,), float(place.world_size)))
+
+
+def compiled_drop_in(place: Place) -> None:
+    from types import SimpleNamespace
+
+    from bridge.torch.towhee import AllGather
+
+    args = SimpleNamespace(world_size=place.world_size, local_rank=place.rank)
+    torch._dynamo.reset()
+    f = torch.compile(lambda x: AllGather.apply(x, args), fullgraph=True, backend="aot_eager")
+    xs = _everyones(place, 0)
+    x = xs[place.rank].clone().requires_grad_()
+    y = f(x)
+    assert torch.equal(y, torch.cat(xs))
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    _, dy = torch.func.jvp(lambda x: AllGather.apply(x, args), (x.detach(),), (x.detach(),))
+    assert torch.equal(dy, torch.cat(xs))

@@ -41,6 +41,9 @@ def test_vmap(ranks: Any, in_dim: int, dim: int, tiled: bool) -> None:
         "under_fsdp",
         "compiled_with_mesh",
         "compiled_transform",
+        "compiled_drop_in",
+        "traced",
+        "collective_tensors",
     ],
 )
 def test_transforms(ranks: Any, check: str) -> None:

@@ -11,6 +11,7 @@ import bridge.torch  # noqa: F401  (seconds, which no rank is to spend while ano
 from tests.distributed.processes import Place
 
 JOIN = "tests.distributed.torch_processes:join"
+JOIN_NCCL = "tests.distributed.torch_processes:join_nccl"
 JOIN_IMPATIENTLY = "tests.distributed.torch_processes:join_impatiently"
 
 # What a rank waits for another. A late rank is late by less, a dead one is missed after this.
@@ -30,9 +31,15 @@ def join_impatiently(place: Place) -> None:
     _initialise(place, "store", IMPATIENT_SECONDS)
 
 
-def _initialise(place: Place, store: str, seconds: float) -> None:
+def join_nccl(place: Place) -> None:
+    """One rank on one GPU."""
+    torch.cuda.set_device(0)
+    _initialise(place, "store", TIMEOUT_SECONDS, "nccl")
+
+
+def _initialise(place: Place, store: str, seconds: float, backend: str = "gloo") -> None:
     dist.init_process_group(
-        "gloo",
+        backend,
         store=dist.FileStore(str(place.directory / store), place.world_size),
         rank=place.rank,
         world_size=place.world_size,

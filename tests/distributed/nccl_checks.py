@@ -1,0 +1,29 @@
+"""`all_gather` on a GPU, in a group of NCCL with one rank."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+import bridge.torch as bt
+from bridge.torch._groups import Ranks, _exchanged_numbers
+from bridge.torch._transport import _all_gather, _reduce_scatter, _wait
+from tests.distributed.gather_checks import numbers
+from tests.distributed.processes import Place
+
+
+def one_rank(place: Place) -> None:
+    for rule in ("sum", "local", "mean"):
+        x = numbers(0, (3, 4), torch.bfloat16).cuda().requires_grad_()
+        y = bt.all_gather(x, dim=1, grad=rule)
+        g = numbers(1, (3, 4), torch.bfloat16).cuda()
+        y.backward(g)
+        assert torch.equal(y, x)
+        assert torch.equal(x.grad, g)
+    # The exchanges themselves, which a single rank is otherwise spared.
+    name = dist.group.WORLD.group_name
+    x = numbers(0, (3, 4)).cuda()
+    assert torch.equal(_wait(_all_gather(x, 1, name)), x)
+    assert torch.equal(_wait(_reduce_scatter(x, "sum", 1, name)), x)
+    numbers_sent = list(range(15))
+    assert _exchanged_numbers("all_gather", Ranks(name, 1, 0), numbers_sent) == [numbers_sent]
