@@ -28,19 +28,19 @@ void for_each_input(const bridge_bias_gelu& call, Visit&& visit) {
   }
 }
 
-// The arithmetic of a valid call: float64 if any array is, 16-bit accuracy if all inputs are 16-bit.
-// A wider output asks for what is not rounded, not for another value.
+// The arithmetic of a valid call: float64 if any array is, 16-bit accuracy if all inputs are of one
+// 16-bit type. A wider output of theirs asks for what is not rounded, not for another value.
 inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
   auto is_double = [](const bridge_array& array) {
     return is_present(array) && array.dtype == BRIDGE_FLOAT64;
   };
-  bool all_16_bit = true;
   bool any_double = is_double(call.output.full) || is_double(call.output.row);
+  bool one_16_bit = is_16_bit(call.input.full.dtype);
   for_each_input(call, [&](const bridge_array& array, int) {
     any_double |= is_double(array);
-    all_16_bit &= is_16_bit(array.dtype);
+    one_16_bit &= array.dtype == call.input.full.dtype;
   });
-  return any_double ? Arithmetic::double_ : all_16_bit ? Arithmetic::half : Arithmetic::single;
+  return any_double ? Arithmetic::double_ : one_16_bit ? Arithmetic::half : Arithmetic::single;
 }
 
 // BRIDGE_OK, or BRIDGE_INVALID_ARGUMENT with a message that names the field, what it holds and what

@@ -59,7 +59,7 @@ enum { BRIDGE_MAX_FACTORS = 6, BRIDGE_MAX_GELU_ORDER = 8 };
  * This one shape is closed under differentiation: a tangent of (x, bias) is one more factor and one
  * more order, and so is a cotangent of (output.full, output.row).
  *
- * The arithmetic is float64 if any array is, at 16-bit accuracy in float32 if every input is of a
+ * The arithmetic is float64 if any array is, at 16-bit accuracy in float32 if all inputs are of one
  * 16-bit type, float32 otherwise; the factors are multiplied from left to right onto gelu. Column
  * sums are accumulated in that arithmetic in a fixed tree (see docs/numerics.md) and rounded once.
  * input.full is required; of the outputs at least one. Outputs overlap nothing, with one exception:
