@@ -343,6 +343,7 @@ def _is_dense(x: Any) -> bool:
         isinstance(x, Tensor)
         and x.layout is torch.strided
         and not x.is_quantized
+        and not x.is_nested
         and type(x).__name__ != "DTensor"
     )
 

@@ -27,7 +27,7 @@ _LEAST_BYTES = 1 << 20
 _TAG = 0x6272_6467
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pending:
     """An exchange under way: what has to be waited for, and where the parts will be."""
 

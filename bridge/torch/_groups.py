@@ -179,6 +179,8 @@ def explained(error: RuntimeError, function: str, ranks: Ranks) -> RuntimeError:
     """An error of the transport with what it means for the caller; any other as it is."""
     if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
         return error
+    if "No backend type associated" in str(error):  # for the device: nobody was asked
+        return error
     others = ranks.size - 1
     return type(error)(
         f"{function}: the exchange with {others} other rank{'s' * (others > 1)} failed (this is "

@@ -319,6 +319,25 @@ def collective_tensors(place: Place) -> None:
     assert torch.equal(y, torch.full((3 * place.world_size,), float(place.world_size)))
 
 
+def compiled_asynchronously(place: Place) -> None:
+    """A handle inside a compiled function: inductor sees the collective and its wait apart."""
+
+    def f(x: Tensor) -> Tensor:
+        gathering = bt.all_gather(x * 2, async_op=True)
+        busy = x.sin().sum()
+        return gathering.wait() * busy
+
+    torch._dynamo.reset()
+    xs = _everyones(place, 0)
+    x, y = (xs[place.rank].clone().requires_grad_() for _ in range(2))
+    found = torch.compile(f, fullgraph=True, backend="aot_eager")(x)
+    expected = f(y)
+    assert torch.allclose(found, expected)
+    found.sum().backward()
+    expected.sum().backward()
+    assert torch.allclose(x.grad, y.grad)
+
+
 def compiled_drop_in(place: Place) -> None:
     from types import SimpleNamespace
 

@@ -42,6 +42,7 @@ def test_vmap(ranks: Any, in_dim: int, dim: int, tiled: bool) -> None:
         "compiled_with_mesh",
         "compiled_transform",
         "compiled_drop_in",
+        "compiled_asynchronously",
         "traced",
         "collective_tensors",
     ],
