@@ -244,14 +244,20 @@ def crossings() -> str:
 def scaling_machine() -> str:
     report = read("scaling-cpu.json")
     notes = [f"Note of the run: {note}." for note in report["notes"]]
-    where = f"Measured on {machine_of(report)} ([every number](benchmarks/scaling-cpu.json))."
+    machine, torch = report["machine"], report["versions"]["torch"]
+    where = (
+        f"Measured on {machine['processor']}, {machine['cores']} cores, a thread for each process, "
+        f"torch {torch}, commit {report['commit'][:9]} "
+        "([every number](benchmarks/scaling-cpu.json))."
+    )
     return "\n\n".join([where, *notes])
 
 
 def scaling(name: str) -> str:
     """A table of docs/scaling.md, its kind first."""
     quoted = scaling_tables.MAKERS[name](read("scaling-cpu.json"))
-    parts = [f"**{quoted.kind.capitalize()}**: {quoted.title}", table(quoted.header, quoted.rows)]
+    rows = [[cell.strip() for cell in row] for row in quoted.rows]
+    parts = [f"**{quoted.kind.capitalize()}**: {quoted.title}", table(quoted.header, rows)]
     return "\n\n".join([*parts, *([quoted.note] if quoted.note else [])])
 
 

@@ -26,6 +26,7 @@ from bridge.cli.scaling.summary import METHOD, show
 COLLECTIVES = ("all-gather", "reduce-scatter")
 MOST_PROCESSES = 16
 COUNTS = (1, 2, 8, 64, 512, 4096, 65_536)  # of devices, in the tables
+POWERS = tuple(2**k for k in range(17))
 SIZES = (64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 QUICK_SIZES = (64, 1 << 13, 1 << 17, 1 << 20)
 
@@ -217,7 +218,8 @@ def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[
             "itemsize": layers.itemsize,
             "rows": [layers.row(n, link) for n in COUNTS for link in NETWORKS],
             "break_even": {
-                link.name: layers.break_even(link, tuple(2**k for k in range(17))) for link in LINKS
+                link.name: layers.break_even(link, tuple(2**k for k in range(17)))
+                for link in NETWORKS
             },
             "copies": copies(layers, 8),
         },

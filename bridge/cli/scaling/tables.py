@@ -191,7 +191,7 @@ def _contrastive(report: Report) -> Table:
                 amount(own["memory_bytes"]["gathered"]),
                 amount(own["memory_bytes"]["logits"]),
                 amount(whole["memory_bytes"]["logits"]),
-                f'"{best["rule"]}"' if best else "none fits",
+                _choice(ranks, best),
             ]
         )
     header = ["ranks", "link", "gathers", 'own, "sum"', 'whole, "local"', 'whole, "mean"']
@@ -206,6 +206,12 @@ def _contrastive(report: Report) -> Table:
         "fastest that fits in memory with its cotangents."
     )
     return Table("contrastive", MODELLED, title, header, rows, 2, note)
+
+
+def _choice(ranks: int, best: dict[str, Any] | None) -> str:
+    if ranks == 1:
+        return "any"
+    return f'"{best["rule"]}"' if best else "none fits"
 
 
 def _sent(report: Report) -> Table:
@@ -267,8 +273,8 @@ def _copies(report: Report) -> Table:
         [row["form"], amount(row["extra_bytes"]), duration(row["extra_seconds"])]
         for row in report["sequence"]["copies"]
     ]
-    header = ["gathered activation, several sequences, 8 ranks", "copied besides", "time of it"]
-    return Table("copies", MODELLED, "tiled or stacked", header, rows)
+    title = "tiled or stacked, a gathered activation of several sequences, 8 ranks"
+    return Table("copies", MODELLED, title, ["form", "copied besides", "time of it"], rows)
 
 
 MAKERS: dict[str, Callable[[Report], Table]] = {
