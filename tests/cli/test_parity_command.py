@@ -102,6 +102,19 @@ def test_every_isa_thread_count_and_split_is_compared():
     }
 
 
+def test_rows_on_several_devices_are_compared():
+    code = """
+from bridge.cli.parity.command import measure
+report = measure(quick=True, ops=("bias_dropout_add",), forms=("p=0.5",))
+print(report["passed"], sorted({n for row in report["rows"] for n in row["variants"]}))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip().endswith("True ['JAX, rows on 4 devices']")
+
+
 @pytest.mark.usefixtures("small_grid")
 def test_forced_isa_and_threads_are_used_and_undone():
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -96,6 +97,9 @@ def measure(
     if not with_border and not any(chosen.values()):
         raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
+    # Rows are spread over them. Too late where JAX has run already: then fewer do, or one.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", 4)
     if device == "cuda":
         _require_cuda(torch, jax)
     from bridge.cli.parity.measure import Variant, measure_all

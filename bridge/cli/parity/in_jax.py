@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from bridge.cli.parity.grid import Case, viewed
+from bridge.cli.parity.grid import CONTIGUOUS, Case, viewed
 
 Operands = Mapping[str, Any]  # arrays by name, None where one is absent
 Function = Callable[[Operands], Any]
@@ -82,6 +83,31 @@ def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
         return {"forward": value, "dx": gradient}
 
     return jax.jit(function)
+
+
+def sharded(case: Case, p: Operands, devices: Sequence[Any]) -> dict[str, Any]:
+    """The operands of the place's shape with rows on each device, the others on all of them."""
+    mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
+
+    def put(array: Any) -> Any:
+        is_full = array.shape == case.place.shape
+        spec = PartitionSpec("devices") if is_full else PartitionSpec()
+        return jax.device_put(array, NamedSharding(mesh, spec))
+
+    return {name: None if array is None else put(array) for name, array in p.items()}
+
+
+def shards_of(case: Case, device: str) -> Sequence[Any]:
+    """The devices over which the rows of a case can be spread; few cases, for time's sake."""
+    shape = case.place.shape
+    devices = jax.devices(device)
+    counts = [n for n in (4, 2) if n <= len(devices) and len(shape) > 1 and shape[0] % n == 0]
+    is_chosen = case.place.layout is CONTIGUOUS and case.dtypes in _SHARDED and shape[0] > 0
+    return devices[: counts[0]] if is_chosen and counts else ()
+
+
+# One arithmetic of each kind.
+_SHARDED = ("float32", "bfloat16")
 
 
 def to_numpy(array: Any) -> np.ndarray:

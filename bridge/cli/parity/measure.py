@@ -29,7 +29,7 @@ class Row:
       values: the kind of values, and what else tells the place from others.
       differing: elements whose bits differ between torch and JAX.
       variants: how the op was run besides (instruction set and threads, in pieces, mapped, on
-        another device), and how many elements differ from the first run.
+        another device, with its rows on several), and how many elements differ from the first run.
       torch, jax: errors of bridge's results; own_torch, own_jax: of the frameworks' own ops, where
         they are measured.
     """
@@ -101,6 +101,10 @@ def measure(
         mapped = in_torch.mapped(_in_torch(case), case, tensors)
         others["torch, vmap"] = _numpy(mapped)
         others["JAX, vmap"] = _jax(in_jax.mapped(_in_jax(case), case), arrays)
+    if shards := in_jax.shards_of(case, device):
+        first_order = in_jax.compiled(_in_jax(case), case, first_order=True)
+        parts = in_jax.sharded(case, given, shards)
+        others[f"JAX, rows on {len(shards)} devices"] = _jax(first_order, parts)
     if device == "cuda":
         others["CPU"] = _torch(case, in_torch.tensors(case, given, "cpu"))
 
