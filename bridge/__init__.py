@@ -10,6 +10,7 @@ import functools
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from bridge import _fork as _fork
 from bridge._version import __version__
 
 try:

@@ -8,12 +8,13 @@ once here. Where jaxlib does not have the functions as they are known from 0.9.1
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
+
+from bridge import _fork
 
 CPU, CUDA = 1, 2  # DLPack's device types
 
@@ -102,35 +103,21 @@ def cuda_device(index: int) -> jax.Device:
 # Shardings that say: one CPU device of this process. Filled as arrays come along.
 ON_CPU: set[jax.sharding.Sharding] = set()
 
-_forked = False
-
 
 def refuse_after_fork() -> None:
     """Raises RuntimeError in a process forked off one in which JAX's threads were running."""
-    if _forked:
+    if _fork.after_jax:
         raise RuntimeError(
             "this process was forked after JAX had started, whose threads did not come along: "
             "start processes with the 'spawn' or 'forkserver' method"
         )
 
 
-def _jax_has_started() -> bool:
-    try:
-        from jax._src import xla_bridge
-
-        return xla_bridge.backends_are_initialized()
-    except (ImportError, AttributeError):
-        return True
+def _forget() -> None:
+    """The short ways ask these for what they need; in a forked child the answer is the refusal."""
+    cpu_device.cache_clear()
+    cuda_device.cache_clear()
+    ON_CPU.clear()
 
 
-def _note_fork() -> None:
-    global _forked
-    if _jax_has_started():
-        _forked = True
-        # The short ways ask these for what they need; now the answer is the refusal.
-        cpu_device.cache_clear()
-        cuda_device.cache_clear()
-        ON_CPU.clear()
-
-
-os.register_at_fork(after_in_child=_note_fork)
+_fork.tell(_forget)

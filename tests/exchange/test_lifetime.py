@@ -207,6 +207,41 @@ def test_fork_after_jax_has_started_is_refused() -> None:
     assert out == "ok"
 
 
+@pytest.mark.parametrize("first", ["import bridge", ""], ids=["bridge in the parent", "not there"])
+def test_a_child_that_is_the_first_to_cross_is_refused(first: str) -> None:
+    """As in a worker of torch's DataLoader: it would wait for JAX's threads for ever."""
+    out, _ = run(
+        f"""
+        import torch, jax.numpy as jnp
+        {first}
+        from torch.utils.data import DataLoader, Dataset
+        jnp.ones(3).block_until_ready()
+
+        class Crossing(Dataset):
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, i):
+                import bridge
+                try:
+                    return float(bridge.to_jax(torch.ones(4)).sum())
+                except RuntimeError as error:
+                    assert "spawn" in str(error)
+                    return -1.0
+
+        loader = DataLoader(Crossing(), num_workers=1, batch_size=None, timeout=60)
+        print(list(loader))
+        """,
+        "-W",
+        "ignore::RuntimeWarning",
+        "-W",
+        "ignore::DeprecationWarning",
+        "-W",
+        "ignore::UserWarning",
+    )
+    assert out == "[-1.0, -1.0]"
+
+
 def test_fork_before_jax_has_started_is_fine() -> None:
     out, _ = run(
         """
