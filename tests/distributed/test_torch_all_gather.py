@@ -49,5 +49,6 @@ def test_all_gather(ranks: Any, check: str) -> None:
 def test_no_third_copy(processes: Any) -> None:
     """At its peak a call holds its input and its output; along another dimension a packed input."""
     for peaks in processes(JOIN, 3).run(f"{_CHECKS}:memory"):
-        assert all(90 < peak < 112 for name, peak in peaks.items() if name != "along 1"), peaks
+        assert max(peaks.values()) > 90, "the measurement sees nothing"
+        assert all(peak < 112 for name, peak in peaks.items() if name != "along 1"), peaks
         assert peaks["along 1"] < 144, peaks
