@@ -191,7 +191,7 @@ class Call:
         return argument_paths(*marks)[place]
 
     def _discover(self, operands: tuple[Spec, ...]) -> Layout:
-        device = "cpu" if self.owner.module is None else self.owner.module.device
+        device = self.owner.module.device if self.owner.module else _default_device()
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with plain_thread(), mode:
             fakes = [
@@ -244,6 +244,11 @@ class Call:
                 raise does_not_cross(self.name, f"result number {i}", result)
         specs = tuple(Spec(tuple(r.shape), dtype_name(r)) for r in results)
         return Layout(specs, _threads.template, self._buffer_names)
+
+
+def _default_device() -> str:
+    on_gpu = jax.default_backend() == "gpu" and torch.cuda.is_available()
+    return "cuda" if on_gpu else "cpu"
 
 
 _UNSEEDED = contextlib.nullcontext()

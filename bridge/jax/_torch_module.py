@@ -53,6 +53,8 @@ class FunctionalModule:
         for buffer in self.buffers.values():
             bare[id(buffer)] = torch.empty_like(buffer, device="meta")
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
+        for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
+            torch.cuda.synchronize(device)  # once: calls read them on streams of XLA
         try:
             self._prototype = copy.deepcopy(module, bare)
         except Exception as error:
@@ -63,8 +65,8 @@ class FunctionalModule:
         if train is not None:
             self._prototype.train(train)
         self._idle: list[torch.nn.Module] = []
-        device = next(iter([*self.parameters.values(), *self.buffers.values()]), None)
-        self.device = torch.device("cpu") if device is None else device.device
+        tensors = [*self.parameters.values(), *self.buffers.values()]
+        self.device = tensors[0].device if tensors else torch.device("cpu")
 
     def __call__(
         self,
@@ -75,8 +77,10 @@ class FunctionalModule:
     ) -> tuple[Any, dict[str, Tensor]]:
         """Returns what the module does, and its buffers afterwards; the given ones stay whole."""
         tensors = dict(parameters)
+        # The module's own buffers may lie on another of several GPUs than this call is on.
+        device = next((tensor.device for tensor in tensors.values()), None)
         for name, buffer in buffers.items():
-            tensors[name] = buffer.detach().clone()
+            tensors[name] = buffer.detach().to(device or buffer.device, copy=True)
         exchanged = {
             alias: tensor for name, tensor in tensors.items() for alias in self._names_of[name]
         }

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -199,7 +200,7 @@ def _lower(context: Any, *operands: Any, program: Program) -> Any:
         return []
     axis_context = context.module_context.axis_context
     if _is_split_by_xla(axis_context, program):
-        return _lower_on_first_device(context, operands, program, specs)
+        return _lower_on_first_device(context, operands, program, specs, platforms[0])
     alone = not hasattr(axis_context, "manual_axes")
     emit = buffer_callback(
         border.buffer_callback(program, specs, platforms[0], alone),
@@ -221,23 +222,20 @@ def _is_split_by_xla(axis_context: Any, program: Program) -> bool:
 
 
 def _lower_on_first_device(
-    context: Any, operands: Any, program: Program, specs: Sequence[Spec]
+    context: Any, operands: Any, program: Program, specs: Sequence[Spec], platform: str
 ) -> Any:
     """One call with the whole arrays, on the first device, which sends the results to the others.
 
     XLA keeps calls on one device only for the target of NumPy callbacks, which it knows by name;
     others it would make on every device.
     """
-    results, _, _ = mlir.emit_python_callback(
-        context,
-        border.numpy_callback(program, specs),
-        None,
-        list(operands),
-        context.avals_in,
-        context.avals_out,
-        has_side_effect=False,
-        returns_token=False,
-    )
+    # Not by mlir.emit_python_callback, which looks at jax_enable_x64 on the thread of the callback,
+    # where a context manager of the caller's does not hold.
+    module = context.module_context
+    module.add_host_callback(border.numpy_callback(program, specs))
+    device = "cpu" if platform == "cpu" else "gpu"
+    emit = jax.ffi.ffi_lowering(f"xla_ffi_python_{device}_callback", has_side_effect=False)
+    results = emit(context, *operands, index=np.uint64(len(module.host_callbacks) - 1))
     _place(results, ["<mesh<[], device_ids=[0]>, []>" for _ in specs])
     # Results that are "on the first device" would keep JAX from using them with others.
     spread = context.replace(avals_in=context.avals_out)

@@ -71,6 +71,10 @@ assert calls == [(8, 4)], calls
 jax.tree.map(near, gradient(g)(ws, xs), gradients)
 near(g(xs, ws), expected)
 near(jax.grad(lambda w: (g(xs, w) ** 2).sum())(ws), gradients[0])
+with jax.enable_x64(True):  # of which the callback's thread knows nothing
+    both = jax.jit(from_torch(lambda x: (x.double().sin(), x.bfloat16(), x.sum().long())))(xs)
+assert [y.dtype.name for y in both] == ["float64", "bfloat16", "int64"]
+near(both[0], np.sin(x))
 """)
 
 
