@@ -240,6 +240,20 @@ def test_what_is_sent(grad: str, rng: np.random.Generator) -> None:
     assert not backward if grad == "local" else backward
 
 
+@every_rule
+def test_no_third_copy(grad: str) -> None:
+    """Memory: the input and the gathered output."""
+    split = jax.shard_map(
+        partial(all_gather, axis_name=NAMES, grad=grad),
+        mesh=make_mesh(),
+        in_specs=P(NAMES),
+        out_specs=P(NAMES),
+    )
+    x = jax.ShapeDtypeStruct((DEVICES * 256, 1024), np.float32)
+    memory = jax.jit(split).lower(x).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1024
+
+
 def test_a_value_that_all_shards_share(rng: np.random.Generator) -> None:
     x = normal(rng, 2, 3)
 
