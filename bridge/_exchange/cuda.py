@@ -30,6 +30,7 @@ from bridge._exchange.runtime import (
     array_to_capsule_on,
     capsule_to_array,
     capsule_to_tensor,
+    collect_garbage,
     cuda_device,
     tensor_to_capsule,
 )
@@ -115,6 +116,7 @@ def _give_back(array: jax.Array, index: int, stream: torch.cuda.Stream) -> None:
         jax_stream = _jax_stream(index)
         for reader in {stream, torch.cuda.current_stream()}:
             jax_stream.wait_stream(reader)
+    collect_garbage()
     while _given_back_later:
         _give_back(*_given_back_later.pop())
 

@@ -8,6 +8,7 @@ once here. Where jaxlib does not have the functions as they are known from 0.9.1
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -19,18 +20,19 @@ from bridge import _fork
 CPU, CUDA = 1, 2  # DLPack's device types
 
 
-def _import_functions() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+def _function_of_jaxlib(name: str) -> Callable[..., Any] | None:
     try:
         from jax._src.lib import _jax
     except ImportError:
-        return None, None
-    return (
-        getattr(_jax, "buffer_to_dlpack_managed_tensor", None),
-        getattr(_jax, "dlpack_managed_tensor_to_buffer", None),
-    )
+        return None
+    return getattr(_jax, name, None)
 
 
-_export, _import = _import_functions()
+_export = _function_of_jaxlib("buffer_to_dlpack_managed_tensor")
+_import = _function_of_jaxlib("dlpack_managed_tensor_to_buffer")
+
+# jaxlib keeps what other libraries let go of until this is called, by it or by Python's collector.
+collect_garbage: Callable[[], Any] = _function_of_jaxlib("collect_garbage") or gc.collect
 
 
 def array_to_capsule(array: jax.Array) -> Any:
