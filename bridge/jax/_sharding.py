@@ -235,7 +235,7 @@ def _meshes(devices: Any, count: int) -> Iterator[Mesh]:
     ones. Which devices stand in it does not matter: XLA numbers them by their place.
     """
     array = np.empty(count, object)
-    array[:] = sorted(devices, key=lambda device: device.id)[:count]
+    array[:] = list(itertools.islice(itertools.cycle(devices), count))
     for primes in sorted(set(itertools.permutations(_primes(count)))):
         yield Mesh(array.reshape(primes), tuple(f"axis{i}" for i in range(len(primes))))
 

@@ -467,3 +467,14 @@ def test_calls_with_other_parameters_differ_in_the_cache(rng: np.random.Generato
         text = jax.jit(function).lower(x).as_text()
         texts.append(re.sub(r'backend_config = "\d+"|@\w+', "", text))
     assert len(set(texts)) == 4
+
+
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_lowered_for_devices_that_are_not_here(platform: str, axis_type: AxisType) -> None:
+    mesh = jax.sharding.AbstractMesh((8,), ("x",), (axis_type,))
+    x = jax.ShapeDtypeStruct((16, 32), np.float32, sharding=NamedSharding(mesh, P("x")))
+    drop = jax.jit(partial(bj.bias_dropout_add, p=0.5, seed=1))
+    text = drop.trace(x).lower(lowering_platforms=(platform,)).as_text()
+    name = "CustomSPMDPartitioning" if axis_type is AxisType.Auto else "bridge_bias_dropout_add"
+    assert f"@{name}(" in text
