@@ -164,7 +164,7 @@ class _EagerCall(Call):
             outputs = outputs_of(program, program.run(*arrays))
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*saved)
-        remember(ctx, program, leaves, outputs)
+        remember(ctx, program, leaves)
         return presented(outputs)
 
     @staticmethod
@@ -211,7 +211,7 @@ class _FunctorchCall(Call):
         tensors = tensors_of(program, leaves)
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
-        remember(ctx, program, leaves, placed(output))
+        remember(ctx, program, leaves)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -245,14 +245,12 @@ def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
     return presented(spread(program.differentiable, outputs))
 
 
-def remember(ctx: Any, program: Program, leaves: Sequence[Any], outputs: Sequence[Any]) -> None:
+def remember(ctx: Any, program: Program, leaves: Sequence[Any]) -> None:
     ctx.program = program
     ctx.others = None
     if not program.only_tensors:
         ctx.others = others_of(program, leaves)
     ctx.set_materialize_grads(False)
-    if program.integers:
-        ctx.mark_non_differentiable(*[outputs[i] for i in program.integers])
 
 
 def _are_plain(cotangents: Sequence[Any]) -> bool:

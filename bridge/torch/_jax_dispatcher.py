@@ -108,7 +108,7 @@ class _DispatchedCall(_jax_call.Call):
             outputs = results[: kept.out_count]
         ctx.save_for_backward(*inputs, *residuals)
         ctx.save_for_forward(*inputs)
-        _jax_call.remember(ctx, rest.program, inputs, outputs)
+        _jax_call.remember(ctx, rest.program, inputs)
         return _jax_call.presented(outputs)
 
     @staticmethod

@@ -56,11 +56,6 @@ class Program:
         self.plain_outputs = not any(self.opaque)
         self.is_plain = self.only_tensors and self.plain_outputs
         self.has_derivatives = any(self.differentiable)
-        self.integers = tuple(
-            i
-            for i, (d, o) in enumerate(zip(self.differentiable, self.opaque, strict=True))
-            if not d and not o
-        )
         self.number: int | None = None  # in torch's dispatcher
         self._derived: dict[Any, Any] = {}
         self._lock = threading.RLock()

@@ -550,6 +550,35 @@ def test_second_derivatives_agree_with_finite_differences(draw: Any, case: str) 
     assert torch.autograd.gradgradcheck(f, inputs, check_fwd_over_rev=True)
 
 
+def test_complex_gradients_are_conjugated_however_they_are_asked_for(draw: Any) -> None:
+    """By residuals, by a derivative that can be differentiated, by torch.func, in batches."""
+
+    def own(z: Any, w: Any) -> Any:
+        return torch.exp(z) * w + z.real * w
+
+    f = from_jax(lambda z, w: jnp.exp(z) * w + jnp.real(z) * w)
+    z, w, g = (draw(3, dtype=torch.complex128) for _ in range(3))
+    gs = draw(2, 3, dtype=torch.complex128)
+
+    def leaves() -> list[torch.Tensor]:
+        return [z.clone().requires_grad_(), w.clone().requires_grad_()]
+
+    def gradients(f: Any, cotangent: Any, **how: Any) -> Any:
+        inputs = leaves()
+        return torch.autograd.grad(f(*inputs), inputs, cotangent, **how)
+
+    for asked in (
+        lambda f: gradients(f, g),
+        lambda f: gradients(f, g, create_graph=True),
+        lambda f: gradients(f, gs, is_grads_batched=True),
+        lambda f: torch.func.vjp(f, z, w)[1](g),
+        lambda f: torch.func.grad(lambda z: f(z, w).real.sum())(z),
+        lambda f: torch.func.jvp(f, (z, w), (g, w)),
+        lambda f: torch.func.vmap(lambda g: torch.func.vjp(f, z, w)[1](g))(gs),
+    ):
+        torch.testing.assert_close(asked(f), asked(own))
+
+
 def test_batched_gradients(draw: Any) -> None:
     f, inputs = arguments_of(draw, "real")
     assert torch.autograd.gradcheck(
