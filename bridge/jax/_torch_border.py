@@ -111,9 +111,9 @@ def _run(
     A function that keeps an argument, in a cache say, would read freed memory later. So the first
     call is on copies; if all of them are gone afterwards, later calls are on the memory itself.
     """
-    owner = _owner(program)
-    lends = owner.lends
-    if not lends:
+    lends = _owner(program).lends
+    lent = lends.get(program, False)
+    if not lent:
         tensors = [tensor.clone() for tensor in tensors]
     memories = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
     versions = [tensor._version for tensor in tensors]
@@ -123,7 +123,7 @@ def _run(
         for i, result in enumerate(results):
             deliver(i, result)
     if [tensor._version for tensor in tensors] != versions:
-        owner.lends, owner.keeps = False, True
+        lends[program] = False
         raise ValueError(
             f"from_torch: {program.name} has written to an argument in place, which JAX holds to "
             "be constant: clone the argument first"
@@ -131,17 +131,15 @@ def _run(
     del results
     tensors.clear()  # the caller has the list too
     kept = not all(memory.expired() for memory in memories)
-    if kept and lends:
+    if kept and lent:
         gc.collect()
-        kept = not all(memory.expired() for memory in memories)
-        if kept:
-            owner.lends, owner.keeps = False, True
+        if not all(memory.expired() for memory in memories):
+            lends[program] = False
             raise RuntimeError(
                 f"from_torch: {program.name} has kept an argument, or a view of one, beyond the "
                 "call, after which JAX uses its memory for something else: clone what you keep"
             )
-    if not lends and not owner.keeps:
-        owner.lends, owner.keeps = not kept, kept
+    lends.setdefault(program, not kept)
 
 
 def _check(program: Program, specs: Sequence[Spec], results: Sequence[Tensor]) -> None:

@@ -47,9 +47,8 @@ class Owner:
         self.seeded = seeded
         self.vmap_method = vmap_method
         self.result_shape = result_shape
-        # Whether the function has been seen to let its arguments go; see `_torch_border`.
-        self.lends = False
-        self.keeps = False
+        # Which programs have been seen to let their arguments go; see `_torch_border`.
+        self.lends: dict[Any, bool] = {}
 
 
 @dataclass(frozen=True)
