@@ -185,6 +185,8 @@ def test_static_values_of_equal_hash_are_told_apart(draw: Any) -> None:
     x = draw(2)
     torch.testing.assert_close(f(x, n=True), x * 2)
     torch.testing.assert_close(f(x, n=1), x * 3)
+    torch.testing.assert_close(f(x, True), x * 2)
+    torch.testing.assert_close(f(x, 1), x * 3)
 
 
 def test_residuals_are_kept_only_for_gradients(draw: Any) -> None:
@@ -257,10 +259,21 @@ def test_traced_once_however_differentiated(draw: Any) -> None:
 
 
 def test_settings_of_jax_are_followed(draw: Any) -> None:
-    f = from_jax(lambda x: jnp.arange(3) + x)
-    assert f(torch.ones(3, dtype=torch.int32)).dtype == torch.int64
-    with jax.enable_x64(False):
-        assert f(torch.ones(3, dtype=torch.int32)).dtype == torch.int32
+    """Also by derivatives, which come from a trace that was made under them."""
+    f = from_jax(lambda x: jnp.sin(x) * jnp.arange(3.0))
+    for leaf in (torch.ones(3), torch.ones(3, requires_grad=True)):
+        assert f(leaf).dtype == torch.float64
+        with jax.enable_x64(False):
+            assert f(leaf).dtype == torch.float32
+    assert f.cache_info().traces == 2
+
+
+def test_types_of_numbers_are_told_apart(draw: Any) -> None:
+    f, x = from_jax(lambda x, s: (x * 1, s * 1)), draw(3, grad=True)
+    assert f(x, 2.0)[1].dtype == torch.float64
+    assert f(x, 2)[1].dtype == torch.int64
+    assert f(x, True)[1].dtype == torch.int64
+    assert f.cache_info().traces == 3
 
 
 # What has no gradient
