@@ -19,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import bridge.jax as bj
+from bridge.jax import _word_pairs
 from tests.jax.collectives import collectives_of
 from tests.jax.compositions import normal
 from tests.jax.conftest import DEVICES
@@ -253,10 +254,8 @@ def test_one_mask_for_any_number_of_shards(shards: int, shape: tuple[int, ...]) 
             assert not collectives_of(compiled.as_text())
 
 
-def test_elements_past_32_bits() -> None:
-    """Of the last shard of an array of 2⁴⁰ elements, which is drawn alone."""
-    from bridge.jax import _word_pairs
-
+def test_elements_are_counted_in_64_bits() -> None:
+    """The number of a shard's first element, which 32 bits do not hold."""
     rng = np.random.default_rng(0)
     for _ in range(100):
         index, factor, more = (int(n) for n in rng.integers(0, 2**32, 3, dtype=np.uint64))
