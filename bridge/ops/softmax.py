@@ -315,7 +315,8 @@ def _nodes_workspace_bytes(columns: int, in_registers: int, nodes: int) -> int:
 
     Rows that a block cannot hold in its registers are cut into segments of 8192 columns, each of
     which leaves `nodes` numbers. Several rows share a launch while they have at most 24 MiB
-    together: then all their segments are fewer than 4700, of 4 bytes (2000, of 8). A row longer
+    together: then all their segments are fewer than 4700, of 4 bytes (2000, of 8, which the sums
+    of float32 have too: they come in two parts). A row longer
     than that has at most columns/8192 · (1 + 1/1000) + 8 numbers of 8 bytes, the upper levels of
     its tree included.
     """
