@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.torch import _dispatcher_rules  # noqa: F401  (registers derivatives and vmap)
+from bridge.torch import (
+    _dispatcher_rules,  # noqa: F401  (registers derivatives and vmap)
+    _threads,
+)
 from bridge.torch._all_gather import all_gather
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
@@ -16,6 +19,8 @@ from bridge.torch._softmax import (
     scaled_softmax_backward,
 )
 from bridge.torch._viewless import make_viewless_tensor
+
+_threads.lend()
 
 if TYPE_CHECKING:
     from bridge.torch._from_jax import from_jax as from_jax
