@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
 REQUIREMENTS := $(wildcard requirements/*.txt)
 
-.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive bench scaling clean
+.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive soak bench scaling clean
 all: $(VENV)/.built
 
 $(VENV)/.installed: $(REQUIREMENTS)
@@ -56,6 +56,11 @@ check-faults: $(VENV)/.installed
 exhaustive: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
 	$(BIN)/python -m pytest -m slow
+
+# The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
+TIMES ?= 20
+soak: $(VENV)/.built
+	for i in $$(seq $(TIMES)); do $(BIN)/python -m pytest -q tests/distributed || exit 1; done
 
 bench: $(VENV)/.built
 	$(BIN)/python -m bridge bench --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg

@@ -87,7 +87,9 @@ for op in $ops; do
 done
 step build-kernels 180 bash -c build_kernels
 for op in $ops; do step "kernels-$op" 90 "$build/${op}_gpu"; done
-step tests 300 "$python" -m pytest -q
+# Processes on one GPU tell nothing that they do not tell without it, but for NCCL.
+step tests 300 "$python" -m pytest -q --ignore=tests/distributed
+step nccl 60 "$python" -m pytest -q tests/distributed/test_nccl.py
 step bench-border 60 "$python" -m bridge bench --device cuda --ops border \
   --json "docs/benchmarks/$device-border.json"
 # An op at a time: what was measured is kept if the time runs out.
