@@ -25,8 +25,9 @@ from jax.interpreters.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bridge.jax._shards import Call, call_on_shard
-from bridge.jax._split import Split, dims_of, supported
+from bridge.jax._split import Split
 from bridge.ops import Role
+from bridge.ops.splitting import dims_of, supported
 
 
 class Site:

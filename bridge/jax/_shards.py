@@ -24,8 +24,9 @@ from bridge.jax._row_tree import (
     folded,
     placed_and_added,
 )
-from bridge.jax._split import Split, has_sums, is_indexed, row_dims
+from bridge.jax._split import Split
 from bridge.ops import Role
+from bridge.ops.splitting import has_sums, is_indexed, row_dims
 
 
 def call_on_shard(

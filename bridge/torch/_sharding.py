@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from bridge.ops import OPS, Role
+from bridge.ops.splitting import dims_of, supported
 from bridge.torch._dispatcher import flattened, library, overloads, trimmed
 from bridge.torch._shards import call_on_shard, gather_along
-from bridge.torch._split import Split, dims_of, supported
+from bridge.torch._split import Split
 
 
 def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
@@ -43,7 +44,7 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     full = [o for o, role in zip(operands, roles, strict=True) if role is Role.FULL]
     split = Split.of([o for o in full if isinstance(o, DTensor)] or spread)
     if not any(isinstance(o, DTensor) for o in full):
-        split = Split(mesh, tuple(operands[0].shape), ((),) * operands[0].ndim)
+        split = Split(tuple(operands[0].shape), ((),) * operands[0].ndim, mesh)
     split = supported(op, params, sum(o is not None for o in operands), split)
     local = [
         None

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from bridge.ops import BIAS_DROPOUT_ADD, BiasDropoutAddParams, Role
+from bridge.ops.splitting import has_sums, is_indexed, row_dims
 from bridge.torch._dispatcher import dispatch
 from bridge.torch._groups import Ranks
-from bridge.torch._split import Split, has_sums, is_indexed, row_dims
+from bridge.torch._split import Split
 from bridge.torch._transport import Exchange, gather
 
 # Rows that are added one after the other: a leaf of the tree in which rows are added up

@@ -1,0 +1,99 @@
+"""Which splits of an array over devices a call can keep, whatever the framework."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from bridge.ops.definition import Role
+
+
+@dataclass(frozen=True)
+class AnySplit:
+    """Over which axes of a mesh each dimension of an array is split, the first one slowest.
+
+    Attributes:
+      shape: of the whole array.
+      axes: for each dimension, axes of the mesh: what names them is the framework's.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[tuple[Any, ...], ...]
+
+    def size(self, axis: Any) -> int:
+        """Devices along an axis of the mesh."""
+        raise NotImplementedError
+
+    def parts(self, dim: int) -> int:
+        return math.prod(map(self.size, self.axes[dim]))
+
+    def local(self, dim: int) -> int:
+        return self.shape[dim] // self.parts(dim)
+
+
+Split = TypeVar("Split", bound=AnySplit)
+
+
+def is_indexed(params: Any) -> bool:
+    """Whether a call counts the elements of the array: dropout does."""
+    return getattr(params, "threshold", 0) > 0
+
+
+def has_sums(params: Any) -> bool:
+    """Whether a call adds up the rows."""
+    return getattr(params, "row", None) is not None
+
+
+def row_dims(split: AnySplit, params: Any) -> range:
+    return range(params.batch_ndim, len(split.shape) - 1)
+
+
+def without(split: Split, dims: Collection[int]) -> Split:
+    """The same, but whole along these dimensions."""
+    axes = tuple(() if dim in dims else own for dim, own in enumerate(split.axes))
+    return replace(split, axes=axes)
+
+
+def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool = False) -> Split:
+    """The part of a split that a call of so many operands can keep; the rest is gathered.
+
+    `alone`: shards can neither tell their number nor talk.
+    """
+    ndim = len(split.shape)
+    whole: set[int] = set()
+    if ndim <= params.batch_ndim:  # a batch of numbers
+        whole.update(range(ndim))
+    fixed = op.fixed_ndim(params)
+    if fixed:
+        whole.add(ndim - 1)  # the dimension that is summed over
+    if fixed > 1 and (alone or operands > 2):
+        whole.add(ndim - 2)  # the causal rule tells queries apart: see the frameworks' `_shards.py`
+    if alone and (is_indexed(params) or has_sums(params)):
+        whole.update(row_dims(split, params))
+    if alone and is_indexed(params):
+        whole.add(ndim - 1)
+    for dim, size in enumerate(split.shape):
+        if size == 0 or size % split.parts(dim):
+            whole.add(dim)
+    return without(split, whole)
+
+
+def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) -> list[int | None]:
+    """Which dimensions of the split array those of an operand or a result are; None: its own.
+
+    An operand with dimensions behind these, as an integer in two words, has them for itself.
+    """
+    ndim = len(split.shape)
+    if role is Role.FULL:
+        return list(range(ndim))
+    if role is Role.ROW:
+        return [*range(batch_ndim), ndim - 1]
+    if role is Role.INTEGER:
+        return [*range(batch_ndim), *[None] * (len(shape) - batch_ndim)]
+    first = ndim - len(shape)
+    return [
+        first + i if size == split.shape[first + i] and size > 1 else None
+        for i, size in enumerate(shape)
+    ]
