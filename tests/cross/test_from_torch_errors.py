@@ -14,7 +14,11 @@ from torch import nn
 from bridge.jax import from_torch
 
 identity = from_torch(lambda x, **_: x + 0)
-x = jnp.ones(3)
+
+
+@pytest.fixture
+def x() -> Any:  # not at the import: that would start JAX before other tests choose its devices
+    return jnp.ones(3)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +78,13 @@ def test_modules_that_cannot_be_copied_are_refused() -> None:
         ),
     ],
 )
-def test_functions(where: Any, fn: Any, error: Any, message: str) -> None:
+def test_functions(x: Any, where: Any, fn: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         where(from_torch(fn))(x)
     np.testing.assert_array_equal(x, np.ones(3))
 
 
-def test_leaves() -> None:
+def test_leaves(x: Any) -> None:
     with pytest.raises(TypeError, match=r"args\[0\]\['a'\] is a torch tensor.*bridge.to_jax"):
         from_torch(torch.sin)({"a": torch.ones(3)})
     with pytest.raises(TypeError, match=r"args\[0\] has dtype key<fry>, .*pass a key as seed="):
@@ -97,7 +101,7 @@ def test_leaves() -> None:
         identity(deleted)
 
 
-def test_results_that_depend_on_values_must_be_stated() -> None:
+def test_results_that_depend_on_values_must_be_stated(x: Any) -> None:
     g = from_torch(lambda x: x[x > 0])
     assert g(jnp.asarray([1.0, -1.0])).shape == (1,)
     with pytest.raises(ValueError, match=r"depend on values.*pass result_shape="):
@@ -108,12 +112,12 @@ def test_results_that_depend_on_values_must_be_stated() -> None:
         jax.jit(from_torch(torch.sin, result_shape=[3]))(x)
 
 
-def test_through_numpy_with_a_stated_shape() -> None:
+def test_through_numpy_with_a_stated_shape(x: Any) -> None:
     g = from_torch(lambda x: torch.from_numpy(np.sin(x.numpy())), result_shape=lambda x: x)
     np.testing.assert_allclose(jax.jit(g)(x), np.sin(1.0) * np.ones(3), rtol=1e-6)
 
 
-def test_vmap_needs_a_method() -> None:
+def test_vmap_needs_a_method(x: Any) -> None:
     with pytest.raises(
         ValueError, match=r"under jax.vmap needs vmap_method= .*'vmap', 'sequential'"
     ):
@@ -123,7 +127,7 @@ def test_vmap_needs_a_method() -> None:
         jax.vmap(g)(jnp.ones((3, 2)))
 
 
-def test_seeds() -> None:
+def test_seeds(x: Any) -> None:
     g = from_torch(torch.rand_like, seeded=True, vmap_method="vmap")
     with pytest.raises(TypeError, match=r"is seeded, and seed is missing: pass seed="):
         g(x)

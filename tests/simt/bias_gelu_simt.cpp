@@ -62,9 +62,9 @@ Case make_case(const Shape& shape, const Kind& kind, int form, int dtype, bool h
   call.rows = shape.rows;
   call.cols = shape.cols;
   call.input.full = test.add(shape, pick_dtype(), false, pick_layout(), special);
-  // A 16-bit bias of the other format keeps the arithmetic, and with it the kernel.
-  const bool swap = hot && dtype <= BRIDGE_BFLOAT16 && one_in(3);
   if (!one_in(3)) {
+    // A 16-bit bias of the other format asks for float32's arithmetic, and with it another kernel.
+    const bool swap = hot && dtype <= BRIDGE_BFLOAT16 && one_in(3);
     const int bias_dtype = swap ? 1 - dtype : pick_dtype();
     call.input.row = test.add(shape, bias_dtype, true, pick_layout(), special);
   }
