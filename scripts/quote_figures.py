@@ -205,18 +205,9 @@ def code_lines() -> str:
 def crossings() -> str:
     """What to_torch and to_jax cost, on every machine that was measured."""
     parts = []
-    # A run of everything has the border in it; then one of the border alone is the older.
-    everything = {"cpu.json": read("cpu.json")}
-    if any(row["op"] == "border" for row in everything["cpu.json"]["rows"]):
-        reports = everything
-    else:
-        reports = {"cpu-border.json": read("cpu-border.json")}
-    reports |= {
-        path.name: read(path.name)
-        for path in sorted(BENCHMARKS.glob("*-border.json"))
-        if path.name != "cpu-border.json"
-    }
-    for name, report in reports.items():
+    names = ["cpu.json", *sorted(path.name for path in BENCHMARKS.glob("*-border.json"))]
+    for name in names:
+        report = read(name)
         rows = [
             [
                 f"`{row['what']}`" if "," not in row["what"] else row["what"],
