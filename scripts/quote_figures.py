@@ -206,8 +206,8 @@ def crossings() -> str:
     """What to_torch and to_jax cost, on every machine that was measured."""
     parts = []
     names = ["cpu.json", *sorted(path.name for path in BENCHMARKS.glob("*-border.json"))]
-    for name in names:
-        report = read(name)
+    reports = {name: read(name) for name in names}
+    for name, report in reports.items():
         rows = [
             [
                 f"`{row['what']}`" if "," not in row["what"] else row["what"],
