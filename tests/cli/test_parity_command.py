@@ -102,6 +102,26 @@ def test_every_isa_thread_count_and_split_is_compared():
     }
 
 
+# The full grid has more than the quick one: one dimension and none, where nothing can be cut.
+FLAT = {
+    bias_gelu: (bias_gelu.Place((17,), quick=True),),
+    softmax: (softmax.Place((17,), quick=True),),
+    bias_dropout_add: (
+        bias_dropout_add.Place((17,), forms=("p=0.1",), quick=True),
+        bias_dropout_add.Place((), bias=False, forms=("p=0.1",), quick=True),
+    ),
+}
+
+
+@pytest.mark.parametrize(("op", "form"), [*zip(FLAT, ("tanh", "plain", "p=0.1"), strict=True)])
+def test_places_without_rows_are_compared(op, form, monkeypatch):
+    monkeypatch.setattr(op, "PLACES", FLAT[op])
+    name = op.__name__.rpartition(".")[2]
+    report = measure(quick=True, all_isas=True, ops=(name,), forms=(form,))
+    assert report["passed"], summary.failures(report)
+    assert not any("pieces" in variant for row in report["rows"] for variant in row["variants"])
+
+
 def test_rows_on_several_devices_are_compared():
     code = """
 from bridge.cli.parity.command import measure

@@ -94,12 +94,15 @@ class Case(grid.Case):
     op = "bias_gelu"
     second_order = True
     hessian = True
-    split = ("x", "g")
 
     x: str
     bias: str | None
     form: str
     place: Place
+
+    @property
+    def split(self) -> tuple[str, ...]:
+        return ("x", "g") if len(self.place.shape) > 1 else ()
 
     @property
     def result(self) -> str:

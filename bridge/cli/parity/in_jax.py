@@ -101,9 +101,11 @@ def shards_of(case: Case, device: str) -> Sequence[Any]:
     """The devices over which the rows of a case can be spread; few cases, for time's sake."""
     shape = case.place.shape
     devices = jax.devices(device)
-    counts = [n for n in (4, 2) if n <= len(devices) and len(shape) > 1 and shape[0] % n == 0]
-    is_chosen = case.place.layout is CONTIGUOUS and case.dtypes in _SHARDED and shape[0] > 0
-    return devices[: counts[0]] if is_chosen and counts else ()
+    is_chosen = case.place.layout is CONTIGUOUS and case.dtypes in _SHARDED
+    if not is_chosen or len(shape) < 2 or shape[0] == 0:
+        return ()
+    counts = [n for n in (4, 2) if n <= len(devices) and shape[0] % n == 0]
+    return devices[: counts[0]] if counts else ()
 
 
 # One arithmetic of each kind.
