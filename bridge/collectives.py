@@ -145,7 +145,10 @@ class Signature:
 
 
 def fault_of(
-    function: str, signatures: Sequence[Signature], found: Callable[[], Sequence[str]]
+    function: str,
+    signatures: Sequence[Signature],
+    found: Callable[[], Sequence[str]],
+    dim: str = "dim",
 ) -> Exception | None:
     """The error that all ranks are to raise, or None if they may exchange.
 
@@ -153,10 +156,11 @@ def fault_of(
       function: how the message begins.
       signatures: those of all ranks, in the order of the group.
       found: gives words for what this rank has, which numbers cannot tell.
+      dim: the name of the argument that says along which dimension.
     """
     several = len(signatures) > 1
     for rank, signature in enumerate(signatures):
-        fault = _fault_of_one(signature)
+        fault = _fault_of_one(signature, dim)
         if fault is not None:
             error, words = fault
             where = f" (on rank {rank} of the group; here {', '.join(found())})"
@@ -166,17 +170,17 @@ def fault_of(
     first = signatures[0]
     for rank, signature in enumerate(signatures):
         for field, name in _COMPARED:
-            found, expected = getattr(signature, field), getattr(first, field)
-            if found != expected:
+            theirs, expected = getattr(signature, field), getattr(first, field)
+            if theirs != expected:
                 show = _SHOWN.get(field, repr)
                 return ValueError(
-                    f"{function}: {name} differs between ranks: {show(expected)} on rank 0, "
-                    f"{show(found)} on rank {rank} of the group; {_ADVICE[field]}"
+                    f"{function}: {name or dim} differs between ranks: {show(expected)} on rank 0, "
+                    f"{show(theirs)} on rank {rank} of the group; {_ADVICE[field]}"
                 )
     return None
 
 
-def _fault_of_one(signature: Signature) -> tuple[type[Exception], str] | None:
+def _fault_of_one(signature: Signature, dim: str) -> tuple[type[Exception], str] | None:
     if signature.claim:
         return ValueError, CLAIMS[signature.claim]
     if signature.dtype == -2:
@@ -194,11 +198,11 @@ def _fault_of_one(signature: Signature) -> tuple[type[Exception], str] | None:
             "x is 0-dimensional, expected at least one dimension (reshape it to [1])",
         )
     if signature.dim == _OUT_OF_INT64:
-        return TypeError, "dim is not an integer"
+        return TypeError, f"{dim} is not an integer"
     places = signature.ndim if signature.tiled else signature.ndim + 1
     if not -places <= signature.dim < places:
         return ValueError, (
-            f"dim is {signature.dim}, expected from {-places} to {places - 1} for x of shape "
+            f"{dim} is {signature.dim}, expected from {-places} to {places - 1} for x of shape "
             f"{_shape_words(signature)}{'' if signature.tiled else ' with one dimension more'}"
         )
     return None
@@ -220,7 +224,7 @@ _COMPARED = (
     ("dtype", "the dtype of x"),
     ("ndim", "the number of x's dimensions"),
     ("shape", "the shape of x"),
-    ("dim", "dim"),
+    ("dim", ""),
     ("tiled", "tiled"),
     ("rule", "grad"),
     ("backward", "whether x requires a gradient"),

@@ -1,4 +1,4 @@
-"""What `bridge.torch.all_gather` costs beside torch's own all-gather: time, and memory at its peak.
+"""What `all_gather` costs beside the framework's own all-gather: time, and memory at its peak.
 
     python scripts/measure_all_gather.py docs/benchmarks/all_gather.json
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -32,9 +33,10 @@ def main() -> None:
     report = {
         "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0]},
         "time": spread(2, "time"),
+        "jax time": spread(2, "jax time"),
         "memory": [*spread(2, "memory"), *spread(4, "memory")],
     }
-    for row in report["time"]:
+    for row in (*report["time"], *report["jax time"]):
         calls = {name: own for name, own in row.items() if isinstance(own, dict)}
         words = [f"{n} {t['median'] * 1e6:.0f} ({t['tenth'] * 1e6:.0f})" for n, t in calls.items()]
         print(f"{row['bytes']:>9} bytes, µs: {', '.join(words)}")
@@ -67,6 +69,63 @@ def spread(ranks: int, what: str) -> list[dict[str, Any]]:
 
 
 def run_rank(folder: str, ranks: int, what: str, rank: int) -> None:
+    (run_jax_rank if what == "jax time" else run_torch_rank)(folder, ranks, what, rank)
+
+
+def run_jax_rank(folder: str, ranks: int, what: str, rank: int) -> None:
+    import jax
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    port = Path(folder) / "port"
+    if rank == 0:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            unfinished = port.with_suffix(".unfinished")
+            unfinished.write_text(str(free.getsockname()[1]))
+        unfinished.rename(port)
+    while not port.exists():
+        time.sleep(0.01)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    address = f"127.0.0.1:{port.read_text()}"
+    jax.distributed.initialize(address, ranks, rank, [0], cluster_detection_method="deactivate")
+
+    def agree(count: int) -> int:
+        return int(multihost_utils.broadcast_one_to_all(np.int32(count)))
+
+    records = [
+        {"bytes": size, "ranks": ranks, **times_of(jax_calls(size, ranks), agree)} for size in SIZES
+    ]
+    if rank == 0:
+        (Path(folder) / "records.json").write_text(json.dumps(records))
+    multihost_utils.sync_global_devices("end")
+
+
+def jax_calls(size: int, ranks: int) -> dict[str, Callable[[], Any]]:
+    import jax
+    import numpy as np
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    import bridge.jax as bj
+
+    rows = PartitionSpec("ranks")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("ranks",), axis_types=(AxisType.Auto,))
+    own = np.zeros(size // 4, np.float32)
+    x = jax.make_array_from_process_local_data(NamedSharding(mesh, rows), own)
+
+    def call(gather: Callable[[Any], Any]) -> Callable[[], Any]:
+        split = jax.jit(jax.shard_map(gather, mesh=mesh, in_specs=rows, out_specs=rows))
+        return lambda: split(x).block_until_ready()
+
+    return {
+        "jax": call(lambda x: jax.lax.all_gather(x, "ranks", tiled=True)),
+        "bridge": call(lambda x: bj.all_gather(x, "ranks", check=False)),
+        "bridge checked": call(lambda x: bj.all_gather(x, "ranks", check=True)),
+    }
+
+
+def run_torch_rank(folder: str, ranks: int, what: str, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -78,7 +137,18 @@ def run_rank(folder: str, ranks: int, what: str, rank: int) -> None:
         world_size=ranks,
         timeout=datetime.timedelta(seconds=60),
     )
-    records = [memory(ranks)] if what == "memory" else [times(size, ranks) for size in SIZES]
+
+    def agree(count: int) -> int:
+        shared = torch.tensor([count])
+        dist.broadcast(shared, 0)
+        return int(shared)
+
+    records = [memory(ranks)]
+    if what == "time":
+        records = [
+            {"bytes": size, "ranks": ranks, **times_of(torch_calls(size, ranks), agree)}
+            for size in SIZES
+        ]
     if rank == 0:
         (Path(folder) / "records.json").write_text(json.dumps(records))
     dist.barrier()
@@ -95,7 +165,7 @@ def bare(x: Any, ranks: int) -> Any:
     return whole
 
 
-def times(size: int, ranks: int) -> dict[str, Any]:
+def torch_calls(size: int, ranks: int) -> dict[str, Callable[[], Any]]:
     import torch
     import torch.distributed._functional_collectives as functional
 
@@ -105,30 +175,31 @@ def times(size: int, ranks: int) -> dict[str, Any]:
     group = torch.distributed.group.WORLD
     x = torch.zeros(size // 4)
     tracked = x.clone().requires_grad_()
-    turns: dict[str, Callable[[], Any]] = {
+    return {
         "torch": lambda: bare(x, ranks),
         "torch functional": lambda: form(x, 0, group).wait(),
         "bridge": lambda: bt.all_gather(x, check=False),
         "bridge with gradient": lambda: bt.all_gather(tracked, check=False),
         "bridge checked": lambda: bt.all_gather(x, check=True),
     }
-    return {"bytes": size, "ranks": ranks, **times_of(turns)}
 
 
-def times_of(turns: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Seconds of each; all ranks take as many turns as rank 0 has time for."""
-    import torch
-    import torch.distributed as dist
+def times_of(
+    turns: dict[str, Callable[[], Any]], agree: Callable[[int], int]
+) -> dict[str, dict[str, float]]:
+    """Seconds of each; all ranks take as many turns as rank 0 has time for.
 
+    Args:
+      agree: gives every rank the number of rank 0.
+    """
     for _ in range(2):
         started = time.perf_counter()
         for call in turns.values():
             call()
         each = time.perf_counter() - started
-    count = torch.tensor([int(min(max(SECONDS / each, LEAST), MOST))])
-    dist.broadcast(count, 0)
+    count = agree(int(min(max(SECONDS / each, LEAST), MOST)))
     seconds: dict[str, list[float]] = {name: [] for name in turns}
-    for turn in range(int(count)):
+    for turn in range(count):
         order = list(turns.items())
         for name, call in order[turn % len(order) :] + order[: turn % len(order)]:
             started = time.perf_counter()

@@ -252,20 +252,33 @@ def scaling(name: str) -> str:
     return "\n\n".join([*parts, *([quoted.note] if quoted.note else [])])
 
 
-def all_gather_times() -> str:
-    """Medians with the quickest tenth, and how far ours is from torch's own."""
+# What calls are named in the file, and in the table.
+_GATHERS = {
+    "time": {
+        "torch": "torch",
+        "torch functional": "its functional form",
+        "bridge": "bridge",
+        "bridge with gradient": "with gradient",
+        "bridge checked": "checked",
+    },
+    "jax time": {"jax": "JAX", "bridge": "bridge", "bridge checked": "checked"},
+}
+
+
+def all_gather_times(kind: str) -> str:
+    """Medians with the quickest tenth, and how far ours is from the framework's own."""
     rows = []
-    names = ("torch", "torch functional", "bridge", "bridge with gradient", "bridge checked")
-    for row in read("all_gather.json")["time"]:
+    names = _GATHERS[kind]
+    peer_name = next(iter(names))
+    for row in read("all_gather.json")[kind]:
         times = [f"{row[n]['median'] * 1e6:.0f} ({row[n]['tenth'] * 1e6:.0f})" for n in names]
-        own, peer = row["bridge"], row["torch"]
+        own, peer = row["bridge"], row[peer_name]
         apart = [
             f"{(own[kind] - peer[kind]) * 1e6:+.0f} µs, {100 * (own[kind] / peer[kind] - 1):+.0f} %"
             for kind in ("median", "tenth")
         ]
         rows.append([f"{row['bytes']:,}", *times, f"{apart[0]} ({apart[1]})"])
-    header = ["bytes", "torch", "its functional form", "bridge", "with gradient", "checked"]
-    return table([*header, "bridge − torch"], rows)
+    return table(["bytes", *names.values(), f"bridge − {names[peer_name]}"], rows)
 
 
 def all_gather_memory() -> str:
@@ -284,7 +297,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", crossings),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
-    ("docs/all_gather.md", "all_gather time", all_gather_times),
+    *(("docs/all_gather.md", f"all_gather {k}", partial(all_gather_times, k)) for k in _GATHERS),
     ("docs/all_gather.md", "all_gather memory", all_gather_memory),
     ("docs/scaling.md", "scaling machine", scaling_machine),
     *(("docs/scaling.md", f"scaling {n}", partial(scaling, n)) for n in scaling_tables.MAKERS),

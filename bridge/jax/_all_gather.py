@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from bridge.collectives import Signature, check_grad_rule, fault_of, normalised_dim
+from bridge.jax._agreement import Agreement, Judge, where_agreed
 from bridge.jax._avals import varying_axes
 
 
@@ -22,6 +25,7 @@ def all_gather(
     axis: int = 0,
     tiled: bool = True,
     grad: str = "sum",
+    check: bool | None = None,
 ) -> jax.Array:
     r"""Every shard's x, in the order of the shards, on every shard; inside `jax.shard_map`.
 
@@ -53,12 +57,22 @@ def all_gather(
     shards, which `"sum"` makes good and the other rules do not: take the gradient inside of
     `shard_map`, or return what the shards compute one by one.
 
+    Each process compiles a program of its own, of the shapes that it has. JAX takes it that they
+    are the same; where they are not (one process's last batch is smaller, say), transports fail,
+    hang, or mix up numbers. With `check` the shards first compare shape, dtype and the other
+    arguments, each time the program runs, and all of them fail with the same words. A program with
+    this in it cannot be exported, and JAX's cache on disk does not keep it.
+
     Args:
       x: `[...]`, at least one dimension: bool, integers, floats of 8 to 64 bits or complex.
       axis_name: the name of a mesh axis of the enclosing `shard_map` (or `pmap`), or several.
       axis: the dimension, from −ndim on; of a stacked result the new one.
       tiled: whether to concatenate or to stack.
       grad: `"sum"`, `"local"` or `"mean"`.
+      check: whether the shards compare their arguments before anything is sent, in an exchange of
+        120 bytes each and a call from the program into Python. None: between processes, and there
+        as the environment variable BRIDGE_CHECK_COLLECTIVES says; without it on CPUs (1), and not
+        on GPUs (0), which would wait for the host.
 
     Returns:
       An array of the dtype of x.
@@ -68,7 +82,8 @@ def all_gather(
       ValueError: for a 0-dimensional x, an axis out of range, an unknown rule, an axis name that is
         not bound where the call stands. With `"local"` or `"mean"` also for an axis of `jax.vmap`,
         and where an x that is differentiated towards is the same on all shards
-        (`check_vma=True`): it has no part of its own.
+        (`check_vma=True`): it has no part of its own. A ValueError that shards find while the
+        program runs comes out of jitted code as `jax.errors.JaxRuntimeError` with its words.
 
     Example:
       >>> mesh = jax.make_mesh((1,), ("data",))
@@ -83,25 +98,46 @@ def all_gather(
     axis = _check(x, axis, tiled, grad)
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     size = _size_of(names)
-    if x.dtype == np.bool_:  # as bytes, which every engine sends
-        gathered = lax.all_gather(x.astype(np.uint8), names, axis=axis, tiled=tiled)
-        return gathered.astype(np.bool_)
+    if check is None:
+        check = _check_by_default(names)
+    agreement = Agreement(_signature(x, axis, tiled, grad), _judge_of(x, axis)) if check else None
+    is_bool = x.dtype == np.bool_
+    if is_bool:  # as bytes, which every engine sends
+        x = x.astype(np.uint8)
     is_own_rule = grad != "sum" and jnp.issubdtype(x.dtype, jnp.inexact)
-    if not is_own_rule and not _is_8_bit_float(x.dtype):
-        return lax.all_gather(x, names, axis=axis, tiled=tiled)
-    return _primitive.bind(x, names=names, size=size, axis=axis, tiled=tiled, grad=grad)
+    if agreement is None and not is_own_rule and not _is_8_bit_float(x.dtype):
+        y = lax.all_gather(x, names, axis=axis, tiled=tiled)
+    else:
+        y = _primitive.bind(
+            x, names=names, size=size, axis=axis, tiled=tiled, grad=grad, agreement=agreement
+        )
+    return y.astype(np.bool_) if is_bool else y
+
+
+def _check_by_default(names: tuple[Any, ...]) -> bool:
+    is_cheap = jax.default_backend() == "cpu"
+    wish = os.environ.get("BRIDGE_CHECK_COLLECTIVES", "1" if is_cheap else "0")
+    between_devices = set(names) <= set(jax.sharding.get_abstract_mesh().manual_axes)
+    return jax.process_count() > 1 and wish != "0" and between_devices
 
 
 def _check(x: jax.Array, axis: Any, tiled: Any, grad: Any) -> int:
-    """Returns `axis` counted from the front. All shards have the same arguments: one trace."""
+    """Returns `axis` counted from the front."""
     check_grad_rule("all_gather", grad)
-    signature = Signature.of(x.dtype.name, x.shape, axis, tiled, grad, False)
-    fault = fault_of(
-        "all_gather", [signature], lambda: [f"x {x.dtype.name}{list(x.shape)}", f"axis {axis!r}"]
-    )
+    fault = _judge_of(x, axis)([_signature(x, axis, tiled, grad)])
     if fault is not None:
-        raise type(fault)(str(fault).replace("dim is", "axis is"))
+        raise fault
     return normalised_dim(axis, x.ndim, tiled)
+
+
+def _signature(x: Any, axis: Any, tiled: Any, grad: Any) -> Signature:
+    # Whether there will be a backward pass is not known where the array is gathered.
+    return Signature.of(x.dtype.name, x.shape, axis, tiled, grad, needs_grad=False)
+
+
+def _judge_of(x: Any, axis: Any) -> Judge:
+    found = [f"x {x.dtype.name}{list(x.shape)}", f"axis {axis!r}"]
+    return lambda signatures: fault_of("all_gather", signatures, lambda: found, dim="axis")
 
 
 def _is_8_bit_float(dtype: Any) -> bool:
@@ -133,19 +169,41 @@ def _size_of(names: tuple[Any, ...]) -> int:
     return size
 
 
-def _abstract(x: Any, *, names: Any, size: int, axis: int, tiled: bool, grad: str) -> Any:
+def _abstract(x: Any, *, names: Any, axis: int, tiled: bool, **_: Any) -> Any:
     return jax.typeof(jax.eval_shape(lambda x: lax.all_gather(x, names, axis=axis, tiled=tiled), x))
 
 
-def _gather(x: Any, *, names: Any, size: int, axis: int, tiled: bool, grad: str) -> Any:
+def _gather(
+    x: Any, *, names: Any, axis: int, tiled: bool, agreement: Agreement | None, **_: Any
+) -> Any:
+    if agreement is not None:
+        gather = partial(_gather, names=names, axis=axis, tiled=tiled, agreement=None)
+        return where_agreed(gather, x, names, agreement)
     if not _is_8_bit_float(x.dtype):
         return lax.all_gather(x, names, axis=axis, tiled=tiled)
     sent = lax.bitcast_convert_type(x, np.uint8)
     return lax.bitcast_convert_type(lax.all_gather(sent, names, axis=axis, tiled=tiled), x.dtype)
 
 
+def _jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Any, Any]:
+    y = _primitive.bind(*primals, **parameters)
+    (tangent,) = tangents
+    if type(tangent) is ad.Zero:
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    # What is derived from arrays that agree does so as well.
+    return y, _primitive.bind(tangent, **{**parameters, "agreement": None})
+
+
 def _transpose(
-    cotangent: Any, x: Any, *, names: Any, size: int, axis: int, tiled: bool, grad: str
+    cotangent: Any,
+    x: Any,
+    *,
+    names: Any,
+    size: int,
+    axis: int,
+    tiled: bool,
+    grad: str,
+    agreement: Agreement | None,
 ) -> list[Any]:
     if type(cotangent) is ad.Zero:
         return [ad.Zero(x.aval)]
@@ -174,12 +232,14 @@ def _check_own_part(x: Any, cotangent: Any, names: tuple[Any, ...], grad: str) -
 
 def _batch(axis_data: Any, arguments: Any, dims: Any, *, axis: int, **parameters: Any) -> Any:
     (x,), (dim,) = arguments, dims
-    names, tiled, grad = (parameters[key] for key in ("names", "tiled", "grad"))
+    names, tiled, grad, agreement = (
+        parameters[key] for key in ("names", "tiled", "grad", "agreement")
+    )
     if axis_data.name in names:
         raise ValueError(
             f"all_gather: axis_name {axis_data.name!r} is an axis of jax.vmap, over which grad is "
-            f'{grad!r} for a dtype {x.dtype.name}; expected "sum" and a dtype that is no 8-bit '
-            f"float, or an axis of jax.shard_map"
+            f"{grad!r} for a dtype {x.dtype.name}, and check {agreement is not None}; expected "
+            f"'sum', a dtype that is no 8-bit float and no check, or an axis of jax.shard_map"
         )
     if dim is not None:
         if dim <= axis:
@@ -193,6 +253,7 @@ def _define() -> Primitive:
     primitive = Primitive("bridge_all_gather")
     primitive.def_abstract_eval(_abstract)
     ad.deflinear2(primitive, _transpose)
+    ad.primitive_jvps[primitive] = _jvp
     batching.fancy_primitive_batchers[primitive] = _batch
     mlir.register_lowering(primitive, mlir.lower_fun(_gather, multiple_results=False))
     return primitive

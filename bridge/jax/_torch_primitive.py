@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -20,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge.jax import _torch_border as border
 from bridge.jax._avals import spec_of, vary_alike
+from bridge.jax._host_call import host_call, platform_of
 from bridge.jax._torch_call import Call
 from bridge.jax._torch_program import Batched, Cotangent, Program, Tangent, is_smooth
 from bridge.ops import Spec
@@ -189,21 +189,16 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
 
 
 def _lower(context: Any, *operands: Any, program: Program) -> Any:
-    platforms = tuple(context.platforms or context.module_context.platforms)
-    if len(platforms) > 1 or platforms[0] not in ("cpu", "cuda"):
-        raise NotImplementedError(
-            f"from_torch: {program.name} cannot be compiled for {', '.join(platforms)}, expected "
-            "cpu or cuda alone"
-        )
+    platform = platform_of(context, f"from_torch: {program.name}")
     specs = [spec_of(aval) for aval in context.avals_out]
     if not specs:
         return []
     axis_context = context.module_context.axis_context
     if _is_split_by_xla(axis_context, program):
-        return _lower_on_first_device(context, operands, program, specs, platforms[0])
+        return _lower_on_first_device(context, operands, program, specs, platform)
     alone = not hasattr(axis_context, "manual_axes")
     emit = buffer_callback(
-        border.buffer_callback(program, specs, platforms[0], alone),
+        border.buffer_callback(program, specs, platform, alone),
         [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in context.avals_out],
     )
     return mlir.lower_fun(emit, multiple_results=True)(context, *operands)
@@ -229,13 +224,7 @@ def _lower_on_first_device(
     XLA keeps calls on one device only for the target of NumPy callbacks, which it knows by name;
     others it would make on every device.
     """
-    # Not by mlir.emit_python_callback, which looks at jax_enable_x64 on the thread of the callback,
-    # where a context manager of the caller's does not hold.
-    module = context.module_context
-    module.add_host_callback(border.numpy_callback(program, specs))
-    device = "cpu" if platform == "cpu" else "gpu"
-    emit = jax.ffi.ffi_lowering(f"xla_ffi_python_{device}_callback", has_side_effect=False)
-    results = emit(context, *operands, index=np.uint64(len(module.host_callbacks) - 1))
+    results = host_call(context, platform, border.numpy_callback(program, specs), *operands)
     _place(results, ["<mesh<[], device_ids=[0]>, []>" for _ in specs])
     # Results that are "on the first device" would keep JAX from using them with others.
     spread = context.replace(avals_in=context.avals_out)

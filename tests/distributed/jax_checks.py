@@ -170,12 +170,32 @@ def too_late(place: Place, seconds: float) -> str:
     return _told(place)
 
 
+def differing(place: Place, what: str) -> str:
+    """The last rank gives something else, of as many bytes: no transport sees it."""
+    is_last = place.rank == place.world_size - 1
+    shape = (3, 2) if what == "shape" and is_last else (2, 3)
+    dtype = "int32" if what == "dtype" and is_last else "float32"
+    axis = 1 if what == "axis" and is_last else 0
+    x = np.ones((place.world_size, *shape), dtype)
+    gather = partial(bj.all_gather, axis_name="ranks")  # compares by default
+    assert on_ranks(gather, np.ones((place.world_size, 4))).shape == (4 * place.world_size,)
+    told = ""
+    for _ in range(2):
+        try:
+            on_ranks(partial(gather, axis=axis), x)
+        except (RuntimeError, ValueError) as error:
+            told = str(error)
+        # Nothing has been sent: the ranks can go on.
+        assert on_ranks(gather, np.ones((place.world_size, 4))).shape == (4 * place.world_size,)
+    return told
+
+
 def another_shape(place: Place) -> str:
-    """Every rank compiles its own program: a rank with another shape must not hang the others."""
+    """Nothing is compared: a rank with another shape must not hang the others."""
     width = 2 + (place.rank == place.world_size - 1)
     x = np.ones((place.world_size, width))
     try:
-        y = on_ranks(partial(bj.all_gather, axis_name="ranks"), x)
+        y = on_ranks(partial(bj.all_gather, axis_name="ranks", check=False), x)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return f"returned {y.shape} of {len(mesh().devices)}"

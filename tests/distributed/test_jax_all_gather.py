@@ -74,8 +74,23 @@ def test_a_rank_that_is_too_late() -> None:
         assert _is_told(outcome), outcome
 
 
+_DIFFERING = {
+    "shape": r"ValueError: all_gather: the shape of x differs between ranks: [2, 3] on rank 0, "
+    "[3, 2] on rank 1 of the group; it must be the same on all: pad to the largest",
+    "dtype": "ValueError: all_gather: the dtype of x differs between ranks: float32 on rank 0, "
+    "int32 on rank 1",
+    "axis": "ValueError: all_gather: axis differs between ranks: 0 on rank 0, 1 on rank 1",
+}
+
+
+@pytest.mark.parametrize("what", _DIFFERING)
+def test_ranks_that_differ_are_all_told(processes: Any, what: str) -> None:
+    for told in processes(JOIN, 2).run(f"{_CHECKS}:differing", what=what):
+        assert _DIFFERING[what] in told
+
+
 def test_a_rank_with_another_shape() -> None:
-    """Every rank compiles its own program: Gloo is the first to see it, and nobody hangs."""
+    """Where nothing is compared Gloo is the first to see it, and nobody hangs."""
     outcomes = _outcomes("another_shape")
     assert any(map(_is_told, outcomes)), outcomes
     assert all(outcome.kind in ("returned", "died") for outcome in outcomes), outcomes

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import bridge.jax
 from bridge.jax import all_gather
+from tests.jax.collectives import collectives_of
 from tests.jax.compositions import normal
 from tests.jax.conftest import DEVICES
 from tests.jax.test_sharding import make_mesh
@@ -252,6 +253,46 @@ def test_no_third_copy(grad: str) -> None:
     x = jax.ShapeDtypeStruct((DEVICES * 256, 1024), np.float32)
     memory = jax.jit(split).lower(x).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 1024
+
+
+@every_rule
+@every_type_check
+def test_checked(check_vma: bool, grad: str, rng: np.random.Generator) -> None:
+    """The comparison of arguments changes no bit of anything, and is one small exchange."""
+    x, g = normal(rng, DEVICES, *LOCAL), normal(rng, DEVICES, 4 * LOCAL[0], *LOCAL[1:])
+
+    def everything(check: bool, x: Any, g: Any) -> Any:
+        gather = partial(all_gather, axis_name=NAMES, grad=grad, check=check)
+        y, pull = jax.vjp(gather, x)
+        _, scanned = lax.scan(lambda carry, _: (carry + 1, gather(carry * x).sum()), 1.0, None, 3)
+        tangent = jax.jvp(gather, (x,), (2 * x,))[1]
+        return y, pull(g)[0], tangent, scanned, jax.vmap(gather, 1)(x)
+
+    with_check, without = (
+        each(partial(everything, check), x, g, check_vma=check_vma) for check in (True, False)
+    )
+    jax.tree.map(np.testing.assert_array_equal, with_check, without)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float8_e4m3fn", "bfloat16", "complex64"])
+def test_checked_dtypes(dtype: Any, rng: np.random.Generator) -> None:
+    x = np.asarray(2.0 ** rng.integers(-2, 3, (DEVICES, 3, 2))).astype(dtype)
+    for y in each(partial(all_gather, axis_name=NAMES, check=True), x):
+        assert y.tobytes() == x.tobytes()
+
+
+def test_what_a_check_sends() -> None:
+    x = np.ones((8, 3), np.float32)
+    split = jax.shard_map(
+        partial(all_gather, axis_name=NAMES, check=True),
+        mesh=make_mesh(),
+        in_specs=P(NAMES),
+        out_specs=P(NAMES),
+    )
+    sent = collectives_of(jax.jit(split).lower(x).compile().as_text())
+    assert {name: sorted(sizes) for name, sizes in sent.items()} == {
+        "all-gather": [8 * 3 * 4, DEVICES * 120]
+    }
 
 
 def test_a_value_that_all_shards_share(rng: np.random.Generator) -> None:

@@ -1,0 +1,43 @@
+"""Calls of Python functions on the host, on NumPy arrays, from compiled programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def platform_of(context: Any, what: str) -> str:
+    """The platform that a rule lowers for, "cpu" or "cuda".
+
+    Args:
+      context: of the lowering rule.
+      what: how the message begins.
+
+    Raises:
+      NotImplementedError: for another one, or several at once.
+    """
+    platforms = tuple(context.platforms or context.module_context.platforms)
+    if len(platforms) > 1 or platforms[0] not in ("cpu", "cuda"):
+        raise NotImplementedError(
+            f"{what} cannot be compiled for {', '.join(platforms)}, expected cpu or cuda alone"
+        )
+    return platforms[0]
+
+
+def host_call(
+    context: Any, platform: str, function: Callable[..., tuple[Any, ...]], *operands: Any
+) -> Any:
+    """Lowers a call of a function of NumPy arrays that returns a tuple of them.
+
+    Not by mlir.emit_python_callback, which looks at jax_enable_x64 on the thread of the callback,
+    where a context manager of the caller's does not hold; nor by jax.pure_callback, which makes JAX
+    arrays of the operands on that thread, and can wait there for itself.
+    """
+    module = context.module_context
+    module.add_host_callback(function)
+    device = "cpu" if platform == "cpu" else "gpu"
+    emit = jax.ffi.ffi_lowering(f"xla_ffi_python_{device}_callback", has_side_effect=False)
+    return emit(context, *operands, index=np.uint64(len(module.host_callbacks) - 1))
