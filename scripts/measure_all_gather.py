@@ -2,9 +2,10 @@
 
     python scripts/measure_all_gather.py docs/benchmarks/all_gather.json
 
-Gloo, processes on loopback. The calls that are compared take turns, so that what else the machine
-does meets all of them; the median of all turns is written, and the tenth part of them that was
-quickest, which other work on the machine disturbs least.
+Gloo, processes on loopback. The calls that are compared take turns, in an order that is drawn anew
+for each round (how far apart a call leaves the ranks, the next one waits for), so that what else
+the machine does meets all of them; the median of all turns is written, and the tenth part of them
+that was quickest, which other work on the machine disturbs least.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import random
 import socket
 import statistics
 import subprocess
@@ -199,9 +201,11 @@ def times_of(
         each = time.perf_counter() - started
     count = agree(int(min(max(SECONDS / each, LEAST), MOST)))
     seconds: dict[str, list[float]] = {name: [] for name in turns}
-    for turn in range(count):
-        order = list(turns.items())
-        for name, call in order[turn % len(order) :] + order[: turn % len(order)]:
+    order = list(turns.items())
+    same_on_all_ranks = random.Random(0)
+    for _ in range(count):
+        same_on_all_ranks.shuffle(order)
+        for name, call in order:
             started = time.perf_counter()
             result = call()
             seconds[name].append(time.perf_counter() - started)

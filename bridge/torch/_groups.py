@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,8 +13,7 @@ import torch.distributed as dist
 from bridge.collectives import SIGNATURE_LENGTH, Signature, fault_of
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(NamedTuple):
     """A process group as an exchange needs it.
 
     Attributes:
@@ -48,10 +46,10 @@ def ranks_of(function: str, group: Any) -> Ranks:
         there is no default group though the launcher's WORLD_SIZE is more than 1.
     """
     if group is None:
-        if not (dist.is_available() and dist.is_initialized()):
+        if _world is None or (group := dist.group.WORLD) is None:
             return _without_group(function)
-        group = dist.group.WORLD
-    elif not isinstance(group, dist.ProcessGroup):
+        return _ranks(group)
+    if not isinstance(group, dist.ProcessGroup):
         group = _group_of_mesh(function, group)
     if torch.compiler.is_compiling():
         return _ranks(group)

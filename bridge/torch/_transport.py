@@ -1,7 +1,7 @@
 """The two exchanges of an all-gather on plain tensors: `gather` and its transpose `reduce`.
 
 They stand on torch's functional collectives, which eager mode runs and `torch.compile` schedules,
-but for large arrays on Gloo (`_direct`).
+but for gathers on Gloo in eager mode (`_direct`).
 Along dimension 0 the ranks' parts lie in memory one after the other, so that dimension is where
 they are exchanged; for another one the result is a tensor whose strides say so. Nothing the size
 of the gathered array is copied.
@@ -67,6 +67,14 @@ class Exchange:
 
 def gather(x: Tensor, exchange: Exchange) -> Tensor:
     """The parts of all ranks together."""
+    ranks = exchange.ranks
+    is_plain = exchange.dim == 0 and exchange.tiled and x.dtype in _SENT_AS_THEY_ARE
+    if is_plain and ranks.size > 1 and not torch.compiler.is_compiling():
+        try:
+            if (found := _direct.gather(x, ranks)) is not None:
+                return found
+        except RuntimeError as error:
+            raise explained(error, "all_gather", ranks) from error
     return finish_gather(start_gather(x, exchange), x, exchange)
 
 
@@ -85,7 +93,7 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
     if torch.compiler.is_compiling():
         return _all_gather(packed, ranks.size, ranks.name)
     try:
-        if _direct.takes(packed) and (pending := _direct.start(packed, ranks)) is not None:
+        if (pending := _direct.start(packed, ranks)) is not None:
             return pending
         return _all_gather(packed, ranks.size, ranks.name)
     except RuntimeError as error:
