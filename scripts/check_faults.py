@@ -83,7 +83,7 @@ class Trees:
         for folder in (self.sources, self.package, self.modules):
             folder.mkdir(parents=True, exist_ok=True)
         copy_sources(self.sources, ("cpp", "cmake"))
-        copy_sources(self.package, ("bridge", "tests"))
+        copy_sources(self.package, ("bridge", "tests", "docs"))
         configure(self.sources)
         self.sound = build(self.sources, self.modules / "sound")
 

@@ -323,4 +323,76 @@ SHARED = (
     ),
 )
 
-FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED)
+# In Python, each in one framework alone.
+_TORCH_GRADIENTS = (
+    "tests/distributed/test_torch_all_gather.py::test_gradients[2-ranks-1-tiled-float32-contiguous]"
+)
+_JAX_GRADIENTS = "tests/jax/test_all_gather.py::test_values_and_gradients[1-float32-True-True"
+
+MANY_DEVICES = (
+    Fault(
+        "torch all_gather: another rank's slice under local",
+        "bridge/torch/_all_gather.py",
+        "g.narrow(dim, ranks.rank * size, size)",
+        "g.narrow(dim, 0, size)",
+        tests=_TORCH_GRADIENTS,
+    ),
+    Fault(
+        "torch all_gather: sum instead of mean",
+        "bridge/torch/_all_gather.py",
+        'return part / exchange.ranks.size if exchange.rule == "mean" else part',
+        "return part",
+        tests=_TORCH_GRADIENTS,
+    ),
+    Fault(
+        "torch all_gather: lazy conjugates sent as they lie in memory",
+        "bridge/torch/_transport.py",
+        "        x = x.resolve_conj().resolve_neg()\n",
+        "        pass\n",
+        tests="tests/distributed/test_torch_all_gather.py::test_all_gather[2-ranks-strided_inputs]",
+    ),
+    Fault(
+        "torch all_gather: no tangent",
+        "bridge/torch/_all_gather.py",
+        "return differentiable_gather(tangent, ctx.exchange)",
+        "return differentiable_gather(0 * tangent, ctx.exchange)",
+        tests="tests/distributed/test_torch_transforms.py::test_forward_mode[2-ranks-1-True]",
+    ),
+    Fault(
+        "JAX all_gather: another shard's slice under local",
+        "bridge/jax/_all_gather.py",
+        "own = lax.axis_index(names)\n",
+        "own = 0 * lax.axis_index(names)\n",
+        tests=f"{_JAX_GRADIENTS}-local]",
+    ),
+    Fault(
+        "JAX all_gather: sum instead of mean",
+        "bridge/jax/_all_gather.py",
+        '(total / size if grad == "mean" else total)',
+        "total",
+        tests=f"{_JAX_GRADIENTS}-mean]",
+    ),
+    Fault(
+        "JAX all_gather: processes that differ let through",
+        "bridge/jax/_agreement.py",
+        "        if fault is not None:\n",
+        "        if False:\n",
+        tests="tests/distributed/test_jax_all_gather.py::test_ranks_that_differ_are_all_told[axis]",
+    ),
+    Fault(
+        "torch DTensors: elements counted anew in each shard",
+        "bridge/torch/_shards.py",
+        "start += split.index(dim) * local * stride[dim]",
+        "start += 0",
+        tests="tests/distributed/test_dtensor.py::test_bits_of_the_whole[mesh0-dims0-float32]",
+    ),
+    Fault(
+        "JAX sharded arrays: elements counted anew in each shard",
+        "bridge/jax/_shards.py",
+        "own = _word_pairs.times(self.split.index(dim), local * stride[dim])",
+        "own = _word_pairs.times(self.split.index(dim), 0)",
+        tests="tests/jax/test_sharded_jit.py::test_one_mask_for_any_number_of_shards",
+    ),
+)
+
+FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES)

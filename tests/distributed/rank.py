@@ -15,6 +15,8 @@ import traceback
 import warnings
 from typing import Any, BinaryIO
 
+from tests.run_from_tree import FROM_TREE, forget_installed_package
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -42,6 +44,8 @@ def _receive(checks: BinaryIO) -> Any:
 
 
 def main() -> None:
+    if FROM_TREE in os.environ:
+        forget_installed_package()
     if sys.platform == "linux":  # no orphans, whatever becomes of the test
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
