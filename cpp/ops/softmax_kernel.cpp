@@ -198,38 +198,58 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   });
 }
 
-// A longer one: x is read three times, and its powers are computed twice.
+// A longer one. x is read for the largest key, and again for the powers. These wait in the output,
+// or, where its elements are too small for them, are computed twice. Each pass begins where the one
+// before has ended, with what is still in a cache.
 template <class T>
 void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output, int64_t visible) {
   using Precision = precision_of<T>;
   using Real = typename Precision::real;
+  constexpr bool output_holds_powers = std::is_same_v<T, Real>;
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
   Real* const buffer = static_cast<Real*>(run.buffer);
   auto mask_at = [&](int64_t col) { return mask == nullptr ? nullptr : mask + col; };
-  auto chunk_keys = [&](int64_t col) {
-    return find_keys(x + col, mask_at(col), smaller(kSumChunk, visible - col), scale.half, buffer);
+  auto chunk_size = [&](int64_t col) { return smaller(kSumChunk, visible - col); };
+  // Not those of a last chunk, which are padded.
+  auto powers_at = [&](int64_t col) {
+    if constexpr (output_holds_powers) {
+      if (visible - col >= kSumChunk) return output + col;
+    }
+    return buffer;
   };
+  auto chunk_keys = [&](int64_t col, Real* key) {
+    return find_keys(x + col, mask_at(col), chunk_size(col), scale.half, key);
+  };
+  const int64_t last = (visible - 1) / kSumChunk * kSumChunk;
   Real largest = Real(-kInfinity);
-  for (int64_t col = 0; col < visible; col += kSumChunk)
-    largest = math::softmax_larger(chunk_keys(col), largest);
-  const Powers<Precision> powers{buffer, math::softmax_shift<Precision>(largest, scale), scale};
+  for (int64_t col = last; col >= 0; col -= kSumChunk)
+    largest = math::softmax_larger(chunk_keys(col, buffer), largest);
+  const math::SoftmaxShift<Real> shift = math::softmax_shift<Precision>(largest, scale);
+  // Whole steps: the padding has the power 0.
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible),
       [&](int64_t col) {
-        chunk_keys(col);
-        return powers;
+        Real* const key = powers_at(col);
+        chunk_keys(col, key);
+        return Powers<Precision>{key, shift, scale};
       },
-      [&] { return powers; });
+      [&] { return Powers<Precision>{buffer, shift, scale}; });
   const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
-  for (int64_t col = 0; col < visible; col += kSumChunk) {
-    const int64_t count = smaller(kSumChunk, visible - col);
-    chunk_keys(col);
-    const int64_t padded = round_up(count);
-    BRIDGE_INDEPENDENT
-    for (int64_t i = 0; i < padded; ++i) powers.term(i);
-    write_row(run, output + col, count, count, [&](T* to, int64_t, int64_t) {
-      write_values(to, buffer, mask_at(col), count, inverse);
-    });
+  for (int64_t col = last; col >= 0; col -= kSumChunk) {
+    const int64_t count = chunk_size(col);
+    Real* const power = powers_at(col);
+    if constexpr (output_holds_powers) {
+      write_values(output + col, power, mask_at(col), count, inverse);
+    } else {
+      chunk_keys(col, power);
+      const Powers<Precision> powers{power, shift, scale};
+      const int64_t padded = round_up(count);
+      BRIDGE_INDEPENDENT
+      for (int64_t i = 0; i < padded; ++i) powers.term(i);
+      write_row(run, output + col, count, count, [&](T* to, int64_t, int64_t) {
+        write_values(to, power, mask_at(col), count, inverse);
+      });
+    }
   }
   zero(run, output + visible, run.cols - visible);
 }
