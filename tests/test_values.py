@@ -91,10 +91,45 @@ def test_lengths_of_softmax_rows(framework: Any, rng: Any, length: int, kind: st
         check(framework, case, case.draw(rng, dtype))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_row_longer_than_every_buffer(framework: Any, rng: Any, dtype: str) -> None:
-    case = Softmax((1, 2**18 + 3), (2**18 + 3,), scale=0.7)
+LONG = 2**18 + 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [
+        ("bfloat16", Softmax((1, LONG), (LONG,), scale=0.7)),
+        ("float32", Softmax((1, LONG), (LONG,), scale=0.7)),
+        ("float32", Softmax((2, LONG + 1), causal=True, scale=-0.3)),
+        ("float64", Softmax((1, LONG), scale=0.7)),
+    ],
+    ids=str,
+)
+def test_a_row_longer_than_every_buffer(
+    framework: Any, rng: Any, dtype: str, case: Softmax
+) -> None:
     check(framework, case, case.draw(rng, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("value", "result"), [(NAN, NAN), (INF, NAN), (-INF, 0.0)])
+def test_what_is_not_finite_in_a_long_row(
+    framework: Any, rng: Any, dtype: str, value: float, result: float
+) -> None:
+    """Seen at its very end; hidden, it has no part in anything."""
+    case = Softmax((1, LONG), (LONG,))
+    inputs = case.draw(rng, dtype)
+    (x,) = inputs.arguments
+    hidden = case.hidden() != 0
+    x[0, hidden] = value
+    y = framework.call(case.function(framework), x)
+    assert np.all(y[0, hidden] == 0)
+    assert np.abs(y.astype(np.float64).sum() - 1) < LONG * LEAST[dtype] + 1e-2
+    last = np.flatnonzero(~hidden)[-1]
+    x[0, last] = value
+    y = framework.call(case.function(framework), x)
+    assert np.all(y[0, hidden] == 0)
+    np.testing.assert_array_equal(y[0, last], result)
+    assert np.isnan(result) == np.all(np.isnan(y[0, ~hidden]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -153,6 +153,16 @@ def test_out(draw: Any) -> None:
     assert (wide[:, :2] == 7).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_out_is_x_in_a_long_row(draw: Any, dtype: torch.dtype, causal: bool) -> None:
+    """Longer than any buffer: float32's powers are kept where x was."""
+    function = scaled_causal_softmax if causal else scaled_softmax
+    x = draw(2, 2**18 + 70).to(dtype)
+    expected = function(x, 0.7)
+    assert_same_bits(function(x, 0.7, out=x), expected)
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), (2, 0, 3), (2, 3, 0), (1,), (1, 1)])
 def test_empty_and_single(draw: Any, shape: tuple[int, ...]) -> None:
     x = draw(*shape, grad=True)
