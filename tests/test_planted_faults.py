@@ -27,5 +27,6 @@ def faults() -> Any:
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_place_of_a_fault(fault: Any) -> None:
     assert (ROOT / fault.file).read_text().count(fault.original) == 1
-    file, _, function = fault.tests.partition("::")
+    file, _, test = fault.tests.partition("::")
+    function, _, _ = test.partition("[")
     assert f"def {function}" in (ROOT / file).read_text()

@@ -71,6 +71,8 @@ class JaxModule(torch.nn.Module):
         self._run = method if callable(method) else _method(method)
         self._function = JaxFunction(self._traced, static_argnums=(0, 1))
         self._function._name = type(module).__name__
+        # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
+        self._call = self._function.__call__
         self._places: list[tuple[torch.nn.Module, str]] = []
         for part in parts.parts:
             self._place(part)
@@ -82,10 +84,9 @@ class JaxModule(torch.nn.Module):
         buffers = tensors[self._count :]
         # Copies, as what is written to afterwards must not be what the backward pass reads.
         copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
-        static = tuple(
-            (name, kwargs.pop(name)) for name in sorted(self._static_argnames & kwargs.keys())
-        )
-        output, updates = self._function(
+        names = sorted(name for name in kwargs if name in self._static_argnames)
+        static = tuple((name, kwargs.pop(name)) for name in names)
+        output, updates = self._call(
             self.training, static, tensors[: self._count], copies, args, kwargs
         )
         with torch.no_grad():

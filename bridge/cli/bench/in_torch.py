@@ -192,7 +192,9 @@ def _peak_cpu(run: Callable[[], Any]) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces itself otherwise
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    # Without acc_events torch 2.11 warns that it keeps one cycle; there is but one.
+    activities = [ProfilerActivity.CPU]
+    with profile(activities=activities, profile_memory=True, acc_events=True) as found:
         held = run()
     del held
     events: Any = found.profiler
