@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from bridge.collectives import Signature, normalised_dim
-from bridge.torch._gather_dispatcher import define
+from bridge.torch._gather_dispatcher import Rule, define
 from bridge.torch._groups import Ranks, agree, check_by_default, ranks_of
 from bridge.torch._transport import (
     Exchange,
@@ -39,7 +39,7 @@ _is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def _gather_backward(ctx: Any, g: Tensor | None) -> Any:
-    return None if g is None else _pulled_gather(g, ctx.exchange), None, None
+    return None if g is None else _pulled_gather(g, ctx.exchange, differentiable_reduce), None, None
 
 
 def _reduce_backward(ctx: Any, g: Tensor | None) -> Any:
@@ -159,19 +159,28 @@ def differentiable_reduce(g: Tensor, exchange: Exchange) -> Tensor:
     return form.apply(g, exchange)
 
 
-def _pulled_gather(g: Tensor, exchange: Exchange) -> Tensor:
+def _pulled_gather(g: Tensor, exchange: Exchange, reduce: Rule) -> Tensor:
     """The cotangent of a gathered array as the rule of `exchange` has it."""
     if exchange.rule == "local":
         return local_part(g, exchange)
-    part = differentiable_reduce(g, exchange.with_rule("sum"))
+    part = reduce(g, exchange.with_rule("sum"))
     return part / exchange.ranks.size if exchange.rule == "mean" else part
 
 
-_dispatched_gather = define(
-    "all_gather", gather, gathered_shape, _pulled_gather, differentiable_gather
+# Their derivatives are theirs again, whatever mode these are taken in.
+_dispatched_gather: Rule = define(
+    "all_gather",
+    gather,
+    gathered_shape,
+    lambda g, exchange: _pulled_gather(g, exchange, _dispatched_reduce),
+    lambda tangent, exchange: _dispatched_gather(tangent, exchange),
 )
-_dispatched_reduce = define(
-    "reduce_parts", reduce, part_shape, differentiable_gather, differentiable_reduce
+_dispatched_reduce: Rule = define(
+    "reduce_parts",
+    reduce,
+    part_shape,
+    lambda g, exchange: _dispatched_gather(g, exchange),
+    lambda tangent, exchange: _dispatched_reduce(tangent, exchange),
 )
 
 

@@ -66,9 +66,11 @@ def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
     if isinstance(operand, DTensor):
         with torch.no_grad():
             placements = split.placements(dims)
-            if operand.placements != placements:
-                operand = operand.redistribute(placements=placements)
-            return operand.to_local()
+            # Detached: torch 2.11 would do it to the result, by an op that DTensors lack.
+            whole: Any = operand.detach()
+            if whole.placements != placements:
+                whole = whole.redistribute(placements=placements)
+            return whole.to_local()
     for own, dim in enumerate(dims):
         if dim is not None and split.parts(dim) > 1:
             size = split.local(dim)
