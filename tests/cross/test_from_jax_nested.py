@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,11 +14,7 @@ from jax import numpy as jnp
 from bridge.jax import from_torch
 from bridge.torch import from_jax
 
-
-@pytest.fixture(autouse=True)
-def wide() -> Iterator[None]:
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def sandwich() -> Any:
