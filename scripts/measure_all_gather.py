@@ -222,6 +222,7 @@ def memory(ranks: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     import bridge.torch as bt
+    from bridge.cli.own_process import bytes_at_peak
 
     x = torch.zeros(MEMORY_BYTES // 4096, 1024)
 
@@ -239,20 +240,8 @@ def memory(ranks: int) -> dict[str, Any]:
     ):
         time.sleep(0.3)  # transports let go of memory a little later
         dist.barrier()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        before = status("VmRSS")
-        result = call()
-        record[name] = status("VmHWM") - before
-        del result
+        record[name] = bytes_at_peak(call)
     return record
-
-
-def status(field: str) -> int:
-    """A line of Linux's /proc/self/status, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
 
 
 if __name__ == "__main__":

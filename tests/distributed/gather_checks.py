@@ -6,7 +6,6 @@ Every rank can make every rank's numbers, from seeds: so each knows what all oth
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 import bridge.torch as bt
+from bridge.cli.own_process import bytes_at_peak
 from bridge.collectives import GATHERED_DTYPES
 from tests.distributed.processes import Place
 
@@ -191,16 +191,5 @@ def memory(place: Place) -> dict[str, float]:
         call()
         time.sleep(0.2)  # transports let go of memory a little later
         torch.distributed.barrier()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-        before = _status("VmRSS")
-        result = call()
-        peaks[name] = _status("VmHWM") - before
-        del result
+        peaks[name] = bytes_at_peak(call) / 2**20
     return peaks
-
-
-def _status(field: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError(field)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import socket
 import statistics
-import struct
 import sys
 import time
 from collections.abc import Callable
@@ -17,10 +14,9 @@ import torch
 import torch.distributed as dist
 
 import bridge.torch as bt
+from bridge.cli.own_process import bytes_sent
 
 Call = Callable[[], Any]
-
-_BYTES_SENT = 200  # tcpi_bytes_sent in Linux's struct tcp_info
 
 
 def run(task: dict[str, Any]) -> None:
@@ -105,20 +101,6 @@ def _bytes_of(call: Call) -> int | None:
     if sys.platform != "linux":
         return None
     dist.barrier()
-    before = _bytes_sent()
+    before = bytes_sent()
     call()
-    return _bytes_sent() - before
-
-
-def _bytes_sent() -> int:
-    total = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        except OSError:  # closed meanwhile, or no TCP
-            continue
-        total += struct.unpack_from("<Q", info, _BYTES_SENT)[0]
-    return total
+    return bytes_sent() - before

@@ -1,4 +1,4 @@
-"""The example with a torch vision network in an optax training loop learns what it says."""
+"""The examples with half a model in each framework learn what they say."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_digits() -> None:
-    script = ROOT / "examples" / "torch_vision_in_optax.py"
+@pytest.mark.parametrize("example", ["flax_loss_in_torch.py", "torch_vision_in_optax.py"])
+def test_digits(example: str) -> None:
     warnings = ["-W", "error", "-W", "ignore::DeprecationWarning:torch.jit._script"]
     result = subprocess.run(
-        [sys.executable, *warnings, str(script)],
+        [sys.executable, *warnings, str(ROOT / "examples" / example)],
         cwd=ROOT,
         capture_output=True,
         text=True,
