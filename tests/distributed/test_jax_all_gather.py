@@ -11,14 +11,13 @@ from tests.distributed.processes import Outcome, Processes
 
 _CHECKS = "tests.distributed.jax_checks"
 
-every_size = pytest.mark.parametrize(
-    "ranks", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))]
-)
+every_size = pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 
 
 @every_size
 def test_values_and_gradients(processes: Any, ranks: int) -> None:
-    for dtype, check_vma in (("float32", True), ("bfloat16", True), ("float64", False)):
+    kinds = (("float32", True), ("bfloat16", True), ("float64", False))
+    for dtype, check_vma in kinds if ranks <= 2 else kinds[:1]:
         processes(JOIN, ranks).run(f"{_CHECKS}:gather", dtype=dtype, check_vma=check_vma)
 
 
@@ -53,7 +52,7 @@ def _is_told(outcome: Outcome) -> bool:
     return outcome.kind in ("returned", "died") and known
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_a_killed_rank(ranks: int) -> None:
     *others, last = _outcomes("killed", ranks)
     assert last.kind == "died"
