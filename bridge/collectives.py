@@ -174,8 +174,8 @@ def fault_of(
             if theirs != expected:
                 show = _SHOWN.get(field, repr)
                 return ValueError(
-                    f"{function}: {name or dim} differs between ranks: {show(expected)} on rank 0, "
-                    f"{show(theirs)} on rank {rank} of the group; {_ADVICE[field]}"
+                    f"{function}: {name.format(dim=dim)} differs between ranks: {show(expected)} "
+                    f"on rank 0, {show(theirs)} on rank {rank} of the group; {_ADVICE[field]}"
                 )
     return None
 
@@ -224,7 +224,7 @@ _COMPARED = (
     ("dtype", "the dtype of x"),
     ("ndim", "the number of x's dimensions"),
     ("shape", "the shape of x"),
-    ("dim", ""),
+    ("dim", "{dim}"),
     ("tiled", "tiled"),
     ("rule", "grad"),
     ("backward", "whether x requires a gradient"),

@@ -145,8 +145,9 @@ def run_torch_rank(folder: str, ranks: int, what: str, rank: int) -> None:
         dist.broadcast(shared, 0)
         return int(shared)
 
-    records = [memory(ranks)]
-    if what == "time":
+    if what == "memory":
+        records = [memory(ranks)]
+    else:
         records = [
             {"bytes": size, "ranks": ranks, **times_of(torch_calls(size, ranks), agree)}
             for size in SIZES
