@@ -162,8 +162,9 @@ void run_on_device(const Functions<Call>& op, const Call& call, const std::strin
   const size_t bytes = op.workspace(&call);
   executor::Memory workspace = executor::allocate(bytes);
   std::memset(workspace.get(), 0xff, bytes);
-  const bridge_status status =
-      op.cuda(&call, bytes > 0 ? workspace.get() : nullptr, bytes, nullptr);
+  const Call placed = executor::placed(call);
+  void* const memory = bytes > 0 ? executor::placed(workspace) : nullptr;
+  const bridge_status status = op.cuda(&placed, memory, bytes, nullptr);
   if (status != BRIDGE_OK) expect(false, name, bridge_cuda_last_error());
   const std::string failure = executor::finish();
   if (!failure.empty()) expect(false, name, failure.c_str());

@@ -175,7 +175,8 @@ void check(const Call& call, Operand& output, const std::string& name) {
     const size_t bytes = workspace_of(call);
     executor::Memory workspace = executor::allocate(bytes);
     std::memset(workspace.get(), 0xff, bytes);
-    const bridge_status status = run_cuda(call, bytes > 0 ? workspace.get() : nullptr, bytes);
+    void* const memory = bytes > 0 ? executor::placed(workspace) : nullptr;
+    const bridge_status status = run_cuda(executor::placed(call), memory, bytes);
     if (status != BRIDGE_OK) expect(false, name, bridge_cuda_last_error());
     const std::string failure = executor::finish();
     if (!failure.empty()) expect(false, name, failure.c_str());
