@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
-REQUIREMENTS := $(wildcard requirements/*.txt)
+REQUIREMENTS := requirements/build.txt requirements/frameworks.txt requirements/test.txt
 
 .PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive soak bench scaling clean
 all: $(VENV)/.built
@@ -19,7 +19,8 @@ $(VENV)/.installed: $(REQUIREMENTS)
 
 # Editable, so that Python edits need no step; C++ edits make this again.
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
+	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .
 	touch $@
 
 # The main job: a real transformer through both frameworks, then parity, speed and a report.

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 sanitize="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON \
-  -DCMAKE_CXX_FLAGS="$sanitize" >/dev/null
+  -DBRIDGE_WERROR=ON -DCMAKE_CXX_FLAGS="$sanitize" >/dev/null
 cmake --build build/check-cpp
 ctest --test-dir build/check-cpp --output-on-failure -R '_check$'
 
@@ -18,7 +18,8 @@ cmake -S cpp -B build/check-symbols -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE
 cmake --build build/check-symbols --target bridge_core
 ctest --test-dir build/check-symbols --output-on-failure -R isa_symbols
 
-cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON >/dev/null
+cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRIDGE_WERROR=ON \
+  >/dev/null
 cmake --build build/check-simt
 ctest --test-dir build/check-simt --output-on-failure
 

@@ -1,0 +1,117 @@
+"""Puts the native module, the CUDA library and the programs that check and time it in their places.
+
+Taken from build/for_gpu/prebuilt where scripts/pack_for_gpu.sh left some that were made from these
+very sources for this Python; built otherwise, for the architecture of the GPU that is there alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
+PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
+OPS = ("bias_dropout_add", "bias_gelu", "softmax")
+PROGRAM_NAMES = (*(f"{op}_gpu" for op in OPS), "kernel_speed")
+CUDA_LIBRARY = "libbridge_cuda.so"
+STAMP = "sources.sha256"
+
+
+def module_name() -> str:
+    """The native module's file name for this Python."""
+    return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def digest_of_sources() -> str:
+    """A hash of all that the libraries and programs are made of."""
+    digest = hashlib.sha256()
+    files = [ROOT / "CMakeLists.txt"]
+    for folder in ("cmake", "cpp", "tests/cpp", "tests/simt", "tests/speed"):
+        files += sorted(path for path in (ROOT / folder).rglob("*") if path.is_file())
+    for path in files:
+        digest.update(f"{path.relative_to(ROOT)}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def place_prebuilt() -> str:
+    """Copies what was built elsewhere; "" or why it cannot be taken."""
+    if not (PREBUILT / STAMP).exists():
+        return f"nothing prebuilt in {PREBUILT}"
+    if (PREBUILT / STAMP).read_text().strip() != digest_of_sources():
+        return "what is prebuilt was made from other sources"
+    if not (PREBUILT / module_name()).exists():
+        return f"what is prebuilt has no {module_name()}"
+    place(PREBUILT)
+    return ""
+
+
+def place(folder: Path) -> None:
+    """Copies the libraries beside the package's Python files, and the programs to their folder."""
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
+    targets = dict.fromkeys((module_name(), CUDA_LIBRARY), ROOT / "bridge")
+    for name, target in (targets | dict.fromkeys(PROGRAM_NAMES, PROGRAMS)).items():
+        found = next((path for path in folder.rglob(name) if path.is_file()), None)
+        if found is not None:
+            copy(found, target / name)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies a file whose old form a process may still have mapped."""
+    part = target.with_name(f".{target.name}.part")
+    shutil.copy2(source, part)
+    part.replace(target)
+
+
+def build(folder: Path, arch: str) -> None:
+    """Compiles for `arch` ("90"); without nvcc no CUDA library and no programs."""
+    nvcc = shutil.which("nvcc")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["cmake", "-S", str(ROOT), "-B", str(folder), "-G", "Ninja"]
+    command += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
+    command += [f"-DBRIDGE_CUDA={'ON' if nvcc else 'OFF'}", f"-DBRIDGE_CUDA_ARCHS={arch}-real"]
+    command += [f"-DBRIDGE_SIMT_GPU={'ON' if nvcc else 'OFF'}"]
+    targets = ["_native", *(("bridge_cuda", *PROGRAM_NAMES) if nvcc else ())]
+    if nvcc is None:
+        print("no nvcc: without the CUDA library and the programs", flush=True)
+    subprocess.run(command, check=True)
+    subprocess.run(["cmake", "--build", str(folder), "--target", *targets], check=True)
+
+
+def arch_of_device() -> str:
+    """The compute capability of the first GPU, "90" where none answers."""
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
+    except OSError:
+        return "90"
+    return found.split("\n")[0].strip().replace(".", "") or "90"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "check_gpu" / "build")
+    parser.add_argument("--anew", action="store_true", help="build whatever is prebuilt")
+    options = parser.parse_args()
+    why = "--anew" if options.anew else place_prebuilt()
+    if why:
+        print(f"building: {why}", flush=True)
+        os.environ["PATH"] += os.pathsep + "/usr/local/cuda/bin"
+        try:
+            build(options.build, arch_of_device())
+        except subprocess.CalledProcessError as error:
+            return error.returncode
+        place(options.build)
+    check = "import bridge; print(bridge.__file__, bridge.build_info())"
+    return subprocess.run([sys.executable, "-c", check], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

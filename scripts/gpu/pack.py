@@ -1,0 +1,70 @@
+"""Fills build/for_gpu; see scripts/pack_for_gpu.sh."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+from scripts.gpu.environment import PYTHON, rehearsal_python
+from scripts.gpu.libraries import (
+    CUDA_LIBRARY,
+    PREBUILT,
+    PROGRAM_NAMES,
+    ROOT,
+    STAMP,
+    build,
+    copy,
+    digest_of_sources,
+    module_name,
+)
+
+FOLDER = PREBUILT.parent
+BUILD = ROOT / "build" / "for_gpu_build"
+# As in requirements/build.txt.
+WHEELS = ("apache-tvm-ffi", "nanobind", "scikit-build-core")
+# What may travel to the machine that it was made for.
+MOST_MIB = 64
+PACKING = "BRIDGE_PACKING"  # set in the Python that is like the machine's
+
+
+def main() -> int:
+    if PACKING not in os.environ:
+        python = str(rehearsal_python())
+        os.execve(python, [python, "-m", "scripts.gpu.pack"], {**os.environ, PACKING: "1"})
+    os.environ["PATH"] = os.pathsep.join(
+        [os.path.dirname(sys.executable), os.environ["PATH"], "/usr/local/cuda/bin"]
+    )
+    if shutil.which("nvcc") is None:
+        sys.exit("pack_for_gpu: no nvcc on this machine: what is compared there must be built here")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    PREBUILT.mkdir(parents=True)
+    build(BUILD, os.environ.get("BRIDGE_GPU_ARCH", "90"))
+    for name in (module_name(), CUDA_LIBRARY, *PROGRAM_NAMES):
+        copy(next(path for path in BUILD.rglob(name) if path.is_file()), PREBUILT / name)
+    (PREBUILT / STAMP).write_text(digest_of_sources() + "\n")
+    (PREBUILT / "commit").write_text(commit() + "\n")
+    pinned = (ROOT / "requirements" / "build.txt").read_text().split("\n")
+    wanted = [line.split("#")[0].strip() for line in pinned if line.startswith(WHEELS)]
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    download += ["--only-binary=:all:", "--dest", str(FOLDER / "wheels")]
+    subprocess.run([*download, *wanted], check=True)
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    for path in sorted(files):
+        print(f"{path.stat().st_size / 2**20:8.2f} MiB  {path.relative_to(ROOT)}")
+    size = sum(path.stat().st_size for path in files) / 2**20
+    print(f"{size:8.2f} MiB  build/for_gpu, for Python {PYTHON}, of {MOST_MIB} MiB that may travel")
+    return 0 if size <= MOST_MIB else 1
+
+
+def commit() -> str:
+    """The commit that is packed, with "+" where files were changed since."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode != 0
+    return head.stdout.strip() + ("+" if changed else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

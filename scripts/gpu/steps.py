@@ -1,0 +1,149 @@
+"""What each stage runs: groups of steps, one group after another."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from scripts.gpu.libraries import OPS, PROGRAMS
+from scripts.gpu.stage import Step
+
+# Seconds that a stage may take on a GPU.
+BUDGETS = {"truth": 300.0, "speed": 420.0, "depth": 540.0}
+# nvidia-smi's, so that a stage ends at once, and says why, where no GPU answers.
+DEVICE_FIELDS = "name,compute_cap,driver_version,memory.total,clocks.max.sm,clocks.max.memory"
+
+
+# The rows of kernel_speed that Nsight Compute looks into.
+PROFILED: tuple[str, ...] = ()
+# A rehearsal runs on two cores, slowly, what a GPU machine runs on sixteen; but what measures and
+# compares ends sooner, by its own limit.
+REHEARSAL_SLOWER = 8.0
+REHEARSAL_SECONDS = 60.0
+
+
+def groups_of(stage: str, logs: Path, workers: int, rehearse: bool) -> list[list[Step]]:
+    """The groups of a stage.
+
+    Args:
+      stage: truth, speed or depth.
+      logs: the folder for what steps write.
+      workers: processes of the suite in `depth`.
+      rehearse: what can runs on the CPU, shortened.
+    """
+    make = _Steps(logs, workers, rehearse)
+    groups = {"truth": make.truth, "speed": make.speed, "depth": make.depth}[stage]
+    return [*make.beginning(), *groups()]
+
+
+class _Steps:
+    def __init__(self, logs: Path, workers: int, rehearse: bool) -> None:
+        self.logs, self.workers, self.rehearse = logs, workers, rehearse
+
+    def step(self, name: str, *command: str, seconds: float, **options: Any) -> Step:
+        slower = REHEARSAL_SLOWER if self.rehearse else 1.0
+        return Step(name, command, seconds * slower, **options)
+
+    def bridge(self, name: str, command: str, *arguments: str, seconds: float) -> Step:
+        """A command of `python -m bridge` that writes row by row; its own limit comes first."""
+        own = seconds - 15
+        device: tuple[str, ...] = ("--device", "cuda")
+        if self.rehearse:
+            own = min(own, REHEARSAL_SECONDS)
+            device = ("--device", "cpu", *(() if "--quick" in arguments else ("--quick",)))
+        rows = ("--jsonl", str(self.logs / f"{name}.jsonl"), "--seconds", str(own))
+        run = (sys.executable, "-m", "bridge", command, *device, *arguments, *rows)
+        return self.step(name, *run, seconds=seconds)
+
+    def suite(self, name: str, *arguments: str, seconds: float, device: bool = False) -> Step:
+        pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        return self.step(name, *pytest, *arguments, seconds=seconds, needs_device=device)
+
+    def beginning(self) -> list[list[Step]]:
+        look = ("nvidia-smi", f"--query-gpu={DEVICE_FIELDS}", "--format=csv")
+        libraries = (sys.executable, "-m", "scripts.gpu.libraries")
+        answers = "import bridge, sys; sys.exit(not bridge.has_cuda())"
+        return [
+            [self.step("device", *look, seconds=30, needs_device=True, needed=True)],
+            [self.step("libraries", *libraries, seconds=240, needed=True)],
+            [self.step("info", sys.executable, "-m", "bridge", "info", "--json", seconds=60)],
+            [
+                self.step(
+                    "device-answers",
+                    *(sys.executable, "-c", answers),
+                    seconds=60,
+                    needs_device=True,
+                    needed=True,
+                )
+            ],
+        ]
+
+    def truth(self) -> list[list[Step]]:
+        border = self.bridge("parity-border", "parity", "--ops", "border", seconds=60)
+        side_by_side = [
+            self.suite("cuda-cases", "-m", "cuda", "tests", seconds=150, device=True),
+            self.suite(
+                "races", "-m", "slow or not slow", "tests/exchange/test_streams.py", seconds=150
+            ),
+            self.suite("nccl", "tests/distributed/test_nccl.py", seconds=100, device=True),
+        ]
+        for op in OPS:
+            program = str(PROGRAMS / f"{op}_gpu")
+            side_by_side += [
+                self.bridge(f"parity-{op}", "parity", "--quick", "--ops", op, seconds=150),
+                self.step(f"kernels-{op}", program, seconds=150, needs_device=True),
+            ]
+        return [[border], side_by_side]
+
+    def speed(self) -> list[list[Step]]:
+        program = str(PROGRAMS / "kernel_speed")
+        rows = str(self.logs / "kernel_speed.jsonl")
+        steps = [
+            self.step("kernel_speed-rows", program, "--list", seconds=10),
+            self.step(
+                "kernel_speed",
+                *(program, "--seconds", "120", "--jsonl", rows),
+                seconds=140,
+                needs_device=True,
+            ),
+        ]
+        ncu = ("ncu", "--clock-control", "none", "--set", "full", "--csv", "--page", "details")
+        for number, row in enumerate(PROFILED):
+            steps.append(
+                self.step(
+                    f"ncu-{number}",
+                    *(*ncu, program, "--profile", row),
+                    seconds=25,
+                    needs_device=True,
+                    fails_with=(),
+                )
+            )
+        large = ("--large", "--ops", *OPS)
+        steps += [
+            self.bridge("bench-large", "bench", "--no-compile", *large, seconds=100),
+            self.bridge("bench-large-compile", "bench", *large, seconds=120),
+        ]
+        return [[step] for step in steps]
+
+    def depth(self) -> list[list[Step]]:
+        suite = ("-n", str(self.workers), "--dist", "loadfile", "tests")
+        side_by_side = [self.suite("suite", *suite, seconds=330)]
+        for op in (*OPS, "border"):
+            side_by_side.append(
+                self.bridge(f"parity-full-{op}", "parity", "--ops", op, seconds=330)
+            )
+        sanitizers = [
+            self.step(
+                f"{tool}-{op}",
+                *("compute-sanitizer", "--tool", tool, "--error-exitcode", "9"),
+                *(str(PROGRAMS / f"{op}_gpu"), "40", "only"),
+                seconds=100,
+                needs_device=True,
+                fails_with=(9,),
+            )
+            for tool in ("memcheck", "racecheck")
+            for op in OPS
+        ]
+        bench = self.bridge("bench-all", "bench", "--ops", *OPS, "border", seconds=90)
+        return [side_by_side, sanitizers, [bench]]
