@@ -48,6 +48,16 @@ def machine_of(report: Report) -> str:
     )
 
 
+def of_gpus() -> dict[str, Any]:
+    """What scripts/check_gpu.sh brought back, by file."""
+    records = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob("*.json"))}
+    return {
+        name: record
+        for name, record in records.items()
+        if isinstance(record, dict) and record.get("command") == "check_gpu"
+    }
+
+
 def main_rows(report: Report, op: str) -> list[dict[str, Any]]:
     return [row for row in report["rows"] if row["op"] == op and row.get("part", "main") == "main"]
 
@@ -78,15 +88,38 @@ def figures() -> str:
 
 def speed(op: str) -> str:
     """What was measured of an op, on every machine, with its aims met and missed."""
-    reports = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob(f"*-{op}.json"))}
-    parts = [
-        part
-        for name, report in ({"cpu.json": read("cpu.json")} | reports).items()
-        for part in speed_on(op, report, name)
-    ]
-    if not any(report["options"]["device"] == "cuda" for report in reports.values()):
+    parts = list(speed_on(op, read("cpu.json"), "cpu.json"))
+    gpus = of_gpus()
+    for name, record in gpus.items():
+        parts += kernels_on(op, record, name)
+        for report in record["bench"].values():
+            if main_rows(report, op):
+                parts += speed_on(op, report, name)
+    if not gpus:
         parts.append("On a GPU: not measured yet.")
     return "\n\n".join(parts)
+
+
+def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
+    """The op's kernels called through the C border, beside a copy of as many bytes."""
+    measured = record.get("kernel_speed")
+    rows = [] if measured is None else [r for r in measured["rows"] if r["op"].startswith(op)]
+    if not rows:
+        return
+    yield (
+        f"Kernels on {record['device']}, called one by one, beside a copy of as many bytes "
+        f"([every row](../benchmarks/{name})):"
+    )
+    lines = []
+    for row in rows:
+        size = f"{row['batch'] * row['heads'] * row['queries']:,} × {row['cols']:,}"
+        if "error" in row:
+            lines.append([row["kind"], row["dtype"], size, row["error"], "", ""])
+            continue
+        times = row["one_by_one"]
+        figures = [f"{times['seconds'] * 1e6:.1f}", f"{times['gb_per_second']:.0f}"]
+        lines.append([row["kind"], row["dtype"], size, *figures, f"{100 * times['of_copy']:.0f} %"])
+    yield table(["kernel", "dtype", "rows × columns", "µs", "GB/s", "of copy"], lines)
 
 
 def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
@@ -205,9 +238,11 @@ def code_lines() -> str:
 def crossings() -> str:
     """What to_torch and to_jax cost, on every machine that was measured."""
     parts = []
-    names = ["cpu.json", *sorted(path.name for path in BENCHMARKS.glob("*-border.json"))]
-    reports = {name: read(name) for name in names}
-    for name, report in reports.items():
+    reports = [("cpu.json", read("cpu.json"))]
+    gpus = of_gpus()
+    for name, record in gpus.items():
+        reports += [(name, report) for report in record["bench"].values()]
+    for name, report in reports:
         rows = [
             [
                 f"`{row['what']}`" if "," not in row["what"] else row["what"],
@@ -218,6 +253,8 @@ def crossings() -> str:
             for row in report["rows"]
             if row["op"] == "border" and "from_dlpack" in row["timings"]
         ]
+        if not rows:
+            continue
         versions = report["versions"]
         where = report["machine"]["gpu" if report["options"]["device"] == "cuda" else "processor"]
         parts.append(
@@ -227,9 +264,27 @@ def crossings() -> str:
         )
         parts.append(table(["", "bridge, µs", "from_dlpack, µs", "faster"], rows))
         parts += [f"Note of the run: {note}." for note in report["notes"]]
-    if not any(report["options"]["device"] == "cuda" for report in reports.values()):
+    if not gpus:
         parts.append("On a GPU: not measured yet.")
     return "\n\n".join(parts)
+
+
+def gpu_records() -> str:
+    """What ran on a GPU, step by step."""
+    rows = [
+        [
+            f"[{record['device']}](benchmarks/{name})",
+            f"{stage}, {(ran['commit'] or 'commit not known')[:9]}",
+            str(sum(result["word"] == "passed" for result in ran["results"])),
+            ", ".join(r["step"] for r in ran["results"] if r["word"] == "FAILED") or "none",
+            ", ".join(r["step"] for r in ran["results"] if r["word"] == "skipped") or "none",
+        ]
+        for name, record in of_gpus().items()
+        for stage, ran in record["stages"].items()
+    ]
+    if not rows:
+        return "No stage has run on a GPU yet."
+    return table(["device", "stage", "steps passed", "failed", "skipped"], rows)
 
 
 def scaling_machine() -> str:
@@ -295,6 +350,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/architecture.md", "code lines", code_lines),
     ("docs/numerics.md", "accuracy", accuracy),
     ("docs/exchange.md", "crossings", crossings),
+    ("docs/gpu.md", "gpu records", gpu_records),
     *((f"docs/ops/{op}.md", "speed", partial(speed, op)) for op in OPS),
     *((f"docs/ops/{op}.md", "machine code", partial(machine_code, op)) for op in OPS),
     *(("docs/all_gather.md", f"all_gather {k}", partial(all_gather_times, k)) for k in _GATHERS),

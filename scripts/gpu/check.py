@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scripts.gpu.libraries import ROOT
+from scripts.gpu.libraries import ROOT, commit
 from scripts.gpu.stage import Stage
 from scripts.gpu.steps import BUDGETS, REHEARSAL_SLOWER, groups_of
 
@@ -62,6 +62,7 @@ def run(name: str, rehearse: bool) -> bool:
         at_once=cores,
         rehearse=rehearse,
         before="".join(path.read_text() for path in earlier if path.exists()),
+        commit=commit(),
         environment=environment(rehearse),
     )
 

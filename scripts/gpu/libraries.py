@@ -41,6 +41,20 @@ def digest_of_sources() -> str:
     return digest.hexdigest()
 
 
+def commit() -> str | None:
+    """The commit that is checked, with "+" where files were changed since; None if not known."""
+    packed = PREBUILT / "commit"
+    if not (ROOT / ".git").exists():
+        return packed.read_text().strip() if packed.exists() else None
+    git = ["git", "-C", str(ROOT)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode != 0
+    except OSError:
+        return None
+    return head.stdout.strip() + ("+" if changed else "") if head.returncode == 0 else None
+
+
 def place_prebuilt() -> str:
     """Copies what was built elsewhere; "" or why it cannot be taken."""
     if not (PREBUILT / STAMP).exists():

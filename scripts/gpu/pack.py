@@ -15,6 +15,7 @@ from scripts.gpu.libraries import (
     ROOT,
     STAMP,
     build,
+    commit,
     copy,
     digest_of_sources,
     module_name,
@@ -44,7 +45,7 @@ def main() -> int:
     for name in (module_name(), CUDA_LIBRARY, *PROGRAM_NAMES):
         copy(next(path for path in BUILD.rglob(name) if path.is_file()), PREBUILT / name)
     (PREBUILT / STAMP).write_text(digest_of_sources() + "\n")
-    (PREBUILT / "commit").write_text(commit() + "\n")
+    (PREBUILT / "commit").write_text(f"{commit()}\n")
     pinned = (ROOT / "requirements" / "build.txt").read_text().split("\n")
     wanted = [line.split("#")[0].strip() for line in pinned if line.startswith(WHEELS)]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
@@ -56,14 +57,6 @@ def main() -> int:
     size = sum(path.stat().st_size for path in files) / 2**20
     print(f"{size:8.2f} MiB  build/for_gpu, for Python {PYTHON}, of {MOST_MIB} MiB that may travel")
     return 0 if size <= MOST_MIB else 1
-
-
-def commit() -> str:
-    """The commit that is packed, with "+" where files were changed since."""
-    git = ["git", "-C", str(ROOT)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"]).returncode != 0
-    return head.stdout.strip() + ("+" if changed else "")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shlex
 import signal
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # A log's middle says less than its ends; an archive must stay under 16 MiB.
 MOST_LOG_BYTES = 400_000
@@ -69,6 +71,7 @@ class Stage:
       at_once: how many steps of a group may run side by side.
       rehearse: steps that need a device are printed.
       before: what the summary begins with: the stages that ran before it.
+      commit: what is checked, where that is known.
       environment: variables beside those that are set already.
     """
 
@@ -80,6 +83,7 @@ class Stage:
     at_once: int
     rehearse: bool = False
     before: str = ""
+    commit: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
 
@@ -119,6 +123,7 @@ class Stage:
         with self._lock:
             summary = self.summary()
             _replace(self.logs / "summary.txt", summary.encode())
+            _replace(self.logs / "stage.json", json.dumps(self._facts(), indent=1).encode())
             _replace(self.out / "summary.txt", (self.before + summary).encode())
             part = self.out / f".{self.name}.part"
             with tarfile.open(part, "w:gz", compresslevel=6) as archive:
@@ -128,6 +133,14 @@ class Stage:
                     data = path.read_bytes()
                     _add(archive, path.name, _ends(data) if path.suffix == ".log" else data)
             part.replace(self.out / f"check_gpu-{self.name}.tar.gz")
+
+    def _facts(self) -> dict[str, Any]:
+        results = [
+            {"step": r.step.name, "word": r.word, "seconds": round(r.seconds, 1), "why": r.why}
+            for r in list(self.results)
+        ]
+        facts = {"stage": self.name, "device": self.device, "rehearsal": self.rehearse}
+        return {**facts, "commit": self.commit, "results": results}
 
     def summary(self) -> str:
         seconds = time.monotonic() - self._begin
