@@ -43,7 +43,8 @@ def machine_of(report: Report) -> str:
     where = f"{machine['processor']}, {report['options']['threads']} threads"
     if report["options"]["device"] == "cuda":
         where = machine["gpu"]
-    return f"{where}, torch {versions['torch']}, jax {versions['jax']}, commit {(report['commit'] or 'not known')[:9]}"
+    commit = (report["commit"] or "not known")[:9]
+    return f"{where}, torch {versions['torch']}, jax {versions['jax']}, commit {commit}"
 
 
 def of_gpus() -> dict[str, Any]:
