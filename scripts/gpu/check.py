@@ -84,6 +84,10 @@ def environment(rehearse: bool) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu" if rehearse else "cpu,cuda",
         # jax would otherwise take three quarters of the GPU's memory, which torch shares.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        # The programs take the CUDA library that the package takes, wherever they were built.
+        "LD_LIBRARY_PATH": os.pathsep.join(
+            filter(None, [str(ROOT / "bridge"), os.environ.get("LD_LIBRARY_PATH")])
+        ),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
         "BRIDGE_TESTS_FROM_TREE": "1",
