@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The C++ side by itself: the CPU library against a brute-force reference under ASan and UBSan, the
-# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, and
-# the accuracy programs: 16-bit inputs all, float32 coarsely, one checksum for every instruction set,
-# and how many elements dropout keeps.
+# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, the
+# calls that kernel_speed times on a GPU, and the accuracy programs: 16-bit inputs all, float32
+# coarsely, one checksum for every instruction set, and how many elements dropout keeps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sanitize="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -22,6 +22,15 @@ cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRI
   >/dev/null
 cmake --build build/check-simt
 ctest --test-dir build/check-simt --output-on-failure
+
+# The program that times the kernels on a GPU, as far as it goes without one.
+if command -v nvcc >/dev/null; then
+  cmake -S tests/speed -B build/check-speed -G Ninja -DBRIDGE_WERROR=ON >/dev/null
+  cmake --build build/check-speed
+  ctest --test-dir build/check-speed --output-on-failure
+else
+  echo "check_cpp: no nvcc on this machine, kernel_speed not built"
+fi
 
 mkdir -p build/accuracy
 checksums=()
