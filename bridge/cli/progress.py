@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-T = TypeVar("T")
 
 
 def terminal() -> Console:
@@ -27,9 +22,3 @@ def bar() -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
-
-
-def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
-    """Yields the items, a bar following along."""
-    with bar() as progress:
-        yield from progress.track(items, total=total, description=what)

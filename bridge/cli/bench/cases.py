@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -47,6 +48,26 @@ class Case:
             {"torch": ", out=", "jax": ", donated"}[self.framework] if self.memory == "old" else ""
         )
         return f"{self.what}{old} {self.dtype} {self.form} {size}"
+
+
+LARGE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
+
+
+def enlarged(cases: Iterable[Case], least: int) -> Iterator[Case]:
+    """Yields the cases with more rows, so many that x takes at least so many bytes.
+
+    Cases that become alike are one, and those are left out that time a call itself.
+    """
+    seen = set()
+    for case in cases:
+        if case.part == "tiny":
+            continue
+        first, *rest = case.shape
+        row_bytes = math.prod(rest) * BYTES[case.dtype]
+        larger = replace(case, shape=(max(first, -(-least // row_bytes)), *rest))
+        if larger not in seen:
+            seen.add(larger)
+            yield larger
 
 
 Function = Callable[..., Any]

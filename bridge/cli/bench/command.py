@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bridge
-from bridge.cli import machine
-from bridge.cli.bench.cases import Case
+from bridge.cli import machine, outputs
+from bridge.cli.bench.cases import LARGE_BYTES, Case, enlarged
 from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.summary import METHOD, duration, show
 from bridge.cli.bench.targets import PEERS, geometric_mean, speedups, targets
 from bridge.cli.bench.timing import interleave
+from bridge.cli.budget import Budget, Step, add_budget, go_through
 from bridge.cli.main import CommandError
-from bridge.cli.progress import bar, terminal
+from bridge.cli.progress import terminal
+from bridge.cli.rows import Recording, unfinished
 
 BORDER = "border"  # not an op: the tensors that go from one framework to the other
 
@@ -28,8 +29,14 @@ __all__ = ["METHOD", "add_arguments", "duration", "measure", "run", "show"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every timing")
+    add_budget(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot (.svg, .png, .pdf)")
     parser.add_argument("--quick", action="store_true", help="few cases, short")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
+    )
     parser.add_argument(
         "--ops",
         nargs="+",
@@ -45,27 +52,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    outputs.check(options)
     console = terminal()
-    report = measure(
-        device=options.device,
-        quick=options.quick,
-        ops=options.ops,
-        frameworks=tuple(options.framework or ("torch", "jax")),
-        with_compile=not options.no_compile,
-    )
-    show(report, console)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-        console.print(f"every timing: {options.json}")
-    if options.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
-        console.print("no plot: what was measured is calls alone", style="yellow")
-    elif options.plot is not None:
-        from bridge.cli.bench.plot import draw
+    with Budget(options.seconds) as budget:
+        report = measure(
+            device=options.device,
+            quick=options.quick,
+            large=options.large,
+            ops=options.ops,
+            frameworks=tuple(options.framework or ("torch", "jax")),
+            with_compile=not options.no_compile,
+            recording=Recording(options.jsonl),
+            budget=budget,
+        )
+        # The files first: the terminal may be gone.
+        if options.json is not None:
+            outputs.write_json(report, options.json)
+        if options.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
+            report["notes"].append("no plot: what was measured is calls alone")
+            options.plot = None
+        elif options.plot is not None:
+            from bridge.cli.bench.plot import draw
 
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
-        draw(report).savefig(options.plot, bbox_inches="tight", dpi=150)
-        console.print(f"plot: {options.plot}")
+            outputs.write_plot(draw(report), options.plot)
+    show(report, console)
+    outputs.name(options, console)
     return 0
 
 
@@ -73,15 +84,14 @@ def measure(
     *,
     device: str = "cpu",
     quick: bool = False,
+    large: bool = False,
     ops: Sequence[str] = (*OPS, BORDER),
     frameworks: tuple[str, ...] = ("torch", "jax"),
     with_compile: bool = True,
-    seconds: float | None = None,
+    recording: Recording | None = None,
+    budget: Budget | None = None,
 ) -> dict[str, Any]:
-    """Runs the cases and returns the report, in JSON's types.
-
-    Args:
-      seconds: how long each case is sampled; None chooses by `quick` and `device`.
+    """Runs the cases, or what of them the budget allows, and returns the report, in JSON's types.
 
     Raises:
       CommandError: if no framework, or not the device, is there.
@@ -89,81 +99,108 @@ def measure(
     if device == "cuda" and not bridge.has_cuda():
         why = bridge.build_info().get("cuda_unavailable", "no device answers")
         raise CommandError(f"--device cuda: {why}")
-    if seconds is None:
-        # A GPU's calls are queued, and steadier.
-        seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
-    with_border = BORDER in ops
-    ops = [op for op in ops if op != BORDER]
-    rows: list[dict[str, Any]] = []
-    notes: list[str] = []
-    begin = time.perf_counter()
-    threads = None
+    recording, budget = recording or Recording(), budget or Budget()
+    # How long each case is sampled. A GPU's calls are queued, and steadier.
+    seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
+    notes = []
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if busy > 0.5 * machine.cores():
         notes.append(
             f"other work was running (load {busy:.1f} on {machine.cores()} cores): these timings "
             "are not to be relied on"
         )
-    with bar() as progress:
-        for framework in frameworks if ops else ():
-            try:
-                machine.require(framework)
-            except CommandError as error:
-                notes.append(f"{framework} skipped: {error}")
-                continue
-            task = progress.add_task(f"bench {framework}: setting up", total=None)
-            contenders = _contenders(framework, device, with_compile)
-            chosen = [case for op in ops for case in OPS[op].cases(framework, quick)]
-            progress.update(task, total=len(chosen))
-            for case in chosen:
-                progress.update(task, description=f"bench {framework}: {case.op} {case.label}")
-                row = _row(case, interleave(contenders.of(case), seconds))
-                if case.peak:
-                    row["memory_bytes"] = contenders.memory(case)
-                rows.append(row)
-                progress.advance(task)
-            notes += contenders.notes
-            if framework == "torch":
-                import torch
-
-                threads = torch.get_num_threads()
-    if with_border and set(frameworks) == {"torch", "jax"}:
+    contenders = {}
+    with_compile &= any(op != BORDER for op in ops)
+    for framework in frameworks:
         try:
-            rows += _border(device, seconds)
+            machine.require(framework)
         except CommandError as error:
-            notes.append(f"border skipped: {error}")
-    if not rows:
-        raise CommandError("; ".join(notes))
+            notes.append(f"{framework} skipped: {error}")
+            continue
+        contenders[framework] = _contenders(framework, device, with_compile)
+    steps = list(_steps(contenders, ops, device, quick, large, seconds))
+    if not steps:
+        raise CommandError("; ".join(notes) or f"{', '.join(ops)}: no case for these options")
+    ops = [op for op in ops if op != BORDER]
+    recording.begin(
+        {
+            "schema": 2,
+            "command": "bench",
+            **machine.describe(),
+            "options": {
+                "device": device,
+                "quick": quick,
+                "large": large,
+                "ops": ops,
+                "frameworks": list(frameworks),
+                "threads": _threads() if "torch" in contenders else None,
+            },
+            "load_before": busy,
+            "method": METHOD,
+            "cases": len(steps),
+            "notes": notes,
+        }
+    )
+    complete = go_through(steps, recording, budget)
+    notes = notes + [note for found in contenders.values() for note in found.notes]
+    recording.finish(complete, notes=notes)
+    return report(recording)
+
+
+def _steps(
+    contenders: dict[str, Any],
+    ops: Sequence[str],
+    device: str,
+    quick: bool,
+    large: bool,
+    seconds: float,
+) -> Iterator[Step]:
+    for framework, found in contenders.items():
+        for op in (op for op in ops if op != BORDER):
+            cases = OPS[op].cases(framework, quick)
+            for case in enlarged(cases, LARGE_BYTES[device]) if large else cases:
+                words = f"bench {framework}: {op} {case.label}"
+                yield Step(op, (framework, op), words, partial(_rows, case, found, seconds))
+    if BORDER in ops and len(contenders) == 2 and not large:
+        from bridge.cli.bench import border, border_from_jax, border_from_torch
+
+        for part in (border, border_from_jax, border_from_torch):
+            rows = partial(part.rows, device, seconds)
+            yield Step(BORDER, BORDER, "bench: border", rows)
+
+
+def _rows(case: Case, contenders: Any, seconds: float) -> Iterator[dict[str, Any]]:
+    row = _row(case, interleave(contenders.of(case), seconds))
+    if case.peak:
+        row["memory_bytes"] = contenders.memory(case)
+    yield row
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def report(recording: Recording) -> dict[str, Any]:
+    """The report of what was recorded."""
+    rows = [row for _, row in recording.rows()]
     main = [row for row in rows if row["part"] == "main"]
-    return {
-        "schema": 2,
-        "command": "bench",
-        **machine.describe(),
-        "options": {"device": device, "quick": quick, "ops": ops, "threads": threads},
-        "load_before": busy,
-        "method": METHOD,
-        "notes": notes,
-        "seconds": round(time.perf_counter() - begin, 1),
+    facts = recording.facts()
+    shortfall = unfinished(facts)
+    return facts | {
+        "notes": [*facts["notes"], *([shortfall] if shortfall else [])],
         "rows": rows,
         "geometric_means": {
             op: {
                 peer: geometric_mean(speedups((r for r in main if r["op"] == op), peer))
-                for framework in frameworks
+                for framework in facts["options"]["frameworks"]
                 for peer in PEERS[framework]
             }
-            for op in ops
+            for op in facts["options"]["ops"]
         },
         "targets": [target.to_json() for target in targets(rows)],
     }
-
-
-def _border(device: str, seconds: float) -> list[dict[str, Any]]:
-    for framework in ("torch", "jax"):
-        machine.require(framework)
-    from bridge.cli.bench import border, border_from_jax, border_from_torch
-
-    parts = (border, border_from_jax, border_from_torch)
-    return [row for part in parts for row in part.rows(device, seconds)]
 
 
 def _contenders(framework: str, device: str, with_compile: bool) -> Any:

@@ -65,13 +65,15 @@ class Crossing:
         return asdict(self) | {"passed": self.passed}
 
 
-def crossings(device: str, quick: bool = False) -> Iterator[Crossing]:
-    """Yields every dtype in every layout, both ways, with each `copy`."""
-    for dtype, array_dtype in TO_JAX.items():
-        if quick and array_dtype.name not in QUICK:
-            continue
-        with jax.enable_x64(True):
-            yield from _of_dtype(dtype, device)
+def dtypes(quick: bool = False) -> list[torch.dtype]:
+    """What crosses."""
+    return [dtype for dtype, array in TO_JAX.items() if not quick or array.name in QUICK]
+
+
+def in_json(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
+    """Returns the crossings of a dtype in every layout, both ways, with each `copy`."""
+    with jax.enable_x64(True):
+        return [crossing.to_json() for crossing in _of_dtype(dtype, device)]
 
 
 def _of_dtype(dtype: torch.dtype, device: str) -> Iterator[Crossing]:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bridge
 from bridge import _native
-from bridge.cli import machine
+from bridge.cli import machine, outputs
+from bridge.cli.budget import Budget, Step, add_budget, go_through
 from bridge.cli.info import usable_isas
 from bridge.cli.main import CommandError
 from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
-from bridge.cli.progress import terminal, track
+from bridge.cli.progress import terminal
+from bridge.cli.rows import Recording
+
+if TYPE_CHECKING:
+    from bridge.cli.parity.measure import Variant
 
 BORDER = "border"  # not an op: the tensors that go from one framework to the other
 FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
@@ -26,6 +30,7 @@ FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row")
+    add_budget(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the table as a page")
     parser.add_argument("--quick", action="store_true", help="a small part of the grid")
     parser.add_argument("--isa", metavar="NAME", help="force an instruction set (see info)")
@@ -54,25 +59,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    outputs.check(options)
     console = terminal()
-    report = measure(
-        device=options.device,
-        quick=options.quick,
-        isa=options.isa,
-        threads=options.threads,
-        all_isas=options.all_isas,
-        ops=options.ops,
-        forms=options.forms,
-    )
-    summary.show(report, console)
-    if options.json is not None:
-        write_json(report, options.json)
-        console.print(f"every row: {options.json}")
-    if options.html is not None:
-        from bridge.cli.page import write_page
+    with Budget(options.seconds) as budget:
+        report = measure(
+            device=options.device,
+            quick=options.quick,
+            isa=options.isa,
+            threads=options.threads,
+            all_isas=options.all_isas,
+            ops=options.ops,
+            forms=options.forms,
+            recording=Recording(options.jsonl),
+            budget=budget,
+        )
+        # The files first: the terminal may be gone.
+        if options.json is not None:
+            outputs.write_json(report, options.json)
+        if options.html is not None:
+            from bridge.cli.page import write_page
 
-        write_page(options.html, "bridge: parity", summary.sections(report))
-        console.print(f"page: {options.html}")
+            with outputs.naming("html", options.html):
+                write_page(options.html, "bridge: parity", summary.sections(report))
+    summary.show(report, console)
+    outputs.name(options, console)
     return 0 if report["passed"] else 1
 
 
@@ -85,8 +95,10 @@ def measure(
     all_isas: bool = False,
     ops: Sequence[str] = (*OPS, BORDER),
     forms: Sequence[str] = FORMS,
+    recording: Recording | None = None,
+    budget: Budget | None = None,
 ) -> dict[str, Any]:
-    """Runs the grid and returns the report, in JSON's types.
+    """Runs the grid, or what of it the budget allows, and returns the report, in JSON's types.
 
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
@@ -102,8 +114,9 @@ def measure(
         jax.config.update("jax_num_cpu_devices", 4)
     if device == "cuda":
         _require_cuda(torch, jax)
-    from bridge.cli.parity.measure import Variant, measure_all
+    from bridge.cli.parity.measure import Variant
 
+    recording, budget = recording or Recording(), budget or Budget()
     previous_isa, previous_threads = _native.cpu_isa(), torch.get_num_threads()
     try:
         if isa is not None:
@@ -114,47 +127,58 @@ def measure(
             torch.set_num_threads(threads)
         isas = usable_isas() if all_isas else []
         variants = [Variant(name, count) for name in isas for count in (1, 2)]
-        grid = [case for name in ops for case in OPS[name].cases(quick, chosen[name])]
-        start = time.perf_counter()
-        rows = []
-        for found in track(
-            measure_all(grid, device, variants, own_quick=quick), "parity", len(grid)
-        ):
-            rows.extend(found)
-        crossed = []
-        if with_border:
-            from bridge.cli.parity import border
-
-            crossed = [crossing.to_json() for crossing in border.crossings(device, quick)]
-        seconds = time.perf_counter() - start
-        record = machine.describe()
-        used = {"isa": _native.cpu_isa(), "threads": torch.get_num_threads()}
+        steps = list(_steps(device, quick, chosen, variants, with_border))
+        recording.begin(
+            {
+                "schema": 1,
+                "command": "parity",
+                **machine.describe(),
+                "options": {
+                    "device": device,
+                    "quick": quick,
+                    "forms": chosen,
+                    "variants": [variant.name for variant in variants],
+                    "isa": _native.cpu_isa(),
+                    "threads": torch.get_num_threads(),
+                },
+                "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
+                "cases": len(steps),
+            }
+        )
+        recording.finish(complete=go_through(steps, recording, budget))
     finally:
         _native.set_cpu_isa(previous_isa)
         torch.set_num_threads(previous_threads)
-    return {
-        "schema": 1,
-        "command": "parity",
-        **record,
-        "options": {
-            "device": device,
-            "quick": quick,
-            "forms": chosen,
-            "variants": [variant.name for variant in variants],
-            **used,
-        },
-        "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
-        "seconds": round(seconds, 1),
-        "passed": all(row.passed for row in rows) and all(row["passed"] for row in crossed),
+    return report(recording)
+
+
+def _steps(
+    device: str,
+    quick: bool,
+    forms: dict[str, tuple[str, ...]],
+    variants: Sequence[Variant],
+    with_border: bool,
+) -> Iterator[Step]:
+    from bridge.cli.parity import border
+    from bridge.cli.parity.measure import in_json
+
+    for op, of_op in forms.items():
+        for case in OPS[op].cases(quick, of_op):
+            yield Step(op, op, f"parity: {op}", partial(in_json, case, device, variants, quick))
+    for dtype in border.dtypes(quick) if with_border else ():
+        yield Step(BORDER, BORDER, "parity: border", partial(border.in_json, dtype, device))
+
+
+def report(recording: Recording) -> dict[str, Any]:
+    """The report of what was recorded."""
+    rows = [row for op, row in recording.rows() if op != BORDER]
+    crossed = [row for op, row in recording.rows() if op == BORDER]
+    return recording.facts() | {
+        "passed": all(row["passed"] for row in (*rows, *crossed)),
         "summary": summary.aggregate(rows),
         "border": crossed,
-        "rows": [row.to_json() for row in rows],
+        "rows": rows,
     }
-
-
-def write_json(report: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 
 def _force_isa(name: str) -> None:

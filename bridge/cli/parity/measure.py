@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -199,11 +199,9 @@ class _as:
         torch.set_num_threads(self.threads)
 
 
-def measure_all(
-    cases: Sequence[Case], device: str, variants: Sequence[Variant] = (), own_quick: bool = False
-) -> Iterator[list[Row]]:
-    """Yields the rows of each case in turn. float64 in JAX is switched on for the time of it."""
-    for case in cases:
-        with jax.enable_x64(True):
-            rows = measure(case, device, variants, own_quick)
-        yield rows
+def in_json(
+    case: Case, device: str, variants: Sequence[Variant] = (), own_quick: bool = False
+) -> list[dict[str, Any]]:
+    """Returns the rows in JSON's types. float64 in JAX is switched on for the time of it."""
+    with jax.enable_x64(True):
+        return [row.to_json() for row in measure(case, device, variants, own_quick)]

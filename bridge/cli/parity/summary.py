@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +11,18 @@ from rich.table import Table
 
 from bridge.cli.parity.ops import OPS
 from bridge.cli.parity.quantities import words
+from bridge.cli.rows import unfinished
 
 if TYPE_CHECKING:
     from bridge.cli.page import Section
-    from bridge.cli.parity.measure import Row
 
 BY_QUANTITY = ("op", "dtypes", "form", "quantity")
 BY_DTYPE = ("op", "dtypes", "quantity")
 
 
-def aggregate(rows: Iterable[Row], keys: Sequence[str] = BY_QUANTITY) -> list[dict[str, Any]]:
+def aggregate(
+    rows: Iterable[dict[str, Any]], keys: Sequence[str] = BY_QUANTITY
+) -> list[dict[str, Any]]:
     """Returns one record per value of `keys`: sums of counts, largest errors."""
     return merge((_record(row) for row in rows), keys)
 
@@ -58,24 +59,20 @@ _COMBINE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _record(row: Row) -> dict[str, Any]:
-    own = {"torch": row.own_torch, "jax": row.own_jax}
-    record = {name: getattr(row, name) for name in BY_QUANTITY}
+def _record(row: dict[str, Any]) -> dict[str, Any]:
+    both = (row["torch"], row["jax"])
+    record = {name: row[name] for name in (*BY_QUANTITY, "elements", "differing", "passed")}
     record |= {
         "cases": 1,
-        "elements": row.elements,
-        "differing": row.differing,
-        "variants": len(row.variants),
-        "variants_differing": sum(row.variants.values()),
-        "ulp": max(row.torch.ulp, row.jax.ulp),
-        "of_bound": max(row.torch.of_bound, row.jax.of_bound),
-        "wrong": row.torch.wrong + row.jax.wrong,
-        "passed": row.passed,
+        "variants": len(row["variants"]),
+        "variants_differing": sum(row["variants"].values()),
+        "ulp": max(errors["ulp"] for errors in both),
+        "of_bound": max(errors["of_bound"] for errors in both),
+        "wrong": sum(errors["wrong"] for errors in both),
     }
-    for name, errors in own.items():
-        known = {} if errors is None else dataclasses.asdict(errors)
-        record[f"own_{name}_ulp"] = known.get("ulp")
-        record[f"own_{name}_wrong"] = known.get("wrong")
+    for name in ("own_torch", "own_jax"):
+        errors = row[name] or {}
+        record |= {f"{name}_{key}": errors.get(key) for key in ("ulp", "wrong")}
     return record
 
 
@@ -124,7 +121,8 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
 
         console.print(_border_table(report["border"]))
         console.print(f"[dim]{border.NOTE}[/]", highlight=False)
-    console.print(verdict(report), style="green" if report["passed"] else "bold red")
+    style = "bold red" if not report["passed"] else "green" if report["complete"] else "yellow"
+    console.print(verdict(report), style=style)
     for line in failures(report):
         console.print(line, style="red", highlight=False)
 
@@ -168,7 +166,8 @@ def verdict(report: dict[str, Any]) -> str:
     options = report["options"]
     how = f"{options['device']}, {options['isa']}, {_threads(options['threads'])}"
     what = f"{len(rows)} rows, {elements / 1e6:.1f} million elements ({how}; {report['seconds']} s)"
-    return f"{what}: {'all passed' if not failed else f'{failed} rows FAILED'}"
+    found = "all passed" if not failed else f"{failed} rows FAILED"
+    return "; ".join(filter(None, (f"{what}: {found}", unfinished(report))))
 
 
 def _threads(count: int) -> str:
