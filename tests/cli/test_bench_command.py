@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 
 from bridge.cli.bench import bias_gelu, softmax
@@ -193,11 +195,65 @@ def test_every_target_finds_its_rows():
 PEERS = ("eager", "compile", "jit")
 
 
-def test_interleaved_timing_tells_slow_from_fast():
-    import time
-
-    fast = Contender("fast", lambda: time.sleep(1e-3), lambda _: None)
-    slow = Contender("slow", lambda: time.sleep(4e-3), lambda _: None)
+def test_interleaved_timing_tells_slow_from_fast(hand_clock):
+    fast = Contender("fast", lambda: hand_clock.sleep(1e-3), lambda _: None)
+    slow = Contender("slow", lambda: hand_clock.sleep(8e-3), lambda _: None, calls=2)
     timings = interleave([fast, slow], seconds=0.1)
-    assert timings["fast"].median < timings["slow"].median
+    assert timings["fast"].median == pytest.approx(1e-3)
+    assert timings["slow"].median == pytest.approx(4e-3)
     assert timings["fast"].rounds == timings["slow"].rounds >= 5
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_what_a_run_uses_up_is_restored_before_it_and_not_timed(hand_clock, queued):
+    """Before each run that is waited for, and where runs are queued before each sample."""
+    did = []
+
+    def run():
+        did.append("run")
+        hand_clock.sleep(3e-4)
+
+    def restore():
+        did.append("restore")
+        hand_clock.sleep(1.0)
+
+    contender = Contender("uses up", run, lambda _: None, queued=queued, restore=restore)
+    timing = interleave([contender], seconds=0.01)["uses up"]
+    assert timing.median == pytest.approx(3e-4)
+    runs = "".join(word[2] for word in did).split("s")[1:]  # ["nn…", …]: between two restores
+    per_sample = len(runs[-1])
+    assert per_sample == (1 if not queued else math.ceil(2e-3 / 3e-4))
+    assert len(runs) >= 5
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("op", ["bias_gelu", "softmax"])
+def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
+    """Where results go into memory that is there, they are not the next run's operands."""
+    from bridge.cli.bench.command import _contenders
+
+    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-4)
+    contenders = _contenders(framework, "cpu", False)
+    cases = {
+        (case.what, case.form, case.dtype)
+        for case in OPS[op].cases(framework, False)
+        if case.memory == "old"
+    }
+    for what, form, dtype in sorted(cases):
+        case = Case(op, framework, what, dtype, form, (4, 16, 16), "old")
+        found = contenders.of(case)
+        results = {contender.name: set() for contender in found}
+
+        def watched(contender, seen):
+            def wait(result):
+                contender.wait(result)
+                if framework == "torch":
+                    seen.add((result.data_ptr(), result.float().numpy().tobytes()))
+                else:
+                    seen.add((result.unsafe_buffer_pointer(), np.asarray(result).tobytes()))
+
+            return dataclasses.replace(contender, wait=wait)
+
+        interleave([watched(c, results[c.name]) for c in found], seconds=0.0)
+        assert {name: len(seen) for name, seen in results.items()} == dict.fromkeys(results, 1)
+    assert cases or (op, framework) == ("softmax", "jax")

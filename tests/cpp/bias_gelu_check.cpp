@@ -169,6 +169,24 @@ void check_pool() {
   check(all, "every task runs once, nested ones too");
 }
 
+// A call on few elements stays in the thread that makes it.
+void check_few_elements() {
+  int64_t runs = 0;
+  const bridge_executor counting{
+      &runs, 8, [](void* context, int64_t tasks, bridge_task task, void* task_context) {
+        ++*static_cast<int64_t*>(context);
+        for (int64_t i = 0; i < tasks; ++i) task(task_context, i);
+      }};
+  for (int64_t rows : {1, 20, 300}) {
+    Plain plain(rows, 100);
+    check(bridge_bias_gelu_cpu(&plain.call, &counting) == BRIDGE_OK && runs == 0,
+          "few elements wake nobody");
+  }
+  Plain plain(3000, 100);
+  check(bridge_bias_gelu_cpu(&plain.call, &counting) == BRIDGE_OK && runs > 0,
+        "many elements are shared out");
+}
+
 void check_fork() {
   const pid_t child = fork();
   if (child == 0) {
@@ -271,6 +289,7 @@ int main(int argc, char** argv) {
   }
   check_float_environment();
   check_pool();
+  check_few_elements();
   check_fork();
   check_refusals();
   check_isa_from_environment();

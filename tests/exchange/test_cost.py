@@ -1,9 +1,12 @@
-"""A crossing costs what docs/exchange.md says of it, relative to the frameworks' own functions."""
+"""A crossing costs what docs/exchange.md says of it, relative to the frameworks' own functions.
+
+The functions that it goes through are counted; `python -m bridge bench --ops border` takes times.
+"""
 
 from __future__ import annotations
 
-import timeit
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -12,47 +15,65 @@ import pytest
 import torch
 
 import bridge
+from bridge._exchange import from_array, from_tensor
+from tests.python_calls import calls_of
 
 LEAVES = 200
 
 
-def least(functions: dict[str, Callable[[], Any]], repeat: int = 150) -> dict[str, float]:
-    """Seconds of a call in the quietest of many short samples, which take turns."""
-    calls = {name: 1 if "tree" in name else LEAVES for name in functions}
-    found = dict.fromkeys(functions, float("inf"))
-    for _ in range(repeat):
-        for name, function in functions.items():
-            seconds = timeit.timeit(function, number=calls[name]) / calls[name]
-            found[name] = min(found[name], seconds)
-    return found
+def cost(run: Callable[[], Any]) -> int:
+    """How many functions a call enters once its kind is known."""
+    run()
+    return len(calls_of(run))
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> dict[str, int]:
+    """How often each of the module's functions is called from now on."""
+    counts = dict.fromkeys(names, 0)
+
+    def counting(name: str) -> Callable[..., Any]:
+        function = getattr(module, name)
+
+        def count(*arguments: Any) -> Any:
+            counts[name] += 1
+            return function(*arguments)
+
+        return count
+
+    for name in names:
+        monkeypatch.setattr(module, name, counting(name))
+    return counts
 
 
 @pytest.mark.parametrize("copy", [None, False])
 def test_to_torch_costs_no_more_than_from_dlpack(copy: bool | None) -> None:
     array = jnp.ones((64, 64))
     tree = {f"layers.{i}.weight": array for i in range(LEAVES)}
-    cost = least(
-        {
-            "bridge": lambda: bridge.to_torch(array, copy=copy),
-            "from_dlpack": lambda: torch.from_dlpack(array),
-            "tree": lambda: bridge.to_torch(tree, copy=copy),
-        }
-    )
-    assert cost["bridge"] <= cost["from_dlpack"]
-    assert cost["tree"] <= LEAVES * cost["from_dlpack"]
+    peer = cost(lambda: torch.from_dlpack(array))
+    assert 0 < cost(lambda: bridge.to_torch(array, copy=copy)) <= peer
+    assert cost(lambda: bridge.to_torch(tree, copy=copy)) <= LEAVES * peer
 
 
 @pytest.mark.parametrize("copy", [None, False])
 def test_to_jax_costs_at_most_half_of_from_dlpack(copy: bool | None) -> None:
     tensor = torch.ones(64, 64)
     tree = {f"layers.{i}.weight": tensor for i in range(LEAVES)}
-    cost = least(
-        {
-            "bridge": lambda: bridge.to_jax(tensor, copy=copy),
-            "from_dlpack": lambda: jax.dlpack.from_dlpack(tensor),
-            "tree": lambda: bridge.to_jax(tree, copy=copy),
-        },
-        repeat=30,
-    )
-    assert cost["bridge"] <= cost["from_dlpack"] / 2
-    assert cost["tree"] <= LEAVES * cost["from_dlpack"] / 2
+    peer = cost(lambda: jax.dlpack.from_dlpack(tensor))
+    assert 0 < cost(lambda: bridge.to_jax(tensor, copy=copy)) <= peer / 2
+    assert cost(lambda: bridge.to_jax(tree, copy=copy)) <= LEAVES * peer / 2
+
+
+@pytest.mark.parametrize("copy", [None, False])
+def test_a_leaf_is_one_capsule_and_no_copy(
+    copy: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [jnp.full((64, 64), float(i)) for i in range(5)]
+    tensors = [torch.full((64, 64), float(i)) for i in range(5)]
+    bridge.to_torch(arrays), bridge.to_jax(tensors)  # asks once for the devices
+    out = counted(monkeypatch, from_array, "array_to_capsule", "capsule_to_tensor")
+    back = counted(monkeypatch, from_tensor, "tensor_to_capsule", "capsule_to_array")
+    for array, tensor in zip(arrays, bridge.to_torch(arrays, copy=copy), strict=True):
+        assert tensor.data_ptr() == array.unsafe_buffer_pointer()
+    for tensor, array in zip(tensors, bridge.to_jax(tensors, copy=copy), strict=True):
+        assert tensor.data_ptr() == array.unsafe_buffer_pointer()
+    assert set(out.values()) == set(back.values()) == {5}

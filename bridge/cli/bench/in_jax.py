@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -60,8 +62,8 @@ class Contenders:
                 for n in (1, CHAIN)
             ]
         if case.memory == "old":
-            runs = {name: _donated(f, inputs, rest) for name, f in functions.items()}
-        elif case.what == "backward" and OPS[case.op].starts_from_kept:
+            return [self._donated(name, f, inputs, rest) for name, f in functions.items()]
+        if case.what == "backward" and OPS[case.op].starts_from_kept:
             runs = {name: _pull(f, inputs, rest, g) for name, f in functions.items()}
         else:
             way = _WAYS[case.what]
@@ -89,6 +91,31 @@ class Contenders:
 
     def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
         return Contender(name, run, jax.block_until_ready, queued=self.queued)
+
+    def _donated(self, name: str, f: Function, inputs: Arrays, rest: Arrays) -> Contender:
+        """Each run gives its x away and takes the result's memory for the next x.
+
+        The values go back to those of x, which results of results leave: they end in places where a
+        processor, or a kernel, takes another time.
+        """
+        jitted = jax.jit(f, donate_argnums=0)
+        x, others = inputs[0], (*inputs[1:], *rest)
+        held = [jnp.array(x, copy=True)]
+
+        def run() -> Any:
+            held[0] = jitted(held[0], *others)
+            return held[0]
+
+        def restore() -> None:
+            held[0] = jax.block_until_ready(_refill(held[0], x))
+
+        return dataclasses.replace(self._contender(name, run), restore=restore)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _refill(memory: Any, values: Any) -> Any:
+    """The values, in memory that is there."""
+    return memory.at[...].set(values)
 
 
 def _bound(jitted: Any, *operands: Any) -> Callable[[], Any]:
@@ -120,18 +147,6 @@ def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any
     forward = jax.jit(lambda inputs, rest: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1])
     pull = forward(inputs, rest)
     return _bound(jax.jit(lambda pull, g: pull(g)), pull, g)
-
-
-def _donated(f: Function, inputs: Arrays, rest: Arrays) -> Callable[[], Any]:
-    """Each run gives its x away and takes the result as the next x."""
-    jitted = jax.jit(f, donate_argnums=0)
-    held, others = [jnp.array(inputs[0], copy=True)], (*inputs[1:], *rest)
-
-    def run() -> Any:
-        held[0] = jitted(held[0], *others)
-        return held[0]
-
-    return run
 
 
 def _chain(f: Function, inputs: Arrays, rest: Arrays, count: int) -> Callable[[], Any]:

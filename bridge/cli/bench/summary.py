@@ -18,8 +18,9 @@ METHOD = (
     "after a warm-up that compiles. GB/s counts the fewest bytes: every array once that must be "
     "read or written, of a causal mask's upper half only the zeros that are written. 'new': every "
     "result in newly allocated memory, as in ordinary code; out= and donated: into memory that is "
-    "there. copy: torch's copy_ (out=) or clone (new) of x. Memory: the most that was allocated at "
-    "once besides the operands, and what autograd keeps from the forward to the backward pass."
+    "there, where an operand that was given away gets its first values back, untimed. copy: "
+    "torch's copy_ (out=) or clone (new) of x. Memory: the most that was allocated at once besides "
+    "the operands, and what autograd keeps from the forward to the backward pass."
 )
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 

@@ -20,6 +20,8 @@ class Contender:
       calls: how many calls of the op one `run` makes.
       queued: runs are queued on a device in order, and a sample waits for the last alone; otherwise
         each is waited for before the next begins.
+      restore: for a run that uses its operands up: puts back, untimed, what the first run saw. It
+        is called before each run, and where runs are queued before each sample.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Contender:
     wait: Callable[[Any], Any]
     calls: int = 1
     queued: bool = False
+    restore: Callable[[], None] | None = None
 
 
 @dataclass
@@ -76,7 +79,7 @@ def interleave(
 
 def _warm_up(contender: Contender) -> int:
     """Compiles, touches memory, and returns how many runs make a sample."""
-    contender.wait(contender.run())
+    _sample(contender, 1)
     repeats = 1
     while (once := _sample(contender, repeats)) * repeats < SAMPLE_SECONDS:
         repeats = max(repeats + 1, min(100 * repeats, int(SAMPLE_SECONDS / max(once, 1e-9)) + 1))
@@ -85,13 +88,25 @@ def _warm_up(contender: Contender) -> int:
 
 def _sample(contender: Contender, repeats: int) -> float:
     """Seconds per run."""
+    if contender.restore is None:
+        return _stretch(contender, repeats) / repeats
+    length = repeats if contender.queued else 1
+    seconds = 0.0
+    for _ in range(repeats // length):
+        contender.restore()
+        seconds += _stretch(contender, length)
+    return seconds / repeats
+
+
+def _stretch(contender: Contender, runs: int) -> float:
+    """Seconds of some runs, one after the other."""
     run, wait = contender.run, contender.wait
     start = time.perf_counter()
     if contender.queued:
-        for _ in range(repeats - 1):
+        for _ in range(runs - 1):
             run()
         wait(run())
     else:
-        for _ in range(repeats):
+        for _ in range(runs):
             wait(run())
-    return (time.perf_counter() - start) / repeats
+    return time.perf_counter() - start

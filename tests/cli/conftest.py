@@ -1,0 +1,26 @@
+"""Fixtures of the commands."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class HandClock:
+    """Stands where a module has `time`, and moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def hand_clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    """The clock of the bench's samples."""
+    clock = HandClock()
+    monkeypatch.setattr("bridge.cli.bench.timing.time", clock)
+    return clock
