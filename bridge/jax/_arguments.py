@@ -58,7 +58,10 @@ def as_array_likes(function: str, /, **values: Any) -> tuple[Any, ...]:
 
 def as_arrays(*values: Any) -> tuple[Any, ...]:
     """Arrays of what `as_array_like` returned; None stays None."""
-    return tuple(None if value is None else jnp.asarray(value) for value in values)
+    return tuple(
+        value if value is None or isinstance(value, jax.Array) else jnp.asarray(value)
+        for value in values
+    )
 
 
 def settled(check: Callable[..., Any], *values: Any) -> tuple[tuple[Any, ...], Any]:

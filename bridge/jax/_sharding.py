@@ -280,7 +280,7 @@ def _axes_in(part: Any) -> list[tuple[int, int]]:
     """Sizes and strides of the axes of the coarsest mesh that may give `part`, the slowest first.
 
     `part` is `[dimensions, devices]`. Along an axis every step leads equally far, and the first
-    step of the next axis does not, or the two axes are one: an axis ends where the distance changes.
+    step of the next axis does not, or the two are one: an axis ends where the distance changes.
     """
     axes: list[tuple[int, int]] = []
     count = part.shape[1]
