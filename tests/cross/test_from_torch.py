@@ -470,7 +470,7 @@ def test_profiles_name_the_function() -> None:
         return y, pull(g)
 
     text = jax.jit(both).lower(jnp.ones(3), jnp.ones(3)).compile().as_text()
-    names = set(re.findall(r'custom-call\(.* op_name="([^"]*)"', text))
+    names = set(re.findall(r'custom-call\(.*op_name="([^"]*)"', text))
     assert len(names) == 2
     assert all("bridge.from_torch(" in name and "layer_norm)" in name for name in names)
     assert sum("transpose" in name for name in names) == 1
