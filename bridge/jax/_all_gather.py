@@ -18,6 +18,7 @@ from bridge.jax._agreement import Agreement, Judge, where_agreed
 from bridge.jax._avals import varying_axes
 
 
+@jax.named_scope("bridge.all_gather")
 def all_gather(
     x: jax.typing.ArrayLike,
     axis_name: Any,

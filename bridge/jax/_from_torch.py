@@ -187,7 +187,8 @@ class TorchFunction:
                 static.append((place, type(leaf), leaf))
         program = self._program(tree, tuple(static), marked)
         last_layout.of = None
-        results = call(program, operands)
+        with jax.named_scope(f"bridge.from_torch({self._name})"):
+            results = call(program, operands)
         if last_layout.of is program:  # an eager run has seen what came back
             return last_layout.layout.rebuild(results)
         return program.layout(tuple(spec_of(jax.typeof(o)) for o in operands)).rebuild(results)

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from bridge.jax._avals import result_aval, spec_of, split_alike, vary_alike
+from bridge.jax._debug import as_one_op, check_special
 from bridge.jax._ffi import PLATFORMS, lower
 from bridge.jax._sharding import (
     Site,
@@ -262,8 +263,10 @@ def _define(op: Any) -> Primitive:
     jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params"))
 
     def run(*operands: Any, **parameters: Any) -> Any:
-        with jax.disable_jit(False):  # a primitive is what is left when there is no jit
-            return jitted(*operands, **parameters)
+        with as_one_op():
+            results = jitted(*operands, **parameters)
+        check_special(primitive.name, results)
+        return results
 
     primitive.def_impl(run)
     ad.primitive_jvps[primitive] = partial(_jvp, op)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -208,16 +208,11 @@ def _agreed(
 ) -> tuple[Mesh, Split]:
     """One split for all arrays: where full ones are split unlike each other, the finest."""
     full = [array for array, role in zip(arrays, roles, strict=True) if role is Role.FULL]
-    assignments = [_assignment(array) for array in full]
-    count = max(1 if found is None else found.size for found in assignments)
-    best: tuple[Mesh, Split] | None = None
-    for mesh in _meshes(full[0].sharding.device_set, count):
-        for array, found in zip(full, assignments, strict=True):
-            split = site.supported(_split_of(array.shape, found, mesh), alone=alone)
-            if best is None or split.shards > best[1].shards:
-                best = mesh, split
-    assert best is not None
-    return best
+    splits = [
+        site.supported(_split_of(array.shape, _assignment(array)), alone=alone) for array in full
+    ]
+    split = max(splits, key=lambda split: split.shards)
+    return _mesh(full[0].sharding.device_set, split), split
 
 
 def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
@@ -228,24 +223,15 @@ def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
     )
 
 
-def _meshes(devices: Any, count: int) -> Iterator[Mesh]:
-    """So many devices in XLA's order, as meshes whose axes have prime sizes.
+def _mesh(devices: Any, split: Split) -> Mesh:
+    """A mesh with the axes of a split, of devices in XLA's order.
 
-    Whatever the mesh of the program is, one of these has each of its axes as one or several in
-    sequence, so that also a dimension that is split over a part of an axis is split over whole
-    ones. Which devices stand in it does not matter: XLA numbers them by their place.
+    Which ones stand in it does not matter: XLA numbers them by their place.
     """
-    array = np.empty(count, object)
-    array[:] = list(itertools.islice(itertools.cycle(devices), count))
-    for primes in sorted(set(itertools.permutations(_primes(count)))):
-        yield Mesh(array.reshape(primes), tuple(f"axis{i}" for i in range(len(primes))))
-
-
-def _primes(number: int) -> list[int]:
-    for prime in range(2, math.isqrt(number) + 1):
-        if number % prime == 0:
-            return [prime, *_primes(number // prime)]
-    return [number] if number > 1 else []
+    names, sizes = zip(*split.sizes, strict=True) if split.sizes else ((), ())
+    array = np.empty(math.prod(sizes), object)
+    array[:] = list(itertools.islice(itertools.cycle(devices), array.size))
+    return Mesh(array.reshape(sizes), names)
 
 
 def _assignment(array: Any) -> Any:
@@ -260,25 +246,51 @@ def _assignment(array: Any) -> Any:
     return np.array(hlo.tile_assignment_devices()).reshape(*sizes[: array.ndim], -1)
 
 
-def _split_of(shape: Sequence[int], assignment: Any, mesh: Mesh) -> Split:
-    """The axes over which each dimension is split; none where no choice of axes gives it."""
-    sizes = tuple(mesh.shape.items())
-    axes: list[tuple[str, ...]] = [()] * len(shape)
-    whole = Split(tuple(shape), tuple(axes), sizes)
+def _split_of(shape: Sequence[int], assignment: Any) -> Split:
+    """The split that an assignment is, over axes of a mesh that are found in it.
+
+    Whole, where no mesh gives this assignment.
+    """
+    ndim = len(shape)
+    whole = Split(tuple(shape), ((),) * ndim, ())
     if assignment is None:
         return whole
-    # For each device, in their order: its place along the axes, and its part along the dimensions.
-    place = np.indices(mesh.devices.shape).reshape(len(sizes), -1)
-    part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))
-    strides = [math.prod(mesh.devices.shape[i + 1 :]) for i in range(len(sizes))]
-    for dim in range(len(shape)):
-        # The part that one step along each axis leads to: 0 where the axis does not split.
-        steps = sorted(((int(part[dim][stride]), i) for i, stride in enumerate(strides)))[::-1]
-        used = [i for step, i in steps if step > 0]
-        expected = np.zeros(part.shape[1], int)
-        for i in used:
-            expected = expected * mesh.devices.shape[i] + place[i]
+    # For each device, in their order: its part along each dimension.
+    part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
+    axes = _axes_in(part)
+    sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))
+    # The part that one step along an axis leads to tells its weight among the axes of a dimension.
+    steps = [part[:, stride] for _, stride in axes]
+    used = [
+        sorted((i for i, step in enumerate(steps) if step[dim]), key=lambda i: -steps[i][dim])
+        for dim in range(ndim)
+    ]
+    device = np.arange(part.shape[1])
+    for dim, own in enumerate(used):
+        expected = np.zeros_like(device)
+        for i in own:
+            size, stride = axes[i]
+            expected = expected * size + device // stride % size
         if (expected != part[dim]).any():
             return whole
-        axes[dim] = tuple(mesh.axis_names[i] for i in used)
-    return Split(tuple(shape), tuple(axes), sizes)
+    return Split(tuple(shape), tuple(tuple(sizes[i][0] for i in own) for own in used), sizes)
+
+
+def _axes_in(part: Any) -> list[tuple[int, int]]:
+    """Sizes and strides of the axes of the coarsest mesh that may give `part`, the slowest first.
+
+    `part` is `[dimensions, devices]`. Along an axis every step leads equally far, and the first
+    step of the next axis does not, or the two are one: an axis ends where the distance changes.
+    """
+    axes: list[tuple[int, int]] = []
+    count = part.shape[1]
+    stride = 1
+    while stride < count:
+        along = part[:, ::stride]
+        even = (along == along[:, 1:2] * np.arange(along.shape[1])).all(axis=0)
+        size = along.shape[1] if even.all() else int(np.argmin(even))
+        if not size or count // stride % size:
+            return [(count, 1)]  # no mesh is found: what this one gives is not `part`
+        axes.insert(0, (size, stride))
+        stride *= size
+    return axes

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge.jax import _torch_border as border
 from bridge.jax._avals import spec_of, vary_alike
+from bridge.jax._debug import as_one_op, check_special
 from bridge.jax._host_call import host_call, platform_of
 from bridge.jax._torch_call import Call
 from bridge.jax._torch_program import Batched, Cotangent, Program, Tangent, is_smooth
@@ -48,9 +49,12 @@ def _run(*operands: Any, program: Program) -> list[Any]:
     # Zeros and literals come as JAX's wrappers of NumPy arrays.
     operands = tuple(o if hasattr(o, "sharding") else jnp.asarray(o) for o in operands)
     if all(operand.sharding.num_devices == 1 for operand in operands):
-        return border.run_eagerly(program, operands)
-    with jax.disable_jit(False):
-        return _jitted(*operands, program=program)
+        results = border.run_eagerly(program, operands)
+    else:
+        with as_one_op():
+            results = _jitted(*operands, program=program)
+    check_special(f"from_torch: {program.name}", results)
+    return results
 
 
 _jitted = jax.jit(_primitive.bind, static_argnames=("program",))

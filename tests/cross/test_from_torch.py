@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -451,3 +452,25 @@ def test_a_batch_draws_alike_for_one_seed(method: str) -> None:
         seeds = jnp.arange(3)
         z = jax.jit(jax.vmap(lambda x, seed: g(x, seed=seed)))(x, seeds)
         near(z, np.stack([g(x[i], seed=i) for i in range(3)]))
+
+
+# Profiles
+
+
+def test_profiles_name_the_function() -> None:
+    """Forward and backward, in the `op_name` of the compiled program's callbacks."""
+
+    def layer_norm(x: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, x.shape)
+
+    function = from_torch(layer_norm)
+
+    def both(x: Any, g: Any) -> Any:
+        y, pull = jax.vjp(function, x)
+        return y, pull(g)
+
+    text = jax.jit(both).lower(jnp.ones(3), jnp.ones(3)).compile().as_text()
+    names = set(re.findall(r'custom-call\(.*op_name="([^"]*)"', text))
+    assert len(names) == 2
+    assert all("bridge.from_torch(" in name and "layer_norm)" in name for name in names)
+    assert sum("transpose" in name for name in names) == 1

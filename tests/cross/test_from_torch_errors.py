@@ -169,3 +169,21 @@ def test_wide_values_in_buffers_that_do_not_fit() -> None:
     module.num_batches_tracked.fill_(1 << 40)
     with pytest.raises(ValueError, match=r"do not fit into 32 bits"):
         from_torch(module).buffers()
+
+
+@pytest.mark.parametrize("where", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(("flag", "bad"), [(jax.debug_nans, "nan"), (jax.debug_infs, "inf")])
+def test_debug_flags_name_the_function(x: Any, where: Any, flag: Any, bad: str) -> None:
+    square = from_torch(torch.square)
+
+    def backward(x: Any, g: Any) -> Any:
+        return jax.vjp(square, x)[1](g)[0]
+
+    special = x.at[1].set(float(bad))
+    with flag(True):
+        where(backward)(x, x)
+        for call in (lambda: where(square)(special), lambda: where(backward)(x, special)):
+            with pytest.raises(
+                FloatingPointError, match=rf"\({bad}\) encountered in from_torch: .*square"
+            ):
+                call()

@@ -1,0 +1,165 @@
+"""jax_debug_nans and jax_debug_infs name the op of ours that gives the first NaN or infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import bridge.jax as bj
+from tests.jax.compositions import normal
+from tests.jax.test_sharding import make_mesh
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A function of one array, and what messages call it and its backward pass."""
+
+    function: Function
+    forward: str
+    backward: str
+
+
+_MASK = np.eye(4, 8, dtype=bool)
+OPS = {
+    "bias_gelu": Op(lambda x: bj.bias_gelu(x, x[0]), "bridge_bias_gelu", "bridge_bias_gelu"),
+    "bias_dropout_add": Op(
+        lambda x: bj.bias_dropout_add(x, x[0], x, p=0.1, seed=3),
+        "bridge_bias_dropout_add",
+        "bridge_bias_dropout_add",
+    ),
+    "scaled_softmax": Op(bj.scaled_softmax, "bridge_softmax", "bridge_softmax_derivative"),
+    "scaled_masked_softmax": Op(
+        lambda x: bj.scaled_masked_softmax(x, _MASK), "bridge_softmax", "bridge_softmax_derivative"
+    ),
+    "scaled_causal_softmax": Op(
+        bj.scaled_causal_softmax, "bridge_softmax", "bridge_softmax_derivative"
+    ),
+}
+MODES: dict[str, Callable[[Function], Function]] = {
+    "eager": lambda function: function,
+    "jit": jax.jit,
+    "inside a jit": lambda function: jax.jit(lambda *a: 2.0 * function(*a)),
+    "jit disabled": lambda function: partial(without_jit, function),
+}
+every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+every_mode = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+
+
+def without_jit(function: Function, *arguments: Any) -> Any:
+    with jax.disable_jit():
+        return function(*arguments)
+
+
+@pytest.fixture(params=["nan", "inf"])
+def bad(request: pytest.FixtureRequest, rng: np.random.Generator) -> Any:
+    """A value that is looked for, the flag that looks for it, and arrays without and with it."""
+    x = normal(rng, 4, 8, dtype=jnp.float32)
+    flag: Any = jax.debug_nans if request.param == "nan" else jax.debug_infs
+    return request.param, flag, x, x.at[1, 5].set(float(request.param))
+
+
+def refused(flag: Callable[[bool], AbstractContextManager[Any]], word: str, name: str) -> Any:
+    return pytest.raises(FloatingPointError, match=rf"\({word}\) encountered in {name}(\n|$)")
+
+
+@pytest.fixture(autouse=True)
+def quiet(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """JAX prints a line each time that it looks closer: once for each jit, not a thousand times."""
+    yield
+    assert capsys.readouterr().out.count("de-optimized") < 20
+
+
+@every_op
+@every_mode
+def test_forward(op: Op, mode: Any, bad: Any) -> None:
+    word, flag, x, with_bad = bad
+    function = mode(op.function)
+    with flag(True):
+        function(x)
+        if word == "inf" and op.forward == "bridge_softmax":
+            assert jnp.isnan(function(with_bad)).any()  # what it gives is no infinity
+            return
+        for _ in range(2):
+            with refused(flag, word, op.forward):
+                function(with_bad)
+    function(with_bad)
+
+
+@every_op
+@every_mode
+def test_backward(op: Op, mode: Any, bad: Any) -> None:
+    word, flag, x, g = bad
+
+    def backward(x: Any, g: Any) -> Any:
+        return jax.vjp(op.function, x)[1](g)[0]
+
+    function = mode(backward)
+    with flag(True):
+        function(x, x)
+        with refused(flag, word, op.backward):
+            function(x, g)
+    function(x, g)
+
+
+@every_op
+def test_tangents(op: Op, bad: Any) -> None:
+    word, flag, x, t = bad
+    forward_mode = jax.jit(lambda x, t: jax.jvp(op.function, (x,), (t,)))
+    with flag(True):
+        forward_mode(x, x)
+        with refused(flag, word, op.backward):
+            forward_mode(x, t)
+
+
+@every_op
+def test_sharded_arrays(op: Op, bad: Any) -> None:
+    """Eagerly too the op itself is a program of several devices there."""
+    word, flag, x, g = bad
+    x, g = (jax.device_put(a, NamedSharding(make_mesh(), P("data"))) for a in (x, g))
+
+    def backward(x: Any, g: Any) -> Any:
+        return jax.vjp(op.function, x)[1](g)[0]
+
+    for function in (backward, jax.jit(backward)):
+        with flag(True):
+            function(x, x)
+            with refused(flag, word, op.backward):
+                function(x, g)
+
+
+@pytest.mark.parametrize("grad", ["sum", "local", "mean"])
+def test_all_gather(grad: str, bad: Any) -> None:
+    """It gives what it was given, and JAX looks at that in each shard."""
+    _, flag, x, with_bad = bad
+    mesh = make_mesh()
+    gather = jax.shard_map(
+        lambda x: bj.all_gather(x, "data", grad=grad, check=True),
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P(("data", "model")),
+    )
+    for function in (gather, jax.jit(gather)):
+        with flag(True):
+            function(x)
+            with pytest.raises(FloatingPointError):
+                function(with_bad)
+
+
+def test_the_other_flag_lets_it_pass(bad: Any) -> None:
+    word, _, _, with_bad = bad
+    other = jax.debug_infs if word == "nan" else jax.debug_nans
+    with other(True):
+        y = bj.bias_dropout_add(with_bad, training=False)
+    np.testing.assert_array_equal(y, with_bad)
