@@ -112,7 +112,7 @@ class BiasDropoutAdd:
                 expected = batch if operand.dtype == "int64" else (*batch, 2)
             else:
                 expected = x.shape if role is Role.FULL else row_shape
-            if operand.shape != expected:
+            if not operand.has_shape(expected):
                 raise ValueError(
                     f"bias_dropout_add: {name} has shape {list(operand.shape)}, expected "
                     f"{list(expected)}"
@@ -244,12 +244,12 @@ def check_bias_dropout_add(
             f"{name}: x is 0-dimensional, expected at least one dimension to add bias of shape "
             f"{list(bias.shape)} to"
         )
-    if bias is not None and bias.shape != x.shape[-1:]:
+    if bias is not None and not bias.has_shape(x.shape[-1:]):
         raise ValueError(
             f"{name}: bias has shape {list(bias.shape)}, expected [{x.shape[-1]}], the last "
             f"dimension of x of shape {list(x.shape)}"
         )
-    if residual is not None and residual.shape != x.shape:
+    if residual is not None and not residual.has_shape(x.shape):
         raise ValueError(
             f"{name}: residual has shape {list(residual.shape)}, expected {list(x.shape)}, the "
             f"shape of x"

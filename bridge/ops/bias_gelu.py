@@ -107,7 +107,7 @@ class BiasGelu:
         row_shape = (*x.shape[: params.batch_ndim], *x.shape[-1:]) if x.shape else (1,)
         for operand, role in zip(operands, self.operand_roles(len(operands)), strict=True):
             expected = x.shape if role is Role.FULL else row_shape
-            if operand is not None and operand.shape != expected:
+            if operand is not None and not operand.has_shape(expected):
                 raise ValueError(
                     f"bias_gelu: an operand has shape {list(operand.shape)}, expected "
                     f"{list(expected)}"
@@ -218,7 +218,7 @@ def check_bias_gelu(x: Spec, bias: Spec | None, approximate: str) -> BiasGeluPar
             f"bias_gelu: x is 0-dimensional, expected at least one dimension to add bias of shape "
             f"{list(bias.shape)} to"
         )
-    if bias.shape != x.shape[-1:]:
+    if not bias.has_shape(x.shape[-1:]):
         raise ValueError(
             f"bias_gelu: bias has shape {list(bias.shape)}, expected [{x.shape[-1]}], the last "
             f"dimension of x of shape {list(x.shape)}"

@@ -25,10 +25,24 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and dtype name of an array, all that a rule may look at."""
+    """Shape and dtype name of an array, all that a rule may look at.
+
+    Sizes may be symbolic. Shapes are compared by the methods alone, which a framework whose tracing
+    has rules of its own for that overrides.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        return self.shape == shape
+
+    def broadcasts_to(self, shape: tuple[int, ...]) -> bool:
+        """Whether the array, repeated along dimensions of size 1 and in front, has that shape."""
+        return len(self.shape) <= len(shape) and all(
+            own == 1 or own == full
+            for own, full in zip(reversed(self.shape), reversed(shape), strict=False)
+        )
 
 
 class Parameters(Protocol, Hashable):

@@ -220,7 +220,9 @@ class SoftmaxDerivative:
         if not 0 < params.terms < 16 or (w is None and params.terms != JACOBIAN):
             raise ValueError(f"softmax_derivative: terms is {params.terms}, which w does not fit")
         for operand in (v, w):
-            if operand is not None and (operand.shape, operand.dtype) != (u.shape, u.dtype):
+            if operand is None:
+                continue
+            if operand.dtype != u.dtype or not operand.has_shape(u.shape):
                 raise ValueError(
                     f"softmax_derivative: an operand is {operand.dtype}{list(operand.shape)}, "
                     f"expected {u.dtype}{list(u.shape)}"
@@ -397,7 +399,7 @@ def check_softmax_backward(
     params = check_softmax(function, y, None, scale, causal=causal, argument="y")
     if g.dtype != y.dtype:
         raise TypeError(f"{function}: g has dtype {g.dtype}, expected {y.dtype}, the dtype of y")
-    if g.shape != y.shape:
+    if not g.has_shape(y.shape):
         raise ValueError(
             f"{function}: g has shape {list(g.shape)}, expected {list(y.shape)}, the shape of y"
         )
@@ -407,10 +409,7 @@ def check_softmax_backward(
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:
     if mask.dtype not in MASK_DTYPES:
         raise TypeError(f"{function}: mask has dtype {mask.dtype}, expected {MASK_EXPECTED}")
-    fits = len(mask.shape) <= len(x.shape) and all(
-        own in (1, full) for own, full in zip(reversed(mask.shape), reversed(x.shape), strict=False)
-    )
-    if not fits:
+    if not mask.broadcasts_to(x.shape):
         raise ValueError(
             f"{function}: mask has shape {list(mask.shape)}, which does not broadcast to x of "
             f"shape {list(x.shape)}; {_POLARITY}"

@@ -12,7 +12,7 @@ from bridge.torch._autograd import call
 from bridge.torch._check import check_tensors
 from bridge.torch._destination import overwrite
 from bridge.torch._entry import entry
-from bridge.torch._kernels import spec_of
+from bridge.torch._kernels import same_shape, spec_of
 
 
 def bias_gelu(
@@ -88,7 +88,7 @@ def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: s
     _check(approximate, (x, bias))
     check_tensors("bias_gelu_back", y=x, g=g)
     check_bias_gelu(spec_of(g), None, approximate)  # as x is checked
-    if g.shape != x.shape:
+    if not same_shape(g, x):
         raise ValueError(
             f"bias_gelu_back: g has shape {list(g.shape)}, expected {list(x.shape)}, the shape of y"
         )

@@ -8,6 +8,7 @@ from torch import Tensor
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_times
 from bridge.torch._check import check_tensors
+from bridge.torch._kernels import is_known, same_shape
 
 
 def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -21,7 +22,11 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
         return x, None
     if not isinstance(x, Tensor) or not isinstance(bias, Tensor):
         check_tensors(function, x=x, bias=bias)  # raises
-    if 1 <= bias.ndim <= x.ndim and bias.numel() == bias.shape[-1] == x.shape[-1]:
+    if (
+        1 <= bias.ndim <= x.ndim
+        and is_known(bias.numel() == bias.shape[-1])
+        and is_known(bias.shape[-1] == x.shape[-1])
+    ):
         return x, bias if bias.ndim == 1 else bias.reshape(-1)
     check_tensors(function, x=x, bias=bias)
     return x + bias, None
@@ -35,7 +40,7 @@ def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
 def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     """g·gelu′(x + bias), of the shape that all three broadcast to."""
     x, bias = fused_pair("bias_gelu_back", x, bias)
-    if g.shape != x.shape:
+    if not same_shape(g, x):
         if bias is not None:  # may have to grow along the last dimension too
             x, bias = x + bias, None
         x, g = torch.broadcast_tensors(x, g)
@@ -53,7 +58,7 @@ def broadcast_bias_dropout_add(
     if residual is None:
         if bias is not None and bias.dtype != x.dtype:
             x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
-    elif isinstance(residual, Tensor) and residual.shape != x.shape:
+    elif isinstance(residual, Tensor) and not same_shape(residual, x):
         check_tensors("bias_dropout_add", x=x, residual=residual)
         if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
             dropped = bias_dropout_add(x, bias, p=p, training=training)

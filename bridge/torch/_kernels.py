@@ -27,10 +27,56 @@ _CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/python/opera
 Results = tuple[Tensor | None, ...]
 
 
+class _TracedSpec(Spec):
+    """Compares symbolic sizes as torch's own broadcasting does.
+
+    Sizes of which examples are known are guarded on. Of those that depend on data it is assumed
+    that they fit, which the traced program checks when it runs.
+    """
+
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        return len(self.shape) == len(shape) and all(map(_agree, self.shape, shape))
+
+    def broadcasts_to(self, shape: tuple[int, ...]) -> bool:
+        # The import costs half a second where nothing has been traced yet.
+        from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+        return len(self.shape) <= len(shape) and all(
+            guard_or_false(own == full) or guard_or_false(own == 1) or _agree(own, full)
+            for own, full in zip(reversed(self.shape), reversed(shape), strict=False)
+        )
+
+
+def _agree(size: int, other: int) -> bool:
+    from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+    if not guard_or_true(size == other):
+        return False
+    torch._check(size == other)
+    return True
+
+
 def spec_of(tensor: Tensor) -> Spec:
     """Returns shape and dtype name; a dtype that no op takes keeps torch's own name."""
-    dtype = tensor.dtype
-    return Spec(tuple(tensor.shape), NAMES.get(dtype, str(dtype).removeprefix("torch.")))
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    name = NAMES.get(dtype, str(dtype).removeprefix("torch."))
+    if torch.compiler.is_compiling() or not all([type(size) is int for size in shape]):
+        return _TracedSpec(shape, name)
+    return Spec(shape, name)
+
+
+def is_known(condition: bool) -> bool:
+    """A condition on sizes; False where a traced program will only know it when it runs."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+        return guard_or_false(condition)
+    return condition
+
+
+def same_shape(a: Tensor, b: Tensor) -> bool:
+    """Whether the shapes are the same, as `Spec.has_shape` says it."""
+    return spec_of(a).has_shape(b.shape) if torch.compiler.is_compiling() else a.shape == b.shape
 
 
 def specs_of(operands: Sequence[Tensor | None]) -> tuple[Spec | None, ...]:
