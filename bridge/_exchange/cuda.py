@@ -51,8 +51,11 @@ def tensor_to_array(tensor: torch.Tensor) -> jax.Array:
                 "JAX's streams cannot join",
                 "cross before the capture begins",
             )
-        ready = device.get_stream_for_external_ready_events()
-        torch.cuda.ExternalStream(ready, device=index).wait_stream(torch.cuda.current_stream())
+        ready = _stream_for_ready_events(device)
+        if ready is None:
+            torch.cuda.current_stream().synchronize()
+        else:
+            torch.cuda.ExternalStream(ready, device=index).wait_stream(torch.cuda.current_stream())
         tensor.record_stream(_jax_stream(index))
         return capsule_to_array(tensor_to_capsule(tensor), device, ready, False)
 
@@ -82,12 +85,34 @@ def array_to_tensor(array: jax.Array) -> torch.Tensor:
             tensor = capsule_to_tensor(array_to_capsule(array))
         else:
             _jax_stream(index)  # found now, where it may be waited for, and not when memory drops
-            handle = stream.cuda_stream or LEGACY_STREAM
-            tensor = capsule_to_tensor(array_to_capsule_on(array, handle))
+            tensor = capsule_to_tensor(_capsule_for(array, stream))
     # The array is held beside what the tensor holds, which is gone by the time of the call.
     held = array.addressable_data(0)
     when_dropped(tensor, functools.partial(_give_back, held, index, stream))
     return tensor
+
+
+def _stream_for_ready_events(device: jax.Device) -> int | None:
+    """The stream that is to wait for a tensor's contents; None where the host has to wait.
+
+    Not every client of a GPU that JAX has lends one (see XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT).
+    """
+    try:
+        return device.get_stream_for_external_ready_events()
+    except jax.errors.JaxRuntimeError as error:
+        if "UNIMPLEMENTED" not in str(error):
+            raise
+        return None
+
+
+def _capsule_for(array: jax.Array, stream: torch.cuda.Stream) -> Any:
+    """A capsule of an array for which `stream` waits; the host, where JAX's client lacks that."""
+    try:
+        return array_to_capsule_on(array, stream.cuda_stream or LEGACY_STREAM)
+    except jax.errors.JaxRuntimeError as error:
+        if "UNIMPLEMENTED" not in str(error):
+            raise
+        return array_to_capsule(array.block_until_ready())
 
 
 _watched: dict[int, weakref.ref[Any]] = {}
@@ -108,17 +133,37 @@ def when_dropped(tensor: torch.Tensor, action: Callable[[], None]) -> None:
 
 
 def _give_back(array: jax.Array, index: int, stream: torch.cuda.Stream) -> None:
-    """Lets JAX's stream wait for torch's readers, then drops the array."""
-    with torch.cuda.device(index):
-        if torch.cuda.is_current_stream_capturing():
-            _given_back_later.append((array, index, stream))  # events stay out of the graph
-            return
-        jax_stream = _jax_stream(index)
-        for reader in {stream, torch.cuda.current_stream()}:
-            jax_stream.wait_stream(reader)
+    """Lets JAX's stream wait for torch's readers, then drops the array.
+
+    With it come those that could not be given back before; what cannot be now waits for the next.
+    """
+    _given_back_later.append((array, index, stream))
+    for _ in range(len(_given_back_later)):
+        held = _given_back_later.pop(0)
+        if not _wait_for_readers(*held[1:]):
+            _given_back_later.append(held)
     collect_garbage()
-    while _given_back_later:
-        _give_back(*_given_back_later.pop())
+
+
+def _wait_for_readers(index: int, stream: torch.cuda.Stream) -> bool:
+    """Lets JAX's stream wait for `stream` and the current one; False while one is captured.
+
+    By waiting for an event of a capture JAX's stream would join it.
+    """
+    with torch.cuda.device(index):
+        readers = {stream, torch.cuda.current_stream()}
+        if any(map(_is_capturing, readers)):
+            return False
+        jax_stream = _jax_stream(index)
+        for reader in readers:
+            jax_stream.wait_stream(reader)
+    return True
+
+
+def _is_capturing(stream: torch.cuda.Stream) -> bool:
+    """Whether what is queued on the stream becomes a part of a CUDA graph."""
+    with torch.cuda.stream(stream):
+        return torch.cuda.is_current_stream_capturing()
 
 
 _lock = threading.Lock()

@@ -20,7 +20,9 @@ from bridge._exchange.runtime import (
 )
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-ALIGNMENT = 64  # bytes: XLA takes no CPU memory that is less aligned
+# Bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every program that
+# gets the array then fails, because XLA compiles for parameters that lie so.
+ALIGNMENT = {"cpu": 64, "cuda": 16}
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _forward_levels = vars(forward_ad)
@@ -203,9 +205,15 @@ def _why_copy(tensor: torch.Tensor) -> str:
         return "is a lazy zero without memory"
     if not is_compact(tensor):
         return "has strides that are no permutation of a compact array"
-    if tensor.is_cpu and tensor.numel() > 0 and tensor.data_ptr() % ALIGNMENT:
-        return f"starts at an address that is no multiple of {ALIGNMENT} bytes, which XLA requires"
+    if not is_aligned(tensor):
+        alignment = ALIGNMENT[tensor.device.type]
+        return f"starts at an address that is no multiple of {alignment} bytes, which XLA requires"
     return ""
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Whether the memory starts where XLA takes it on that device."""
+    return tensor.numel() == 0 or tensor.data_ptr() % ALIGNMENT[tensor.device.type] == 0
 
 
 def is_compact(tensor: torch.Tensor) -> bool:

@@ -104,6 +104,10 @@ def _torch() -> dict[str, Any]:
     return facts
 
 
+# Chooses JAX's other client for GPUs, which does not lend every stream that crossings ask for.
+_OTHER_CLIENT = "XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT"
+
+
 def _jax() -> dict[str, Any]:
     if importlib.util.find_spec("jax") is None:
         return {"installed": False}
@@ -116,6 +120,7 @@ def _jax() -> dict[str, Any]:
         "devices": [str(device) for device in devices],
         "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS"),
+        _OTHER_CLIENT: os.environ.get(_OTHER_CLIENT),
     }
     return facts
 

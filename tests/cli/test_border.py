@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from bridge._exchange.dtypes import TO_JAX
 from bridge.cli.main import main
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
+border = pytest.importorskip("bridge.cli.parity.border")
 
 
 def test_every_dtype_there_and_back(tmp_path, capsys):
@@ -55,6 +57,22 @@ def test_a_planted_fault_fails(fault, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "FAILED" in out
     assert "border, " in out
+
+
+def read_wrongly(array: Any) -> Any:
+    return jax.numpy.zeros((2, *array.shape), array.dtype)
+
+
+def refuse_to_run(array: Any) -> Any:
+    raise jax.errors.JaxRuntimeError("INTERNAL: an entry parameter lies at no multiple of 16 bytes")
+
+
+@pytest.mark.parametrize("program", [refuse_to_run, read_wrongly])
+def test_a_misaligned_tensor_is_computed_on(program, monkeypatch, capsys):
+    """What JAX takes in and gives back unread may still be memory that no program can use."""
+    monkeypatch.setattr(border, "_twice", program)
+    assert main(["parity", "--quick", "--ops", "border"]) == 1
+    assert re.search(r"misaligned.*FAIL", capsys.readouterr().out)
 
 
 def test_bench_of_the_border(tmp_path, monkeypatch):

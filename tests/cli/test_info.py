@@ -29,10 +29,14 @@ def test_info_as_json():
     assert facts["cuda"]["usable"] or facts["cuda"]["why_not"]
 
 
-def test_info_as_a_table(capsys):
+def test_info_as_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT", "not set to 0 or 1")
     before = bridge.build_info()["cpu_isa"]
     assert main(["info"]) == 0
-    assert before in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert before in out
+    assert "USE_TFRT_GPU_CLIENT" in out
+    assert "not set to 0 or 1" in out
     assert bridge.build_info()["cpu_isa"] == before  # trying the others leaves no trace
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -79,81 +80,193 @@ def test_dropped_in_another_thread() -> None:
 class FakeStream:
     """A stream that writes down who waits for whom."""
 
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log, self.cuda_stream = name, log, 0
+    def __init__(self, name: str, log: list[str], capturing: bool = False) -> None:
+        self.name, self.log, self.cuda_stream, self.capturing = name, log, 0, capturing
 
     def wait_stream(self, other: FakeStream) -> None:
         self.log.append(f"{self.name} waits for {other.name}")
 
+    def synchronize(self) -> None:
+        self.log.append(f"the host waits for {self.name}")
 
-@pytest.fixture
-def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+
+class FakeGpu:
     """CUDA crossings on CPU memory: the order of what is asked of the streams, without a GPU."""
-    log: list[str] = []
-    state = {"capturing": False, "stream": FakeStream("torch", log)}
 
-    class Device:
-        def get_stream_for_external_ready_events(self) -> None:
-            return None
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.stream = FakeStream("torch", self.log)
+        self.lends_stream = True  # whether JAX's client answers questions for its stream
+        set_attribute = monkeypatch.setattr
+        set_attribute(torch.cuda, "device", lambda index: contextlib.nullcontext())
+        set_attribute(torch.cuda, "current_stream", lambda *_: self.stream)
+        set_attribute(torch.cuda, "stream", self.on_stream)
+        set_attribute(torch.cuda, "is_current_stream_capturing", lambda: self.stream.capturing)
+        set_attribute(torch.cuda, "ExternalStream", lambda *_, **__: FakeStream("ready", self.log))
+        set_attribute(
+            torch.Tensor, "record_stream", lambda _, s: self.log.append(f"kept for {s.name}")
+        )
+        set_attribute(cuda, "cuda_device", lambda index: self)
+        set_attribute(cuda, "_jax_stream", lambda index: FakeStream("jax", self.log))
+        set_attribute(cuda, "array_to_capsule_on", self.capsule_on)
+        set_attribute(cuda, "capsule_to_array", self.array_on)
 
-    def capsule_on(array: Any, stream: int) -> Any:
-        log.append(f"stream {stream} waits for the array")
+    @contextlib.contextmanager
+    def on_stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+    def get_stream_for_external_ready_events(self) -> int:
+        """As JAX's device has it, whose place this object takes."""
+        self.refuse("get_stream_for_external_ready_events")
+        return 77
+
+    def capsule_on(self, array: Any, stream: int) -> Any:
+        self.refuse("WaitUntilBufferReadyOnStream")
+        self.log.append(f"stream {stream} waits for the array")
         return cuda.array_to_capsule(array)
 
-    monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: state["stream"])
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state["capturing"])
-    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda *_, **__: FakeStream("ready", log))
-    monkeypatch.setattr(
-        torch.Tensor, "record_stream", lambda _, s: log.append(f"kept for {s.name}")
-    )
-    monkeypatch.setattr(cuda, "cuda_device", lambda index: Device())
-    monkeypatch.setattr(cuda, "_jax_stream", lambda index: FakeStream("jax", log))
-    monkeypatch.setattr(cuda, "array_to_capsule_on", capsule_on)
-    monkeypatch.setattr(
-        cuda,
-        "capsule_to_array",
-        lambda capsule, _, stream, copy: capsule_to_array(capsule, cpu_device(), stream, copy),
-    )
-    return log, state
+    def array_on(self, capsule: Any, _: Any, stream: int | None, copy: bool | None) -> Any:
+        self.log.append(f"imported for {stream}")
+        return capsule_to_array(capsule, cpu_device(), None, copy)
+
+    def refuse(self, question: str) -> None:
+        if not self.lends_stream:
+            raise jax.errors.JaxRuntimeError(f"UNIMPLEMENTED: {question} is not implemented")
 
 
-def test_the_order_of_streams_towards_jax(fake_gpu: Any) -> None:
-    log, state = fake_gpu
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    return FakeGpu(monkeypatch)
+
+
+def test_the_order_of_streams_towards_jax(fake_gpu: FakeGpu) -> None:
     tensor = torch.arange(16.0)
     array = cuda.tensor_to_array(tensor)
-    assert log == ["ready waits for torch", "kept for jax"]
+    assert fake_gpu.log == ["ready waits for torch", "kept for jax", "imported for 77"]
     assert array.unsafe_buffer_pointer() == tensor.data_ptr()
-    state["capturing"] = True
+    fake_gpu.stream.capturing = True
     with pytest.raises(Refused, match="captured"):
         cuda.tensor_to_array(tensor)
 
 
-def test_the_order_of_streams_towards_torch(fake_gpu: Any) -> None:
-    log, state = fake_gpu
+def test_the_order_of_streams_towards_torch(fake_gpu: FakeGpu) -> None:
+    log = fake_gpu.log
     array = jnp.arange(16.0)
     tensor = cuda.array_to_tensor(array)
     assert log == [f"stream {cuda.LEGACY_STREAM} waits for the array"]
-    state["stream"] = FakeStream("another", log)  # the one that is current at the end reads too
+    fake_gpu.stream = FakeStream("another", log)  # the one that is current at the end reads too
     del array
     assert len(log) == 1
     del tensor
     assert set(log[1:]) == {"jax waits for torch", "jax waits for another"}
 
 
-def test_no_event_enters_a_capture(fake_gpu: Any) -> None:
-    log, state = fake_gpu
+def test_the_host_waits_where_jax_lends_no_stream(fake_gpu: FakeGpu) -> None:
+    fake_gpu.lends_stream = False
+    tensor = torch.arange(16.0)
+    array = cuda.tensor_to_array(tensor)
+    assert fake_gpu.log == ["the host waits for torch", "kept for jax", "imported for None"]
+    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
+    fake_gpu.log.clear()
+    home = cuda.array_to_tensor(array)
+    assert torch.equal(home, tensor)
+    assert fake_gpu.log == []
+
+
+def test_other_errors_of_jaxs_client_are_not_passed_over(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise jax.errors.JaxRuntimeError("INTERNAL: the device is lost")
+
+    monkeypatch.setattr(fake_gpu, "refuse", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="lost"):
+        cuda.tensor_to_array(torch.arange(16.0))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="lost"):
+        cuda.array_to_tensor(jnp.arange(16.0))
+
+
+def test_no_event_enters_a_capture(fake_gpu: FakeGpu) -> None:
+    log = fake_gpu.log
     array = jnp.arange(16.0).block_until_ready()
-    state["capturing"] = True
+    fake_gpu.stream.capturing = True
     tensor = cuda.array_to_tensor(array)
     del tensor
     assert log == []
-    state["capturing"] = False
+    fake_gpu.stream.capturing = False
     tensor = cuda.array_to_tensor(array)
     log.clear()
     del tensor  # takes along what was dropped during the capture
     assert log == ["jax waits for torch"] * 2
     assert not cuda._given_back_later
+
+
+def test_a_reader_that_is_captured_by_now_is_waited_for_later(fake_gpu: FakeGpu) -> None:
+    """The tensor was made on a stream that is captured when it is dropped, on another one."""
+    log = fake_gpu.log
+    reader = fake_gpu.stream
+    tensor = cuda.array_to_tensor(jnp.arange(16.0))
+    log.clear()
+    reader.capturing = True
+    fake_gpu.stream = FakeStream("another", log)
+    del tensor
+    assert log == []
+    tensor = cuda.array_to_tensor(jnp.arange(4.0))
+    log.clear()
+    del tensor  # itself, and not what is still captured
+    assert log == ["jax waits for another"]
+    reader.capturing = False
+    tensor = cuda.array_to_tensor(jnp.arange(4.0))
+    log.clear()
+    del tensor
+    assert sorted(log) == ["jax waits for another"] * 2 + ["jax waits for torch"]
+    assert not cuda._given_back_later
+
+
+def misaligned(count: int, bytes_off: int) -> torch.Tensor:
+    """A tensor that starts so many bytes after a multiple of 64."""
+    room = torch.randn(count + 32)
+    first = -room.data_ptr() % 64 + bytes_off
+    return room[first // 4 :][:count]
+
+
+@pytest.fixture
+def cuda_tensors(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Lets tensors say that they lie on a GPU; those that cross to JAX, in the order in which."""
+    crossed: list[torch.Tensor] = []
+    device = torch.device("cuda", 0)
+    for name, value in (("is_cuda", True), ("is_cpu", False), ("device", device)):
+        monkeypatch.setattr(torch.Tensor, name, value)
+    monkeypatch.setattr(cuda, "tensor_to_array", lambda tensor: crossed.append(tensor))
+    return crossed
+
+
+@pytest.mark.parametrize("bytes_off", [16, 48, 64])
+@pytest.mark.parametrize("copy", [None, False])
+def test_16_bytes_are_aligned_enough_on_a_gpu(
+    cuda_tensors: list[torch.Tensor], bytes_off: int, copy: bool | None
+) -> None:
+    tensor = misaligned(5, bytes_off)
+    bridge.to_jax(tensor, copy=copy)
+    assert cuda_tensors[0].data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("bytes_off", [4, 8, 60])
+def test_less_aligned_memory_on_a_gpu_is_copied_or_refused(
+    cuda_tensors: list[torch.Tensor], bytes_off: int
+) -> None:
+    """JAX would take it, and XLA refuse every program that gets the array."""
+    tensor = misaligned(5, bytes_off)
+    bridge.to_jax(tensor)
+    (taken,) = cuda_tensors
+    assert taken.data_ptr() % 16 == 0
+    assert torch.equal(taken, tensor)
+    with pytest.raises(BufferError, match=r"no multiple of 16 bytes.*pass copy=None"):
+        bridge.to_jax(tensor, copy=False)
+    bridge.to_jax(tensor[:0], copy=False)  # nothing lies anywhere
+    assert [t.numel() for t in cuda_tensors] == [5, 0]
 
 
 @pytest.fixture
@@ -251,3 +364,17 @@ def test_values_cross_on_the_gpu(copy: bool | None) -> None:
     np.testing.assert_array_equal(np.asarray(array), tensor[:, ::2].cpu().numpy())
     with pytest.raises(BufferError, match="cuda:0"):
         bridge.to_jax(tensor[:, ::2], copy=False)
+
+
+@on_gpu
+@pytest.mark.parametrize("elements", [1, 2, 3, 4])
+def test_programs_of_jax_take_a_tensor_wherever_it_starts(elements: int) -> None:
+    x = torch.randn(33, device="cuda")
+    part = x[elements:]
+    assert float(jax.jit(jnp.sum)(bridge.to_jax(part))) == pytest.approx(part.sum().item(), 1e-4)
+    shared = elements % 4 == 0
+    if shared:
+        assert bridge.to_torch(bridge.to_jax(part, copy=False)).data_ptr() == part.data_ptr()
+    else:
+        with pytest.raises(BufferError, match="16 bytes"):
+            bridge.to_jax(part, copy=False)
