@@ -59,8 +59,11 @@ def run(
     )
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def records(path: Path, ended: bool = True) -> list[dict[str, Any]]:
+    """Those of the whole file, or without the piece of a line that a program left as it ended."""
+    *lines, rest = path.read_text().split("\n")
+    assert rest == "" or not ended, rest
+    return [json.loads(line) for line in lines]
 
 
 def expect_error(done: subprocess.CompletedProcess[str], status: int, words: str) -> None:
@@ -125,6 +128,10 @@ def check_list(program: Path) -> list[str]:
     plain = rows["softmax.forward.bfloat16.4096"]
     assert causal[0] == plain[0]
     assert 0.74 < causal[2] / plain[2] < 0.76, (causal, plain)  # 1.5 of 2 operands
+
+    masked = rows["softmax.forward_masked.bfloat16.4096"]
+    assert masked[0] == plain[0]
+    assert 1.015 < masked[2] / plain[2] < 1.016, (masked, plain)  # a byte for 16 heads, of 4 each
 
     part = listed(program, "--only", "softmax.backward.")
     assert list(part)[COPIES:] == [name for name in names if "softmax.backward." in name]
@@ -194,6 +201,7 @@ def check_runs(program: Path, names: list[str], folder: Path) -> None:
     assert first["record"] == "device"
     assert first["rows"] == len(names)
     assert [row["name"] for row in rows] == names
+    assert any(row["heads"] > 1 for row in rows if row["kind"] == "forward_masked")
     for row in rows:
         check_row(row)
         assert row["name"] in done.stdout
@@ -208,6 +216,15 @@ def check_runs(program: Path, names: list[str], folder: Path) -> None:
     assert first["record"] == "device"
     assert last["complete"] is False
     assert last["measured"] == 0
+
+    # Whatever ends the program, what it has said is in the file.
+    with subprocess.Popen([program, "--jsonl", str(file)], stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdout is not None
+        said = [it.stdout.readline() for _ in range(12)]
+        it.kill()
+        said += it.stdout.readlines()
+    kept = [record["name"] for record in records(file, ended=False) if record["record"] == "row"]
+    assert kept[: len(said) - 2] == [line.split()[0] for line in said[2:]], (kept, said)
 
     # A call that fails is a record of its row, and the exit status; the others are measured.
     done = run(program, "--jsonl", str(file), "--only", "dropout", env={"BRIDGE_CPU_ISA": "none"})

@@ -198,7 +198,7 @@ class CudaDevice : public Device {
   Limits limits() const override {
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return {static_cast<int64_t>(free / 10 * 9), int64_t{1} << 30, int64_t{2} << 30, 12, 3, 4e-3};
+    return {static_cast<int64_t>(free / 10 * 9), int64_t{1} << 30, int64_t{2} << 30, 12, 3, 2e-3};
   }
 
   char* allocate(int64_t bytes) override {

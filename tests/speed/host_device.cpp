@@ -34,8 +34,8 @@ class HostDevice : public Device {
   void describe(JsonLine* line) const override {
     line->add("name", "this CPU, whose times say nothing of a GPU").add("isa", bridge_cpu_isa());
   }
-  // Not a power of two: rows that do not fill the last of their heads come up too.
-  Limits limits() const override { return {int64_t{64} << 20, 3 << 14, 3 << 15, 2, 1, 0}; }
+  // Large enough for several heads of 256 queries.
+  Limits limits() const override { return {int64_t{64} << 20, 3 << 17, 1 << 19, 2, 1, 0}; }
   char* allocate(int64_t bytes) override {
     constexpr size_t alignment = Operands::kAlignment;
     memory_.reset(new (std::align_val_t{alignment}) char[static_cast<size_t>(bytes)]);

@@ -245,7 +245,7 @@ class Bench {
   double copy_rate_ = 0;
 };
 
-// The file of records, each complete in the file before the next is measured.
+// The file of records, each complete in the file before it is printed.
 class Records {
  public:
   explicit Records(const std::string& path) : path_(path) {
@@ -307,19 +307,20 @@ int run(const Arguments& arguments) {
     record.add("name", row.name()).add("op", row.op).add("kind", row.kind).add("dtype", row.dtype);
     record.add("batch", shape.batch).add("heads", shape.heads).add("queries", shape.queries);
     record.add("cols", shape.cols);
-    printf("%-64s %9lld x %-7lld", row.name().c_str(), static_cast<long long>(shape.rows()),
-           static_cast<long long>(shape.cols));
+    std::string line;
     try {
-      printf("%s\n", bench.measure(row, &record).c_str());
+      line = bench.measure(row, &record);
       ++measured;
     } catch (const Failure& failure) {
-      record.add("error", std::string(failure.what()));
-      printf(" FAILED: %s\n", failure.what());
+      record.add("error", failure.what());
+      line = std::string("  FAILED: ") + failure.what();
       ++failed;
       works = device->still_works();
     }
-    fflush(stdout);
     records.write(record);
+    printf("%-64s %9lld x %-7lld%s\n", row.name().c_str(), static_cast<long long>(shape.rows()),
+           static_cast<long long>(shape.cols), line.c_str());
+    fflush(stdout);
     longest = std::max(longest, passed() - begin);
   }
   const bool complete = measured + failed == static_cast<int64_t>(rows.size());
