@@ -20,7 +20,8 @@ COUNTERS = """
 command -v ncu || { echo "no ncu"; exit 1; }
 "$1" --list-profile | while read -r row; do
   echo "-- $row"
-  ncu --profile-from-start off --clock-control none --set full --page details "$1" --profile "$row" || exit 1
+  ncu --profile-from-start off --clock-control none --set full --page details \\
+    "$1" --profile "$row" || exit 1
 done
 """
 # A rehearsal runs on two cores, slowly, what a GPU machine runs on sixteen; but what measures and
