@@ -12,7 +12,8 @@ from typing import Any
 
 import bridge
 from bridge.cli import machine
-from bridge.cli.bench.cases import Case
+from bridge.cli.bench import several_devices
+from bridge.cli.bench.cases import BESIDE, Case
 from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.summary import METHOD, duration, show
 from bridge.cli.bench.targets import PEERS, geometric_mean, speedups, targets
@@ -113,15 +114,19 @@ def measure(
                 continue
             task = progress.add_task(f"bench {framework}: setting up", total=None)
             contenders = _contenders(framework, device, with_compile)
-            chosen = [case for op in ops for case in OPS[op].cases(framework, quick)]
-            progress.update(task, total=len(chosen))
-            for case in chosen:
+            cases = [case for op in ops for case in OPS[op].cases(framework, quick)]
+            sharded = [case for case in cases if case.part == "sharded"]
+            progress.update(task, total=len(cases))
+            for case in (case for case in cases if case not in sharded):
                 progress.update(task, description=f"bench {framework}: {case.op} {case.label}")
                 row = _row(case, interleave(contenders.of(case), seconds))
                 if case.peak:
                     row["memory_bytes"] = contenders.memory(case)
                 rows.append(row)
                 progress.advance(task)
+            timings = several_devices.timings(device, sharded, seconds)
+            rows += [_row(case, timing) for case, timing in zip(sharded, timings, strict=False)]
+            progress.advance(task, len(sharded))
             notes += contenders.notes
             if framework == "torch":
                 import torch
@@ -178,7 +183,7 @@ def _contenders(framework: str, device: str, with_compile: bool) -> Any:
 
 def _row(case: Case, timings: dict[str, Any]) -> dict[str, Any]:
     medians = {name: timing.median for name, timing in timings.items()}
-    peers = [name for name in medians if name not in ("bridge", "copy", "add") and "×" not in name]
+    peers = [name for name in medians if name not in ("bridge", *BESIDE) and "×" not in name]
     moved = OPS[case.op].bytes(case)
     return {
         "op": case.op,
