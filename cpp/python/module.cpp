@@ -86,6 +86,8 @@ nb::dict build_info() {
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
   m.def("ffi_handlers", &ffi_handlers);
+  m.def("empty_handler",
+        [] { return nb::capsule(bp::empty_handler(), "xla._CUSTOM_CALL_TARGET"); });
   m.def("stream_handlers", &stream_handlers);
   m.def("noted_stream", &bp::noted_stream);
   m.def("use_openmp", &bp::use_openmp);

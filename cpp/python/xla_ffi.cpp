@@ -201,6 +201,10 @@ auto with_arguments(Binding binding) {
       .template Attr<int32_t>("outputs");                    // bit i: result i is wanted
 }
 
+ffi::Error do_nothing(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
+  return ffi::Error::Success();
+}
+
 template <size_t kOp>
 FfiHandlers handlers_of() {
   XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu<kOp>,
@@ -221,6 +225,13 @@ std::array<FfiHandlers, kOpCount> handlers_of_all(std::index_sequence<kAll...>) 
 const std::array<FfiHandlers, kOpCount>& ffi_handlers() {
   static const auto handlers = handlers_of_all(std::make_index_sequence<kOpCount>());
   return handlers;
+}
+
+void* empty_handler() {
+  XLA_FFI_DEFINE_HANDLER(handler, do_nothing,
+                         ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs(),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return reinterpret_cast<void*>(handler);
 }
 
 int ffi_api_major() { return XLA_FFI_API_MAJOR; }

@@ -17,6 +17,10 @@ struct FfiHandlers {
 
 const std::array<FfiHandlers, kOpCount>& ffi_handlers();
 
+// A handler that takes any buffers and attributes and does nothing: what a call of it costs is
+// XLA's own part of every call. `bench` measures it.
+void* empty_handler();
+
 int ffi_api_major();
 int ffi_api_minor();
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def few_bias_gelu(_, framework: str, quick: bool) -> list[Case]:
     whats = ["forward", "backward", "forward+backward"]
     made = [Case("bias_gelu", framework, what, "bfloat16", "none", shape) for what in whats]
     made.append(Case("bias_gelu", framework, "forward", "float32", "tanh", shape, "old"))
-    tiny = ("forward", "forward+backward") if framework == "torch" else ("chain",)
+    tiny = ("forward", "forward+backward") if framework == "torch" else ("chain", "outside jit")
     made += [
         Case("bias_gelu", framework, what, "float32", "tanh", bias_gelu.TINY, part="tiny")
         for what in tiny
@@ -55,7 +56,10 @@ def few_softmax(_, framework: str, quick: bool) -> list[Case]:
 
 def few_bias_dropout_add(_, framework: str, quick: bool) -> list[Case]:
     how = (framework, "forward+backward", "float32", "p=0.1", (64, 128))
-    return [Case("bias_dropout_add", *how, peak=True)]
+    made = [Case("bias_dropout_add", *how, peak=True)]
+    if framework == "jax":
+        made.append(Case("bias_dropout_add", *how, part="sharded"))
+    return made
 
 
 FEW = {
@@ -81,7 +85,7 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
     assert {row["framework"] for row in report["rows"]} == {"torch", "jax"}
     for row in report["rows"]:
         peer = {"torch": "eager", "jax": "jit"}[row["framework"]]
-        if row["op"] == "border":
+        if row["op"] == "border" or row["part"] == "sharded":
             peer = next(iter(row["speedup"]))
         assert row["speedup"][peer] > 0
         for timing in row["timings"].values():
@@ -97,6 +101,8 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
     assert "<svg" in plot.read_text()
     out = capsys.readouterr().out
     assert "Tiny calls" in out
+    assert "empty" in out
+    assert "on several devices" in out
     assert "kept for backward" in out
     assert "Targets" in out
 
@@ -107,7 +113,8 @@ def test_dropout_keeps_no_mask_and_says_how_much_its_peers_keep(tmp_path):
     arguments = ["--ops", "bias_dropout_add", "--no-compile", "--json", str(json_file)]
     assert main(["bench", *arguments]) == 0
     report = json.loads(json_file.read_text())
-    taken = {row["framework"]: row["memory_bytes"] for row in report["rows"]}
+    rows = [row for row in report["rows"] if row["part"] == "main"]
+    taken = {row["framework"]: row["memory_bytes"] for row in rows}
     array = 64 * 128 * 4
     assert taken["torch"]["bridge"]["kept"] < 100
     assert taken["torch"]["eager"]["kept"] >= array // 4  # a mask of bytes at the least
@@ -175,6 +182,7 @@ def test_every_target_finds_its_rows():
         for case in OPS[op].cases(framework, False):
             names = ["bridge", *(["eager", "compile"] if framework == "torch" else ["jit"])]
             names += ["copy", "add"] if case.what == "forward" else []
+            names += ["shard_map"] if case.part == "sharded" else []
             names += [f"{name} ×101" for name in names] if case.what == "chain" else []
             rows.append(
                 {
@@ -193,6 +201,42 @@ def test_every_target_finds_its_rows():
 
 
 PEERS = ("eager", "compile", "jit")
+
+
+def test_a_chain_of_empty_calls_is_what_xla_takes():
+    """As many custom calls as the op's chain, on the same operands, with attributes as many."""
+    import jax
+
+    from bridge.cli.bench.in_jax import Contenders
+
+    case = Case("bias_gelu", "jax", "chain", "float32", "tanh", bias_gelu.TINY, part="tiny")
+    runs = {c.name: c.run for c in Contenders("cpu").of(case)}
+    assert set(runs) == {f"{n}{s}" for n in ("bridge", "jit", "empty") for s in ("", " ×101")}
+    for name, target in (("bridge ×101", "bridge_bias_gelu"), ("empty ×101", "bridge_empty")):
+        called = re.findall(
+            r"custom_call @(\w+)\(.*attributes = .*outputs = .*slots = ",
+            jax.jit(runs[name]).lower().as_text(),
+        )
+        assert called == [target] * 101
+    assert jax.block_until_ready(runs["empty ×101"]()).shape == bias_gelu.TINY
+
+
+def test_a_call_outside_jit_is_that_of_the_public_function(monkeypatch):
+    from bridge.cli.bench.in_jax import Contenders
+
+    for op in OPS.values():
+        (case,) = [case for case in op.cases("jax", False) if case.what == "outside jit"]
+        bridged, traced = op.bridged, []
+
+        def watched(case, ops, bridged=bridged, traced=traced):
+            function = bridged(case, ops)
+            return lambda *operands: (traced.append(operands), function(*operands))[1]
+
+        monkeypatch.setattr(op, "bridged", watched)
+        for contender in Contenders("cpu").of(case):
+            for _ in range(3):
+                contender.wait(contender.run())
+        assert len(traced) == 3  # each time: in jit it would be once
 
 
 def test_interleaved_timing_tells_slow_from_fast(hand_clock):

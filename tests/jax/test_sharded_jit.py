@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import bridge.jax as bj
+from bridge.cli.bench import ops as bench
+from bridge.cli.bench.in_jax import Contenders
 from bridge.jax import _word_pairs
 from tests.jax.collectives import collectives_of
 from tests.jax.compositions import normal
@@ -450,6 +452,18 @@ def test_a_shard_runs_what_shard_map_would(name: str, rng: np.random.Generator) 
     assert sum(map(sum, sent.values())) <= DEVICES * sum(map(sum, least.values()))
     taken, peer = (program.memory_analysis().temp_size_in_bytes for program in (ours, bare))
     assert taken - peer <= 4 * DEVICES * width * 4
+
+
+@pytest.mark.parametrize("op", ["bias_gelu", "softmax"])
+def test_the_bench_times_the_same_work_in_shard_map(op: str) -> None:
+    (case,) = [case for case in bench.OPS[op].cases("jax", False) if case.part == "sharded"]
+    case = replace(case, shape=(DEVICES, 2, 16, 8))
+    ours, by_hand = Contenders("cpu").of(case)
+    (y, full), (expected, expected_full) = ours.run(), by_hand.run()
+    assert len(y.sharding.device_set) == len(expected.sharding.device_set) == DEVICES
+    assert_same_bits((y, full[0]), (expected, expected_full[0]))
+    for sums, expected_sums in zip(full[1:], expected_full[1:], strict=True):
+        np.testing.assert_allclose(sums, expected_sums, rtol=1e-5, atol=1e-5)
 
 
 def test_results_split_like_what_asks_for_them(rng: np.random.Generator) -> None:

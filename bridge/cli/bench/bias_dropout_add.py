@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.cli.bench.cases import BYTES, Case, Function, Make, Op
+from bridge.cli.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
 
 SMALL, MIDDLE, LARGE = (64, 1024), (1024, 4096), (4096, 4096)
 TINY = (2, 8)
@@ -36,8 +36,11 @@ class BiasDropoutAdd(Op):
             yield Case(
                 self.name, framework, what, dtype, f"p={P:g}", shape, compiled=compiled, peak=peak
             )
-        if framework == "torch":
-            yield Case(self.name, framework, "forward", "float32", f"p={P:g}", TINY, part="tiny")
+        what = {"torch": "forward", "jax": "outside jit"}[framework]
+        yield Case(self.name, framework, what, "float32", f"p={P:g}", TINY, part="tiny")
+        if framework == "jax" and not quick:
+            how = ("forward+backward", "float32", f"p={P:g}", SHARDED)
+            yield Case(self.name, framework, *how, part="sharded")
 
     def bytes(self, case: Case) -> int:
         return ARRAYS_MOVED.get(case.what, 0) * math.prod(case.shape) * BYTES[case.dtype]

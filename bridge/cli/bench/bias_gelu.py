@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.cli.bench.cases import BYTES, Case, Function, Make, Op
+from bridge.cli.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
 
 SMALL, LARGE = (64, 1024), (4096, 4096)
 TINY = (2, 8)
@@ -37,9 +37,12 @@ class BiasGelu(Op):
             if memory == "old" and form != "tanh":
                 continue
             yield Case(self.name, framework, what, dtype, form, shape, memory)
-        tiny = ("forward", "forward+backward") if framework == "torch" else ("chain",)
-        for what in tiny:
+        tiny = {"torch": ("forward", "forward+backward"), "jax": ("chain", "outside jit")}
+        for what in tiny[framework]:
             yield Case(self.name, framework, what, "float32", "tanh", TINY, part="tiny")
+        if framework == "jax" and not quick:
+            how = ("forward+backward", "float32", "tanh", SHARDED)
+            yield Case(self.name, framework, *how, part="sharded")
 
     def bytes(self, case: Case) -> int:
         return ARRAYS_MOVED.get(case.what, 0) * math.prod(case.shape) * BYTES[case.dtype]

@@ -10,6 +10,9 @@ from typing import Any
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 CHAIN = 101  # calls chained inside one jit
+SHARDED = (4, 4, 512, 512)  # of arrays that are split along the first dimension
+# Contenders that are no peers: a copy of x, an addition, and what XLA itself takes for a call.
+BESIDE = ("copy", "add", "empty")
 
 
 @dataclass(frozen=True)
@@ -19,13 +22,14 @@ class Case:
     Attributes:
       op: name of the op.
       framework: "torch" or "jax".
-      what: "forward", "backward" (with all gradients), "forward+backward", or "chain": calls one
-        after the other inside one jit.
+      what: "forward", "backward" (with all gradients), "forward+backward"; in JAX also "chain",
+        calls one after the other inside one jit, and "outside jit", a call of the public function
+        beside a jitted expression.
       dtype, form, shape: of x; every other floating array has its dtype.
       memory: "new" memory for every result, "old" memory for the large ones (`out=` in torch,
         donated in JAX).
       part: "main"; "tiny", where the call itself is timed; "growth", the same elements in rows of
-        other lengths.
+        other lengths; "sharded", split over several devices under jit, beside shard_map by hand.
       compiled: whether torch.compile, which takes seconds to compile, is a contender.
       peak: whether the memory that the contenders take is measured too.
     """
@@ -47,7 +51,8 @@ class Case:
         old = (
             {"torch": ", out=", "jax": ", donated"}[self.framework] if self.memory == "old" else ""
         )
-        return f"{self.what}{old} {self.dtype} {self.form} {size}"
+        split = " on several devices" if self.part == "sharded" else ""
+        return f"{self.what}{old} {self.dtype} {self.form} {size}{split}"
 
 
 LARGE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}

@@ -11,7 +11,8 @@ from typing import Any
 
 import bridge
 from bridge.cli import machine, outputs
-from bridge.cli.bench.cases import LARGE_BYTES, Case, enlarged
+from bridge.cli.bench import several_devices
+from bridge.cli.bench.cases import BESIDE, LARGE_BYTES, Case, enlarged
 from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.summary import METHOD, duration, show
 from bridge.cli.bench.targets import PEERS, geometric_mean, speedups, targets
@@ -157,10 +158,16 @@ def _steps(
 ) -> Iterator[Step]:
     for framework, found in contenders.items():
         for op in (op for op in ops if op != BORDER):
-            cases = OPS[op].cases(framework, quick)
+            cases = list(OPS[op].cases(framework, quick))
+            sharded = [case for case in cases if case.part == "sharded"]
+            cases = [case for case in cases if case not in sharded]
             for case in enlarged(cases, LARGE_BYTES[device]) if large else cases:
                 words = f"bench {framework}: {op} {case.label}"
                 yield Step(op, (framework, op), words, partial(_rows, case, found, seconds))
+            if sharded and not large:
+                words = f"bench {framework}: {op} on several devices"
+                rows = partial(_sharded_rows, device, sharded, seconds)
+                yield Step(op, (framework, op), words, rows)
     if BORDER in ops and len(contenders) == 2 and not large:
         from bridge.cli.bench import border, border_from_jax, border_from_torch
 
@@ -174,6 +181,11 @@ def _rows(case: Case, contenders: Any, seconds: float) -> Iterator[dict[str, Any
     if case.peak:
         row["memory_bytes"] = contenders.memory(case)
     yield row
+
+
+def _sharded_rows(device: str, cases: list[Case], seconds: float) -> Iterator[dict[str, Any]]:
+    timings = several_devices.timings(device, cases, seconds)  # none where there is one GPU
+    yield from map(_row, cases, timings)
 
 
 def _threads() -> int:
@@ -215,7 +227,7 @@ def _contenders(framework: str, device: str, with_compile: bool) -> Any:
 
 def _row(case: Case, timings: dict[str, Any]) -> dict[str, Any]:
     medians = {name: timing.median for name, timing in timings.items()}
-    peers = [name for name in medians if name not in ("bridge", "copy", "add") and "×" not in name]
+    peers = [name for name in medians if name not in ("bridge", *BESIDE) and "×" not in name]
     moved = OPS[case.op].bytes(case)
     return {
         "op": case.op,

@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import bridge.jax
+from bridge import _native
 from bridge.cli.bench.cases import CHAIN, Case, Function, Make
 from bridge.cli.bench.ops import OPS
 from bridge.cli.bench.timing import Contender
@@ -52,10 +54,16 @@ class Contenders:
         self.notes: list[str] = []
 
     def of(self, case: Case) -> list[Contender]:
-        """Returns bridge first, then jit; for a chain each once and `CHAIN` times."""
+        """Returns bridge first, then jit; for a chain each once and `CHAIN` times.
+
+        What is split over devices has `shard_map` beside it, with bridge's ops too.
+        """
         inputs, rest, g = self._operands(case)
         functions = self._functions(case)
+        if case.part == "sharded":
+            return self._sharded(case, (inputs, rest, g))
         if case.what == "chain":
+            functions["empty"] = _empty_call()
             return [
                 self._contender(name if n == 1 else f"{name} ×{n}", _chain(f, inputs, rest, n))
                 for name, f in functions.items()
@@ -63,7 +71,13 @@ class Contenders:
             ]
         if case.memory == "old":
             return [self._donated(name, f, inputs, rest) for name, f in functions.items()]
-        if case.what == "backward" and OPS[case.op].starts_from_kept:
+        if case.what == "outside jit":
+            operands = (*inputs, *rest)
+            runs = {
+                "bridge": _bound(functions["bridge"], *operands),
+                "jit": _bound(jax.jit(functions["jit"]), *operands),
+            }
+        elif case.what == "backward" and OPS[case.op].starts_from_kept:
             runs = {name: _pull(f, inputs, rest, g) for name, f in functions.items()}
         else:
             way = _WAYS[case.what]
@@ -111,6 +125,31 @@ class Contenders:
 
         return dataclasses.replace(self._contender(name, run), restore=restore)
 
+    def _sharded(self, case: Case, operands: tuple[Arrays, Arrays, Any]) -> list[Contender]:
+        """Both passes under jit, and the same by hand: each device its part, then the sums."""
+        f = self._functions(case)["bridge"]
+        found = jax.devices(self.device.platform)
+        count = max(n for n in range(1, len(found) + 1) if case.shape[0] % n == 0)
+        mesh = jax.make_mesh((count,), ("x",), (AxisType.Auto,), devices=found[:count])
+        split, whole = PartitionSpec("x"), PartitionSpec()
+
+        def spec(array: Any) -> PartitionSpec:
+            return split if array.shape[:1] == case.shape[:1] else whole
+
+        def by_hand(inputs: Arrays, rest: Arrays, g: Any) -> Any:
+            y, gradients = _both(f)(inputs, rest, g)
+            return y, tuple(jax.lax.psum(d, "x") if d.ndim == 1 else d for d in gradients)
+
+        specs = jax.tree.map(spec, operands)
+        placed = jax.device_put(operands, jax.tree.map(lambda s: NamedSharding(mesh, s), specs))
+        mapped = jax.shard_map(
+            by_hand, mesh=mesh, in_specs=specs, out_specs=(split, specs[0]), check_vma=False
+        )
+        return [
+            self._contender(name, _bound(jax.jit(run), *placed))
+            for name, run in (("bridge", _both(f)), ("shard_map", mapped))
+        ]
+
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _refill(memory: Any, values: Any) -> Any:
@@ -147,6 +186,25 @@ def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any
     forward = jax.jit(lambda inputs, rest: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1])
     pull = forward(inputs, rest)
     return _bound(jax.jit(lambda pull, g: pull(g)), pull, g)
+
+
+@functools.cache
+def _empty_call() -> Function:
+    """A call like an op's, with as many attributes, of a handler that does nothing."""
+    for platform in ("cpu", "CUDA"):
+        jax.ffi.register_ffi_target("bridge_empty", _native.empty_handler(), platform=platform)
+
+    def call(x: Any, *others: Any) -> Any:
+        return jax.ffi.ffi_call("bridge_empty", jax.ShapeDtypeStruct(x.shape, x.dtype))(
+            x,
+            *others,
+            attributes=np.zeros(3),
+            count=np.int32(1 + len(others)),
+            slots=np.arange(1 + len(others), dtype=np.int32),
+            outputs=np.int32(1),
+        )
+
+    return call
 
 
 def _chain(f: Function, inputs: Arrays, rest: Arrays, count: int) -> Callable[[], Any]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.cli.bench.cases import BYTES, Case, Function, Make, Op
+from bridge.cli.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
 
 # Attention scores, [batch, heads, queries, keys], and long rows.
 SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
@@ -50,8 +50,11 @@ class Softmax(Op):
                 shape == SCORES[0] or (shape in SCORES and not bfloat16)
             )
             yield Case(self.name, framework, what, dtype, form, shape, compiled=compiled)
-        if framework == "torch":
-            yield Case(self.name, framework, "forward", "float32", "masked", TINY, part="tiny")
+        tiny = {"torch": "forward", "jax": "outside jit"}[framework]
+        yield Case(self.name, framework, tiny, "float32", "masked", TINY, part="tiny")
+        if framework == "jax" and not quick:
+            what = "forward+backward"
+            yield Case(self.name, framework, what, "float32", "masked", SHARDED, part="sharded")
         if framework == "torch" and not quick:
             # What lengths and masks cost is seen where no new memory hides it.
             old: dict[str, Any] = {"memory": "old", "compiled": False}
@@ -62,9 +65,10 @@ class Softmax(Op):
                 yield Case(self.name, framework, *how, part="growth", **old)
 
     def bytes(self, case: Case) -> int:
-        moved = ARRAYS_MOVED[case.form].get(case.what, 0.0)
+        moves = ARRAYS_MOVED[case.form]
+        moved = sum(moves.get(what, 0.0) for what in case.what.split("+"))
         arrays = int(moved * math.prod(case.shape)) * BYTES[case.dtype]
-        has_mask = (case.form, case.what) == ("masked", "forward")
+        has_mask = case.form == "masked" and case.what.startswith("forward")
         return arrays + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.cli.bench.cases import CHAIN
-from bridge.cli.bench.targets import PEER_NAMES, PEERS, table
+from bridge.cli.bench.targets import PEER_NAMES, PEERS, further_call, table
 
 METHOD = (
     "Median wall-clock time of a call from Python, its results waited for (torch on a CPU returns "
@@ -34,7 +34,8 @@ def show(report: dict[str, Any], console: Console) -> None:
                 row for row in rows if row["framework"] == framework and row["part"] != "tiny"
             ]
             if of_framework:
-                console.print(_timings(f"{op}, {FRAMEWORKS[framework]}", peers, of_framework))
+                title = f"{op}, {FRAMEWORKS[framework]}"
+                console.print(_timings(title, (*peers, "shard_map"), of_framework))
     for make in (_memory, _tiny, _targets):
         if (made := make(report)).row_count:
             console.print(made)
@@ -97,9 +98,9 @@ def _tiny(report: dict[str, Any]) -> Table:
         timings = row["timings"]
         values = {name: timing["median"] * 1e6 for name, timing in timings.items()}
         if row["what"] == "chain":
-            for name in ("bridge", "jit"):
-                further = (values.pop(f"{name} ×{CHAIN}") - values[name]) / (CHAIN - 1)
-                values[f"{name}, per further call"] = further
+            for name in [name for name in values if "×" not in name]:
+                del values[f"{name} ×{CHAIN}"]
+                values[f"{name}, per further call"] = further_call(row, name) * 1e6
         text = "   ".join(f"{name} {value:.2f}" for name, value in values.items())
         made.add_row(f"{row['framework']} {row['op']} {row['label']}", text)
     return made

@@ -76,6 +76,11 @@ def speedups(rows: Iterable[Row], peer: str) -> list[float]:
     return [row["speedup"][peer] for row in rows if row["bytes"] and peer in row["speedup"]]
 
 
+def further_call(row: Row, name: str) -> float:
+    """Seconds of one call more inside one jit, in the row of a chain."""
+    return (_median(row, f"{name} ×{CHAIN}") - _median(row, name)) / (CHAIN - 1)
+
+
 def targets(rows: list[Row]) -> list[Target]:
     """Returns every target with what these rows say of it."""
     found = []
@@ -100,15 +105,23 @@ def _of_bias_gelu(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     def first(what: str, value: Callable[[Row], float]) -> float | None:
         return next((value(row) for row in tiny if row["what"] == what), None)
 
-    def further_call(row: Row) -> float:
-        chain, single = row["timings"][f"bridge ×{CHAIN}"], row["timings"]["bridge"]
-        return (chain["median"] - single["median"]) / (CHAIN - 1) * 1e6
-
     add = first("forward", lambda row: _median(row, "bridge") / _median(row, "add"))
     both = first("forward+backward", lambda row: row["speedup"]["eager"])
     yield "tiny torch call without grad, of one torch.add", add, 2, "×", True
     yield "tiny torch forward+backward over F.gelu(x + b)", both, 1
-    yield "further call inside one jit", first("chain", further_call), 0.3, "µs", True
+    further = first("chain", lambda row: further_call(row, "bridge") * 1e6)
+    yield "further call inside one jit", further, 0.3, "µs", True
+    yield from _in_jax(rows)
+
+
+def _in_jax(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    """What a call costs besides the op, outside jit and on sharded arrays."""
+    for what, chosen, peer, limit in (
+        ("call outside jit, of a jitted expression", _chosen(rows, what="outside jit"), "jit", 2),
+        ("sharded, of shard_map by hand", _chosen(rows, part="sharded"), "shard_map", 1.2),
+    ):
+        ratio = max((_median(row, "bridge") / _median(row, peer) for row in chosen), default=None)
+        yield what, ratio, limit, "×", True
 
 
 def _of_copy(rows: list[Row]) -> float | None:
@@ -142,6 +155,7 @@ def _of_softmax(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
             "×",
             True,
         )
+    yield from _in_jax(rows)
     growth = [row for row in rows if row["part"] == "growth"]
     shortest = [row for row in growth if row["shape"][-1] == softmax.GROWTH[0][-1]]
     of_first = _medians(shortest, "torch")
@@ -160,6 +174,7 @@ def _of_bias_dropout_add(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     for peer in ("eager", "jit"):
         mean = geometric_mean(speedups(both, peer))
         yield f"forward+backward over {PEER_NAMES[peer]}", mean, 3
+    yield from _in_jax(rows)
 
 
 def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
