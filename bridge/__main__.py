@@ -1,7 +1,8 @@
-"""`python -m bridge`: info, parity, bench, demo."""
+"""`python -m bridge`: info, parity, bench, scaling, demo."""
 
 import sys
 
 from bridge.cli.main import main
+from bridge.cli.streams import run
 
-sys.exit(main())
+sys.exit(run(main))

@@ -10,12 +10,12 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import bridge
 from bridge import _native
 from bridge.cli import machine
+from bridge.cli.terminal import print_table, terminal
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         for key, value in section.items():
             name = key if key.isupper() else key.replace("_", " ")  # a variable of the environment
             table.add_row(f"  {name}", _text(value))
-    Console().print(table)
+    print_table(terminal(), table)
     return 0
 
 

@@ -38,7 +38,8 @@ def check(options: argparse.Namespace) -> None:
         if path is None:
             continue
         with naming(option, path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # a file; `open` says it better
+                path.parent.mkdir(parents=True, exist_ok=True)
             existed = path.exists()
             if not existed or path.is_file() or path.is_dir():  # a pipe is not opened twice
                 path.open("ab").close()

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 import bridge
-from bridge.cli import machine
+from bridge.cli import machine, outputs
 from bridge.cli.bench import command as bench
 from bridge.cli.main import CommandError
 from bridge.cli.parity import command as parity
 from bridge.cli.parity import summary
-from bridge.cli.progress import bar, terminal
+from bridge.cli.progress import bar
+from bridge.cli.terminal import print_table, terminal
 from bridge.demo.sentences import SENTENCES, SUBJECT_OF
 
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    outputs.check(options)
     console = terminal()
     start = time.perf_counter()
     console.rule("Sentences through all-MiniLM-L6-v2, in PyTorch and in JAX")
@@ -58,11 +60,12 @@ def run(options: argparse.Namespace) -> int:
         bench.show(bench_report, console)
     from bridge.demo.report import write
 
-    write(options.html, found, training, parity_report, bench_report)
+    with outputs.naming("html", options.html):
+        write(options.html, found, training, parity_report, bench_report)
     console.rule()
     seconds = time.perf_counter() - start
     console.print(f"{'All passed' if passed else 'FAILED'} in {seconds:.0f} s.", highlight=False)
-    console.print(f"Report: {options.html.resolve()}", highlight=False, soft_wrap=True)
+    outputs.name(options, console)
     return 0 if passed else 1
 
 
@@ -225,7 +228,7 @@ def _show_comparison(title: str, rows: list[list[str]], console: Console) -> Non
     table.add_column("with their own ops", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    print_table(console, table)
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -249,7 +252,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     for i, j in enumerate(found["nearest"]):
         pair = (textwrap.shorten(SENTENCES[k], width, placeholder=" …") for k in (i, j))
         table.add_row(*pair, f"{found['cosine'][i]:.3f}")
-    console.print(table)
+    print_table(console, table)
     console.print(neighbour_line(found))
 
 

@@ -19,8 +19,8 @@ from bridge.cli.bench.targets import PEERS, geometric_mean, speedups, targets
 from bridge.cli.bench.timing import interleave
 from bridge.cli.budget import Budget, Step, add_budget, go_through
 from bridge.cli.main import CommandError
-from bridge.cli.progress import terminal
 from bridge.cli.rows import Recording, unfinished
+from bridge.cli.terminal import terminal
 
 BORDER = "border"  # not an op: the tensors that go from one framework to the other
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bridge.cli.bench.cases import CHAIN
 from bridge.cli.bench.targets import PEER_NAMES, PEERS, further_call, table
+from bridge.cli.terminal import print_table
 
 METHOD = (
     "Median wall-clock time of a call from Python, its results waited for (torch on a CPU returns "
@@ -35,10 +36,10 @@ def show(report: dict[str, Any], console: Console) -> None:
             ]
             if of_framework:
                 title = f"{op}, {FRAMEWORKS[framework]}"
-                console.print(_timings(title, (*peers, "shard_map"), of_framework))
+                print_table(console, _timings(title, (*peers, "shard_map"), of_framework))
     for make in (_memory, _tiny, _targets):
         if (made := make(report)).row_count:
-            console.print(made)
+            print_table(console, made)
     console.print(f"[dim]{METHOD}[/]", highlight=False)
     for note in report["notes"]:
         console.print(f"[yellow]{note}[/]", highlight=False)
@@ -72,7 +73,6 @@ def _timings(title: str, peers: tuple[str, ...], rows: list[dict[str, Any]]) -> 
     numbers = ["bridge", "spread", "GB/s", *(["copy GB/s"] if with_copy else [])]
     peers = tuple(peer for peer in peers if any(peer in row["speedup"] for row in rows))
     made = _plain_table(title, "case", numbers=(*numbers, *(f"× {peer}" for peer in peers)))
-    made.columns[0].no_wrap = True
     for row in rows:
         timing, gbps = row["timings"]["bridge"], row["gigabytes_per_second"]
         spread = (timing["high"] - timing["low"]) / timing["median"]

@@ -17,8 +17,8 @@ from bridge.cli.info import usable_isas
 from bridge.cli.main import CommandError
 from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
-from bridge.cli.progress import terminal
 from bridge.cli.rows import Recording
+from bridge.cli.terminal import terminal
 
 if TYPE_CHECKING:
     from bridge.cli.parity.measure import Variant

@@ -12,6 +12,7 @@ from rich.table import Table
 from bridge.cli.parity.ops import OPS
 from bridge.cli.parity.quantities import words
 from bridge.cli.rows import unfinished
+from bridge.cli.terminal import print_table
 
 if TYPE_CHECKING:
     from bridge.cli.page import Section
@@ -113,13 +114,13 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
     """Prints a table for each op, what failed, and the verdict."""
     console.print("torch and JAX through bridge, and against float64", style="italic")
     for op, records in by_op(report, keys):
-        console.print(_table(op, records, keys))
+        print_table(console, _table(op, records, keys))
     if report["summary"]:
         console.print(f"[dim]{NOTE}[/]", highlight=False)
     if report["border"]:
         from bridge.cli.parity import border
 
-        console.print(_border_table(report["border"]))
+        print_table(console, _border_table(report["border"]))
         console.print(f"[dim]{border.NOTE}[/]", highlight=False)
     style = "bold red" if not report["passed"] else "green" if report["complete"] else "yellow"
     console.print(verdict(report), style=style)

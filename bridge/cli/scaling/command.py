@@ -6,15 +6,12 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from bridge.cli import machine
+from bridge.cli import machine, outputs
 from bridge.cli.main import CommandError
-from bridge.cli.progress import bar, terminal
+from bridge.cli.progress import bar
 from bridge.cli.scaling.algorithms import of_link
 from bridge.cli.scaling.contrastive import Contrastive
 from bridge.cli.scaling.fit import fit, points_of, summary, validation
@@ -22,6 +19,7 @@ from bridge.cli.scaling.links import H100, LINKS, NETWORKS
 from bridge.cli.scaling.measure import Plan, measure
 from bridge.cli.scaling.sequence import Layers, copies
 from bridge.cli.scaling.summary import METHOD, show
+from bridge.cli.terminal import terminal
 
 COLLECTIVES = ("all-gather", "reduce-scatter")
 MOST_PROCESSES = 16
@@ -83,41 +81,20 @@ def run(options: argparse.Namespace) -> int:
         )
     task = Contrastive(options.batch, options.width)
     layers = Layers(options.tokens, options.hidden, options.layers)
-    write = _outputs(options)  # before minutes of measuring, not after
+    outputs.check(options)
     console = terminal()
     report = _read(options.source) if options.source else _measured(options, task)
     report |= modelled(report, task, layers)
-    show(report, console)
-    write(report, console)
-    return 0
-
-
-def _outputs(options: argparse.Namespace) -> Callable[[dict[str, Any], Console], None]:
-    """What writes the files that are asked for, once it is known that it can."""
-    for name in ("json", "plot"):
-        path: Path | None = getattr(options, name)
-        if path is None:
-            continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"--{name} {path}: {error}") from error
+    # The files first: the terminal may be gone.
+    if options.json is not None:
+        outputs.write_json(report, options.json)
     if options.plot is not None:
-        from bridge.cli.scaling.plot import draw, formats
+        from bridge.cli.scaling.plot import draw
 
-        if options.plot.suffix.removeprefix(".").lower() not in formats():
-            known = ", ".join(f".{name}" for name in formats())
-            raise CommandError(f"--plot {options.plot}: no picture format, expected {known}")
-
-    def write(report: dict[str, Any], console: Console) -> None:
-        if options.json is not None:
-            options.json.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-            console.print(f"every number: {options.json}")
-        if options.plot is not None:
-            draw(report).savefig(options.plot, bbox_inches="tight", dpi=150)
-            console.print(f"plot: {options.plot}")
-
-    return write
+        outputs.write_plot(draw(report), options.plot)
+    show(report, console)
+    outputs.name(options, console)
+    return 0
 
 
 def _measured(options: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
@@ -166,8 +143,9 @@ def _measured(options: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        report = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        with outputs.naming("from", path):
+            report = json.loads(path.read_text())
+    except ValueError as error:
         raise CommandError(f"--from {path}: {error}") from error
     if not isinstance(report, dict) or report.get("command") != "scaling":
         raise CommandError(f"--from {path}: not a file that `scaling --json` wrote")

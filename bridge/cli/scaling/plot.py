@@ -60,11 +60,6 @@ def draw(report: Report) -> Figure:
     return figure
 
 
-def formats() -> list[str]:
-    """Endings of the files that a figure can be written to."""
-    return sorted(Figure().canvas.get_supported_filetypes())
-
-
 def _layers(report: Report) -> Layers:
     model = report["sequence"]
     names = ("tokens", "width", "layers", "batch", "itemsize")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from bridge.cli.scaling.tables import Table, tables
+from bridge.cli.terminal import print_table
 
 METHOD = (
     "Measured: torch.distributed's collectives over Gloo on loopback, float32, one thread for each "
@@ -25,7 +26,7 @@ STYLES = {"measured": "green", "fitted": "cyan", "modelled": "yellow", "publishe
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints everything."""
     for table in tables(report):
-        console.print(_rich(table))
+        print_table(console, _rich(table))
         if table.note:
             console.print(f"[dim]{escape(table.note)}[/]\n", highlight=False)
     console.print(f"[dim]{report['method']}[/]", highlight=False)

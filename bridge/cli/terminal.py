@@ -1,0 +1,100 @@
+"""The terminal as commands see it: its width, its characters, and tables that keep their values."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bridge.cli.streams import plain
+
+PIPED_WIDTH = 110  # wide enough for every table
+FOLDED_WIDTH = 24  # of a column whose long words may be cut in lines
+# SIMPLE_HEAD for terminals without its line.
+ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+class _Console(Console):
+    """Writes out what the terminal has no characters for before it is laid out."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(plain(text, self.encoding), **how)
+
+
+def terminal() -> Console:
+    """Returns the console for tables, as wide as the terminal, or as COLUMNS says."""
+    console = _Console()
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return _Console(width=PIPED_WIDTH)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table with all of its values.
+
+    Where it is too wide, columns that may be wrapped are; where that is not enough, each row is a
+    paragraph.
+    """
+    if console.options.ascii_only and table.box is box.SIMPLE_HEAD:
+        table.box = ASCII_HEAD
+    unlimited = console.options.update(width=10_000)
+    least, most = [], []
+    for column in table.columns:
+        cells = [console.measure(c, options=unlimited) for c in (column.header, *column.cells)]
+        most.append(max(cell.maximum for cell in cells))
+        words = most[-1] if column.no_wrap else max(cell.minimum for cell in cells)
+        least.append(min(words, FOLDED_WIDTH) if column.overflow == "fold" else words)
+    frame = console.measure(table, options=unlimited).maximum - sum(most)
+    spare = console.width - frame - sum(least)
+    if spare < 0:
+        _print_rows(console, table)
+        return
+    for column, low, high in zip(table.columns, least, most, strict=True):
+        column.width = min(low + spare, high)
+        spare -= column.width - low
+    console.print(table)
+
+
+def _print_rows(console: Console, table: Table) -> None:
+    """A paragraph for each row: the words that it begins with, then each value after its header."""
+    width = max(console.width, 20)
+
+    def text(cell: Any) -> str:
+        assert isinstance(cell, str)
+        return plain(Text.from_markup(cell).plain, console.encoding)
+
+    def wrapped(words: str, begin: str, indent: str) -> list[str]:
+        how: dict[str, Any] = {"initial_indent": begin, "subsequent_indent": indent}
+        return textwrap.wrap(words, width, break_on_hyphens=False, **how)
+
+    headers = [text(column.header).replace("\n", " ") for column in table.columns]
+    texts = [column.justify == "left" for column in table.columns]
+    first = texts.index(False) if False in texts else len(texts)
+    if table.title is not None:
+        console.print(table.title, style="table.title", highlight=False)
+    rows = zip(*(map(text, column.cells) for column in table.columns), strict=True)
+    for row, cells in zip(table.rows, rows, strict=True):
+        label = " ".join(filter(None, cells[:first]))
+        values = [
+            f"{header} {cell}".strip()
+            for header, cell in zip(headers[first:], cells[first:], strict=True)
+            if cell
+        ]
+        lines = ["  ".join([label, *values])]
+        if len(lines[0]) > width:
+            indent = " " * (len(label) - len(label.lstrip()) + 2)
+            whole = [
+                v if len(v) > width - len(indent) else v.replace(" ", NO_BREAK) for v in values
+            ]
+            lines = wrapped(label, "", indent) + wrapped("  ".join(whole), indent, indent)
+        for line in lines:
+            shown = escape(line.replace(NO_BREAK, " "))
+            console.print(shown, style=row.style, highlight=False, no_wrap=True, crop=False)
+    console.print()
