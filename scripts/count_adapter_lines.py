@@ -23,6 +23,7 @@ BESIDES = {
     "torch/_integers.py": "seeds and offsets",
     "jax/_integers.py": "seeds and offsets",
     "torch/_viewless.py": "viewless tensors, which have neither kernel nor definition",
+    "torch/_drop_in.py": "what drop-ins for autograd Functions have in common",
     "torch/_broadcasting.py": "the drop-ins' operands that broadcast",
     "torch/_scale_mask_softmax.py": "the drop-ins of softmax",
     "torch/megatron.py": "the drop-ins of Megatron-LM",

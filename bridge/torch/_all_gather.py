@@ -38,8 +38,13 @@ _is_compiling = torch.compiler.is_compiling
 _is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
+def gather_backward(g: Tensor, exchange: Exchange) -> Tensor:
+    """The cotangent of what was gathered, from that of the result."""
+    return _pulled_gather(g, exchange, differentiable_reduce)
+
+
 def _gather_backward(ctx: Any, g: Tensor | None) -> Any:
-    return None if g is None else _pulled_gather(g, ctx.exchange, differentiable_reduce), None, None
+    return None if g is None else gather_backward(g, ctx.exchange), None, None
 
 
 def _reduce_backward(ctx: Any, g: Tensor | None) -> Any:

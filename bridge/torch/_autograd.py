@@ -228,7 +228,8 @@ def _backward_below(ctx: Any, *cotangents: Any) -> Any:
 
 # What the engine calls would look up `backward` and whether there is a `vjp` before calling it, at
 # a good part of what a tiny backward pass costs. Where torch has no such class, nothing changes.
-_EagerCall._backward_cls.apply = _backward_below  # type: ignore[attr-defined]
+if "_backward_cls" in vars(_EagerCall):
+    _EagerCall._backward_cls.apply = _backward_below  # type: ignore[attr-defined]
 
 
 class _FunctorchCall(Call):

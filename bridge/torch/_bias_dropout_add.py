@@ -89,6 +89,14 @@ def bias_dropout_add(
     return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))
 
 
+def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """residual + x + bias, written into x, which is returned.
+
+    x is contiguous and wants no gradient; its dtype is that of the result.
+    """
+    return _bias_dropout_add(0.0, (x, bias, residual, None, None, None), x)
+
+
 def _check(p: float, operands: tuple[Any, ...]) -> Any:
     x, bias, residual, seed, offset, _ = operands
     check_tensors(_NAME, x=x, bias=bias, residual=residual, seed=seed, offset=offset)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from bridge.torch._bias_dropout_add import bias_dropout_add
+from bridge.ops.bias_dropout_add import check_p
+from bridge.torch._bias_dropout_add import bias_add_, bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_times
 from bridge.torch._check import check_tensors
 from bridge.torch._kernels import is_known, same_shape
@@ -65,3 +69,49 @@ def broadcast_bias_dropout_add(
             return (residual + dropped).to(residual.dtype)
         residual = residual.expand(x.shape)
     return bias_dropout_add(x, bias, residual, p=p, training=training)
+
+
+def broadcast_bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor, *, p: float) -> Tensor:
+    """residual + x + bias, in the memory of x where that may hold it; p is only checked."""
+    if not _may_be_written(x, bias, residual):
+        return broadcast_bias_dropout_add(x, bias, residual, p=p, training=False)
+    check_p(p)
+    h, bias = fused_pair("bias_dropout_add", x, bias)
+    residual = residual.expand(x.shape)
+    if h is x and x.is_contiguous():
+        return bias_add_(x, bias, residual)
+    return x.copy_(bias_dropout_add(h, bias, residual, training=False))
+
+
+def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
+    """Whether x may take the sum of all: nobody asks for a derivative, or holds x's memory."""
+    others = [residual] if bias is None else [bias, residual]
+    return (
+        type(x) is Tensor
+        and all(isinstance(other, Tensor) for other in others)
+        and not any(tensor.requires_grad for tensor in (x, *others))
+        and not torch._C._are_functorch_transforms_active()
+        and x.dtype == residual.dtype
+        and torch.broadcast_shapes(x.shape, *[other.shape for other in others]) == x.shape
+        # Of what is dense and does not overlap, a tensor like it has the strides.
+        and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
+        and x._base is None
+        and _is_apart(x, others)
+    )
+
+
+def _is_apart(x: Tensor, others: list[Tensor]) -> bool:
+    """Whether x can be written, and no other tensor with it."""
+    if torch.compiler.is_compiling():  # which knows no addresses
+        return not any(other is x or other._base is x for other in others)
+    if forward_ad._current_level >= 0 or (
+        x.is_inference() and not torch.is_inference_mode_enabled()
+    ):
+        return False
+    memory = x.untyped_storage()
+    start, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+    for other in others:
+        memory = other.untyped_storage()
+        if memory.data_ptr() < end and start < memory.data_ptr() + memory.nbytes():
+            return False
+    return True

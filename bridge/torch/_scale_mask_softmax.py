@@ -8,13 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from bridge.ops import SOFTMAX, check_softmax
 from bridge.ops.softmax import SoftmaxParams
 from bridge.torch._check import check_tensors
+from bridge.torch._drop_in import DropIn
 from bridge.torch._entry import entry
 from bridge.torch._kernels import spec_of
-from bridge.torch._softmax import scaled_causal_softmax, scaled_masked_softmax, scaled_softmax
+from bridge.torch._softmax import (
+    scaled_causal_softmax,
+    scaled_masked_softmax,
+    scaled_softmax,
+    scaled_softmax_backward,
+)
 
 _NAME = "FusedScaleMaskSoftmax"
 
@@ -31,23 +38,28 @@ _CAUSAL = ("causal", "padding_causal", "causal_bottom_right")
 _UNLIMITED = -1
 
 
-class ScaledSoftmax:
-    """`ScaledSoftmax.apply(x, scale)`: softmax(scale·x) over the last dimension.
-
-    Like its sisters no `torch.autograd.Function` to derive from: `apply` is all there is.
-    """
+class ScaledSoftmax(Function, metaclass=DropIn):
+    """`ScaledSoftmax.apply(x, scale)`: softmax(scale·x) over the last dimension."""
 
     @staticmethod
-    def apply(x: Tensor, scale: float) -> Tensor:
+    def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
         """As `bridge.torch.scaled_softmax(x, scale)`."""
         return scaled_softmax(x, scale)
 
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_softmax(inputs, scale), scale)
 
-class ScaledMaskedSoftmax:
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None]:
+        return _input_grads(ctx, output_grads), None
+
+
+class ScaledMaskedSoftmax(Function, metaclass=DropIn):
     """`ScaledMaskedSoftmax.apply(x, mask, scale)`: the same of what mask does not hide."""
 
     @staticmethod
-    def apply(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    def apply(x: Tensor, mask: Tensor, scale: float) -> Tensor:  # type: ignore[override]
         """As `bridge.torch.scaled_masked_softmax(x, mask, scale)`; mask True is masked out.
 
         x is `[b, np, sq, sk]` and mask `[b, 1, sq, sk]` or `[1, 1, sq, sk]` in the original; here
@@ -55,21 +67,48 @@ class ScaledMaskedSoftmax:
         """
         return scaled_masked_softmax(x, mask, scale)
 
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, mask: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_masked_softmax(inputs, mask, scale), scale)
+
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None, None]:
+        return _input_grads(ctx, output_grads), None, None
+
 
 class GenericScaledMaskedSoftmax(ScaledMaskedSoftmax):
     """`GenericScaledMaskedSoftmax.apply(x, mask, scale)`: as ScaledMaskedSoftmax."""
 
 
-class ScaledUpperTriangMaskedSoftmax:
+class ScaledUpperTriangMaskedSoftmax(Function, metaclass=DropIn):
     """`ScaledUpperTriangMaskedSoftmax.apply(x, scale)`: the same of what a query may see."""
 
     @staticmethod
-    def apply(x: Tensor, scale: float) -> Tensor:
+    def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
         """As `bridge.torch.scaled_causal_softmax(x, scale)`; x is `[attn_batches, sq, sk]`.
 
         The original wants sq = sk; here any shape, aligned at the last query and the last key.
         """
         return scaled_causal_softmax(x, scale)
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_causal_softmax(inputs, scale), scale)
+
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None]:
+        return _input_grads(ctx, output_grads, causal=True), None
+
+
+def _kept(ctx: Any, y: Tensor, scale: float) -> Tensor:
+    ctx.save_for_backward(y)
+    ctx.scale = scale
+    return y
+
+
+def _input_grads(ctx: Any, output_grads: Tensor, *, causal: bool = False) -> Tensor:
+    (y,) = ctx.saved_tensors
+    return scaled_softmax_backward(output_grads, y, ctx.scale, causal=causal)
 
 
 class FusedScaleMaskSoftmax(torch.nn.Module):

@@ -14,44 +14,40 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from bridge.torch._drop_in import DropIn
+
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 # What a leaf in a compiled graph takes its requires_grad from.
 _anchor = torch.empty(0, requires_grad=True)
 
 
-class MakeViewlessTensor(Function):
+class MakeViewlessTensor(Function, metaclass=DropIn):
     """`MakeViewlessTensor.apply(inp, requires_grad)`: inp without its base, differentiable.
 
     The identity, to any order and in both modes, of any tensor, view or not. As in the original
     the result requires a gradient iff inp does and gradients are recorded, whatever
     `requires_grad` says. `make_viewless_tensor(inp, requires_grad, keep_graph=True)` is the same
-    for a view, and can be traced by `torch.compile` as well.
+    for a view.
     """
 
     @staticmethod
-    def forward(inp: Tensor, requires_grad: bool) -> Tensor:
+    def apply(inp: Tensor, requires_grad: bool) -> Tensor:  # type: ignore[override]
+        """Returns a tensor with inp's memory whose `_base` is None."""
+        _check(inp)
+        return _with_graph(inp)
+
+    @staticmethod
+    def forward(ctx: Any, inp: Tensor, requires_grad: bool) -> Tensor:
         return _detached(inp)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
-        return gradient, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor | None, _: None) -> Tensor | None:
-        return tangent
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], inp: Tensor, requires_grad: bool) -> Any:
-        return MakeViewlessTensor.apply(inp, requires_grad), in_dims[0]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        return grad_output, None
 
 
 class _Identity(Function):
-    """As MakeViewlessTensor, without the jvp that dynamo refuses to trace, and without vmap.
+    """As eager autograd and dynamo take it (dynamo refuses a Function with a jvp).
 
     A Function whose forward takes ctx also costs a quarter of one with setup_context.
     """
@@ -63,6 +59,30 @@ class _Identity(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
+
+
+class _TransformedIdentity(Function):
+    """As forward mode and torch.func take it."""
+
+    @staticmethod
+    def forward(inp: Tensor) -> Tensor:
+        return _detached(inp)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
+        return gradient
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None) -> Tensor | None:
+        return tangent
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], inp: Tensor) -> Any:
+        return _TransformedIdentity.apply(inp), in_dims[0]
 
 
 class _TracedLeaf(Function):
@@ -104,22 +124,36 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
       TypeError: inp is no tensor.
       RuntimeError: a leaf of integers is to require a gradient.
     """
+    _check(inp)
+    if inp._base is None:
+        return inp
+    return _with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
+
+
+def _check(inp: Any) -> None:
     if not isinstance(inp, Tensor):
         raise TypeError(
             f"make_viewless_tensor: inp has type {type(inp).__name__}, expected torch.Tensor"
         )
-    if inp._base is None:
-        return inp
+
+
+def _with_graph(inp: Tensor) -> Tensor:
+    transformed = torch._C._are_functorch_transforms_active()
     if _is_dynamo_compiling():
-        return _traced(inp, requires_grad, keep_graph)
-    if keep_graph:
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            return MakeViewlessTensor.apply(inp, requires_grad)
-        return _Identity.apply(inp)
+        # Dynamo would trace a Function without jvp as its forward: tangents would be lost.
+        return torch.ops.aten._unsafe_view(inp, inp.shape) if transformed else _Identity.apply(inp)
+    if transformed or forward_ad._current_level >= 0:
+        return _TransformedIdentity.apply(inp)
+    return _Identity.apply(inp)
+
+
+def _leaf(inp: Tensor, requires_grad: bool) -> Tensor:
+    requires_grad = requires_grad and not torch._C._are_functorch_transforms_active()
+    if _is_dynamo_compiling():
+        leaf = inp.detach()
+        return _TracedLeaf.apply(leaf, _anchor) if requires_grad else leaf
     leaf = _detached(inp)
-    if requires_grad and not torch._C._are_functorch_transforms_active():
-        leaf.requires_grad_()
-    return leaf
+    return leaf.requires_grad_() if requires_grad else leaf
 
 
 def _detached(inp: Tensor) -> Tensor:
@@ -129,19 +163,6 @@ def _detached(inp: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         plain = inp.detach()
     return plain if type(plain) is type(inp) else Tensor._make_subclass(type(inp), plain)
-
-
-def _traced(inp: Tensor, requires_grad: bool, keep_graph: bool) -> Tensor:
-    transformed = torch._C._are_functorch_transforms_active()
-    if keep_graph:
-        if transformed:
-            # Dynamo would trace a Function without jvp as its forward: tangents would be lost.
-            return torch.ops.aten._unsafe_view(inp, inp.shape)
-        return _Identity.apply(inp)
-    leaf = inp.detach()
-    if requires_grad and not transformed:
-        leaf = _TracedLeaf.apply(leaf, _anchor)
-    return leaf
 
 
 def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:

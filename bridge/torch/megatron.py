@@ -3,7 +3,9 @@
 Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_gelu.py`,
 `fused_softmax.py`, `fused_bias_dropout.py`; the generic softmax is of apex. Everything here has
 derivatives of any order, forward mode, torch.func and torch.compile(fullgraph=True); computes
-16-bit tensors in float32 and rounds once; and takes sums in a fixed order. Where these differ:
+16-bit tensors in float32 and rounds once; and takes sums in a fixed order. An autograd Function of
+the original is one here, whose `apply` has all that; a subclass with a `forward` or `backward` of
+its own has what torch gives to any Function. Where these differ:
 
 Viewless tensors
 - The result shares the version counter, so that a write in place makes a backward pass raise that
@@ -34,21 +36,27 @@ Softmax
 bias-dropout-add
 - Another random mask than torch's for the same seed: that of `bridge.torch.bias_dropout_add`,
   drawn again for the backward pass and never stored.
-- x is never written; the original's inference writes its result into it. Returns a new tensor.
+- Inference writes its result into x, as the original's does, but not where that would change other
+  tensors (a view, shared memory). The original does so there too, and is wrong where x and the
+  residual share memory.
 - The result has the residual's dtype, as in the newest original; older ones took that of x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
+from torch.autograd import Function
 
 from bridge.torch._broadcasting import (
+    broadcast_bias_add_,
     broadcast_bias_dropout_add,
     broadcast_bias_gelu,
     broadcast_bias_gelu_back,
 )
+from bridge.torch._drop_in import DropIn
 from bridge.torch._scale_mask_softmax import (
     FusedScaleMaskSoftmax,
     GenericScaledMaskedSoftmax,
@@ -74,6 +82,7 @@ __all__ = [
     "assert_viewless_tensor",
     "bias_dropout_add_fused_inference",
     "bias_dropout_add_fused_train",
+    "bias_dropout_add_unfused",
     "bias_gelu",
     "bias_gelu_back",
     "bias_gelu_impl",
@@ -97,16 +106,25 @@ def bias_gelu_back(g: Tensor, bias: Tensor, y: Tensor) -> Tensor:
     return broadcast_bias_gelu_back(g, y, bias)
 
 
-class GeLUFunction:
-    """`GeLUFunction.apply(input, bias)`: tanh-GELU of input + bias, differentiable.
-
-    No `torch.autograd.Function` to derive from, unlike the original: `apply` is all there is.
-    """
+class GeLUFunction(Function, metaclass=DropIn):
+    """`GeLUFunction.apply(input, bias)`: tanh-GELU of input + bias, differentiable."""
 
     @staticmethod
-    def apply(input: Tensor, bias: Tensor) -> Tensor:
+    def apply(input: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
         """Returns gelu(input + bias); `bias` may have any shape that broadcasts."""
         return broadcast_bias_gelu(input, bias)
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(input, bias)
+        return broadcast_bias_gelu(input, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient of input for both; that of bias is its sum, which autograd takes."""
+        input, bias = ctx.saved_tensors
+        full = broadcast_bias_gelu_back(grad_output, input, bias)
+        return full, None if bias is None else full
 
 
 bias_gelu_impl = GeLUFunction.apply
@@ -125,16 +143,25 @@ def bias_dropout_add_fused_train(
     Raises:
       TypeError, ValueError: as `bridge.torch.bias_dropout_add`; prob is outside [0, 1].
     """
-    x, bias = x_with_bias
-    return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=True)
+    return _bias_dropout_add_func(x_with_bias, residual, prob, True)
 
 
 def bias_dropout_add_fused_inference(
     x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float
 ) -> Tensor:
-    """residual + x + bias, for the pair (x, bias), in a new tensor; `prob` is only checked."""
-    x, bias = x_with_bias
-    return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=False)
+    """residual + x + bias, for the pair (x, bias), written into x; `prob` is only checked.
+
+    As in the original x holds the result, and is what is returned, where none of the three requires
+    a gradient and x has the residual's dtype. A new tensor is returned, and x left as it is, also
+
+    - where x is a view, or shares memory with bias or residual, or its elements with each other;
+    - where the result is larger than x;
+    - with tangents of forward mode, inside the transforms of `torch.func`, and where torch forbids
+      to write x (an inference tensor outside of inference mode).
+
+    In inference mode torch does not know views: there x is written also if it is one.
+    """
+    return _bias_dropout_add_func(x_with_bias, residual, prob, False)
 
 
 def get_bias_dropout_add(
@@ -142,3 +169,20 @@ def get_bias_dropout_add(
 ) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
     """`bias_dropout_add_fused_train` or `…_inference`; the fused one for `fused=False` too."""
     return bias_dropout_add_fused_train if training else bias_dropout_add_fused_inference
+
+
+def bias_dropout_add_unfused(
+    training: bool,
+) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
+    """As `get_bias_dropout_add(training, fused=False)`."""
+    return get_bias_dropout_add(training, False)
+
+
+def _bias_dropout_add_func(
+    x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float, training: bool
+) -> Tensor:
+    """What the functions above have in common, under the name that tests of the original use."""
+    x, bias = x_with_bias
+    if training:
+        return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=True)
+    return broadcast_bias_add_(x, bias, residual, p=prob)

@@ -8,7 +8,8 @@ for retrieval share with CLIP4Clip. They put the ranks' tensors together along d
   gradient of another rank's part; here a rank that is not this process's in the group is an error,
   on every rank. `args.rank` is read as well, and one of the two has to be right.
 - `args.world_size == 1` returns a new tensor, not the same one.
-- Gradients of gradients, forward mode, `torch.func` and `torch.compile` work.
+- Gradients of gradients, forward mode, `torch.func` and `torch.compile` work with `apply`. A
+  subclass with a `forward` or `backward` of its own has what torch gives to any Function.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ import operator
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import Function
 
-from bridge.torch._all_gather import agreed_exchange, differentiable_gather
+from bridge.torch._all_gather import agreed_exchange, differentiable_gather, gather_backward
+from bridge.torch._drop_in import DropIn
 from bridge.torch._groups import Ranks, ranks_of
+from bridge.torch._transport import Exchange
 
 __all__ = ["AllGather", "AllGather2"]
 
 _SIZE, _RANK, _MISSING = 1, 2, 3  # positions in bridge.collectives.CLAIMS
 
 
-class AllGather:
+def _backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+    return gather_backward(grad_output, ctx.exchange), None
+
+
+class AllGather(Function, metaclass=DropIn):
     """`AllGather.apply(tensor, args)`: along dimension 0; the gradient is this rank's part.
 
     As `bridge.torch.all_gather(tensor, grad="local")`, on the default group.
     """
 
     @staticmethod
-    def apply(tensor: Tensor, args: Any) -> Tensor:
+    def apply(tensor: Tensor, args: Any) -> Tensor:  # type: ignore[override]
         """Returns `[args.world_size · n, ...]` for a tensor `[n, ...]`.
 
         Args:
@@ -43,10 +51,17 @@ class AllGather:
         Raises:
           TypeError, ValueError: as `bridge.torch.all_gather`; args is not of this group.
         """
-        return _gathered("AllGather", tensor, args, "local")
+        return differentiable_gather(tensor, _exchange("AllGather", tensor, args, "local"))
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, args: Any) -> Tensor:
+        ctx.exchange = _exchange("AllGather", tensor, args, "local")
+        return differentiable_gather(tensor, ctx.exchange)
+
+    backward = staticmethod(_backward)
 
 
-class AllGather2:
+class AllGather2(Function, metaclass=DropIn):
     """`AllGather2.apply(tensor, args)`: as AllGather, with gradients summed over the ranks first.
 
     As `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter; the original sums all
@@ -54,12 +69,19 @@ class AllGather2:
     """
 
     @staticmethod
-    def apply(tensor: Tensor, args: Any) -> Tensor:
+    def apply(tensor: Tensor, args: Any) -> Tensor:  # type: ignore[override]
         """Returns `[args.world_size · n, ...]`; see `AllGather.apply`."""
-        return _gathered("AllGather2", tensor, args, "sum")
+        return differentiable_gather(tensor, _exchange("AllGather2", tensor, args, "sum"))
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, args: Any) -> Tensor:
+        ctx.exchange = _exchange("AllGather2", tensor, args, "sum")
+        return differentiable_gather(tensor, ctx.exchange)
+
+    backward = staticmethod(_backward)
 
 
-def _gathered(function: str, tensor: Tensor, args: Any, grad: str) -> Tensor:
+def _exchange(function: str, tensor: Tensor, args: Any, grad: str) -> Exchange:
     sizes, numbers = _claimed(args, "world_size"), _claimed(args, "local_rank", "rank")
     ranks = ranks_of(function, None)
     if ranks.name == "" and sizes and sizes[0] > 1:
@@ -67,7 +89,7 @@ def _gathered(function: str, tensor: Tensor, args: Any, grad: str) -> Tensor:
             f"{function}: args.world_size is {sizes[0]}, but there is no process group; call "
             "torch.distributed.init_process_group first"
         )
-    exchange = agreed_exchange(
+    return agreed_exchange(
         tensor,
         0,
         ranks,
@@ -77,7 +99,6 @@ def _gathered(function: str, tensor: Tensor, args: Any, grad: str) -> Tensor:
         function=function,
         claim=_false_claim(ranks, sizes, numbers),
     )
-    return differentiable_gather(tensor, exchange)
 
 
 def _claimed(args: Any, *names: str) -> list[int]:

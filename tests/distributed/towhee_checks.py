@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,23 @@ def as_the_originals(place: Place) -> None:
             total = torch.stack(gs).sum(0) if summed else gs[rank]
             assert isinstance(x.grad, Tensor)
             assert torch.allclose(x.grad, total[3 * rank : 3 * rank + 3], rtol=0, atol=1e-14)
+            (called,) = torch.autograd.grad(calling(form).apply(x, args), x, gs[rank])
+            assert torch.equal(called, x.grad)
+
+
+def calling(form: Any) -> Any:
+    """A Function that calls the methods of a drop-in, as code may call those of the original."""
+
+    class Caller(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensor: Tensor, args: Any) -> Tensor:
+            return form.forward(ctx, tensor, args)
+
+        @staticmethod
+        def backward(ctx: Any, grad_output: Tensor) -> Any:
+            return form.backward(ctx, grad_output)
+
+    return Caller
 
 
 def wrong_arguments(place: Place) -> None:

@@ -13,6 +13,7 @@ from bridge.torch import bias_dropout_add
 from bridge.torch.megatron import (
     bias_dropout_add_fused_inference,
     bias_dropout_add_fused_train,
+    bias_dropout_add_unfused,
     get_bias_dropout_add,
 )
 from bridge.torch.slapo import bias_dropout
@@ -67,18 +68,168 @@ def test_inference(draw: Any, bias_shape: Any) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_nothing_is_written(draw: Any, training: bool) -> None:
-    """The original's inference adds bias and residual to x in place."""
+def test_nothing_is_written_where_something_is_drawn(draw: Any) -> None:
     tensors = [draw(2, 4, 6), draw(6), draw(2, 4, 6)]
     before = [t.clone() for t in tensors]
     x, bias, residual = tensors
-    y = get_bias_dropout_add(training, True)((x, bias), residual, 0.3)
-    assert y.data_ptr() not in [t.data_ptr() for t in tensors]
-    z = bias_dropout(x, bias, 0.3, training, inplace=True)
-    assert z.data_ptr() not in [t.data_ptr() for t in tensors]
+    for y in (
+        bias_dropout_add_fused_train((x, bias), residual, 0.3),
+        bias_dropout(x, bias, 0.3, True, inplace=True),
+        bias_dropout(x, bias, 0.3, False, inplace=True),
+    ):
+        assert y.data_ptr() not in [t.data_ptr() for t in tensors]
     for tensor, copy in zip(tensors, before, strict=True):
         assert_same_bits(tensor, copy)
+
+
+def infer(
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    function: Any = bias_dropout_add_fused_inference,
+) -> bool:
+    """Whether inference wrote into x; either way the result is right, and nothing else changed."""
+    before = [None if t is None else t.detach().clone() for t in (x, bias, residual)]
+    expected = composed(*(None if t is None else t.double() for t in before), 1)
+    y = function((x, bias), residual, 0.3)
+    assert y.dtype == residual.dtype
+    assert_close(y, expected)
+    written = y is x
+    assert written == (y.data_ptr() == x.data_ptr())
+    for tensor, copy in list(zip((x, bias, residual), before, strict=True))[written:]:
+        if tensor is not None:
+            assert_same_bits(tensor.detach(), copy)
+    return written
+
+
+IN_PLACE = {
+    "a bias of the last dimension": lambda draw: (draw(4, 6), draw(6), draw(4, 6)),
+    "no bias": lambda draw: (draw(4, 6), None, draw(4, 6)),
+    "a bias that broadcasts": lambda draw: (draw(4, 6), draw(4, 1), draw(4, 6)),
+    "a bias of x's shape": lambda draw: (draw(4, 6), draw(4, 6), draw(4, 6)),
+    "a smaller residual": lambda draw: (draw(4, 6), draw(6), draw(4, 1)),
+    "no dimensions": lambda draw: (draw(), None, draw()),
+    "another order of dimensions": lambda draw: (draw(6, 4).mT + 0.0, draw(6), draw(4, 6)),
+    "a bias of another dtype": lambda draw: (
+        draw(4, 6, dtype=torch.float32),
+        draw(6),
+        draw(4, 6, dtype=torch.float32),
+    ),
+    "a view beside x": lambda draw: (draw(4, 6), draw(2, 6)[1], draw(6, 4).mT),
+    "a detached x": lambda draw: (draw(4, 6, grad=True).detach(), draw(6), draw(4, 6)),
+}
+
+
+@pytest.mark.parametrize("arguments", IN_PLACE.values(), ids=IN_PLACE.keys())
+def test_inference_writes_into_x(draw: Any, arguments: Any) -> None:
+    x, bias, residual = arguments(draw)
+    version = x._version
+    assert infer(x, bias, residual)
+    assert x._version == version + 1
+    with torch.inference_mode():
+        x, bias, residual = arguments(draw)
+        assert infer(x, bias, residual)
+
+
+def _shared(draw: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """x and residual in one array of NumPy, which torch does not know to be one."""
+    memory = draw(5, 6).numpy()
+    return torch.from_numpy(memory[:4]), draw(6), torch.from_numpy(memory[1:])
+
+
+def _itself(draw: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x = draw(4, 6)
+    return x, draw(6), x
+
+
+def _alias(draw: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x = draw(4, 6)
+    return x, draw(6), x.detach()
+
+
+def _own_row(draw: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x = draw(4, 6)
+    return x, x[1], draw(4, 6)
+
+
+NEW = {
+    "x wants a gradient": lambda draw: (draw(4, 6, grad=True), draw(6), draw(4, 6)),
+    "bias wants a gradient": lambda draw: (draw(4, 6), draw(6, grad=True), draw(4, 6)),
+    "residual wants a gradient": lambda draw: (draw(4, 6), draw(6), draw(4, 6, grad=True)),
+    "a wider residual": lambda draw: (draw(4, 6, dtype=torch.float32), None, draw(4, 6)),
+    "a narrower residual": lambda draw: (draw(4, 6), None, draw(4, 6, dtype=torch.float32)),
+    "a view": lambda draw: (draw(2, 4, 6)[1], draw(6), draw(4, 6)),
+    "a larger residual": lambda draw: (draw(1, 6), draw(6), draw(4, 6)),
+    "a larger bias": lambda draw: (draw(4, 6), draw(2, 4, 6), draw(4, 6)),
+    "elements that share memory": lambda draw: (
+        draw(1, 6).expand(4, 6).detach(),
+        draw(6),
+        draw(4, 6),
+    ),
+    "x is the residual": _itself,
+    "x has the residual's memory": _alias,
+    "x has some of the residual's memory": _shared,
+    "x holds the bias": _own_row,
+}
+
+
+@pytest.mark.parametrize("arguments", NEW.values(), ids=NEW.keys())
+def test_inference_leaves_x_alone(draw: Any, arguments: Any) -> None:
+    assert not infer(*arguments(draw))
+    with torch.no_grad():  # where the original does not write either
+        assert not infer(*arguments(draw))
+
+
+def test_inference_leaves_an_inference_tensor_alone(draw: Any) -> None:
+    with torch.inference_mode():
+        x = draw(4, 6)
+    assert not infer(x, draw(6), draw(4, 6))
+
+
+def test_inference_under_transforms(draw: Any) -> None:
+    """Tangents and batches of any argument, which a write into x could not hold."""
+    x, bias, residual = draw(3, 6), draw(6), draw(3, 6)
+    before = x.clone()
+
+    def function(x: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        return bias_dropout_add_fused_inference((x, bias), residual, 0.3)
+
+    directions = draw(3, 6), draw(6), draw(3, 6)
+    _, tangent = torch.func.jvp(function, (x, bias, residual), directions)
+    assert_close(tangent, directions[0] + directions[1] + directions[2])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(bias, directions[1])
+        y = function(x, dual, residual)
+        assert_close(torch.autograd.forward_ad.unpack_dual(y).tangent, directions[1].expand(3, 6))
+    biases = draw(4, 6)
+    batched = torch.func.vmap(function, in_dims=(None, 0, None))(x, biases, residual)
+    assert_close(batched, x + biases[:, None] + residual)
+    assert_same_bits(x, before)
+
+
+def test_errors_come_before_anything_is_written(draw: Any) -> None:
+    x, residual = draw(4, 6), draw(4, 6)
+    before = x.clone()
+    for bias, p, error in (
+        (draw(6), 1.5, ValueError),
+        (draw(4, 1), 1.5, ValueError),
+        (draw(6).long(), 0.3, TypeError),
+        (draw(5), 0.3, RuntimeError),
+        ([1.0], 0.3, TypeError),
+    ):
+        with pytest.raises(error):
+            bias_dropout_add_fused_inference((x, bias), residual, p)
+    with pytest.raises(TypeError, match="residual has type list"):
+        bias_dropout_add_fused_inference((x, None), [1.0], 0.3)  # type: ignore[arg-type]
+    assert_same_bits(x, before)
+
+
+def test_a_backward_pass_that_needs_x_notices(draw: Any) -> None:
+    w, x = draw(4, 6, grad=True), draw(4, 6)
+    product = (w * x).sum()
+    assert infer(x, None, draw(4, 6))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -120,6 +271,9 @@ def test_the_devices_generator_decides(draw: Any) -> None:
 
 
 def test_which_function() -> None:
+    for training in (True, False):
+        fused = get_bias_dropout_add(training, True)
+        assert bias_dropout_add_unfused(training) is fused
     for fused in (True, False):
         assert get_bias_dropout_add(True, fused) is bias_dropout_add_fused_train
         assert get_bias_dropout_add(training=False, fused=fused) is bias_dropout_add_fused_inference
@@ -170,10 +324,27 @@ def test_under_compile(draw: Any, bias_shape: Any) -> None:
     for training, p in ((True, 0.0), (False, 0.4)):
         function = get_bias_dropout_add(training, True)
         compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-        assert_same_bits(compiled((x, bias), residual, p), function((x, bias), residual, p))
+        first, second = x.clone(), x.clone()
+        ours = compiled((first, bias), residual, p)
+        assert_same_bits(ours, function((second, bias), residual, p))
+        assert_same_bits(first, second)  # written by neither, or by both
     compiled = torch.compile(bias_dropout_add_fused_train, fullgraph=True, backend="aot_eager")
     y = compiled((x, bias), residual, 0.5)
     dropped = y == residual
     expected = composed(x, bias, residual, 2.0)
     assert 0 < int(dropped.sum()) < y.numel()
     torch.testing.assert_close(y[~dropped], expected[~dropped])
+
+
+# Memory that tensors share without being views of each other is not seen while they are traced.
+_TRACED = {what: made for what, made in (IN_PLACE | NEW).items() if made not in (_alias, _shared)}
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("what", _TRACED)
+def test_compiled_inference_writes_where_eager_does(draw: Any, what: str) -> None:
+    compiled = torch.compile(
+        bias_dropout_add_fused_inference, fullgraph=True, backend="aot_eager", dynamic=False
+    )
+    assert infer(*_TRACED[what](draw), compiled) == (what in IN_PLACE)

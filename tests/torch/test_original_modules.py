@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import grad
 
 from bridge.torch import megatron
@@ -151,6 +152,20 @@ class TestMegatronCore:
         y = module(x, None, None)
         torch.testing.assert_close(y.sum(-1), torch.ones(2, 4, 8), rtol=1e-5, atol=0.0)
 
+    def test_scores_are_left_alone(self) -> None:
+        """Two published comparisons hold only where `mask_func` has written into the scores."""
+        x = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
+        before = x.clone()
+
+        def fill(scores: Tensor, mask: Tensor) -> Tensor:
+            return scores.masked_fill_(mask, -10000.0)
+
+        module = layer(torch.float32, "causal", fusion=False, mask_func=fill)
+        y = module(x, None, torch.zeros(1))
+        assert torch.equal(x, before)
+        wide = torch.cat([fill(x, above_diagonal(3, 3)), torch.zeros(1, 1, 3, 1)], -1)
+        torch.testing.assert_close(y, wide.softmax(-1)[..., :-1], rtol=1e-5, atol=0.0)
+
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
     def test_precisions(self, dtype: torch.dtype) -> None:
         x, g = torch.randn(2, 2, 4, 8, 8, generator=generator(4)).to(dtype)
@@ -208,14 +223,31 @@ class TestMegatronBiasDropout:
         assert_within(dbias, sums, torch.finfo(dtype).eps / 2 * sums.abs() + single)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-    def test_inference_leaves_x_alone(self, dtype: torch.dtype) -> None:
-        """Published the other way round: there the result must lie in the memory of x."""
-        x, residual = torch.randn(2, 16, 64, generator=generator(8)).to(dtype)
-        before = x.clone()
-        y = megatron.bias_dropout_add_fused_inference((x, None), residual, 0.0)
+    @pytest.mark.parametrize("fused", [True, False])
+    @pytest.mark.parametrize("with_bias", [True, False])
+    def test_inference_in_the_memory_of_x(
+        self, dtype: torch.dtype, fused: bool, with_bias: bool
+    ) -> None:
+        x = torch.randn(16, 64, generator=generator(8)).to(dtype)
+        residual = torch.randn(16, 64, generator=generator(10)).to(dtype)
+        bias = torch.randn(64, generator=generator(9)).to(dtype) if with_bias else None
+        exact = residual.double() + x.double() + (bias.double() if with_bias else 0.0)
+        address = x.data_ptr()
+        y = megatron.get_bias_dropout_add(training=False, fused=fused)((x, bias), residual, 0.0)
+        assert y.data_ptr() == x.data_ptr() == address
+        assert torch.equal(y, x)
+        torch.testing.assert_close(y, exact.to(dtype))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+    def test_inference_beside_a_float32_residual(self, dtype: torch.dtype) -> None:
+        x = torch.randn(16, 64, generator=generator(8)).to(dtype)
+        residual, before = torch.randn(16, 64, generator=generator(9)), x.clone()
+        function = megatron._bias_dropout_add_func  # the name that the published test imports
+        y = function((x, None), residual, prob=0.0, training=False)
+        assert y.dtype == torch.float32
         assert y.data_ptr() != x.data_ptr()
         assert torch.equal(x, before)
-        assert torch.equal(y, residual + x)
+        assert torch.equal(y, residual + x.float())
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("training", [True, False])

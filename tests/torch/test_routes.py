@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -62,3 +64,46 @@ def test_same_bits(draw: Any, two_threads: None, route: str, dtype: torch.dtype)
     with torch.no_grad():
         assert_same_bits(ROUTES[route](x, bias), expected)
         assert_same_bits(bias_gelu(x, bias, out=torch.empty_like(x)), expected)
+
+
+def test_a_torch_without_backward_classes() -> None:
+    """The short way into backward is left out, and calls are right without it.
+
+    The name is there again before the first call: the torch that runs here needs it.
+    """
+    program = """
+import torch
+from torch.autograd.function import FunctionMeta
+
+hidden, make = {}, FunctionMeta.__init__
+
+def hide(cls):
+    hidden[cls] = cls._backward_cls
+    del cls._backward_cls
+    for derived in cls.__subclasses__():
+        hide(derived)
+
+def make_without(cls, *arguments):
+    make(cls, *arguments)
+    hide(cls)
+
+hide(torch.autograd.Function.__mro__[1])  # the first with that type
+FunctionMeta.__init__ = make_without
+from bridge.torch import _autograd, bias_gelu
+FunctionMeta.__init__ = make
+for cls, backward in hidden.items():
+    cls._backward_cls = backward
+assert "apply" not in vars(_autograd._EagerCall._backward_cls)
+
+x, bias = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((3, 4), 4))
+assert torch.autograd.gradcheck(bias_gelu, (x, bias))
+assert torch.autograd.gradgradcheck(bias_gelu, (x, bias))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_the_short_way_into_backward() -> None:
+    """What the test above leaves out is there where torch has the name."""
+    from bridge.torch import _autograd
+
+    assert "apply" in vars(_autograd._EagerCall._backward_cls)
