@@ -17,6 +17,9 @@ struct FfiHandlers {
 
 const std::array<FfiHandlers, kOpCount>& ffi_handlers();
 
+// The handler of every op for the stage "instantiate" on CUDA.
+void* ffi_cuda_instantiate();
+
 int ffi_api_major();
 int ffi_api_minor();
 
