@@ -11,6 +11,7 @@ from bridge.torch import (
 from bridge.torch._all_gather import all_gather
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._kernels import load_kernels as _load_kernels
 from bridge.torch._module import BiasDropoutAdd, BiasGELU
 from bridge.torch._softmax import (
     scaled_causal_softmax,
@@ -21,6 +22,7 @@ from bridge.torch._softmax import (
 from bridge.torch._viewless import make_viewless_tensor
 
 _threads.lend()
+_load_kernels()
 
 if TYPE_CHECKING:
     from bridge.torch._from_jax import from_jax as from_jax

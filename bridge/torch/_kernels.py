@@ -106,6 +106,16 @@ def allocate(size: int, like: Tensor) -> Tensor:
     return torch.empty(size, dtype=torch.uint8, device=like.device)
 
 
+def load_kernels() -> None:
+    """Loads the CUDA kernels onto the devices that torch uses already.
+
+    The first call on a device would do it. But then a collective may be running on the device that
+    waits for what this process launches next, while loading waits for the device.
+    """
+    if torch.cuda.is_initialized():
+        _native.prepare_cuda()
+
+
 def _in_memory(tensor: Tensor) -> Tensor:
     """The tensor with its values in memory, where the kernel looks for them."""
     if tensor._is_zerotensor():  # which autograd makes, without memory

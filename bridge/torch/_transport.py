@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bridge import _native
 from bridge.torch import _direct
 from bridge.torch._direct import Pending
 from bridge.torch._groups import Ranks, explained
@@ -92,6 +93,8 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
             packed = packed.view(torch.uint8)
     if torch.compiler.is_compiling():
         return _all_gather(packed, ranks.size, ranks.name)
+    if packed.is_cuda:  # no kernel is to be loaded while the others are waited for
+        _native.prepare_cuda(packed.get_device())
     try:
         if (pending := _direct.start(packed, ranks)) is not None:
             return pending

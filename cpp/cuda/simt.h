@@ -27,8 +27,8 @@
 //   void store16(void*, Vector16);
 //   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
 //   const char* load<Kernel>();                  // brings the code onto the current device
-//   const char* make_current(void* stream, const void* memory, int* previous);
-//   void restore_current(int previous);
+//   const char* make_current(void* stream, const void* memory, int* entered);
+//   void restore_current(int entered);
 //
 // The functions that return a string return NULL on success and a lasting message otherwise.
 #ifndef BRIDGE_CUDA_SIMT_H_

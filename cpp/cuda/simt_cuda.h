@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include "driver.h"
+
 #define BRIDGE_DEVICE __device__ __forceinline__
 
 namespace bridge::simt {
@@ -90,29 +92,18 @@ const char* load() {
 }
 
 // A launch on a stream of another device than the current one fails, so the stream's device is made
-// current first. The default streams belong to every device: there the memory decides. *previous
-// is the device to go back to, or -1 when nothing changed.
-inline const char* make_current(void* stream, const void* memory, int* previous) {
-  *previous = -1;
-  int current = 0;
-  if (const char* error = message_of(cudaGetDevice(&current))) return error;
-  int wanted = current;
-  const auto handle = static_cast<cudaStream_t>(stream);
-  if (handle != nullptr && handle != cudaStreamLegacy && handle != cudaStreamPerThread) {
-    if (const char* error = message_of(cudaStreamGetDevice(handle, &wanted))) return error;
-  } else if (memory != nullptr) {
-    cudaPointerAttributes attributes;
-    if (const char* error = message_of(cudaPointerGetAttributes(&attributes, memory))) return error;
-    if (attributes.type == cudaMemoryTypeDevice) wanted = attributes.device;
-  }
-  if (wanted == current) return nullptr;
-  if (const char* error = message_of(cudaSetDevice(wanted))) return error;
-  *previous = current;
-  return nullptr;
+// current first. *entered is for restore_current.
+inline const char* make_current(void* stream, const void* memory, int* entered) {
+  *entered = cuda::kNoDevice;
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  if (driver == nullptr) return why;
+  return cuda::message_of(*driver, cuda::enter(*driver, stream, memory, entered));
 }
 
-inline void restore_current(int previous) {
-  if (previous >= 0) cudaSetDevice(previous);
+inline void restore_current(int entered) {
+  const char* why = nullptr;
+  if (const cuda::Driver* driver = cuda::driver(&why)) cuda::leave(*driver, entered);
 }
 
 }  // namespace bridge::simt

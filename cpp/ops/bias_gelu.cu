@@ -151,9 +151,9 @@ extern "C" BRIDGE_EXPORT bridge_status bridge_bias_gelu_cuda(const bridge_bias_g
   const size_t needed = bias_gelu::workspace_bytes_of(*call);
   if (!cuda::is_enough(kName, workspace, workspace_bytes, needed)) return BRIDGE_INVALID_ARGUMENT;
   const bridge_array& output = is_present(call->output.full) ? call->output.full : call->output.row;
-  int previous = -1;
-  const char* error = simt::make_current(stream, output.data, &previous);
+  int entered = -1;
+  const char* error = simt::make_current(stream, output.data, &entered);
   if (error == nullptr) error = bias_gelu::enqueue(*call, workspace, stream);
-  simt::restore_current(previous);
+  simt::restore_current(entered);
   return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
 }

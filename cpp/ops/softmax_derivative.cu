@@ -193,9 +193,9 @@ extern "C" BRIDGE_EXPORT bridge_status bridge_softmax_derivative_cuda(
   if (row_count(call->space) == 0 || call->space.cols == 0) return BRIDGE_OK;
   const size_t needed = softmax_derivative::workspace_bytes_of(*call);
   if (!cuda::is_enough(kName, workspace, workspace_bytes, needed)) return BRIDGE_INVALID_ARGUMENT;
-  int previous = -1;
-  const char* error = simt::make_current(stream, call->output.data, &previous);
+  int entered = -1;
+  const char* error = simt::make_current(stream, call->output.data, &entered);
   if (error == nullptr) error = softmax_derivative::enqueue(*call, workspace, stream);
-  simt::restore_current(previous);
+  simt::restore_current(entered);
   return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
 }

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <mutex>
+
 namespace bridge::python {
 namespace {
 
@@ -45,6 +48,13 @@ Loaded load() {
   return loaded;
 }
 
+constexpr int32_t kMostDevices = 64;
+std::atomic<uint64_t> prepared{0};  // bit i: device i
+
+uint64_t bit_of(int32_t device) {
+  return device >= 0 && device < kMostDevices ? uint64_t{1} << device : 0;
+}
+
 }  // namespace
 
 const CudaEntry* CudaLibrary::entry_of(const Op& op, std::string* why) const {
@@ -61,6 +71,28 @@ const CudaLibrary* cuda_library(std::string* why) {
   static const Loaded loaded = load();
   if (!loaded.ok && why != nullptr) *why = loaded.why;
   return loaded.ok ? &loaded.library : nullptr;
+}
+
+bool is_cuda_prepared(int32_t device) {
+  const uint64_t bit = bit_of(device);
+  return (prepared.load(std::memory_order_acquire) & bit) == bit;
+}
+
+void prepare_cuda(int32_t device) {
+  if (is_cuda_prepared(device)) return;
+  const CudaLibrary* library = cuda_library(nullptr);
+  if (library == nullptr) return;
+  static std::mutex loading;  // whoever comes second launches nothing before all is loaded
+  const std::lock_guard<std::mutex> lock(loading);
+  if (is_cuda_prepared(device)) return;
+  if (library->preload(device) == BRIDGE_UNAVAILABLE) return;  // not in use yet
+  prepared.fetch_or(bit_of(device), std::memory_order_release);
+}
+
+void prepare_cuda() {
+  const CudaLibrary* library = cuda_library(nullptr);
+  const int32_t count = library == nullptr ? 0 : library->device_count();
+  for (int32_t device = 0; device < count; ++device) prepare_cuda(device);
 }
 
 }  // namespace bridge::python

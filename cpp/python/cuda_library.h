@@ -19,6 +19,16 @@ struct CudaLibrary {
   const CudaEntry* entry_of(const Op& op, std::string* why) const;
 };
 
+// Loads every kernel onto a device before the first launch on it, where there is a library and
+// somebody uses the device: in a launch the loading could wait for a collective that is running,
+// for ever. What goes wrong is left to the launch to report. Costs next to nothing once it is done,
+// and can take long before; is_prepared tells which.
+void prepare_cuda(int32_t device);
+bool is_cuda_prepared(int32_t device);
+
+// The same for every device that is in use by now.
+void prepare_cuda();
+
 // The path of the library file, told once by the Python package at import.
 void set_cuda_library_path(const std::string& path);
 

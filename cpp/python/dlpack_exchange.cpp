@@ -82,7 +82,7 @@ bool describe(const DLTensor& tensor, Operand* operand) {
   return true;
 }
 
-// torch's current stream, asked in Python: for a table without the stream query.
+// torch's current stream, asked in Python: where no exchange table tells it.
 bool torch_stream(int32_t device_index, void** stream) {
   PyObject* torch = PyImport_ImportModule("torch._C");
   if (torch == nullptr) return false;
@@ -107,11 +107,10 @@ bool Borrowed::read(PyObject* object, Operand* operand) {
 bool Borrowed::read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand) {
   DLTensor view;
   if (table->dltensor_from_py_object_no_sync(object, &view) != 0) return false;
+  if (table->current_work_stream == nullptr) return describe_with_stream(view, operand);
   if (!describe(view, operand)) return false;
-  if (operand->device == Device::cpu) return true;
-  const int32_t index = view.device.device_id;
-  if (table->current_work_stream == nullptr) return torch_stream(index, &stream);
-  return table->current_work_stream(view.device.device_type, index, &stream) == 0;
+  return operand->device == Device::cpu ||
+         table->current_work_stream(view.device.device_type, view.device.device_id, &stream) == 0;
 }
 
 bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
@@ -144,15 +143,20 @@ bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
       return false;
     }
     operand->read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    return describe(managed->dl_tensor, operand);
+    return describe_with_stream(managed->dl_tensor, operand);
   }
   if (PyCapsule_IsValid(capsule_, "dltensor")) {
     auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule_, "dltensor"));
-    return describe(managed->dl_tensor, operand);
+    return describe_with_stream(managed->dl_tensor, operand);
   }
   PyErr_Format(PyExc_TypeError, "%s.__dlpack__() returned no DLPack capsule",
                Py_TYPE(object)->tp_name);
   return false;
+}
+
+bool Borrowed::describe_with_stream(const DLTensor& tensor, Operand* operand) {
+  if (!describe(tensor, operand)) return false;
+  return operand->device == Device::cpu || torch_stream(operand->device_index, &stream);
 }
 
 }  // namespace bridge::python

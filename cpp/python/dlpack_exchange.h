@@ -22,12 +22,13 @@ class Borrowed {
   // read through that table in well under a microsecond; anything else through __dlpack__().
   bool read(PyObject* object, Operand* operand);
 
-  // The producer's stream for the operand's device; nullptr on the CPU.
+  // The stream on which torch works on the operand's device now; nullptr on the CPU.
   void* stream = nullptr;
 
  private:
   bool read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand);
   bool read_by_method(PyObject* object, Operand* operand);
+  bool describe_with_stream(const DLTensor& tensor, Operand* operand);
 
   PyObject* capsule_ = nullptr;
 };

@@ -52,12 +52,17 @@ size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool colum
   return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(entry->workspace)(&call);
 }
 
+nb::capsule target(void* handler) { return nb::capsule(handler, "xla._CUSTOM_CALL_TARGET"); }
+
 nb::dict ffi_handlers() {
   nb::dict targets;
   for (const bp::FfiHandlers& handlers : bp::ffi_handlers()) {
     nb::dict platforms;
-    platforms["cpu"] = nb::capsule(handlers.cpu, "xla._CUSTOM_CALL_TARGET");
-    platforms["CUDA"] = nb::capsule(handlers.cuda, "xla._CUSTOM_CALL_TARGET");
+    nb::dict stages;
+    stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+    stages["execute"] = target(handlers.cuda);
+    platforms["cpu"] = target(handlers.cpu);
+    platforms["CUDA"] = stages;
     targets[(std::string("bridge_") + handlers.op->counts.name).c_str()] = platforms;
   }
   return targets;
@@ -65,8 +70,8 @@ nb::dict ffi_handlers() {
 
 nb::dict stream_handlers() {
   nb::dict platforms;
-  platforms["cpu"] = nb::capsule(bp::stream_handler_on_cpu(), "xla._CUSTOM_CALL_TARGET");
-  platforms["CUDA"] = nb::capsule(bp::stream_handler_on_cuda(), "xla._CUSTOM_CALL_TARGET");
+  platforms["cpu"] = target(bp::stream_handler_on_cpu());
+  platforms["CUDA"] = target(bp::stream_handler_on_cuda());
   return platforms;
 }
 
@@ -110,9 +115,8 @@ NB_MODULE(_native, m) {
     return library == nullptr ? 0 : library->device_count();
   });
   m.def("cuda_archs", [] { return std::string(require_cuda().archs()); });
-  m.def("cuda_preload", [] {
-    const bp::CudaLibrary& library = require_cuda();
-    const bridge_status status = library.preload();
-    if (status != BRIDGE_OK) raise(status, library.last_error());
-  });
+  m.def(
+      "prepare_cuda", [](int32_t device) { bp::prepare_cuda(device); },
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def("prepare_cuda", [] { bp::prepare_cuda(); }, nb::call_guard<nb::gil_scoped_release>());
 }

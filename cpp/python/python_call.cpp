@@ -30,6 +30,12 @@ int run_on_cuda(const CallRoom& bound, const PythonCall& call) {
   const CudaLibrary* library = cuda_library(&why);
   const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(call.op, &why);
   if (entry == nullptr) return raise_status(BRIDGE_UNAVAILABLE, why.c_str());
+  const int32_t device = call.arguments.operands[0].device_index;
+  if (!is_cuda_prepared(device)) {
+    PyThreadState* released = PyEval_SaveThread();
+    prepare_cuda(device);
+    PyEval_RestoreThread(released);
+  }
   const size_t bytes = call.op.workspace_on_cuda(*entry, bound);
   PyObject* held = nullptr;
   Borrowed scratch;

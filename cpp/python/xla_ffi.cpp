@@ -190,6 +190,15 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
   });
 }
 
+// Called when a program is compiled or loaded: before it runs, is captured into a command buffer or
+// waits in a collective for others. XLA has made contexts on all of its devices by then.
+ffi::Error prepare() {
+  return guarded([] {
+    prepare_cuda();
+    return ffi::Error::Success();
+  });
+}
+
 template <class Binding>
 auto with_arguments(Binding binding) {
   return std::move(binding)
@@ -215,6 +224,8 @@ FfiHandlers handlers_of() {
   return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
 }
 
+XLA_FFI_DEFINE_HANDLER(on_cuda_instantiate, prepare, ffi::Ffi::BindInstantiate());
+
 template <size_t... kAll>
 std::array<FfiHandlers, kOpCount> handlers_of_all(std::index_sequence<kAll...>) {
   return {handlers_of<kAll>()...};
@@ -233,6 +244,8 @@ void* empty_handler() {
                          {ffi::Traits::kCmdBufferCompatible});
   return reinterpret_cast<void*>(handler);
 }
+
+void* ffi_cuda_instantiate() { return reinterpret_cast<void*>(on_cuda_instantiate); }
 
 int ffi_api_major() { return XLA_FFI_API_MAJOR; }
 int ffi_api_minor() { return XLA_FFI_API_MINOR; }

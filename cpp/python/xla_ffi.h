@@ -21,6 +21,9 @@ const std::array<FfiHandlers, kOpCount>& ffi_handlers();
 // XLA's own part of every call. `bench` measures it.
 void* empty_handler();
 
+// The handler of every op for the stage "instantiate" on CUDA.
+void* ffi_cuda_instantiate();
+
 int ffi_api_major();
 int ffi_api_minor();
 

@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 
+from tests.run_from_tree import FROM_TREE
+
+# As the tests themselves were started.
+_FROM_TREE = "from tests.run_from_tree import forget_installed_package as f; f(); del f\n"
+
 
 def run(code: str, **environment: str) -> str:
     """Returns what the code prints. Fails with its stderr if it does not exit with 0."""
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", (_FROM_TREE if FROM_TREE in os.environ else "") + code],
         capture_output=True,
         text=True,
         timeout=300,

@@ -119,12 +119,12 @@ const char* load() {
   return nullptr;
 }
 
-inline const char* make_current(void* /*stream*/, const void* /*memory*/, int* previous) {
-  *previous = -1;
+inline const char* make_current(void* /*stream*/, const void* /*memory*/, int* entered) {
+  *entered = -1;
   return nullptr;
 }
 
-inline void restore_current(int /*previous*/) {}
+inline void restore_current(int /*entered*/) {}
 
 }  // namespace bridge::simt
 

@@ -209,7 +209,8 @@ bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
- * passed the call. The current device is the stream's. */
+ * passed the call. Whatever device or context is current, the stream's is used, and the thread is left
+ * as it was. */
 size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call);
 bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call, void* workspace,
                                     size_t workspace_bytes, void* stream);
@@ -226,8 +227,11 @@ const char* bridge_cuda_last_error(void);
 /* How many devices answer (0 without a driver), and the architectures compiled in ("80,90,…"). */
 int32_t bridge_cuda_device_count(void);
 const char* bridge_cuda_archs(void);
-/* Loads every kernel now: lazy loading inside a live NCCL collective can hang. */
-bridge_status bridge_cuda_preload(void);
+/* Loads every kernel onto a device now. CUDA would load each at its first launch, which waits for
+ * the device: for ever, if a collective is running on it that waits for a later launch. Legal while
+ * a stream is being captured. BRIDGE_UNAVAILABLE if nothing uses the device yet: no context is made
+ * on it. */
+bridge_status bridge_cuda_preload(int32_t device);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,117 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+
+#include <type_traits>
+
+namespace bridge::cuda {
+namespace {
+
+// Of the driver's header cuda.h.
+constexpr uintptr_t kPerThreadStream = 2;
+constexpr int kMemoryType = 2;
+constexpr int kDeviceOrdinal = 9;
+constexpr int kDeviceMemory = 2;
+
+struct Loaded {
+  Driver driver{};
+  const char* why = nullptr;
+};
+
+Loaded load() {
+  Loaded loaded;
+  // The runtime has opened it before, under the same name.
+  void* handle = dlopen("libcuda.so.1", RTLD_NOW);
+  if (handle == nullptr) {
+    loaded.why = "there is no CUDA driver";
+    return loaded;
+  }
+  auto find = [&](const char* name, auto** function) {
+    *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(dlsym(handle, name));
+    return *function != nullptr;
+  };
+  Driver& driver = loaded.driver;
+  find("cuStreamGetDevice", &driver.stream_get_device);  // from 12.8 on
+  const bool complete = find("cuCtxGetCurrent", &driver.ctx_get_current) &&
+                        find("cuCtxGetDevice", &driver.ctx_get_device) &&
+                        find("cuCtxPushCurrent_v2", &driver.ctx_push_current) &&
+                        find("cuCtxPopCurrent_v2", &driver.ctx_pop_current) &&
+                        find("cuDevicePrimaryCtxGetState", &driver.primary_ctx_get_state) &&
+                        find("cuDevicePrimaryCtxRetain", &driver.primary_ctx_retain) &&
+                        find("cuDevicePrimaryCtxRelease_v2", &driver.primary_ctx_release) &&
+                        find("cuPointerGetAttributes", &driver.pointer_get_attributes) &&
+                        find("cuGetErrorString", &driver.get_error_string);
+  if (!complete) loaded.why = "the CUDA driver lacks a function of version 11";
+  return loaded;
+}
+
+bool is_of_every_device(void* stream) {
+  return reinterpret_cast<uintptr_t>(stream) <= kPerThreadStream;
+}
+
+// kNoDevice for memory that is no device's.
+int device_of_memory(const Driver& driver, const void* memory, int* device) {
+  *device = kNoDevice;
+  if (memory == nullptr) return 0;
+  int type = 0;
+  int ordinal = kNoDevice;
+  int attributes[] = {kMemoryType, kDeviceOrdinal};
+  void* data[] = {&type, &ordinal};
+  const int error =
+      driver.pointer_get_attributes(2, attributes, data, reinterpret_cast<uintptr_t>(memory));
+  if (error == 0 && type == kDeviceMemory && ordinal >= 0) *device = ordinal;
+  return error;
+}
+
+}  // namespace
+
+const Driver* driver(const char** why) {
+  static const Loaded loaded = load();
+  *why = loaded.why;
+  return loaded.why == nullptr ? &loaded.driver : nullptr;
+}
+
+const char* message_of(const Driver& driver, int error) {
+  const char* text = nullptr;
+  if (error == 0) return nullptr;
+  if (driver.get_error_string(error, &text) == 0 && text != nullptr) return text;
+  return "an error that the CUDA driver has no name for";
+}
+
+int enter(const Driver& driver, int device, int* entered) {
+  *entered = kNoDevice;
+  void* context = nullptr;
+  if (const int error = driver.ctx_get_current(&context)) return error;
+  if (context != nullptr) {
+    int current = kNoDevice;
+    if (const int error = driver.ctx_get_device(&current)) return error;
+    if (current == device) return 0;
+  }
+  if (const int error = driver.primary_ctx_retain(&context, device)) return error;
+  if (const int error = driver.ctx_push_current(context)) {
+    driver.primary_ctx_release(device);
+    return error;
+  }
+  *entered = device;
+  return 0;
+}
+
+int enter(const Driver& driver, void* stream, const void* memory, int* entered) {
+  *entered = kNoDevice;
+  int device = kNoDevice;
+  const bool told = !is_of_every_device(stream) && driver.stream_get_device != nullptr &&
+                    driver.stream_get_device(stream, &device) == 0;
+  if (!told) {
+    if (const int error = device_of_memory(driver, memory, &device)) return error;
+  }
+  return device == kNoDevice ? 0 : enter(driver, device, entered);
+}
+
+void leave(const Driver& driver, int entered) {
+  if (entered == kNoDevice) return;
+  void* context = nullptr;
+  driver.ctx_pop_current(&context);
+  driver.primary_ctx_release(entered);
+}
+
+}  // namespace bridge::cuda

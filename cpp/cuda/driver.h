@@ -1,0 +1,50 @@
+// The few functions of the CUDA driver that the runtime has no equal of, and what they are for: a
+// launch on another device than the thread's, after which the thread is as it was.
+//
+// cudaSetDevice cannot go back. It makes a context on the device that it is told, so going back to
+// a device that nobody uses, as a thread without a context believes itself on device 0, would make
+// a context of hundreds of megabytes there. The driver pushes and pops contexts, none included.
+#ifndef BRIDGE_CUDA_DRIVER_H_
+#define BRIDGE_CUDA_DRIVER_H_
+
+#include <stdint.h>
+
+namespace bridge::cuda {
+
+constexpr int kNoDevice = -1;
+
+// With the types of the driver's ABI, which needs no header of the toolkit: the functions return 0
+// or an error, a context and a stream are pointers, a device is its number.
+struct Driver {
+  int (*ctx_get_current)(void** context);
+  int (*ctx_get_device)(int* device);
+  int (*ctx_push_current)(void* context);
+  int (*ctx_pop_current)(void** context);
+  int (*primary_ctx_get_state)(int device, unsigned* flags, int* active);
+  int (*primary_ctx_retain)(void** context, int device);
+  int (*primary_ctx_release)(int device);
+  int (*stream_get_device)(void* stream, int* device);  // nullptr where the driver lacks it
+  int (*pointer_get_attributes)(unsigned count, int* attributes, void** data, uint64_t pointer);
+  int (*get_error_string)(int error, const char** text);
+};
+
+// The driver of this process; nullptr with *why set where there is none or it is too old.
+const Driver* driver(const char** why);
+
+// What an error of the driver means; nullptr for 0.
+const char* message_of(const Driver& driver, int error);
+
+// Makes the primary context of a device current, unless a context of that device is. *entered is
+// then the device, for `leave`, and kNoDevice where nothing changed. Returns 0 or an error.
+int enter(const Driver& driver, int device, int* entered);
+
+// The same with the device of the stream. Where that is not to be had, as of the default streams,
+// which belong to every device, the memory decides.
+int enter(const Driver& driver, void* stream, const void* memory, int* entered);
+
+// Undoes `enter`: current is again what was, be it no context.
+void leave(const Driver& driver, int entered);
+
+}  // namespace bridge::cuda
+
+#endif  // BRIDGE_CUDA_DRIVER_H_

@@ -1,0 +1,189 @@
+// Which device a call enters and what it leaves behind, on a driver that keeps book: the contexts
+// of its devices, and the stack of contexts of the thread.
+#include "driver.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace bridge::cuda;
+
+constexpr int kDevices = 3;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidValue = 1;
+
+// Users of each device's primary context, which is there while there are any; a context's address
+// is that of its device's count.
+int g_users[kDevices];
+bool g_made[kDevices];  // a context was made that had not been there
+std::vector<int> g_stack;
+bool g_streams_need_context;  // as a driver may have it that cannot tell without a current one
+bool g_push_fails;
+
+int g_passed = 0;
+int g_failed = 0;
+
+void expect(bool holds, const std::string& what) {
+  ++(holds ? g_passed : g_failed);
+  if (!holds) std::printf("FAILED: %s\n", what.c_str());
+}
+
+int get_current(void** context) {
+  *context = g_stack.empty() ? nullptr : &g_users[g_stack.back()];
+  return 0;
+}
+
+int get_device(int* device) {
+  if (g_stack.empty()) return kInvalidContext;
+  *device = g_stack.back();
+  return 0;
+}
+
+int push(void* context) {
+  if (g_push_fails) return kInvalidContext;
+  g_stack.push_back(static_cast<int>(static_cast<int*>(context) - g_users));
+  return 0;
+}
+
+int pop(void** context) {
+  if (g_stack.empty()) return kInvalidContext;
+  *context = &g_users[g_stack.back()];
+  g_stack.pop_back();
+  return 0;
+}
+
+int get_state(int device, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = g_users[device] > 0;
+  return 0;
+}
+
+int retain(void** context, int device) {
+  g_made[device] |= g_users[device]++ == 0;
+  *context = &g_users[device];
+  return 0;
+}
+
+int release(int device) { return --g_users[device] < 0 ? kInvalidContext : 0; }
+
+// A stream is the address 0x100 × its device; memory 0x10000 × its device.
+int stream_device(void* stream, int* device) {
+  if (g_streams_need_context && g_stack.empty()) return kInvalidContext;
+  *device = static_cast<int>(reinterpret_cast<uintptr_t>(stream) / 0x100) - 1;
+  return 0;
+}
+
+int pointer_attributes(unsigned count, int* attributes, void** data, uint64_t pointer) {
+  for (unsigned i = 0; i < count; ++i) {
+    const bool on_device = pointer >= 0x10000;
+    switch (attributes[i]) {
+      case 2:  // memory type: 1 is the host's, 2 a device's
+        *static_cast<unsigned*>(data[i]) = on_device ? 2 : 1;
+        break;
+      case 9:  // device ordinal, of pinned host memory too
+        *static_cast<int*>(data[i]) = on_device ? static_cast<int>(pointer / 0x10000) - 1 : 0;
+        break;
+      default:
+        return kInvalidValue;
+    }
+  }
+  return 0;
+}
+
+int error_string(int error, const char** text) {
+  if (error != kInvalidContext) return kInvalidValue;
+  *text = "invalid device context";
+  return 0;
+}
+
+Driver fake() {
+  return {get_current,   get_device,         push,        pop, get_state, retain, release,
+          stream_device, pointer_attributes, error_string};
+}
+
+void* stream_of(int device) { return reinterpret_cast<void*>(uintptr_t{0x100} * (device + 1)); }
+const void* memory_of(int device) {
+  return reinterpret_cast<const void*>(uintptr_t{0x10000} * (device + 1));
+}
+
+// Devices 0 and 1 or only 1 are in use elsewhere in the process; the thread stands on `stack`.
+void begin(std::vector<int> used, std::vector<int> stack) {
+  for (int device = 0; device < kDevices; ++device) g_users[device] = g_made[device] = 0;
+  for (int device : used) ++g_users[device];
+  g_stack = std::move(stack);
+  g_streams_need_context = g_push_fails = false;
+}
+
+// A call that must run on `wanted` (kNoDevice: wherever the thread stands).
+void check(const std::string& what, const Driver& driver, void* stream, const void* memory,
+           int wanted) {
+  const std::vector<int> before = g_stack;
+  const std::vector<int> users(g_users, g_users + kDevices);
+  int entered = 7;
+  expect(enter(driver, stream, memory, &entered) == 0, what + ": enters");
+  if (wanted != kNoDevice) {
+    expect(!g_stack.empty() && g_stack.back() == wanted, what + ": is on the device");
+  } else {
+    expect(g_stack == before, what + ": stays");
+  }
+  leave(driver, entered);
+  expect(g_stack == before, what + ": the thread is as it was");
+  for (int device = 0; device < kDevices; ++device) {
+    expect(g_users[device] == users[device], what + ": no context is kept");
+    expect(!g_made[device], what + ": no context is made");
+  }
+}
+
+void check_every_place() {
+  const Driver driver = fake();
+  Driver old = driver;
+  old.stream_get_device = nullptr;
+  void* const defaults[] = {nullptr, reinterpret_cast<void*>(1), reinterpret_cast<void*>(2)};
+  for (const std::vector<int>& used : {std::vector<int>{1}, std::vector<int>{0, 1, 2}}) {
+    for (const std::vector<int>& stack :
+         {std::vector<int>{}, std::vector<int>{1}, std::vector<int>{1, 1}}) {
+      begin(used, stack);
+      check("a stream", driver, stream_of(1), memory_of(1), 1);
+      check("a stream that an old driver knows nothing of", old, stream_of(1), memory_of(1), 1);
+      for (void* stream : defaults) check("a default stream", driver, stream, memory_of(1), 1);
+      check("a default stream and no memory", driver, nullptr, nullptr, kNoDevice);
+      check("a default stream and host memory", driver, nullptr, reinterpret_cast<void*>(64),
+            kNoDevice);
+      g_streams_need_context = true;
+      check("a stream that is not to be asked", driver, stream_of(1), memory_of(1), 1);
+    }
+    // The thread stands on another device, whose context stays the current one.
+    if (used.size() == 1) continue;
+    begin(used, {0, 2});
+    check("a stream of another device", driver, stream_of(1), memory_of(1), 1);
+    check("memory of another device", driver, nullptr, memory_of(0), 0);
+    check("a stream decides before the memory", driver, stream_of(1), memory_of(0), 1);
+  }
+}
+
+void check_failures() {
+  const Driver driver = fake();
+  begin({0, 1}, {0});
+  g_push_fails = true;
+  int entered = 7;
+  expect(enter(driver, stream_of(1), nullptr, &entered) == kInvalidContext, "a push that fails");
+  expect(entered == kNoDevice && g_users[1] == 1, "leaves nothing behind");
+  leave(driver, entered);
+  expect(g_stack.size() == 1, "and nothing to leave");
+  expect(message_of(driver, 0) == nullptr, "no error has no message");
+  expect(std::string(message_of(driver, kInvalidContext)) == "invalid device context",
+         "an error has the driver's message");
+  expect(message_of(driver, 999) != nullptr, "an unknown error has a message");
+}
+
+}  // namespace
+
+int main() {
+  check_every_place();
+  check_failures();
+  std::printf("driver: %d passed, %d failed\n", g_passed, g_failed);
+  return g_failed == 0 ? 0 : 1;
+}

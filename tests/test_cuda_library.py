@@ -1,0 +1,229 @@
+"""What the native module asks of the CUDA library, when and on which stream: of a library that
+keeps book instead of computing, so that it is tested where there is no GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.jax import subprocess_run
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+
+# Two devices, of which those below IN_USE have a context.
+LIBRARY = r"""
+#include <cstdint>
+#include <cstdio>
+#include <string>
+static std::string book;
+static int in_use = 0;
+extern "C" {
+const char* bridge_cuda_last_error() { return "an error"; }
+int32_t bridge_cuda_device_count() { return 2; }
+const char* bridge_cuda_archs() { return "90"; }
+int32_t bridge_cuda_preload(int32_t device) {
+  book += "preload " + std::to_string(device) + (device < in_use ? "\n" : ": not in use\n");
+  return device < in_use ? 0 : 3;
+}
+void use_devices(int count) { in_use = count; }
+const char* take_book() {
+  static std::string taken;
+  taken.swap(book);
+  book.clear();
+  return taken.c_str();
+}
+#define OP(name) \
+  size_t bridge_##name##_cuda_workspace(const void*) { return 0; } \
+  int32_t bridge_##name##_cuda(const void*, void*, size_t, void* stream) { \
+    book += "run " #name " on " + std::to_string((uintptr_t)stream) + "\n"; \
+    return 0; \
+  }
+OP(bias_gelu) OP(softmax) OP(softmax_derivative) OP(bias_dropout_add)
+}
+"""
+
+# Memory of the host that says it lies on a GPU: nothing reads it.
+PRELUDE = """
+import ctypes, sys
+import numpy as np
+import torch
+from bridge import _native
+from bridge.ops import SOFTMAX, SoftmaxParams
+
+_native.set_cuda_library_path({library!r})
+fake = ctypes.CDLL({library!r})
+fake.take_book.restype = ctypes.c_char_p
+book = lambda: fake.take_book().decode().splitlines()
+
+torch._C._cuda_getCurrentRawStream = lambda device: 1000 + device
+
+CUDA = 2
+
+
+class Capsule(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    ]
+
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+class OnGpu:
+    def __init__(self, device):
+        self.memory = np.zeros((4, 8), np.float32)
+        self.shape = (ctypes.c_int64 * 2)(4, 8)
+        self.managed = Capsule(
+            self.memory.ctypes.data, CUDA, device, 2, 2, 32, 1, self.shape, None, 0, None, None
+        )
+
+    def __dlpack__(self):
+        return new_capsule(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def softmax(device):
+    attributes = tuple(SoftmaxParams(1.0, 0, "float32").attributes().values())
+    x, y = OnGpu(device), OnGpu(device)
+    assert _native.run(SOFTMAX.name, (x, None), (y,), attributes, 1, None) == -1
+
+
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda_library")
+    source, path = folder / "library.cpp", folder / "libbridge_cuda.so"
+    source.write_text(LIBRARY)
+    subprocess.run(
+        [str(COMPILER), "-shared", "-fPIC", "-std=c++17", str(source), "-o", str(path)], check=True
+    )
+    return path
+
+
+def run(library: Path, code: str) -> None:
+    """Runs code in a process of its own: a library is opened once."""
+    subprocess_run.run(PRELUDE.format(library=str(library)) + textwrap.dedent(code))
+
+
+def test_the_first_call_on_a_device_loads_all_kernels_before(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(2)
+        softmax(1)
+        assert book() == ["preload 1", "run softmax on 1001"]
+        softmax(1)
+        assert book() == ["run softmax on 1001"]
+        softmax(0)
+        assert book() == ["preload 0", "run softmax on 1000"]
+        """,
+    )
+
+
+def test_a_tensor_without_an_exchange_table_is_read_on_torchs_stream(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(2)
+        softmax(0)
+        assert book()[-1] == "run softmax on 1000"
+        torch._C._cuda_getCurrentRawStream = lambda device: 7
+        softmax(0)
+        assert book()[-1] == "run softmax on 7"
+        """,
+    )
+
+
+def test_devices_that_nothing_uses_are_left_alone(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(1)
+        _native.prepare_cuda()
+        assert book() == ["preload 0", "preload 1: not in use"]
+        _native.prepare_cuda(0)
+        assert book() == []
+        fake.use_devices(2)  # somebody does from now on
+        _native.prepare_cuda()
+        assert book() == ["preload 1"]
+        softmax(0), softmax(1)
+        assert book() == ["run softmax on 1000", "run softmax on 1001"]
+        """,
+    )
+
+
+def test_importing_the_torch_adapter_loads_where_cuda_has_started(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(1)
+        import bridge.torch
+        assert book() == []
+        from bridge.torch._kernels import load_kernels
+        torch.cuda.is_initialized = lambda: True
+        load_kernels()
+        assert book() == ["preload 0", "preload 1: not in use"]
+        """,
+    )
+
+
+def test_xla_loads_them_when_it_compiles(library: Path) -> None:
+    """The stages of CUDA's handlers, on the CPU: only the last differs there."""
+    run(
+        library,
+        """
+        import jax, jax.numpy as jnp
+        from bridge.jax._ffi import register_handlers
+
+        fake.use_devices(1)
+        for target, platforms in _native.ffi_handlers().items():
+            stages = {**platforms["CUDA"], "execute": platforms["cpu"]}
+            jax.ffi.register_ffi_target(f"{target}_in_stages", stages, platform="cpu")
+
+        def call(x):
+            attributes = np.array(
+                list(SoftmaxParams(0.5, 0, "float32").attributes().values()), np.float64
+            )
+            call = jax.ffi.ffi_call(
+                "bridge_softmax_in_stages", jax.ShapeDtypeStruct(x.shape, x.dtype)
+            )
+            return call(
+                x, attributes=attributes, count=np.int32(2), slots=np.zeros(1, np.int32),
+                outputs=np.int32(1),
+            )
+
+        x = jnp.arange(32.0).reshape(4, 8)
+        compiled = jax.jit(call).lower(x).compile()
+        assert book()[0] == "preload 0"
+        np.testing.assert_allclose(compiled(x), jax.nn.softmax(0.5 * x), rtol=1e-6)
+        assert book() == []
+        """,
+    )
+
+
+def test_threads_wait_until_the_kernels_are_there(library: Path) -> None:
+    run(
+        library,
+        """
+        import threading
+        fake.use_devices(1)
+        threads = [threading.Thread(target=softmax, args=(0,)) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert book() == ["preload 0", *["run softmax on 1000"] * 8]
+        """,
+    )
