@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from bridge.collectives import Signature, check_grad_rule, fault_of, normalised_dim
 from bridge.jax._agreement import Agreement, Judge, where_agreed
+from bridge.jax._arguments import as_any_array, as_flag
 from bridge.jax._avals import varying_axes
 
 
@@ -79,7 +81,8 @@ def all_gather(
       An array of the dtype of x.
 
     Raises:
-      TypeError: for another dtype, or an `axis` that is no integer.
+      TypeError: for another dtype, an `axis` that is no integer, an axis name that is none, or
+        `tiled` or `check` that is no bool.
       ValueError: for a 0-dimensional x, an axis out of range, an unknown rule, an axis name that is
         not bound where the call stands. With `"local"` or `"mean"` also for an axis of `jax.vmap`,
         and where an x that is differentiated towards is the same on all shards
@@ -95,7 +98,9 @@ def all_gather(
     """
     if jnp.issubdtype(getattr(x, "dtype", np.float32), jax.dtypes.prng_key):
         raise TypeError("all_gather: x is an array of keys: gather its jax.random.key_data")
-    x = jnp.asarray(x)
+    x = as_any_array("all_gather", "x", x)
+    tiled = as_flag("all_gather", "tiled", tiled)
+    check = None if check is None else as_flag("all_gather", "check", check)
     axis = _check(x, axis, tiled, grad)
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     size = _size_of(names)
@@ -150,8 +155,15 @@ def _size_of(names: tuple[Any, ...]) -> int:
     """The number of shards along these axes.
 
     Raises:
+      TypeError: if one can be no name.
       ValueError: if there is none, one is named twice, or one is not bound here.
     """
+    for name in names:
+        if name is None or isinstance(name, int) or not isinstance(name, Hashable):
+            raise TypeError(
+                f"all_gather: axis_name has type {type(name).__name__}, expected the name of a "
+                f"mesh axis, or several names; the dimension of x is `axis`"
+            )
     if not names or len(set(names)) < len(names):
         raise ValueError(
             f"all_gather: axis_name is {names!r}, expected at least one name and each once"

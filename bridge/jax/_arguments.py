@@ -79,13 +79,46 @@ def settled(check: Callable[..., Any], *values: Any) -> tuple[tuple[Any, ...], A
     return arrays, check(*map(spec_of, arrays))
 
 
-def refuse_traced(function: str, name: str, value: Any) -> None:
-    """Raises TypeError for a number that is known only when the compiled function runs."""
+def as_any_array(function: str, name: str, value: Any) -> jax.Array:
+    """An array of any dtype that JAX has, of keys too.
+
+    Raises:
+      TypeError: if there is none.
+    """
+    cause: Exception | None = None
+    if not isinstance(value, str):  # which NumPy would take for the name of a dtype
+        try:
+            return jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            cause = error
+    dtype = getattr(value, "dtype", None)
+    found = f"type {type(value).__name__}" if dtype is None else f"dtype {dtype.name}"
+    raise TypeError(
+        f"{function}: {name} has {found}, expected an array of a dtype that JAX has"
+    ) from cause
+
+
+def refuse_traced(function: str, name: str, value: Any, expected: str = "a number") -> None:
+    """Raises TypeError for an argument that is known only when the compiled function runs."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
-            f"{function}: {name} is traced, expected a number known when the function is compiled: "
-            f"name it in static_argnames of jax.jit, or take it from outside the function"
+            f"{function}: {name} is traced, expected {expected} known when the function is "
+            f"compiled: name it in static_argnames of jax.jit, or take it from outside the function"
         )
+
+
+def as_flag(function: str, name: str, value: Any) -> bool:
+    """Returns a bool that came as one, or as a 0-dimensional array of one.
+
+    Raises:
+      TypeError: if it is traced, or something else.
+    """
+    if type(value) is bool:
+        return value
+    refuse_traced(function, name, value, "True or False")
+    if getattr(value, "dtype", None) != np.bool_ or value.shape:
+        raise TypeError(f"{function}: {name} is {value!r}, expected True or False")
+    return bool(value)
 
 
 def compiled_for(make: Callable[..., Callable[..., jax.Array]]) -> Callable[..., Any]:

@@ -6,7 +6,13 @@ from typing import Any
 
 import jax
 
-from bridge.jax._arguments import as_array_likes, compiled_for, refuse_traced, settled
+from bridge.jax._arguments import (
+    as_array_likes,
+    as_flag,
+    compiled_for,
+    refuse_traced,
+    settled,
+)
 from bridge.jax._integers import as_integers, words
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
@@ -63,15 +69,16 @@ def bias_dropout_add(
         no randomness is needed.
       offset: an integer or a 0-dimensional integer array: which of the 2⁶⁴ independent masks of
         this seed, for example the number of the step or of the layer. Use each (seed, offset) once.
-      training: if False, y = residual + x + bias, whatever p and seed are.
+      training: if False, y = residual + x + bias, whatever p and seed are; known when the function
+        is compiled, as p is.
 
     Returns:
       An array of the shape of x, of the dtype of residual if there is one, else of x. Gradients
       have the dtype of the argument they belong to.
 
     Raises:
-      TypeError: if an array is none, or of another dtype; if p is traced or no number; if seed or
-        offset is no integer, or seed is None where it is needed.
+      TypeError: if an array is none, or of another dtype; if p is traced or no number, training
+        traced or no bool; if seed or offset is no integer, or seed is None where it is needed.
       ValueError: if bias is not `[d]`, residual not of the shape of x, p not from 0 to 1, or seed
         or offset an array with dimensions or past 64 bits.
 
@@ -85,7 +92,7 @@ def bias_dropout_add(
     if type(p) is not float or not 0.0 <= p <= 1.0:
         refuse_traced(_NAME, "p", p)
         p = check_p(p)
-    if not training or p == 0.0:
+    if not as_flag(_NAME, "training", training) or p == 0.0:
         return _compiled(0.0)(x, bias, residual, None, None)
     return _compiled(p)(x, bias, residual, *as_integers(seed, offset))
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from bridge.jax._arguments import as_array_likes, compiled_for, settled
-from bridge.jax._avals import spec_of
 from bridge.jax._primitive import call
 from bridge.ops import BIAS_GELU, check_bias_gelu
-from bridge.ops.bias_gelu import FORMS
+from bridge.ops.bias_gelu import check_approximate
 
 
 def bias_gelu(
@@ -61,8 +59,7 @@ def bias_gelu(
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
     """
     x, bias = as_array_likes("bias_gelu", x=x, bias=bias)
-    if not isinstance(approximate, str) or approximate not in FORMS:
-        check_bias_gelu(spec_of(jnp.asarray(x)), None, approximate)  # raises
+    check_approximate("bias_gelu", approximate)
     return _compiled(approximate)(x, bias)
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from bridge import _tree
 from bridge._exchange.dtypes import SUPPORTED, TO_TORCH, WIDE
 from bridge._exchange.runtime import refuse_after_fork
 from bridge._torch_callback import refuse_in_callback
@@ -22,9 +23,11 @@ from bridge.jax._torch_call import (
     Structure,
     argument_paths,
     last_layout,
+    stated_spec,
 )
 from bridge.jax._torch_module import FunctionalModule, buffer_in_jax
 from bridge.jax._torch_primitive import VMAP_METHODS, call
+from bridge.jax._torch_results import Never
 from bridge.jax._torch_seed import seed_words
 
 
@@ -116,6 +119,8 @@ class TorchFunction:
                 f"from_torch: vmap_method is {vmap_method!r}, expected None or one of "
                 f"{', '.join(map(repr, VMAP_METHODS))}"
             )
+        if result_shape is not None and not callable(result_shape):
+            _tree.tree_map(stated_spec, result_shape, Never)
         module = None
         if isinstance(fn, torch.nn.Module):
             module = FunctionalModule(fn, train)

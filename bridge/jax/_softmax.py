@@ -122,9 +122,14 @@ def softmax(function: str, x: Any, mask: Any, scale: Any, *, causal: bool = Fals
     """What the public functions have in common; `function` is the name in messages."""
     x = as_array_like(function, "x", x)
     if type(scale) is not float or not math.isfinite(scale):
-        refuse_traced(function, "scale", scale)
-        scale = check_softmax(function, Spec((1,), "float32"), None, scale).scale
+        scale = as_scale(function, scale)
     return _compiled(function, scale, causal)(x, mask)
+
+
+def as_scale(function: str, scale: Any) -> float:
+    """The scale as a finite float, or the error that it deserves."""
+    refuse_traced(function, "scale", scale)
+    return check_softmax(function, Spec((1,), "float32"), None, scale).scale
 
 
 @compiled_for

@@ -69,6 +69,13 @@ class Structure:
     state: range
 
 
+def stated_spec(leaf: Any) -> Spec:
+    """Of a leaf of `result_shape`."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise TypeError(f"from_torch: result_shape holds {leaf!r}, expected jax.ShapeDtypeStruct")
+    return Spec(tuple(leaf.shape), jax.numpy.dtype(leaf.dtype).name)
+
+
 class Call:
     """The program of the user's function. Operands: the seed, if it is seeded; the arrays."""
 
@@ -226,11 +233,7 @@ class Call:
         specs: list[Spec] = []
 
         def take(leaf: Any) -> Slot:
-            if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-                raise TypeError(
-                    f"from_torch: result_shape holds {leaf!r}, expected jax.ShapeDtypeStruct"
-                )
-            specs.append(Spec(tuple(leaf.shape), jax.numpy.dtype(leaf.dtype).name))
+            specs.append(stated_spec(leaf))
             return Slot(len(specs) - 1)
 
         template = _tree.tree_map(take, stated, Never)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
+
+from bridge.jax._arguments import as_any_array
 
 
 def make_viewless(x: jax.typing.ArrayLike) -> jax.Array:
@@ -15,5 +16,8 @@ def make_viewless(x: jax.typing.ArrayLike) -> jax.Array:
 
     Args:
       x: an array of any shape and dtype.
+
+    Raises:
+      TypeError: if x is none.
     """
-    return jnp.asarray(x)
+    return as_any_array("make_viewless", "x", x)

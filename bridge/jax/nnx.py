@@ -7,10 +7,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from bridge.jax._arguments import (
+    as_any_array,
+    as_array_like,
+    as_arrays,
+    as_flag,
+    refuse_traced,
+)
+from bridge.jax._avals import spec_of
 from bridge.jax._bias_dropout_add import bias_dropout_add
 from bridge.jax._bias_gelu import bias_gelu
-from bridge.jax._softmax import as_mask, softmax
+from bridge.jax._softmax import as_mask, as_scale, softmax
+from bridge.ops import check_softmax
+from bridge.ops.bias_dropout_add import check_p
+from bridge.ops.bias_gelu import check_approximate
+from bridge.ops.dtypes import FLOATING
+from bridge.ops.scalars import whole_number
 
 try:
     from flax import nnx
@@ -38,6 +52,12 @@ class BiasGELU(nnx.Module):
     Attributes:
       bias: `nnx.Param` of shape `[features]`, or None.
 
+    Raises:
+      TypeError: for features that is no integer, a dtype of no floats, a bias_init that is no
+        function, a use_bias that is no bool, or rngs that is none.
+      ValueError: for negative features, an unknown `approximate`, a bias of another shape, or rngs
+        without the stream.
+
     Example:
       >>> layer = BiasGELU(3, rngs=nnx.Rngs(0))
       >>> layer(jnp.ones((2, 3))).shape
@@ -55,17 +75,33 @@ class BiasGELU(nnx.Module):
         bias_init: Callable[..., jax.Array] = nnx.initializers.zeros,
         rngs: nnx.Rngs,
     ) -> None:
-        self.features = features
+        name = type(self).__name__
+        check_approximate(name, approximate)
+        self.features = whole_number(name, "features", features)
         self.approximate = approximate
-        self.dtype = dtype
-        bias = bias_init(rngs.params(), (features,), param_dtype) if use_bias else None
-        self.bias = nnx.data(None) if bias is None else nnx.Param(bias)
+        self.dtype = None if dtype is None else _floating(name, "dtype", dtype)
+        self.bias = nnx.data(None)
+        if as_flag(name, "use_bias", use_bias):
+            param_dtype = _floating(name, "param_dtype", param_dtype)
+            if not callable(bias_init):
+                raise TypeError(
+                    f"{name}: bias_init has type {type(bias_init).__name__}, expected a function "
+                    f"of a key, a shape and a dtype"
+                )
+            key = _stream(name, rngs, "params")()
+            bias = bias_init(key, (self.features,), param_dtype)
+            if jnp.shape(bias) != (self.features,):
+                raise ValueError(
+                    f"{name}: bias_init gave shape {list(jnp.shape(bias))}, expected "
+                    f"[{self.features}]"
+                )
+            self.bias = nnx.Param(bias)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns gelu(x + bias), of the shape of x, `[..., features]`."""
         bias = None if self.bias is None else self.bias[...]
         if self.dtype is not None:
-            x = jnp.asarray(x, self.dtype)
+            x = as_any_array(type(self).__name__, "x", x).astype(self.dtype)
             bias = None if bias is None else bias.astype(self.dtype)
         return bias_gelu(x, bias, approximate=self.approximate)
 
@@ -83,6 +119,11 @@ class BiasDropoutAdd(nnx.Module):
       rngs: the streams, or the stream; forked, so that it advances with this module alone. None
         asks for it at every call.
 
+    Raises:
+      TypeError: for a rate that is no number, a `deterministic` that is no bool, a name that is no
+        string, or rngs that is none.
+      ValueError: for a rate that is not from 0 to 1, or rngs without the stream.
+
     Example:
       >>> layer = BiasDropoutAdd(0.1, rngs=nnx.Rngs(dropout=0))
       >>> layer(jnp.ones((2, 3)), jnp.ones(3), jnp.ones((2, 3))).shape
@@ -97,11 +138,19 @@ class BiasDropoutAdd(nnx.Module):
         rng_collection: str = "dropout",
         rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> None:
-        self.rate = rate
-        self.deterministic = deterministic
+        name = type(self).__name__
+        refuse_traced(name, "rate", rate)
+        self.rate = check_p(rate, name, "rate")
+        self.deterministic: bool | None = None
+        self.set_view(deterministic)
+        if not isinstance(rng_collection, str):
+            raise TypeError(
+                f"{name}: rng_collection has type {type(rng_collection).__name__}, expected the "
+                f"name of a stream"
+            )
         self.rng_collection = rng_collection
-        stream = rngs[rng_collection] if isinstance(rngs, nnx.Rngs) else rngs
-        self.rngs = nnx.data(None) if stream is None else stream.fork()
+        own = None if rngs is None else _stream(name, rngs, rng_collection).fork()
+        self.rngs = nnx.data(None) if own is None else own
 
     def __call__(
         self,
@@ -121,6 +170,7 @@ class BiasDropoutAdd(nnx.Module):
           deterministic, rngs: instead of the module's own; `rngs` may be a key too.
 
         Raises:
+          TypeError: if `deterministic` is no bool, or `rngs` gives no key.
           ValueError: if neither the module nor the call says whether to drop, or where a key comes
             from. Otherwise as `bias_dropout_add`.
         """
@@ -131,6 +181,7 @@ class BiasDropoutAdd(nnx.Module):
                 "BiasDropoutAdd: deterministic is None in the constructor and in the call, "
                 "expected one of them to be True or False"
             )
+        deterministic = as_flag(type(self).__name__, "deterministic", deterministic)
         seed = None
         if not deterministic and self.rate != 0.0:
             seed = self._key(self.rngs if rngs is None else rngs)
@@ -144,14 +195,43 @@ class BiasDropoutAdd(nnx.Module):
                 "BiasDropoutAdd: rngs is None in the constructor and in the call, expected one of "
                 "them to give a key, or deterministic=True"
             )
-        if isinstance(rngs, nnx.Rngs):
-            rngs = rngs[self.rng_collection]
-        return rngs() if isinstance(rngs, nnx.RngStream) else rngs
+        if isinstance(rngs, jax.Array):
+            return rngs
+        return _stream(type(self).__name__, rngs, self.rng_collection)()
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Called by `nnx.view`."""
         if deterministic is not None:
+            deterministic = as_flag(type(self).__name__, "deterministic", deterministic)
             self.deterministic = deterministic
+
+
+def _floating(function: str, argument: str, dtype: Any) -> Any:
+    """Returns a dtype that the ops take, as it came."""
+    try:
+        name = None if dtype is None else jnp.dtype(dtype).name
+    except TypeError:
+        name = None
+    if name not in FLOATING:
+        raise TypeError(
+            f"{function}: {argument} is {dtype!r}, expected one of {', '.join(FLOATING)}"
+        )
+    return dtype
+
+
+def _stream(function: str, rngs: Any, name: str) -> nnx.RngStream:
+    """The stream of this name of `rngs`, or `rngs` itself if it is a stream."""
+    if isinstance(rngs, nnx.RngStream):
+        return rngs
+    if not isinstance(rngs, nnx.Rngs):
+        raise TypeError(
+            f"{function}: rngs has type {type(rngs).__name__}, expected nnx.Rngs or nnx.RngStream"
+        )
+    if not hasattr(rngs, name):
+        raise ValueError(
+            f"{function}: rngs has no stream {name!r} and no default, expected one of them"
+        )
+    return rngs[name]
 
 
 _CAUSAL_OF = {
@@ -180,7 +260,9 @@ class FusedScaleMaskSoftmax(nnx.Module):
         i + (keys − queries) + right alone; −1 is no limit. In addition to mask and causal rule.
 
     Raises:
-      ValueError: for an unknown `attn_mask_type`, or a window that is no pair of integers ≥ −1.
+      TypeError: for a scale that is traced or no number.
+      ValueError: for an unknown `attn_mask_type`, a window that is no pair of integers ≥ −1, or a
+        scale that is not finite.
 
     Source: `megatron/core/fusions/fused_softmax.py` of Megatron-LM.
     """
@@ -191,21 +273,19 @@ class FusedScaleMaskSoftmax(nnx.Module):
         scale: float | None = None,
         window_size: tuple[int, int] | None = None,
     ) -> None:
-        name = getattr(attn_mask_type, "name", attn_mask_type)
-        if name not in _CAUSAL_OF:
+        kind = getattr(attn_mask_type, "name", attn_mask_type)
+        if not isinstance(kind, str) or kind not in _CAUSAL_OF:
             raise ValueError(
                 f"FusedScaleMaskSoftmax: attn_mask_type is {attn_mask_type!r}, expected one of "
                 f"{', '.join(map(repr, _CAUSAL_OF))}"
             )
-        if window_size is not None and (
-            len(window_size) != 2 or any(type(n) is not int or n < -1 for n in window_size)
-        ):
+        if window_size is not None and not _is_window(window_size):
             raise ValueError(
                 f"FusedScaleMaskSoftmax: window_size is {window_size!r}, expected a pair of "
                 f"integers from -1 on"
             )
-        self.attn_mask_type = name
-        self.scale = scale
+        self.attn_mask_type = kind
+        self.scale = None if scale is None else as_scale("FusedScaleMaskSoftmax", scale)
         self.window_size = window_size
 
     def __call__(self, scores: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -216,12 +296,27 @@ class FusedScaleMaskSoftmax(nnx.Module):
           mask: None, or bool or uint8 that broadcasts to the scores; True hides.
         """
         name = "FusedScaleMaskSoftmax"
-        mask = None if mask is None else as_mask(name, mask)
+        (scores,) = as_arrays(as_array_like(name, "scores", scores))
+        (mask,) = as_arrays(None if mask is None else as_mask(name, mask))
+        scale = 1.0 if self.scale is None else self.scale
+        causal = _CAUSAL_OF[self.attn_mask_type]
+        has_two = causal or self.window_size is not None  # dimensions, to tell queries from keys
+        check_softmax(
+            name, spec_of(scores), spec_of(mask), scale, causal=has_two, argument="scores"
+        )
         if self.window_size is not None:
             outside = _outside(self.window_size, *scores.shape[-2:])
-            mask = outside if mask is None else outside | (jnp.asarray(mask) != 0)
-        scale = 1.0 if self.scale is None else self.scale
-        return softmax(name, scores, mask, scale, causal=_CAUSAL_OF[self.attn_mask_type])
+            mask = outside if mask is None else outside | (mask != 0)
+        return softmax(name, scores, mask, scale, causal=causal)
+
+
+def _is_window(window: Any) -> bool:
+    return (
+        isinstance(window, (tuple, list))
+        and len(window) == 2
+        and all(isinstance(n, (int, np.integer)) and type(n) is not bool for n in window)
+        and min(window) >= -1
+    )
 
 
 def _outside(window: tuple[int, int], queries: int, keys: int) -> jax.Array:

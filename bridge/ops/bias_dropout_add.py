@@ -20,6 +20,7 @@ from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import Call, Operands, Role, Spec, ZerosLike, passed_on
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.philox import words
+from bridge.ops.scalars import real_number
 
 _X, _BIAS, _RESIDUAL, _SEED, _OFFSET, _START = range(6)
 
@@ -261,18 +262,16 @@ def check_bias_dropout_add(
     return BiasDropoutAddParams(threshold_of(p), 0.0 if p == 1.0 else 1.0 / (1.0 - p), full)
 
 
-def check_p(p: Any) -> float:
+def check_p(p: Any, function: str = "bias_dropout_add", argument: str = "p") -> float:
     """Returns the probability as a float.
 
     Raises:
       TypeError: if it is no number.
       ValueError: if it is outside [0, 1].
     """
-    if isinstance(p, (bool, complex, str)) or not hasattr(p, "__float__"):
-        raise TypeError(f"bias_dropout_add: p has type {type(p).__name__}, expected a number")
-    p = float(p)
+    p = real_number(function, argument, p)
     if not 0.0 <= p <= 1.0:  # NaN too
-        raise ValueError(f"bias_dropout_add: p is {p}, expected a probability, from 0 to 1")
+        raise ValueError(f"{function}: {argument} is {p}, expected a probability, from 0 to 1")
     return p
 
 

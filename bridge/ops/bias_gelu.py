@@ -201,11 +201,7 @@ def check_bias_gelu(x: Spec, bias: Spec | None, approximate: str) -> BiasGeluPar
       TypeError: for a dtype other than float16, bfloat16, float32, float64.
       ValueError: for an unknown `approximate` or a bias that is not `[d]`.
     """
-    if not isinstance(approximate, str) or approximate not in FORMS:
-        raise ValueError(
-            f"bias_gelu: approximate is {approximate!r}, expected one of "
-            f"{', '.join(repr(form) for form in FORMS)}"
-        )
+    check_approximate("bias_gelu", approximate)
     for name, spec in (("x", x), ("bias", bias)):
         if spec is not None and spec.dtype not in FLOATING:
             raise TypeError(
@@ -224,6 +220,15 @@ def check_bias_gelu(x: Spec, bias: Spec | None, approximate: str) -> BiasGeluPar
             f"dimension of x of shape {list(x.shape)}"
         )
     return BiasGeluParams(approximate, full=promote(x.dtype, bias.dtype))
+
+
+def check_approximate(function: str, approximate: Any) -> None:
+    """Raises ValueError unless this is the name of a form."""
+    if not isinstance(approximate, str) or approximate not in FORMS:
+        raise ValueError(
+            f"{function}: approximate is {approximate!r}, expected one of "
+            f"{', '.join(repr(form) for form in FORMS)}"
+        )
 
 
 def gelu_derivative(h: Any, form: str, order: int) -> Any:

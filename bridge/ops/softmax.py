@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from bridge.ops.definition import Call, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.scalars import real_number
 
 # Terms of softmax_derivative, as in bridge.h.
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
@@ -377,11 +378,7 @@ def check_softmax(
         )
     if mask is not None:
         _check_mask(function, x, mask)
-    if isinstance(scale, (bool, complex, str)) or not hasattr(scale, "__float__"):
-        raise TypeError(
-            f"{function}: scale has type {type(scale).__name__}, expected a real number"
-        )
-    scale = float(scale)
+    scale = real_number(function, "scale", scale, "a real number")
     if not math.isfinite(scale):
         raise ValueError(f"{function}: scale is {scale}, expected a finite number")
     # -0.0 becomes 0.0, which it equals: equal parameters are the same call.

@@ -1,0 +1,57 @@
+"""Checks of arguments that are one number each, with the words of both frameworks."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+_REAL_DTYPES = ("float", "bfloat", "int", "uint")
+
+
+def real_number(function: str, argument: str, value: Any, expected: str = "a number") -> float:
+    """The number as a float, of what is one in Python, NumPy or a framework.
+
+    Raises:
+      TypeError: if it is none, is complex, or is an array with dimensions.
+    """
+    if type(value) is float:
+        return value
+    dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
+    if shape:
+        found = f"shape {list(shape)}"
+    elif dtype is not None and not dtype_name(dtype).startswith(_REAL_DTYPES):
+        found = f"dtype {dtype_name(dtype)}"
+    elif isinstance(value, (bool, complex, str)) or not hasattr(value, "__float__"):
+        found = f"type {type(value).__name__}"
+    else:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    raise TypeError(f"{function}: {argument} has {found}, expected {expected}")
+
+
+def whole_number(function: str, argument: str, value: Any, least: int = 0) -> int:
+    """The integer as an int.
+
+    Raises:
+      TypeError: if it is no integer.
+      ValueError: if it is less than `least`.
+    """
+    expected = f"an integer from {least} on"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(
+            f"{function}: {argument} has type {type(value).__name__}, expected {expected}"
+        )
+    try:
+        number = operator.index(value)
+    except TypeError as error:  # an array with dimensions, or of another dtype
+        raise TypeError(f"{function}: {argument} is {value!r}, expected {expected}") from error
+    if number < least:
+        raise ValueError(f"{function}: {argument} is {number}, expected {expected}")
+    return number
+
+
+def dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
