@@ -89,7 +89,7 @@ class _Steps:
     def truth(self) -> list[list[Step]]:
         border = self.bridge("parity-border", "parity", "--ops", "border", seconds=60)
         side_by_side = [
-            self.suite("cuda-cases", "-m", "cuda", "tests", seconds=150, device=True),
+            self.suite("cuda-cases", "tests/cuda", seconds=150, device=True),
             self.suite(
                 "races", "-m", "slow or not slow", "tests/exchange/test_streams.py", seconds=150
             ),
