@@ -209,8 +209,8 @@ bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
- * passed the call. Whatever device or context is current, the stream's is used, and the thread is left
- * as it was. */
+ * passed the call. Whatever device or context is current, the stream's is used, and the thread is
+ * left as it was. */
 size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call);
 bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call, void* workspace,
                                     size_t workspace_bytes, void* stream);
