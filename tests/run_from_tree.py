@@ -18,3 +18,6 @@ if __name__ == "__main__":
     os.environ[FROM_TREE] = "1"
     forget_installed_package()
     sys.exit(pytest.main(sys.argv[1:]))
+
+if __name__ == "__mp_main__":  # in a process that multiprocessing has started
+    forget_installed_package()

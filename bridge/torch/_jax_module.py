@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from bridge._exchange import from_array, from_tensor
 from bridge._exchange.refusal import Refused
 from bridge.torch._from_jax import JaxFunction
 from bridge.torch._jax_parts import Part, split
+from bridge.torch._jax_pickle import Pickled
 
 
 class JaxModule(torch.nn.Module):
@@ -24,6 +26,10 @@ class JaxModule(torch.nn.Module):
 
     The arrays are copied at the start; the JAX module that was passed is left as it is, and
     `jax_module()` returns one with the values that torch has now.
+
+    `copy.deepcopy`, `torch.save`, `torch.load(..., weights_only=False)` and processes started by
+    spawn take a JaxModule as any module. Functions in the JAX module, and `method` if it is one,
+    are pickled by name: a lambda, or a function defined inside of another, is a PicklingError.
 
     Args:
       module: a Flax NNX module, whose `nnx.Param` become Parameters; or an Equinox module or any
@@ -68,15 +74,32 @@ class JaxModule(torch.nn.Module):
         names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
         self._static_argnames = frozenset(names)
         self._parts = parts
-        self._run = method if callable(method) else _method(method)
-        self._function = JaxFunction(self._traced, static_argnums=(0, 1))
-        self._function._name = type(module).__name__
-        # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
-        self._call = self._function.__call__
+        self._run = method if callable(method) else functools.partial(_run_method, method)
+        self._jax_name = type(module).__name__
+        self._start()
         self._places: list[tuple[torch.nn.Module, str]] = []
         for part in parts.parts:
             self._place(part)
         self._count = sum(part.is_parameter for part in parts.parts)
+
+    def _start(self) -> None:
+        self._function = JaxFunction(self._traced, static_argnums=(0, 1))
+        self._function._name = self._jax_name
+        # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
+        self._call = self._function.__call__
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the programs, which are compiled anew."""
+        state = dict(vars(self))
+        del state["_function"], state["_call"]
+        state["_jax"] = Pickled(self._jax_name, (state.pop("_parts"), state.pop("_run")))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = dict(state)
+        parts, run = own.pop("_jax").value
+        super().__setstate__({**own, "_parts": parts, "_run": run})
+        self._start()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the JAX module returns, with tensors for arrays."""
@@ -106,7 +129,7 @@ class JaxModule(torch.nn.Module):
         return self._function.cache_info()
 
     def extra_repr(self) -> str:
-        return self._function._name
+        return self._jax_name
 
     def _traced(
         self, training: bool, static: Any, parameters: Any, state: Any, args: Any, kwargs: Any
@@ -145,11 +168,8 @@ class JaxModule(torch.nn.Module):
         self._places.append((owner, name))
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def run(module: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(module, name)(*args, **kwargs)
-
-    return run
+def _run_method(name: str, module: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(module, name)(*args, **kwargs)
 
 
 def _free(owner: torch.nn.Module, name: str) -> str:

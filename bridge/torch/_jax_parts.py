@@ -40,8 +40,9 @@ class Parts:
     def __init__(self, named: list[tuple[str, Any, bool]]) -> None:
         self.parts = [_part(*entry) for entry in named]
 
-    def __deepcopy__(self, memo: Any) -> Parts:
-        return self
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the first values: the torch module has those of now."""
+        return {**vars(self), "parts": [part._replace(value=None) for part in self.parts]}
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays as the module has them: random keys with their type."""
@@ -101,11 +102,15 @@ class NnxParts(Parts):
         }
 
 
+class _Hole:
+    """Where an array was."""
+
+
 class TreeParts(Parts):
     """Of a pytree: its inexact arrays are parameters, other leaves than arrays stay in it."""
 
     def __init__(self, module: Any) -> None:
-        self._templates = {}
+        self._templates: dict[bool, Any] = {}
         for training in (False, True):
             flat, self._tree = jax.tree_util.tree_flatten_with_path(_in_mode(module, training))
             self._templates[training] = [None if _is_array(leaf) else leaf for _, leaf in flat]
@@ -114,6 +119,24 @@ class TreeParts(Parts):
         arrays.sort(key=lambda entry: not _is_inexact(entry[2]))
         self._order = [i for i, _, _ in arrays]
         super().__init__([(_name(path), leaf, _is_inexact(leaf)) for _, path, leaf in arrays])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With trees for templates: a tree that is taken apart does not pickle in general."""
+        state = super().__getstate__()
+        del state["_tree"]
+        state["_templates"] = {
+            training: self.join(training, [_Hole()] * len(self._order))
+            for training in self._templates
+        }
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _templates={})
+        for training, tree in state["_templates"].items():
+            leaves, self._tree = jax.tree_util.tree_flatten(tree)
+            self._templates[training] = [
+                None if isinstance(leaf, _Hole) else leaf for leaf in leaves
+            ]
 
     def join(self, training: bool, leaves: Sequence[Any]) -> Any:
         values = list(self._templates[training])

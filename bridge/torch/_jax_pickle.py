@@ -1,0 +1,78 @@
+"""What is JAX's of a torch module, as pickle takes it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from typing import Any
+
+# These take functions by value, and so need nothing of what is done here.
+_BY_VALUE = ("cloudpickle", "dill")
+
+
+class Pickled:
+    """A value without state of its own: copies share it, pickles hold its functions by name.
+
+    Functions of JAX that pickle does not know by their name, as `jax.nn.relu`, are among them. A
+    function that cannot be imported by its name is an error that names it.
+    """
+
+    def __init__(self, owner: str, value: Any) -> None:
+        self.owner = owner
+        self.value = value
+
+    def __deepcopy__(self, memo: Any) -> Pickled:
+        return self
+
+    def __reduce__(self) -> Any:
+        if _is_taken_by_value():
+            return Pickled, (self.owner, self.value)
+        file = io.BytesIO()
+        try:
+            _Pickler(file).dump(self.value)
+        except _Unnamed as unnamed:
+            raise pickle.PicklingError(
+                f"JaxModule: {self.owner} holds the function {unnamed}, which pickle cannot find "
+                "by its name; define it at the top level of a module that can be imported, or save "
+                "the state_dict instead"
+            ) from None
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise pickle.PicklingError(
+                f"JaxModule: {self.owner} holds what cannot be pickled ({error}); save the "
+                "state_dict instead"
+            ) from error
+        return _restored, (self.owner, file.getvalue())
+
+
+def _restored(owner: str, data: bytes) -> Pickled:
+    return Pickled(owner, pickle.loads(data))
+
+
+class _Unnamed(Exception):
+    """A function that is not what its module has under its name."""
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        name = getattr(value, "__qualname__", None)
+        if not callable(value) or not isinstance(name, str) or isinstance(value, type):
+            return NotImplemented
+        module = sys.modules.get(getattr(value, "__module__", None) or "")
+        if getattr(module, name, None) is value:
+            return name
+        if isinstance(value, types.FunctionType):
+            code = value.__code__
+            raise _Unnamed(f"{name} ({code.co_filename}, line {code.co_firstlineno})")
+        return NotImplemented
+
+
+def _is_taken_by_value() -> bool:
+    """Whether one of the picklers that take functions by value is at work."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _BY_VALUE:
+            return True
+        frame = frame.f_back
+    return False
