@@ -35,7 +35,7 @@ def reported(name: str, aloud: bool) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C too, which arrives here on the main thread
         # The frames would keep tensors whose memory is XLA's.
         link: BaseException | None = error
         while link is not None:
@@ -62,7 +62,8 @@ def torch_errors() -> Iterator[None]:
     An exception inside a callback reaches the caller of a jitted function as JAX's JaxRuntimeError,
     whose text has the torch code's traceback. Around the call, and around whatever waits for its
     results, this raises the original exception with its own traceback instead, with JAX's as its
-    cause. Eager calls need it not.
+    cause: a KeyboardInterrupt too, if Ctrl-C is pressed while the function runs. Eager calls need
+    it not.
 
     Example:
         with bridge.jax.torch_errors():

@@ -295,6 +295,46 @@ assert len(records) == 1 and records[0].endswith("KeyError: 'mine'\\n"), records
 """)
 
 
+INTERRUPTED = """
+import os, signal
+import jax, jax.numpy as jnp, torch
+from bridge.jax import from_torch, torch_errors
+
+# Then the callback runs where Ctrl-C arrives, on the main thread.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+pressed = []
+def pressed_during(x):
+    y = x.sin()
+    if not isinstance(x, torch._subclasses.FakeTensor) and (not WHEN_BACKWARD or x.requires_grad):
+        pressed.append(True)
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(100_000):
+            pass
+        pressed.append(False)  # is not reached
+    return y
+
+g = from_torch(pressed_during)
+f = jax.jit(jax.grad(lambda x: g(x).sum()) if WHEN_BACKWARD else g)
+for _ in range(2):
+    try:
+        with torch_errors():
+            f(jnp.ones(3)).block_until_ready()
+    except KeyboardInterrupt as error:
+        assert isinstance(error.__cause__, jax.errors.JaxRuntimeError)
+    else:
+        raise AssertionError
+assert pressed == [True, True]
+assert (jax.jit(from_torch(torch.square))(jnp.ones(3)) == 1).all()  # and all goes on
+print("done")
+"""
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_ctrl_c_in_a_callback(backward: bool) -> None:
+    assert run(f"WHEN_BACKWARD = {backward}\n{INTERRUPTED}") == "done"
+
+
 # Memory and state
 
 
