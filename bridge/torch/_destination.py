@@ -56,6 +56,7 @@ def overwrite(op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
         or is_watched(operands)
         or forward_ad._current_level >= 0
         or not _has_rows(x)
+        or x.is_neg()
     ):
         return x.copy_(call(op, (x.clone(), *others), params)[0])
     plan = plan_of(op, params, dtypes_of(operands))

@@ -11,10 +11,7 @@ namespace {
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
-// Whether an operand lies in memory in the plainest way. One element is left out with the other
-// layouts where it is no integer: those may be views with the negative bit set (the imaginary part
-// of a conjugate), which the exchange does not tell, and a view of an imaginary part has no two
-// elements side by side.
+// Whether an operand lies in memory in the plainest way.
 bool is_compact(const Operand& operand) {
   int64_t elements = 1;
   for (int32_t i = operand.ndim - 1; i >= 0; --i) {
@@ -23,7 +20,14 @@ bool is_compact(const Operand& operand) {
     }
     elements *= operand.shape[i];
   }
-  return elements != 1 || !is_floating(operand.dtype);
+  return true;
+}
+
+// Whether the kernels find the values of a tensor where they look for them. Masks are not asked
+// whether their negative bit is set: what hides an element hides it with either sign.
+bool is_plain(const Frontend& frontend, const Operand& operand, PyObject* tensor) {
+  return is_compact(operand) &&
+         (operand.dtype == kBool || operand.dtype == kUint8 || holds_its_values(frontend, tensor));
 }
 
 int64_t elements_of(const Operand& operand) {
@@ -32,11 +36,12 @@ int64_t elements_of(const Operand& operand) {
   return elements;
 }
 
-// Operands of an ordinary call: compact, of dtypes that a variant takes, on the current device.
+// Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
 // nullptr if they are not.
-const Variant* find_variant(const Kernel& self, const Operand* operands, size_t count) {
+const Variant* find_variant(const Kernel& self, const Operand* operands, PyObject* const* objects,
+                            size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    if (operands[i].present && !is_compact(operands[i])) return nullptr;
+    if (operands[i].present && !is_plain(self.frontend, operands[i], objects[i])) return nullptr;
   }
   for (const Variant& variant : *self.variants) {
     if (variant.operand_count != count) continue;
@@ -76,6 +81,7 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
   const auto result_count = static_cast<Py_ssize_t>(self.op->counts.results);
   PyObject* results = PyTuple_New(result_count);
   if (results == nullptr) return nullptr;
+  Operand outputs[kMaxResults];
   int outcome = kDone;
   for (Py_ssize_t i = 0; i < result_count && outcome == kDone; ++i) {
     const int example = variant.examples[i];
@@ -84,12 +90,13 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
                            : PyObject_CallOneArg(self.frontend.empty_like, objects[example]);
     if (result == nullptr) outcome = kRaised;
     PyTuple_SET_ITEM(results, i, result);
+    if (outcome == kRaised || example == kUnwanted) continue;
+    // Laid out as the example, which is compact: but for its memory nothing is new.
+    outputs[i] = operands.operands()[example];
+    outputs[i].strides = nullptr;
+    if (!find_memory(self.frontend, result, &outputs[i].data)) outcome = kRaised;
   }
-  Tensors<kMaxResults> outputs;
-  if (outcome == kDone && !outputs.read(results)) outcome = kRaised;
-  if (outcome == kDone) {
-    outcome = run_into(self, variant, operands, outputs.operands(), true, objects[0]);
-  }
+  if (outcome == kDone) outcome = run_into(self, variant, operands, outputs, true, objects[0]);
   if (outcome == kDone) return results;
   Py_DECREF(results);
   return nullptr;
@@ -136,7 +143,7 @@ bool place_only_result(const Kernel& self, const Variant& variant, const Operand
     results[i] = out;
     ++wanted;
   }
-  return wanted == 1 && is_compact(out);
+  return wanted == 1;
 }
 
 }  // namespace
@@ -149,7 +156,7 @@ PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, Py
     const Watch watch = who_watches(self.frontend, objects, count);
     Tensors<kMaxOperands> operands;
     if ((watch == Watch::nothing || watch == Watch::gradient) && operands.read(objects, count)) {
-      const Variant* variant = find_variant(self, operands.operands(), count);
+      const Variant* variant = find_variant(self, operands.operands(), objects, count);
       if (variant != nullptr && watch == Watch::gradient) {
         return differentiate(self, *variant, objects, count);
       }
@@ -166,7 +173,7 @@ PyObject* fast_compute(PyObject* object, PyObject* const* objects, Py_ssize_t co
   Tensors<kMaxOperands> operands;
   PyObject* results = nullptr;
   if (count > 0 && operands.read(objects, static_cast<size_t>(count))) {
-    const Variant* variant = find_variant(self, operands.operands(), operands.size());
+    const Variant* variant = find_variant(self, operands.operands(), objects, operands.size());
     if (variant != nullptr) results = compute(self, *variant, operands, objects);
   }
   if (results != nullptr) return results;
@@ -183,9 +190,10 @@ PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t coun
     Tensors<kMaxOperands> operands;
     Operand results[kMaxResults];
     if (out.read(objects, 1) && operands.read(objects + 1, static_cast<size_t>(count) - 1)) {
-      const Variant* variant = find_variant(self, operands.operands(), operands.size());
+      const Variant* variant =
+          find_variant(self, operands.operands(), objects + 1, operands.size());
       written =
-          variant != nullptr &&
+          variant != nullptr && is_plain(self.frontend, out.operands()[0], objects[0]) &&
           place_only_result(self, *variant, operands.operands(), out.operands()[0], results) &&
           run_into(self, *variant, operands, results, false, objects[1]) == kDone;
     }

@@ -7,8 +7,28 @@ namespace {
 
 constexpr Py_ssize_t kFrontendSize = sizeof(Frontend) / sizeof(PyObject*);
 
-PyObject* kRequiresGrad;
 PyObject* kCurrentLevel;
+
+// What a function without arguments answers. One that is written in C is called at once: the way
+// through the interpreter costs as much as such a function.
+PyObject* ask(PyObject* function) {
+  if (PyCFunction_CheckExact(function) && PyCFunction_GET_FLAGS(function) == METH_NOARGS) {
+    return PyCFunction_GET_FUNCTION(function)(PyCFunction_GET_SELF(function), nullptr);
+  }
+  return PyObject_CallNoArgs(function);
+}
+
+// The same for a method, unbound.
+PyObject* ask(PyObject* method, PyObject* tensor) {
+  if (Py_IS_TYPE(method, &PyMethodDescr_Type)) {
+    const auto* descriptor = reinterpret_cast<PyMethodDescrObject*>(method);
+    if (descriptor->d_method->ml_flags == METH_NOARGS &&
+        PyObject_TypeCheck(tensor, PyDescr_TYPE(descriptor))) {
+      return descriptor->d_method->ml_meth(tensor, nullptr);
+    }
+  }
+  return PyObject_CallOneArg(method, tensor);
+}
 
 // -1 with a Python exception set.
 int is_true(PyObject* answer) {
@@ -23,13 +43,13 @@ int is_true(PyObject* answer) {
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count) {
   const Py_ssize_t states = PyTuple_GET_SIZE(frontend.states);
   for (Py_ssize_t i = 0; i < states; ++i) {
-    const int on = is_true(PyObject_CallNoArgs(PyTuple_GET_ITEM(frontend.states, i)));
+    const int on = is_true(ask(PyTuple_GET_ITEM(frontend.states, i)));
     if (on != 0) return on < 0 ? Watch::error : Watch::other;
   }
   PyObject* level = PyDict_GetItemWithError(frontend.forward_levels, kCurrentLevel);
   if (level == nullptr) return Watch::error;
   if (PyLong_AsLong(level) >= 0) return Watch::other;
-  const int grad = is_true(PyObject_CallNoArgs(frontend.is_grad_enabled));
+  const int grad = is_true(ask(frontend.is_grad_enabled));
   if (grad < 0) return Watch::error;
   bool recorded = false;
   const Py_ssize_t types = PyTuple_GET_SIZE(frontend.types);
@@ -40,19 +60,33 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
     while (known < types && PyTuple_GET_ITEM(frontend.types, known) != type) ++known;
     if (known == types) return Watch::other;
     if (grad == 0 || recorded) continue;
-    const int required = is_true(PyObject_GetAttr(operands[i], kRequiresGrad));
+    // The descriptor is known: finding it by its name costs more than asking it.
+    const int required = is_true(
+        Py_TYPE(frontend.requires_grad)->tp_descr_get(frontend.requires_grad, operands[i], type));
     if (required < 0) return Watch::error;
     recorded = required > 0;
   }
   return recorded ? Watch::gradient : Watch::nothing;
 }
 
+bool holds_its_values(const Frontend& frontend, PyObject* tensor) {
+  return is_true(ask(frontend.is_negative, tensor)) == 0;
+}
+
 long ask_number(PyObject* function) {
-  PyObject* answer = PyObject_CallNoArgs(function);
+  PyObject* answer = ask(function);
   if (answer == nullptr) return -1;
   const long value = PyLong_AsLong(answer);
   Py_DECREF(answer);
   return value;
+}
+
+bool find_memory(const Frontend& frontend, PyObject* tensor, void** address) {
+  PyObject* number = ask(frontend.data_ptr, tensor);
+  if (number == nullptr) return false;
+  *address = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return *address != nullptr || !PyErr_Occurred();
 }
 
 bool read_frontend(PyObject* tuple, Frontend* frontend) {
@@ -62,18 +96,19 @@ bool read_frontend(PyObject* tuple, Frontend* frontend) {
   }
   std::memcpy(frontend, &PyTuple_GET_ITEM(tuple, 0), sizeof *frontend);
   if (!PyTuple_Check(frontend->types) || !PyTuple_Check(frontend->states) ||
-      !PyDict_Check(frontend->forward_levels)) {
+      !PyDict_Check(frontend->forward_levels) ||
+      Py_TYPE(frontend->requires_grad)->tp_descr_get == nullptr) {
     PyErr_SetString(PyExc_TypeError,
-                    "frontend: types and states are tuples, forward_levels a dict");
+                    "frontend: types and states are tuples, forward_levels a dict, requires_grad a "
+                    "descriptor");
     return false;
   }
   return true;
 }
 
 bool prepare_frontend() {
-  kRequiresGrad = PyUnicode_InternFromString("requires_grad");
   kCurrentLevel = PyUnicode_InternFromString("_current_level");
-  return kRequiresGrad != nullptr && kCurrentLevel != nullptr;
+  return kCurrentLevel != nullptr;
 }
 
 }  // namespace bridge::python

@@ -14,7 +14,10 @@ struct Frontend {
   PyObject* states;           // tuple of functions: any that answers with truth, and it is not
   PyObject* forward_levels;   // dict whose "_current_level" is below 0 outside forward mode
   PyObject* is_grad_enabled;  // function: whether requires_grad means anything
-  PyObject* empty_like;       // function: memory for a result
+  PyObject* requires_grad;    // descriptor of tensors
+  PyObject* is_negative;      // function (tensor): whether its memory holds the opposite numbers
+  PyObject* empty_like;       // function (tensor): memory for a result, laid out alike
+  PyObject* data_ptr;         // function (tensor): the address of its memory
   PyObject* get_num_threads;  // function
   PyObject* current_device;   // function: index of the current CUDA device; None without CUDA
   PyObject* allocate;         // function (bytes, like): memory for a workspace
@@ -31,8 +34,15 @@ enum class Watch { error, nothing, gradient, other };
 // error comes with a Python exception set.
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count);
 
+// Whether the memory of a tensor holds what the tensor does, which the exchange does not tell.
+// False too, with a Python exception set, where that cannot be found out.
+bool holds_its_values(const Frontend& frontend, PyObject* tensor);
+
 // An index that a Python function answers with; -1 with a Python exception set.
 long ask_number(PyObject* function);
+
+// Where the memory of a tensor begins. False with a Python exception set.
+bool find_memory(const Frontend& frontend, PyObject* tensor, void** address);
 
 // Called once, before the others. Returns false with a Python exception set.
 bool prepare_frontend();

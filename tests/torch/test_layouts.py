@@ -9,7 +9,14 @@ import torch
 from torch.autograd import grad
 
 from bridge import _native
-from bridge.torch import _kernels, bias_gelu, scaled_masked_softmax
+from bridge.torch import (
+    _kernels,
+    bias_dropout_add,
+    bias_gelu,
+    bias_gelu_,
+    scaled_masked_softmax,
+)
+from tests.torch.cases import CASES
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 
 LAYOUTS = {
@@ -91,6 +98,60 @@ def test_negative_bit_is_seen(draw: Any) -> None:
     x, bias = draw(2, 3), torch.complex(draw(3), draw(3)).conj().imag
     assert bias.is_neg()
     assert_close(bias_gelu(x, bias), gelu(x, bias.resolve_neg()))
+
+
+def lazily_negative(t: Any) -> Any:
+    """An equal tensor, contiguous, whose memory has the other sign."""
+    view = torch._neg_view(-t.detach())
+    assert view.is_neg()
+    assert view.is_contiguous()
+    return view.requires_grad_(t.requires_grad)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_negative_bit_of_every_operand(draw: Any, name: str) -> None:
+    """Of each by itself, and of the cotangent; at a first call of its kind and at a later one."""
+    case = CASES[name]
+    inputs = case.inputs(draw, grad=True)
+    expected = case.function(*inputs)
+    g = draw(*expected.shape)
+    gradients = grad(expected, inputs, g)
+    for i in range(len(inputs)):
+        changed = [lazily_negative(t) if i == j else t for j, t in enumerate(inputs)]
+        y = case.function(*changed)
+        assert_same_bits(y, expected)
+        for one, other in zip(grad(y, changed, lazily_negative(g)), gradients, strict=True):
+            assert_same_bits(one.resolve_neg(), other)
+        with torch.no_grad():
+            assert_same_bits(case.function(*changed), expected)
+
+
+def test_negative_bit_of_a_seed(draw: Any) -> None:
+    x, seed = draw(4, 6), torch.tensor(1234)
+    expected = bias_dropout_add(x, p=0.5, seed=seed)
+    for _ in range(2):
+        assert_same_bits(bias_dropout_add(x, p=0.5, seed=torch._neg_view(-seed)), expected)
+
+
+def test_negative_bit_of_a_mask(draw: Any) -> None:
+    """A mask of bytes hides what it hides with either sign."""
+    x, mask = draw(4, 6), (draw(4, 6) > 0).byte() * 3
+    expected = scaled_masked_softmax(x, mask)
+    for _ in range(2):
+        assert_same_bits(scaled_masked_softmax(x, torch._neg_view(mask)), expected)
+
+
+def test_negative_bit_of_a_destination(draw: Any) -> None:
+    x, bias = draw(4, 6), draw(6)
+    expected, out = bias_gelu(x, bias), torch.zeros(4, 6, dtype=torch.float64)
+    assert_same_bits(bias_gelu(x, bias, out=out), expected)
+    with pytest.raises(ValueError, match="out has its negative bit set"):
+        bias_gelu(x, bias, out=torch._neg_view(out))
+    assert_same_bits(out, expected)
+    assert_same_bits(bias_gelu(lazily_negative(x), bias, out=out.zero_()), expected)
+    changed = lazily_negative(x)
+    bias_gelu_(changed, bias)
+    assert_same_bits(changed.resolve_neg(), expected)
 
 
 def test_sliced_rows_are_not_copied(draw: Any, monkeypatch: Any) -> None:
