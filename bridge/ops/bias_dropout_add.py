@@ -19,6 +19,7 @@ from typing import Any
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import Call, Operands, Role, Spec, ZerosLike, passed_on
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.numbers import real_number
 from bridge.ops.philox import words
 
 _X, _BIAS, _RESIDUAL, _SEED, _OFFSET, _START = range(6)
@@ -268,9 +269,7 @@ def check_p(p: Any) -> float:
       TypeError: if it is no number.
       ValueError: if it is outside [0, 1].
     """
-    if isinstance(p, (bool, complex, str)) or not hasattr(p, "__float__"):
-        raise TypeError(f"bias_dropout_add: p has type {type(p).__name__}, expected a number")
-    p = float(p)
+    p = real_number("bias_dropout_add", "p", p, "a number")
     if not 0.0 <= p <= 1.0:  # NaN too
         raise ValueError(f"bias_dropout_add: p is {p}, expected a probability, from 0 to 1")
     return p
@@ -288,11 +287,17 @@ def check_integer(argument: str, value: Any) -> int:
       TypeError: if it is no integer.
       ValueError: if it has no place in 64 bits, with or without a sign.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        value = operator.index(value)
+    except TypeError:
+        shape = list(getattr(value, "shape", ()))
+        array = f", dtype {value.dtype} and shape {shape}" if hasattr(value, "dtype") else ""
         raise TypeError(
-            f"bias_dropout_add: {argument} has type {type(value).__name__}, expected an integer"
-        )
-    value = operator.index(value)
+            f"bias_dropout_add: {argument} has type {type(value).__name__}{array}, expected an "
+            "integer"
+        ) from None
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(
             f"bias_dropout_add: {argument} is {value}, expected an integer from -2**63 to 2**64 - 1"

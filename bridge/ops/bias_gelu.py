@@ -194,6 +194,15 @@ class BiasGelu:
 BIAS_GELU = BiasGelu()
 
 
+def check_form(function: str, approximate: Any) -> None:
+    """Raises ValueError unless `approximate` is the name of a form."""
+    if not isinstance(approximate, str) or approximate not in FORMS:
+        raise ValueError(
+            f"{function}: approximate is {approximate!r}, expected one of "
+            f"{', '.join(repr(form) for form in FORMS)}"
+        )
+
+
 def check_bias_gelu(x: Spec, bias: Spec | None, approximate: str) -> BiasGeluParams:
     """Checks the arguments of the public function and returns the parameters of the call.
 
@@ -201,11 +210,7 @@ def check_bias_gelu(x: Spec, bias: Spec | None, approximate: str) -> BiasGeluPar
       TypeError: for a dtype other than float16, bfloat16, float32, float64.
       ValueError: for an unknown `approximate` or a bias that is not `[d]`.
     """
-    if not isinstance(approximate, str) or approximate not in FORMS:
-        raise ValueError(
-            f"bias_gelu: approximate is {approximate!r}, expected one of "
-            f"{', '.join(repr(form) for form in FORMS)}"
-        )
+    check_form("bias_gelu", approximate)
     for name, spec in (("x", x), ("bias", bias)):
         if spec is not None and spec.dtype not in FLOATING:
             raise TypeError(

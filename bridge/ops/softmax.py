@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from bridge.ops.definition import Call, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.numbers import real_number
 
 # Terms of softmax_derivative, as in bridge.h.
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
@@ -375,15 +376,21 @@ def check_softmax(
         )
     if mask is not None:
         _check_mask(function, x, mask)
-    if isinstance(scale, (bool, complex, str)) or not hasattr(scale, "__float__"):
-        raise TypeError(
-            f"{function}: scale has type {type(scale).__name__}, expected a real number"
-        )
-    scale = float(scale)
+    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
+    return SoftmaxParams(check_scale(function, scale) + 0.0, int(causal), x.dtype)
+
+
+def check_scale(function: str, scale: Any) -> float:
+    """Returns the scale as a float.
+
+    Raises:
+      TypeError: if it is no real number.
+      ValueError: if it is not finite.
+    """
+    scale = real_number(function, "scale", scale, "a real number")
     if not math.isfinite(scale):
         raise ValueError(f"{function}: scale is {scale}, expected a finite number")
-    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
-    return SoftmaxParams(scale + 0.0, int(causal), x.dtype)
+    return scale
 
 
 def check_softmax_backward(
