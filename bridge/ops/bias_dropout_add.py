@@ -287,11 +287,17 @@ def check_integer(argument: str, value: Any) -> int:
       TypeError: if it is no integer.
       ValueError: if it has no place in 64 bits, with or without a sign.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        value = operator.index(value)
+    except TypeError:
+        shape = list(getattr(value, "shape", ()))
+        array = f", dtype {value.dtype} and shape {shape}" if hasattr(value, "dtype") else ""
         raise TypeError(
-            f"bias_dropout_add: {argument} has type {type(value).__name__}, expected an integer"
-        )
-    value = operator.index(value)
+            f"bias_dropout_add: {argument} has type {type(value).__name__}{array}, expected an "
+            "integer"
+        ) from None
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(
             f"bias_dropout_add: {argument} is {value}, expected an integer from -2**63 to 2**64 - 1"

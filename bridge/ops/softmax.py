@@ -378,11 +378,21 @@ def check_softmax(
         )
     if mask is not None:
         _check_mask(function, x, mask)
+    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
+    return SoftmaxParams(check_scale(function, scale) + 0.0, int(causal), x.dtype)
+
+
+def check_scale(function: str, scale: Any) -> float:
+    """Returns the scale as a float.
+
+    Raises:
+      TypeError: if it is no real number.
+      ValueError: if it is not finite.
+    """
     scale = real_number(function, "scale", scale, "a real number")
     if not math.isfinite(scale):
         raise ValueError(f"{function}: scale is {scale}, expected a finite number")
-    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
-    return SoftmaxParams(scale + 0.0, int(causal), x.dtype)
+    return scale
 
 
 def check_softmax_backward(

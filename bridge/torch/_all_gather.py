@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from bridge.collectives import Signature, normalised_dim
+from bridge.torch._check import check_flags
 from bridge.torch._gather_dispatcher import Rule, define
 from bridge.torch._groups import Ranks, agree, check_by_default, ranks_of
 from bridge.torch._transport import (
@@ -299,6 +300,7 @@ def all_gather(
       >>> all_gather(torch.ones(2, 3), tiled=False).shape  # in one process
       torch.Size([1, 2, 3])
     """
+    check_flags(_NAME, tiled=tiled, async_op=async_op, check=check)
     exchange = agreed_exchange(x, dim, ranks_of(_NAME, group), tiled, grad, check)
     if async_op:
         return Gathering(x, exchange)
@@ -325,7 +327,8 @@ def agreed_exchange(
     elif check is None:
         check = check_by_default()
     key = None
-    if not check and type(x) is Tensor and type(dim) is int and not claim:
+    kinds = type(dim), type(tiled), type(grad)
+    if not check and type(x) is Tensor and kinds == (int, bool, str) and not claim:
         # Calls of a kind that passed the checks on this rank.
         key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
@@ -373,6 +376,8 @@ def _is_fake() -> bool:
 def _found(x: Any, dim: Any, grad: Any) -> tuple[str, ...]:
     if not isinstance(x, Tensor):
         kind = f"x of type {type(x).__name__}"
+    elif x.is_nested:
+        kind = "x nested"
     elif type(x).__name__ == "DTensor":
         kind = "x of type DTensor: call its redistribute, or to_local first"
     else:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
 from bridge.ops.bias_dropout_add import check_integer_array, check_p
-from bridge.torch._check import check_tensors
+from bridge.torch._check import check_flags, check_tensors
 from bridge.torch._entry import entry
 from bridge.torch._integers import as_integers
 from bridge.torch._kernels import spec_of
@@ -84,6 +84,8 @@ def bias_dropout_add(
     """
     if type(p) is not float or not 0.0 <= p <= 1.0:
         p = check_p(p)
+    if training is not True and training is not False:
+        check_flags(_NAME, training=training)
     if not training or p == 0.0:
         return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
     return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))

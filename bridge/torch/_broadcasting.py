@@ -24,7 +24,7 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
     """
     if bias is None:
         return x, None
-    if not isinstance(x, Tensor) or not isinstance(bias, Tensor):
+    if not _has_shape(x) or not _has_shape(bias):
         check_tensors(function, x=x, bias=bias)  # raises
     if (
         1 <= bias.ndim <= x.ndim
@@ -36,6 +36,10 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
     return x + bias, None
 
 
+def _has_shape(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and not tensor.is_nested
+
+
 def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     """tanh-GELU of x + bias, whatever shapes broadcast."""
     return bias_gelu(*fused_pair("bias_gelu", x, bias), approximate="tanh")
@@ -44,6 +48,7 @@ def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
 def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     """g·gelu′(x + bias), of the shape that all three broadcast to."""
     x, bias = fused_pair("bias_gelu_back", x, bias)
+    check_tensors("bias_gelu_back", required=2, y=x, g=g)
     if not same_shape(g, x):
         if bias is not None:  # may have to grow along the last dimension too
             x, bias = x + bias, None
@@ -62,7 +67,7 @@ def broadcast_bias_dropout_add(
     if residual is None:
         if bias is not None and bias.dtype != x.dtype:
             x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
-    elif isinstance(residual, Tensor) and not same_shape(residual, x):
+    elif not _has_shape(x) or not _has_shape(residual) or not same_shape(residual, x):
         check_tensors("bias_dropout_add", x=x, residual=residual)
         if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
             dropped = bias_dropout_add(x, bias, p=p, training=training)
@@ -88,7 +93,7 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
     others = [residual] if bias is None else [bias, residual]
     return (
         type(x) is Tensor
-        and all(isinstance(other, Tensor) for other in others)
+        and all(_has_shape(tensor) for tensor in (x, *others))
         and not any(tensor.requires_grad for tensor in (x, *others))
         and not torch._C._are_functorch_transforms_active()
         and x.dtype == residual.dtype

@@ -27,6 +27,8 @@ def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> N
             raise TypeError(
                 f"{function}: {name} has type {type(tensor).__name__}, expected torch.Tensor"
             )
+        if tensor.is_nested:
+            raise TypeError(f"{function}: {name} is nested, expected a dense tensor")
         if tensor.layout is not torch.strided or tensor.is_quantized:
             what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{function}: {name} is {what}, expected a dense tensor")
@@ -44,6 +46,17 @@ def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> N
                 f"{function}: {name} is on {tensor.device}, expected {first.device}, where "
                 f"{first_name} is"
             )
+
+
+def check_flags(function: str, /, **flags: Any) -> None:
+    """Raises TypeError unless every flag is something that is true or false."""
+    for name, flag in flags.items():
+        try:
+            bool(flag)
+        except (TypeError, ValueError, RuntimeError):  # arrays of several elements
+            raise TypeError(
+                f"{function}: {name} has type {type(flag).__name__}, expected True or False"
+            ) from None
 
 
 def check_destination(

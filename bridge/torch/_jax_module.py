@@ -13,6 +13,7 @@ from bridge._exchange.refusal import Refused
 from bridge.torch._from_jax import JaxFunction
 from bridge.torch._jax_parts import Part, split
 from bridge.torch._jax_pickle import Pickled
+from bridge.torch._jax_static import listed
 
 
 class JaxModule(torch.nn.Module):
@@ -60,7 +61,10 @@ class JaxModule(torch.nn.Module):
             )
         if isinstance(method, str):
             if not callable(getattr(module, method, None)):
-                raise ValueError(f"JaxModule: {type(module).__name__} has no method {method!r}")
+                raise ValueError(
+                    f"JaxModule: module has type {type(module).__name__}, which has no method "
+                    f"{method!r}; give method as a name, or as a function of module and arguments"
+                )
         elif not callable(method):
             raise TypeError(
                 f"JaxModule: method has type {type(method).__name__}, expected a name or a function"
@@ -71,7 +75,7 @@ class JaxModule(torch.nn.Module):
                 f"JaxModule: module has type {type(module).__name__} and no arrays, expected a "
                 "Flax NNX module, an Equinox module or a pytree of arrays"
             )
-        names = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+        names = listed("JaxModule", "static_argnames", static_argnames, str)
         self._static_argnames = frozenset(names)
         self._parts = parts
         self._run = method if callable(method) else functools.partial(_run_method, method)

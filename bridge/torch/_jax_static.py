@@ -15,15 +15,8 @@ class StaticArguments:
     def __init__(
         self, fn: Callable[..., Any], nums: int | Sequence[int], names: str | Sequence[str]
     ) -> None:
-        nums = (nums,) if isinstance(nums, int) else tuple(nums)
-        names = (names,) if isinstance(names, str) else tuple(names)
-        for what, values, kind in (("static_argnums", nums, int), ("static_argnames", names, str)):
-            for value in values:
-                if not isinstance(value, kind):
-                    raise TypeError(
-                        f"from_jax: {what} holds {value!r} of type {type(value).__name__}, "
-                        f"expected {kind.__name__}"
-                    )
+        nums = listed("from_jax", "static_argnums", nums, int)
+        names = listed("from_jax", "static_argnames", names, str)
         self.any = bool(nums or names)
         if not self.any:
             self.nums: tuple[int, ...] = ()
@@ -74,6 +67,30 @@ class StaticArguments:
             else:
                 kwargs[place] = value
         return args, kwargs
+
+
+def listed(function: str, argument: str, values: Any, kind: type) -> tuple[Any, ...]:
+    """One value of a kind, or several, as a tuple.
+
+    Raises:
+      TypeError: it is neither, or one of several is of another kind.
+    """
+    if isinstance(values, kind):
+        return (values,)
+    try:
+        values = tuple(values)
+    except TypeError:
+        raise TypeError(
+            f"{function}: {argument} has type {type(values).__name__}, expected {kind.__name__}, "
+            "or several of them"
+        ) from None
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{function}: {argument} holds {value!r} of type {type(value).__name__}, "
+                f"expected {kind.__name__}"
+            )
+    return values
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:

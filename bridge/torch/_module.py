@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bridge.ops.bias_dropout_add import check_p
+from bridge.ops.bias_gelu import check_approximate
+from bridge.ops.dtypes import FLOATING
 from bridge.torch._bias_dropout_add import bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu
+from bridge.torch._check import check_flags
+from bridge.torch._kernels import NAMES
 
 
 class BiasGELU(torch.nn.Module):
@@ -20,6 +25,10 @@ class BiasGELU(torch.nn.Module):
       approximate: `"tanh"`, `"none"` or `"sigmoid"`.
       bias: whether to have one.
       device, dtype: of the bias.
+
+    Raises:
+      TypeError: features is no integer, or dtype none of those that `bias_gelu` takes.
+      ValueError: features is negative, or approximate unknown.
 
     Attributes:
       bias: parameter `[features]`, zeros at first, or None.
@@ -39,6 +48,9 @@ class BiasGELU(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_flags("BiasGELU", bias=bias)
+        _check_features(features, dtype)
+        check_approximate("BiasGELU", approximate)
         self.features = features
         self.approximate = approximate
         if bias:
@@ -57,6 +69,17 @@ class BiasGELU(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.features}, approximate={self.approximate!r}, bias={self.bias is not None}"
+
+
+def _check_features(features: Any, dtype: Any) -> None:
+    if isinstance(features, bool) or not isinstance(features, (int, torch.SymInt, np.integer)):
+        raise TypeError(
+            f"BiasGELU: features has type {type(features).__name__}, expected an integer"
+        )
+    if features < 0:
+        raise ValueError(f"BiasGELU: features is {features}, expected at least 0")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and NAMES.get(dtype) in FLOATING):
+        raise TypeError(f"BiasGELU: dtype is {dtype}, expected one of {', '.join(FLOATING)}")
 
 
 class BiasDropoutAdd(torch.nn.Module):

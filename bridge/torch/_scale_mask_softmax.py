@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from bridge.ops import SOFTMAX, check_softmax
-from bridge.ops.softmax import SoftmaxParams
-from bridge.torch._check import check_tensors
+from bridge.ops.softmax import SoftmaxParams, check_scale
+from bridge.torch._check import check_flags, check_tensors
 from bridge.torch._drop_in import DropIn
 from bridge.torch._entry import entry
 from bridge.torch._kernels import spec_of
@@ -131,7 +131,9 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
     Raises:
       AssertionError: both 16-bit flags, or a scale without softmax_in_fp32 (where the original
         raises it too).
-      ValueError: an unknown attn_mask_type, or a window_size that is no pair of integers ≥ −1.
+      TypeError: a flag that is neither true nor false, or a scale that is no real number.
+      ValueError: an unknown attn_mask_type, a window_size that is no pair of integers ≥ −1, or a
+        scale that is not finite.
     """
 
     def __init__(
@@ -146,6 +148,12 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         window_size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        check_flags(
+            _NAME,
+            input_in_fp16=input_in_fp16,
+            input_in_bf16=input_in_bf16,
+            softmax_in_fp32=softmax_in_fp32,
+        )
         if input_in_fp16 and input_in_bf16:
             raise AssertionError(
                 f"{_NAME}: input_in_fp16 and input_in_bf16 are both true, expected "
@@ -165,6 +173,8 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         self.scale = scale
         self.window_size = window_size
         _mask_type_name(attn_mask_type), _checked_window(window_size)  # raise
+        if scale is not None:
+            check_scale(_NAME, scale)
 
     def forward(
         self, input: Tensor, mask: Tensor | None, softmax_offset: Tensor | None = None
@@ -178,7 +188,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
             sum of each row and has no place in the result (softmax off by one, where it is 0).
             It is not scaled, and the scaled scores beside it are rounded to float32.
         """
-        if isinstance(input, Tensor) and input.ndim != 4:
+        if isinstance(input, Tensor) and input.ndim != 4 and not input.is_nested:
             raise AssertionError(
                 f"{_NAME}: input has shape {list(input.shape)}, expected [b, np, sq, sk]"
             )
@@ -191,6 +201,11 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         if softmax_offset is None:
             return self._softmax(input, mask, scale)
         check_tensors(_NAME, input=input, softmax_offset=softmax_offset)
+        if softmax_offset.numel() not in (1, input.shape[1]):
+            raise ValueError(
+                f"{_NAME}: softmax_offset has shape {list(softmax_offset.shape)}, expected "
+                f"[{input.shape[1]}], one for each head of input"
+            )
         return self._beside(softmax_offset, input, mask, scale)
 
     def is_kernel_available(self, mask: Tensor | None, b: int, np: int, sq: int, sk: int) -> bool:
@@ -258,7 +273,7 @@ _causal = entry(_NAME, SOFTMAX, float, partial(_check, causal=True))
 def _mask_type_name(attn_mask_type: Any) -> str:
     name = getattr(attn_mask_type, "name", attn_mask_type)
     name = _MASK_TYPES.get(name, name) if isinstance(name, int) else name
-    if name not in _MASK_TYPES.values():
+    if not isinstance(name, str) or name not in _MASK_TYPES.values():
         raise ValueError(
             f"{_NAME}: attn_mask_type is {attn_mask_type!r}, expected one of "
             f"{', '.join(_MASK_TYPES.values())}"

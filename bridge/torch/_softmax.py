@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bridge.ops import SOFTMAX, SOFTMAX_DERIVATIVE, check_softmax
 from bridge.ops.softmax import check_softmax_backward
-from bridge.torch._check import check_tensors
+from bridge.torch._check import check_flags, check_tensors
 from bridge.torch._entry import entry
 from bridge.torch._kernels import spec_of
 
@@ -139,6 +139,8 @@ def scaled_softmax_backward(
       TypeError, ValueError, RuntimeError: as for `scaled_softmax`, and if g is not of the shape,
         dtype and device of y.
     """
+    if causal is not True and causal is not False:
+        check_flags("scaled_softmax_backward", causal=causal)
     return (_causal_backward if causal else _backward)(scale, (y, g, None), out)
 
 

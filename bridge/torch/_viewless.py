@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from bridge.torch._check import check_flags
 from bridge.torch._drop_in import DropIn
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -34,7 +35,7 @@ class MakeViewlessTensor(Function, metaclass=DropIn):
     @staticmethod
     def apply(inp: Tensor, requires_grad: bool) -> Tensor:  # type: ignore[override]
         """Returns a tensor with inp's memory whose `_base` is None."""
-        _check(inp)
+        _check("MakeViewlessTensor", inp=inp)
         return _with_graph(inp)
 
     @staticmethod
@@ -124,17 +125,19 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
       TypeError: inp is no tensor.
       RuntimeError: a leaf of integers is to require a gradient.
     """
-    _check(inp)
+    _check("make_viewless_tensor", inp=inp)
     if inp._base is None:
         return inp
+    check_flags("make_viewless_tensor", requires_grad=requires_grad, keep_graph=keep_graph)
     return _with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
 
 
-def _check(inp: Any) -> None:
-    if not isinstance(inp, Tensor):
-        raise TypeError(
-            f"make_viewless_tensor: inp has type {type(inp).__name__}, expected torch.Tensor"
-        )
+def _check(function: str, /, **tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{function}: {name} has type {type(tensor).__name__}, expected torch.Tensor"
+            )
 
 
 def _with_graph(inp: Tensor) -> Tensor:
@@ -178,12 +181,16 @@ def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:
             assert_viewless_tensor(item, extra_msg)
     elif isinstance(tensor, Tensor) and tensor._base is not None:
         message = (
-            f"the tensor of shape {list(tensor.shape)} is a view of one of shape "
-            f"{list(tensor._base.shape)}, which it keeps in memory with its history, also after "
+            f"the tensor of shape {_shape_of(tensor)} is a view of one of shape "
+            f"{_shape_of(tensor._base)}, which it keeps in memory with its history, also after "
             "its .data is set; pass it through make_viewless_tensor first"
         )
         raise AssertionError(message if extra_msg is None else f"{message}. {extra_msg}")
     return tensor
+
+
+def _shape_of(tensor: Tensor) -> Any:
+    return "nested" if tensor.is_nested else list(tensor.shape)
 
 
 def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> None:
@@ -192,9 +199,9 @@ def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> 
     The tensor keeps its place in the graph, and takes the shape, dtype and memory of the new one.
 
     Raises:
+      TypeError: one of the two is no tensor.
       AssertionError: `tensor` is a view, and its base would stay in memory.
     """
-    assert_viewless_tensor(
-        tensor, f"The new data has shape {list(getattr(new_data_tensor, 'shape', []))}."
-    )
+    _check("safely_set_viewless_tensor_data", tensor=tensor, new_data_tensor=new_data_tensor)
+    assert_viewless_tensor(tensor, f"The new data has shape {_shape_of(new_data_tensor)}.")
     tensor.data = new_data_tensor

@@ -182,6 +182,11 @@ def _bias_dropout_add_func(
     x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float, training: bool
 ) -> Tensor:
     """What the functions above have in common, under the name that tests of the original use."""
+    if not isinstance(x_with_bias, (tuple, list)) or len(x_with_bias) != 2:
+        raise TypeError(
+            f"bias_dropout_add: x_with_bias has type {type(x_with_bias).__name__}, expected a pair "
+            "(x, bias)"
+        )
     x, bias = x_with_bias
     if training:
         return broadcast_bias_dropout_add(x, bias, residual, p=prob, training=True)

@@ -282,7 +282,7 @@ def test_a_pytree_of_parameters(x: torch.Tensor) -> None:
 def test_refusals(net: Net, x: torch.Tensor) -> None:
     with pytest.raises(TypeError, match="torch module, Linear, expected a module of JAX"):
         JaxModule(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="Net has no method 'missing'"):
+    with pytest.raises(ValueError, match="type Net, which has no method 'missing'"):
         JaxModule(net, "missing")
     with pytest.raises(TypeError, match="method has type int, expected a name or a function"):
         JaxModule(net, 3)

@@ -1,0 +1,314 @@
+"""Arguments that are of the wrong kind altogether: the error names the argument and what came."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import bridge.torch as bt
+from bridge.torch import megatron, slapo, towhee
+
+X, BIAS, MASK = torch.randn(2, 3), torch.randn(3), torch.zeros(2, 3, dtype=torch.bool)
+SCORES = torch.randn(1, 2, 4, 4)
+VIEW = torch.randn(3, 2).mT
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # nested tensors are a prototype
+    NESTED = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)])
+    JAGGED = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+
+Function = Callable[[Any], Any]
+
+
+def softmax_module(**changes: Any) -> megatron.FusedScaleMaskSoftmax:
+    arguments: dict[str, Any] = {
+        "input_in_fp16": False,
+        "input_in_bf16": False,
+        "attn_mask_type": "padding",
+        "scaled_masked_softmax_fusion": True,
+        "mask_func": None,
+        "softmax_in_fp32": True,
+        "scale": None,
+    }
+    return megatron.FusedScaleMaskSoftmax(**{**arguments, **changes})
+
+
+train, infer = megatron.bias_dropout_add_fused_train, megatron.bias_dropout_add_fused_inference
+
+# By the name of the argument, which ends each key: the calls that take such a thing.
+TENSORS: dict[str, Function] = {
+    "bias_gelu x": lambda v: bt.bias_gelu(v, BIAS),
+    "bias_gelu bias": lambda v: bt.bias_gelu(X, v),
+    "bias_gelu out": lambda v: bt.bias_gelu(X, out=v),
+    "bias_gelu_ x": lambda v: bt.bias_gelu_(v),
+    "bias_gelu_ bias": lambda v: bt.bias_gelu_(X.clone(), v),
+    "bias_dropout_add x": lambda v: bt.bias_dropout_add(v),
+    "bias_dropout_add bias": lambda v: bt.bias_dropout_add(X, v),
+    "bias_dropout_add residual": lambda v: bt.bias_dropout_add(X, None, v),
+    "scaled_softmax x": lambda v: bt.scaled_softmax(v),
+    "scaled_softmax out": lambda v: bt.scaled_softmax(X, out=v),
+    "scaled_masked_softmax x": lambda v: bt.scaled_masked_softmax(v, MASK),
+    "scaled_masked_softmax mask": lambda v: bt.scaled_masked_softmax(X, v),
+    "scaled_causal_softmax x": lambda v: bt.scaled_causal_softmax(v),
+    "scaled_softmax_backward g": lambda v: bt.scaled_softmax_backward(v, X),
+    "scaled_softmax_backward y": lambda v: bt.scaled_softmax_backward(X, v),
+    "all_gather x": lambda v: bt.all_gather(v),
+    "megatron bias_gelu bias": lambda v: megatron.bias_gelu(v, X),
+    "megatron bias_gelu x": lambda v: megatron.bias_gelu(BIAS, v),
+    "bias_gelu_back g": lambda v: megatron.bias_gelu_back(v, BIAS, X),
+    "bias_gelu_back bias": lambda v: megatron.bias_gelu_back(X, v, X),
+    "bias_gelu_back x": lambda v: megatron.bias_gelu_back(X, BIAS, v),
+    "GeLUFunction x": lambda v: megatron.GeLUFunction.apply(v, BIAS),
+    "GeLUFunction bias": lambda v: megatron.GeLUFunction.apply(X, v),
+    "ScaledSoftmax x": lambda v: megatron.ScaledSoftmax.apply(v, 1.0),
+    "ScaledMaskedSoftmax mask": lambda v: megatron.ScaledMaskedSoftmax.apply(X, v, 1.0),
+    "train x": lambda v: train((v, BIAS), X, 0.1),
+    "train bias": lambda v: train((X, v), X, 0.1),
+    "train residual": lambda v: train((X, BIAS), v, 0.1),
+    "inference x": lambda v: infer((v, BIAS), X, 0.1),
+    "inference bias": lambda v: infer((X.clone(), v), X, 0.1),
+    "inference residual": lambda v: infer((X.clone(), BIAS), v, 0.1),
+    "FusedScaleMaskSoftmax x": lambda v: softmax_module()(v, None),
+    "FusedScaleMaskSoftmax mask": lambda v: softmax_module()(SCORES, v),
+    "with a window x": lambda v: softmax_module(window_size=(1, 1))(v, None),
+    "with a window mask": lambda v: softmax_module(window_size=(1, 1))(SCORES, v),
+    "FusedScaleMaskSoftmax softmax_offset": lambda v: softmax_module()(SCORES, None, v),
+    "new_gelu x": slapo.new_gelu,
+    "bias_new_gelu x": lambda v: slapo.bias_new_gelu(v, BIAS),
+    "bias_new_gelu bias": lambda v: slapo.bias_new_gelu(X, v),
+    "bias_dropout x": lambda v: slapo.bias_dropout(v, BIAS),
+    "bias_dropout bias": lambda v: slapo.bias_dropout(X, v),
+}
+NO_TENSORS = {"a": "str", 2.5: "float", (1.0,): "tuple"}
+
+
+@pytest.mark.parametrize("what", TENSORS)
+def test_tensors(what: str) -> None:
+    argument = what.split()[-1]
+    for value, kind in (*NO_TENSORS.items(), (np.ones(3), "ndarray")):
+        with pytest.raises(TypeError, match=rf"\b{argument}\b.* type {kind}\b"):
+            TENSORS[what](value)
+    for nested in (NESTED, JAGGED):
+        with pytest.raises(TypeError, match=rf"\b{argument}\b.*\bnested\b|AllGather"):
+            TENSORS[what](nested)
+
+
+NUMBERS: dict[str, Function] = {
+    "bias_dropout_add p": lambda v: bt.bias_dropout_add(X, p=v),
+    "BiasDropoutAdd p": bt.BiasDropoutAdd,
+    "train p": lambda v: train((X, BIAS), X, v),
+    "inference p": lambda v: infer((X.clone(), BIAS), X, v),
+    "bias_dropout p": lambda v: slapo.bias_dropout(X, BIAS, v),
+    "scaled_softmax scale": lambda v: bt.scaled_softmax(X, v),
+    "scaled_masked_softmax scale": lambda v: bt.scaled_masked_softmax(X, MASK, v),
+    "scaled_causal_softmax scale": lambda v: bt.scaled_causal_softmax(X, v),
+    "scaled_softmax_backward scale": lambda v: bt.scaled_softmax_backward(X, X, v),
+    "ScaledSoftmax scale": lambda v: megatron.ScaledSoftmax.apply(X, v),
+    "FusedScaleMaskSoftmax scale": lambda v: softmax_module(scale=v),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_numbers(what: str) -> None:
+    argument = what.split()[-1]
+    for value, words in (
+        (np.full(3, 0.5), "type ndarray and 1 dimension, expected a"),
+        (torch.full((2, 3), 0.5), "type Tensor and 2 dimensions, expected a"),
+        (NESTED, "type Tensor and 3 dimensions, expected a"),
+        ([0.5], "type list, expected a"),
+        (0.5j, "type complex, expected a"),
+    ):
+        with pytest.raises(TypeError, match=rf": {argument} has {words}"):
+            NUMBERS[what](value)
+    NUMBERS[what](np.float32(0.5))
+    NUMBERS[what](torch.tensor(0.5))  # no dimensions: one number
+
+
+@pytest.mark.parametrize("argument", ["seed", "offset"])
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (np.array(0.5), TypeError, "has type ndarray, dtype float64 and shape [], expected an int"),
+        (np.ones(3, np.float32), TypeError, "ndarray, dtype float32 and shape [3], expected an"),
+        (
+            np.ones(3, np.int64),
+            TypeError,
+            "ndarray, dtype int64 and shape [3], expected an integer",
+        ),
+        (np.float32(1), TypeError, "has type float32, dtype float32 and shape [], expected an int"),
+        (torch.tensor(0.5), TypeError, "has dtype float32, expected an integer dtype"),
+        (torch.tensor(True), TypeError, "has dtype bool, expected an integer dtype"),
+        (torch.ones(3, dtype=torch.int32), ValueError, "has shape [3], expected a 0-dimensional"),
+        (NESTED, TypeError, "is nested, expected a dense tensor"),
+        ([1], TypeError, "has type list, expected an integer"),
+    ],
+    ids=str,
+)
+def test_integers(argument: str, value: Any, error: Any, words: str) -> None:
+    named: Any = {"seed": 1, argument: value}
+    named_argument = re.escape(f"bias_dropout_add: {argument} ")
+    with pytest.raises(error, match=f"^{named_argument}.*{re.escape(words)}"):
+        bt.bias_dropout_add(X, p=0.5, **named)
+
+
+FLAGS: dict[str, Function] = {
+    "bias_dropout_add training": lambda v: bt.bias_dropout_add(X, training=v),
+    "scaled_softmax_backward causal": lambda v: bt.scaled_softmax_backward(X, X, causal=v),
+    "make_viewless_tensor requires_grad": lambda v: bt.make_viewless_tensor(VIEW, v, False),
+    "make_viewless_tensor keep_graph": lambda v: bt.make_viewless_tensor(VIEW, True, v),
+    "BiasGELU bias": lambda v: bt.BiasGELU(3, bias=v),
+    "all_gather tiled": lambda v: bt.all_gather(X, tiled=v),
+    "all_gather async_op": lambda v: bt.all_gather(X, async_op=v),
+    "all_gather check": lambda v: bt.all_gather(X, check=v),
+    "FusedScaleMaskSoftmax input_in_fp16": lambda v: softmax_module(input_in_fp16=v),
+    "FusedScaleMaskSoftmax input_in_bf16": lambda v: softmax_module(input_in_bf16=v),
+    "FusedScaleMaskSoftmax softmax_in_fp32": lambda v: softmax_module(softmax_in_fp32=v),
+}
+
+
+@pytest.mark.parametrize("what", FLAGS)
+def test_flags(what: str) -> None:
+    function, argument = what.split()
+    for value, kind in ((np.ones(3), "ndarray"), (X, "Tensor")):
+        message = f"{function}: {argument} has type {kind}, expected True or False"
+        with pytest.raises(TypeError, match=message):
+            FLAGS[what](value)
+    FLAGS[what](np.bool_(True))
+
+
+OTHERS: dict[str, tuple[Callable[[], Any], Any, str]] = {
+    "BiasGELU(None)": (
+        lambda: bt.BiasGELU(None),  # type: ignore[arg-type]
+        TypeError,
+        "BiasGELU: features has type NoneType, expected an integer",
+    ),
+    "BiasGELU(3.0)": (
+        lambda: bt.BiasGELU(3.0),  # type: ignore[arg-type]
+        TypeError,
+        "BiasGELU: features has type float, expected an integer",
+    ),
+    "BiasGELU(-1)": (
+        lambda: bt.BiasGELU(-1),
+        ValueError,
+        "BiasGELU: features is -1, expected at least 0",
+    ),
+    "BiasGELU, form": (
+        lambda: bt.BiasGELU(3, "relu"),
+        ValueError,
+        "BiasGELU: approximate is 'relu', expected one of 'tanh', 'none', 'sigmoid'",
+    ),
+    "BiasGELU, dtype of integers": (
+        lambda: bt.BiasGELU(3, dtype=torch.int64),
+        TypeError,
+        "BiasGELU: dtype is torch.int64, expected one of float16",
+    ),
+    "BiasGELU, no dtype": (
+        lambda: bt.BiasGELU(3, dtype=["float32"]),  # type: ignore[arg-type]
+        TypeError,
+        "BiasGELU: dtype is ['float32'], expected one of float16",
+    ),
+    "a number as window": (
+        lambda: softmax_module(window_size=3),
+        ValueError,
+        "FusedScaleMaskSoftmax: window_size is 3, expected (left, right) in keys",
+    ),
+    "an array as window": (
+        lambda: softmax_module(window_size=np.ones(2)),
+        ValueError,
+        "FusedScaleMaskSoftmax: window_size is array([1., 1.]), expected (left, right)",
+    ),
+    "an array as mask type": (
+        lambda: softmax_module(attn_mask_type=np.ones(3)),
+        ValueError,
+        "FusedScaleMaskSoftmax: attn_mask_type is array([1., 1., 1.]), expected one of padding",
+    ),
+    "a tensor as mask type": (
+        lambda: softmax_module(attn_mask_type=torch.ones(2)),
+        ValueError,
+        "FusedScaleMaskSoftmax: attn_mask_type is tensor([1., 1.]), expected one of padding",
+    ),
+    "offsets of too many heads": (
+        lambda: softmax_module()(SCORES, None, torch.zeros(3)),
+        ValueError,
+        "softmax_offset has shape [3], expected [2], one for each head of input",
+    ),
+    "no pair": (
+        lambda: train(X, X, 0.1),  # type: ignore[arg-type]
+        TypeError,
+        "bias_dropout_add: x_with_bias has type Tensor, expected a pair (x, bias)",
+    ),
+    "a pair of one": (
+        lambda: infer((X,), X, 0.1),  # type: ignore[arg-type]
+        TypeError,
+        "bias_dropout_add: x_with_bias has type tuple, expected a pair (x, bias)",
+    ),
+    "viewless of no tensor": (
+        lambda: megatron.MakeViewlessTensor.apply([1.0], True),  # type: ignore[arg-type]
+        TypeError,
+        "MakeViewlessTensor: inp has type list, expected torch.Tensor",
+    ),
+    "data of no tensor": (
+        lambda: megatron.safely_set_viewless_tensor_data("a", X),  # type: ignore[arg-type]
+        TypeError,
+        "safely_set_viewless_tensor_data: tensor has type str, expected torch.Tensor",
+    ),
+    "no tensor as data": (
+        lambda: megatron.safely_set_viewless_tensor_data(X.clone(), None),  # type: ignore[arg-type]
+        TypeError,
+        "safely_set_viewless_tensor_data: new_data_tensor has type NoneType, expected",
+    ),
+    "dim a word": (lambda: bt.all_gather(X, dim="a"), TypeError, "dim is not an integer, got"),  # type: ignore[call-overload]
+    "grad a list, unchecked": (
+        lambda: bt.all_gather(X, grad=["sum"], check=False),  # type: ignore[call-overload]
+        ValueError,
+        "all_gather: grad is not one of 'sum', 'local', 'mean', got",
+    ),
+    "group a number": (
+        lambda: bt.all_gather(X, group=3),
+        TypeError,
+        "all_gather: group has type int, expected a ProcessGroup",
+    ),
+    "args without numbers": (
+        lambda: towhee.AllGather.apply(X, None),
+        ValueError,
+        "AllGather: args has no integers world_size and local_rank (or rank)",
+    ),
+    "from_jax, static_argnums": (
+        lambda: bt.from_jax(abs, static_argnums=1.5),  # type: ignore[arg-type]
+        TypeError,
+        "from_jax: static_argnums has type float, expected int, or several of them",
+    ),
+    "from_jax, static_argnames": (
+        lambda: bt.from_jax(abs, static_argnames=3),  # type: ignore[arg-type]
+        TypeError,
+        "from_jax: static_argnames has type int, expected str, or several of them",
+    ),
+    "JaxModule, static_argnames": (
+        lambda: bt.JaxModule({"w": np.ones(2)}, lambda v, x: x, static_argnames=[1]),  # type: ignore[list-item]
+        TypeError,
+        "JaxModule: static_argnames holds 1 of type int, expected str",
+    ),
+    "JaxModule of nothing": (
+        lambda: bt.JaxModule(None),
+        ValueError,
+        "JaxModule: module has type NoneType, which has no method '__call__'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "message"), OTHERS.values(), ids=OTHERS.keys())
+def test_others(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+def test_a_nested_tensor_has_a_viewless_one() -> None:
+    assert isinstance(bt.make_viewless_tensor(NESTED, True, True), Tensor)
+    with pytest.raises(AssertionError, match="shape nested is a view of one of shape"):
+        megatron.assert_viewless_tensor(JAGGED)
