@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, profiler
 
 from bridge import _native
 from bridge.ops.batching import Move, batch_call
@@ -35,11 +36,14 @@ _is_grad_enabled = torch.is_grad_enabled
 _unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
 
 
-def call(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
-    """Runs `op`, differentiably where the operands ask for it."""
+def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
+    """Runs `op`, differentiably where the operands ask for it.
+
+    `function` is the name that profilers show; without one it is the op's, and only autograd tells.
+    """
     if torch.compiler.is_compiling():
         return dispatch(op, operands, params)
-    return plan_of(op, params, dtypes_of(operands))(*operands)
+    return plan_of(op, params, dtypes_of(operands), function)(*operands)
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
@@ -64,14 +68,18 @@ def is_watched(tensors: Sequence[Any]) -> bool:
 class Plan(Kernel):
     """A kernel that can be differentiated: derivative rules are asked once and remembered."""
 
-    def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
+    def __init__(
+        self, op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = ""
+    ) -> None:
         super().__init__(op, params, dtypes)
+        self.function = function
+        self.name = function or op.name
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
         self.wanted = tuple(self.derivatives.wanted)
         # A single step that is a plain call, or a list of steps.
         self._vjp_steps: dict[Any, Any] = {}
         self._jvp_steps: dict[Any, list[Step]] = {}
-        self.native = native_kernel(op)
+        self.native = native_kernel(op, self.name)
         self.add_to(self.native)
         # Bound here, as a tiny call is mostly the finding of such names.
         self.compute = self.native.compute
@@ -91,12 +99,19 @@ class Plan(Kernel):
         if is_traced(operands) or _inside_dispatcher():
             return dispatch(self.op, operands, self.params)
         if _functorch_active():
-            return self.place(_FunctorchCall.apply(self, *operands))
+            return self.place(named(_FunctorchCall, self.name).apply(self, *operands))
         if forward_ad._current_level >= 0 or (
             _is_grad_enabled() and any(o is not None and o.requires_grad for o in operands)
         ):
-            return self.place(_EagerCall.apply(self, *operands))
-        return self.run_below(operands)
+            return self.place(_eager_call(self.name).apply(self, *operands))
+        with self.recorded():
+            return self.run_below(operands)
+
+    def recorded(self) -> Any:
+        """The range that a profiler shows where autograd has none."""
+        if self.function and profiler._is_profiler_enabled:
+            return profiler.record_function(f"bridge::{self.name}")
+        return contextlib.nullcontext()
 
     def run_below(self, operands: tuple[Any, ...]) -> Results:
         """Runs the call where autograd and torch.func have been dealt with."""
@@ -179,9 +194,22 @@ class Plan(Kernel):
 
 
 @functools.lru_cache(maxsize=4096)
-def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
+def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
     """The plan of a call; the same object for the same arguments, while it is in use."""
-    return Plan(op, params, dtypes)
+    return Plan(op, params, dtypes, function)
+
+
+@functools.cache
+def named(function: Any, name: str, forward: bool = True) -> Any:
+    """A Function under the name that profilers, NVTX ranges and graphs show: `bridge::<name>`.
+
+    Its backward pass is `bridge::<name>Backward`. Without `forward` that alone gets a name, where
+    something else shows the forward pass.
+    """
+    own = type(f"bridge::{name}" if forward else function.__name__, (function,), {})
+    if "_backward_cls" in vars(own):
+        own._backward_cls.__name__ = f"bridge::{name}Backward"  # type: ignore[attr-defined]
+    return own
 
 
 class Call(torch.autograd.Function):
@@ -198,7 +226,8 @@ class Call(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
         params, moved = batched(plan.op, plan.params, operands, in_dims[1:], info.batch_size)
-        outputs = plan.present(plan_of(plan.op, params, plan.dtypes)(*moved))
+        batch = plan_of(plan.op, params, plan.dtypes, plan.function)
+        outputs = plan.present(batch(*moved))
         return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
 
 
@@ -226,10 +255,14 @@ def _backward_below(ctx: Any, *cotangents: Any) -> Any:
     return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
 
 
-# What the engine calls would look up `backward` and whether there is a `vjp` before calling it, at
-# a good part of what a tiny backward pass costs. Where torch has no such class, nothing changes.
-if "_backward_cls" in vars(_EagerCall):
-    _EagerCall._backward_cls.apply = _backward_below  # type: ignore[attr-defined]
+@functools.cache
+def _eager_call(name: str) -> Any:
+    function = named(_EagerCall, name)
+    # What the engine calls would look up `backward` and whether there is a `vjp` before calling it,
+    # at a good part of what a tiny backward pass costs. A torch without this class does just that.
+    if "_backward_cls" in vars(function):
+        function._backward_cls.apply = _backward_below
+    return function
 
 
 class _FunctorchCall(Call):
@@ -288,24 +321,30 @@ def batched(
     return params, tuple(moved)
 
 
-# What a native kernel asks, to know whether a call is an ordinary one, and what it needs to run it.
-_FRONTEND = (
-    (Tensor, torch.nn.Parameter),
-    (_dispatch_modes, _function_modes, _functorch_active, _tracing_state),
-    vars(forward_ad),
-    _is_grad_enabled,
-    Tensor.requires_grad,
-    Tensor.is_neg,
-    torch.empty_like,
-    Tensor.data_ptr,
-    torch.get_num_threads,
-    getattr(torch._C, "_cuda_getDevice", None),
-    allocate,
-    # Without the wrapper in Python, which asks what the kernel has asked already.
-    super(torch.autograd.Function, _EagerCall).apply,
-)
+@functools.cache
+def _frontend(name: str) -> tuple[Any, ...]:
+    """What a native kernel asks, to know whether a call is an ordinary one, and needs to run it."""
+    return (
+        (Tensor, torch.nn.Parameter),
+        (_dispatch_modes, _function_modes, _functorch_active, _tracing_state),
+        vars(forward_ad),
+        vars(profiler),
+        _is_grad_enabled,
+        Tensor.requires_grad,
+        Tensor.is_neg,
+        torch.empty_like,
+        Tensor.data_ptr,
+        torch.get_num_threads,
+        getattr(torch._C, "_cuda_getDevice", None),
+        allocate,
+        # Without the wrapper in Python, which asks what the kernel has asked already.
+        super(torch.autograd.Function, _eager_call(name)).apply,
+    )
 
 
-def native_kernel(op: Any) -> Any:
-    """Returns a native kernel without a variant: it runs nothing before one is added."""
-    return _native.Kernel(op.name, _FRONTEND)
+def native_kernel(op: Any, name: str) -> Any:
+    """Returns a native kernel without a variant: it runs nothing before one is added.
+
+    `name` is what profilers show.
+    """
+    return _native.Kernel(op.name, _frontend(name))

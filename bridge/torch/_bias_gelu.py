@@ -80,7 +80,7 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
             f"bias_gelu_: the result has dtype {params.full} and does not fit into x of dtype "
             f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
         )
-    return overwrite(BIAS_GELU, (x, bias), params)
+    return overwrite("bias_gelu_", BIAS_GELU, (x, bias), params)
 
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
@@ -94,7 +94,7 @@ def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: s
         )
     dtypes = [spec_of(tensor).dtype for tensor in (g, x, bias) if tensor is not None]
     params = BiasGeluParams(approximate, order=1, full=promote(*dtypes))
-    return call(BIAS_GELU, (x, bias, g, None), params)[0]  # type: ignore[return-value]
+    return call(BIAS_GELU, (x, bias, g, None), params, "bias_gelu_back")[0]  # type: ignore[return-value]
 
 
 def _check(approximate: str, operands: tuple[Any, ...]) -> BiasGeluParams:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from bridge.torch._autograd import Call, Plan, call, is_watched, plan_of, remember
+from bridge.torch._autograd import Call, Plan, call, is_watched, named, plan_of, remember
 from bridge.torch._check import check_destination
 from bridge.torch._kernels import dtypes_of
 
@@ -26,7 +26,7 @@ def write_into(
 ) -> Tensor:
     """Runs a call whose only result goes into `out`, and returns `out`.
 
-    `function` is the name in messages.
+    `function` is the name in messages and profilers.
 
     Raises:
       TypeError, ValueError: if `out` cannot take the result.
@@ -34,7 +34,7 @@ def write_into(
     """
     check_destination(function, op, operands, params, out)
     if torch.compiler.is_compiling() or is_watched((*operands, out)):
-        return out.copy_(call(op, operands, params)[0])  # type: ignore[arg-type]
+        return out.copy_(call(op, operands, params, function)[0])  # type: ignore[arg-type]
     present = [tensor for tensor in (*operands, out) if tensor is not None]
     followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
     if forward_ad._current_level >= 0:
@@ -44,12 +44,15 @@ def write_into(
             f"{function}: out=... does not support automatic differentiation, but one of the "
             "arguments requires grad"
         )
-    _write(plan_of(op, params, dtypes_of(operands)), operands, out)
+    _write(plan_of(op, params, dtypes_of(operands), function), operands, out)
     return out
 
 
-def overwrite(op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
-    """Runs a call whose only result takes the place of its first operand, and returns that."""
+def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
+    """Runs a call whose only result takes the place of its first operand, and returns that.
+
+    `function` is the name in profilers.
+    """
     x, *others = operands
     if (
         torch.compiler.is_compiling()
@@ -58,14 +61,14 @@ def overwrite(op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
         or not _has_rows(x)
         or x.is_neg()
     ):
-        return x.copy_(call(op, (x.clone(), *others), params)[0])
-    plan = plan_of(op, params, dtypes_of(operands))
+        return x.copy_(call(op, (x.clone(), *others), params, function)[0])
+    plan = plan_of(op, params, dtypes_of(operands), function)
     if torch.is_grad_enabled() and any(o is not None and o.requires_grad for o in operands):
         # The copy is an input with a history of its own, so that second derivatives find x again.
         before = x.clone()
-        x = _Overwrite.apply(plan, x, before, *others)
+        x = named(_Overwrite, function, False).apply(plan, x, before, *others)
         # Only now is anything written: torch has had its say, and has counted the change.
-        with torch.no_grad():
+        with torch.no_grad(), plan.recorded():
             plan.run((before, *others), _only(plan, x))
         return x
     _write(plan, operands, x)
@@ -78,7 +81,8 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor) -> None:
             f"{plan.op.name}: Inplace update to inference tensor outside InferenceMode is not "
             "allowed; clone it first"
         )
-    plan.run(operands, _only(plan, out))
+    with plan.recorded():
+        plan.run(operands, _only(plan, out))
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
 

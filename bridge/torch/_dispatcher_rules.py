@@ -13,7 +13,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 
 from bridge.ops import OPS
-from bridge.torch._autograd import Call, Plan, batched, jvp_among_levels, plan_of, remember
+from bridge.torch._autograd import Call, Plan, batched, jvp_among_levels, named, plan_of, remember
 from bridge.torch._dispatcher import dispatch, fields_of, flattened, library, overloads, trimmed
 from bridge.torch._kernels import dtypes_of
 
@@ -54,12 +54,13 @@ class _DispatchedCall(Call):
         return jvp_among_levels(ctx, tangents, ctx.forward_enabled)
 
 
-# The dispatcher has peeled torch.func's transforms off by level, so that this is one plain autograd
-# call; Function.apply in Python would take them for not yet handled.
-_record = super(torch.autograd.Function, _DispatchedCall).apply
-
-
 def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
+    # For the forward pass profilers have the dispatcher's own name.
+    function = named(_DispatchedCall, op.name, False)
+    # The dispatcher has peeled torch.func's transforms off by level, so that this is one plain
+    # autograd call; Function.apply in Python would take them for not yet handled.
+    record = super(torch.autograd.Function, function).apply
+
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
@@ -67,9 +68,9 @@ def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
             plan, overload, keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
         )
         if not torch._C._are_functorch_transforms_active():
-            return _record(rest, *operands)
+            return record(rest, *operands)
         with enable_single_level_autograd_function():
-            return _record(rest, *operands)
+            return record(rest, *operands)
 
     return kernel
 

@@ -20,7 +20,7 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
     """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
 
     Args:
-      function: the public function's name, for messages.
+      function: the public function's name, for messages and profilers.
       op: the op.
       kind: the type of `static`, the argument that is no tensor (an int will do for a float). Other
         types are always checked.
@@ -50,10 +50,10 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
             if kernel is None:
                 if len(seen) == _MOST_KINDS:
                     seen.clear()
-                kernel = seen[static] = native_kernel(op)
-            plan_of(op, params, dtypes_of(operands)).add_to(kernel)
+                kernel = seen[static] = native_kernel(op, function)
+            plan_of(op, params, dtypes_of(operands), function).add_to(kernel)
         if out is not None:
             return write_into(function, op, operands, params, out)
-        return call(op, operands, params)[0]  # type: ignore[return-value]
+        return call(op, operands, params, function)[0]  # type: ignore[return-value]
 
     return run

@@ -8,6 +8,7 @@ namespace {
 constexpr Py_ssize_t kFrontendSize = sizeof(Frontend) / sizeof(PyObject*);
 
 PyObject* kCurrentLevel;
+PyObject* kIsProfilerEnabled;
 
 // What a function without arguments answers. One that is written in C is called at once: the way
 // through the interpreter costs as much as such a function.
@@ -49,6 +50,9 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
   PyObject* level = PyDict_GetItemWithError(frontend.forward_levels, kCurrentLevel);
   if (level == nullptr) return Watch::error;
   if (PyLong_AsLong(level) >= 0) return Watch::other;
+  PyObject* profiled = PyDict_GetItemWithError(frontend.profiler, kIsProfilerEnabled);
+  if (profiled == nullptr) return Watch::error;
+  if (profiled != Py_False) return Watch::other;
   const int grad = is_true(ask(frontend.is_grad_enabled));
   if (grad < 0) return Watch::error;
   bool recorded = false;
@@ -96,11 +100,11 @@ bool read_frontend(PyObject* tuple, Frontend* frontend) {
   }
   std::memcpy(frontend, &PyTuple_GET_ITEM(tuple, 0), sizeof *frontend);
   if (!PyTuple_Check(frontend->types) || !PyTuple_Check(frontend->states) ||
-      !PyDict_Check(frontend->forward_levels) ||
+      !PyDict_Check(frontend->forward_levels) || !PyDict_Check(frontend->profiler) ||
       Py_TYPE(frontend->requires_grad)->tp_descr_get == nullptr) {
     PyErr_SetString(PyExc_TypeError,
-                    "frontend: types and states are tuples, forward_levels a dict, requires_grad a "
-                    "descriptor");
+                    "frontend: types and states are tuples, forward_levels and profiler dicts, "
+                    "requires_grad a descriptor");
     return false;
   }
   return true;
@@ -108,7 +112,8 @@ bool read_frontend(PyObject* tuple, Frontend* frontend) {
 
 bool prepare_frontend() {
   kCurrentLevel = PyUnicode_InternFromString("_current_level");
-  return kCurrentLevel != nullptr;
+  kIsProfilerEnabled = PyUnicode_InternFromString("_is_profiler_enabled");
+  return kCurrentLevel != nullptr && kIsProfilerEnabled != nullptr;
 }
 
 }  // namespace bridge::python

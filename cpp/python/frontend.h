@@ -13,6 +13,7 @@ struct Frontend {
   PyObject* types;            // tuple of the types of ordinary tensors
   PyObject* states;           // tuple of functions: any that answers with truth, and it is not
   PyObject* forward_levels;   // dict whose "_current_level" is below 0 outside forward mode
+  PyObject* profiler;         // dict whose "_is_profiler_enabled" is True while a profiler runs
   PyObject* is_grad_enabled;  // function: whether requires_grad means anything
   PyObject* requires_grad;    // descriptor of tensors
   PyObject* is_negative;      // function (tensor): whether its memory holds the opposite numbers
@@ -30,8 +31,8 @@ bool read_frontend(PyObject* tuple, Frontend* frontend);
 
 enum class Watch { error, nothing, gradient, other };
 
-// Who watches the operands: nobody, autograd alone, or a mode, tracing, a transform, a subclass. An
-// error comes with a Python exception set.
+// Who watches the operands: nobody, autograd alone, or a mode, tracing, a transform, a profiler,
+// a subclass. An error comes with a Python exception set.
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count);
 
 // Whether the memory of a tensor holds what the tensor does, which the exchange does not tell.
