@@ -28,7 +28,7 @@ def bias_gelu(
     The backward pass keeps x and bias alone and computes both gradients in one kernel; the bias
     gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so that
     its bits depend on neither the number of threads nor the device. Every transformation of JAX
-    applies, derivatives up to the sixth order included.
+    applies, derivatives to the sixth order included.
 
     Donated memory is worked in: under `jax.jit(f, donate_argnums=0)` the result takes the place of
     x without a copy if x is an argument of f itself and this is the last time that f reads it (read
@@ -47,7 +47,8 @@ def bias_gelu(
 
     Raises:
       TypeError: if x or bias is no array, or has another dtype.
-      ValueError: if bias is not `[d]`, or for an unknown `approximate`.
+      ValueError: if bias is not `[d]`, for an unknown `approximate`, or from a derivative of the
+        seventh order.
 
     Example:
       >>> x, bias = jnp.ones((4, 3), jnp.bfloat16), jnp.arange(3.0)

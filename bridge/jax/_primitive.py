@@ -1,7 +1,7 @@
 """Any op as a JAX primitive, from its definition.
 
-A primitive rather than custom_vjp: it has forward and reverse mode of any order, vmap, remat and
-partial evaluation, and its transpose is the fused backward kernel.
+A primitive rather than custom_vjp: it has forward and reverse mode of every order that the
+op has, vmap, remat and partial evaluation, and its transpose is the fused backward kernel.
 """
 
 from __future__ import annotations

@@ -229,8 +229,7 @@ def _mesh(devices: Any, split: Split) -> Mesh:
     Which ones stand in it does not matter: XLA numbers them by their place.
     """
     names, sizes = zip(*split.sizes, strict=True) if split.sizes else ((), ())
-    array = np.empty(math.prod(sizes), object)
-    array[:] = list(itertools.islice(itertools.cycle(devices), array.size))
+    array = np.fromiter(itertools.cycle(devices), object, math.prod(sizes))
     return Mesh(array.reshape(sizes), names)
 
 

@@ -102,7 +102,8 @@ class BiasGelu:
             )
         if len(operands) > len(self.operand_names):
             raise ValueError(
-                f"bias_gelu: {len(operands) // 2 - 1} factors, expected at most {MAX_FACTORS}"
+                f"bias_gelu: a derivative of order {len(operands) // 2 - 1}, expected at most "
+                f"{MAX_FACTORS}"
             )
         row_shape = (*x.shape[: params.batch_ndim], *x.shape[-1:]) if x.shape else (1,)
         for operand, role in zip(operands, self.operand_roles(len(operands)), strict=True):

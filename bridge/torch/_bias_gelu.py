@@ -30,9 +30,9 @@ def bias_gelu(
     same input gives the same bits in `bridge.jax`, on every device and with any number of threads.
     At h = −∞ the value is −0 and the derivative 0.
 
-    Differentiable to any order, in reverse and forward mode, and under `torch.func`; the gradient
-    of the bias is summed in the same kernel as that of x, in float32 (float64 for float64) in a
-    fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
+    Differentiable to the sixth order, in reverse and forward mode, and under `torch.func`; the
+    gradient of the bias is summed in the same kernel as that of x, in float32 (float64 for float64)
+    in a fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
     autocast (which leaves it alone) and CUDA graphs; never synchronises with the device.
 
     Args:
@@ -52,7 +52,7 @@ def bias_gelu(
       TypeError: an argument is no dense tensor, or of another dtype.
       ValueError: an unknown `approximate`; a bias that is not `[d]`; tensors on different devices;
         an `out` of another shape or device, with rows whose elements lie apart, or that overlaps an
-        operand. Nothing has been written then.
+        operand. Nothing has been written then. Later, from a derivative of the seventh order.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:

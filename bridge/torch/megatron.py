@@ -2,10 +2,11 @@
 
 Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_gelu.py`,
 `fused_softmax.py`, `fused_bias_dropout.py`; the generic softmax is of apex. Everything here has
-derivatives of any order, forward mode, torch.func and torch.compile(fullgraph=True); computes
-16-bit tensors in float32 and rounds once; and takes sums in a fixed order. An autograd Function of
-the original is one here, whose `apply` has all that; a subclass with a `forward` or `backward` of
-its own has what torch gives to any Function. Where these differ:
+derivatives to the sixth order (the seventh of bias-GELU raises ValueError), forward mode,
+torch.func and torch.compile(fullgraph=True); computes 16-bit tensors in float32 and rounds once;
+and takes sums in a fixed order. An autograd Function of the original is one here, whose `apply` has
+all that; a subclass with a `forward` or `backward` of its own has what torch gives to any Function.
+Where these differ:
 
 Viewless tensors
 - The result shares the version counter, so that a write in place makes a backward pass raise that
