@@ -17,6 +17,7 @@ from torch.autograd import Function, forward_ad
 from bridge.collectives import Signature, normalised_dim
 from bridge.torch._gather_dispatcher import Rule, define
 from bridge.torch._groups import Ranks, agree, check_by_default, ranks_of
+from bridge.torch._overrides import hand_over, is_overridden
 from bridge.torch._transport import (
     Exchange,
     Started,
@@ -294,6 +295,8 @@ def all_gather(
       >>> all_gather(torch.ones(2, 3), tiled=False).shape  # in one process
       torch.Size([1, 2, 3])
     """
+    if is_overridden((x,)):
+        return hand_over((x,))  # type: ignore[no-any-return]
     exchange = agreed_exchange(x, dim, ranks_of(_NAME, group), tiled, grad, check)
     if async_op:
         return Gathering(x, exchange)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from bridge.torch._overrides import hand_over, is_overridden
+
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 # What a leaf in a compiled graph takes its requires_grad from.
@@ -104,6 +106,8 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
       TypeError: inp is no tensor.
       RuntimeError: a leaf of integers is to require a gradient.
     """
+    if is_overridden((inp,)):
+        return hand_over((inp,))
     if not isinstance(inp, Tensor):
         raise TypeError(
             f"make_viewless_tensor: inp has type {type(inp).__name__}, expected torch.Tensor"
