@@ -18,6 +18,7 @@ from bridge.collectives import Signature, normalised_dim
 from bridge.torch._check import check_flags
 from bridge.torch._gather_dispatcher import Rule, define
 from bridge.torch._groups import Ranks, agree, check_by_default, ranks_of
+from bridge.torch._overrides import hand_over, is_overridden
 from bridge.torch._transport import (
     Exchange,
     Started,
@@ -300,6 +301,8 @@ def all_gather(
       >>> all_gather(torch.ones(2, 3), tiled=False).shape  # in one process
       torch.Size([1, 2, 3])
     """
+    if is_overridden((x,)):
+        return hand_over((x,))  # type: ignore[no-any-return]
     check_flags(_NAME, tiled=tiled, async_op=async_op, check=check)
     exchange = agreed_exchange(x, dim, ranks_of(_NAME, group), tiled, grad, check)
     if async_op:

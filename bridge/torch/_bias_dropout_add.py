@@ -13,6 +13,7 @@ from bridge.torch._check import check_flags, check_tensors
 from bridge.torch._entry import entry
 from bridge.torch._integers import as_integers
 from bridge.torch._kernels import spec_of
+from bridge.torch._overrides import hand_over, is_overridden
 
 _NAME = "bias_dropout_add"
 
@@ -82,8 +83,12 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
-    if type(p) is not float or not 0.0 <= p <= 1.0:
-        p = check_p(p)
+    is_checked = type(p) is float and 0.0 <= p <= 1.0
+    tensors = (x, bias, residual, seed, offset)
+    # The rest is asked where the op begins: before a seed is drawn it costs nothing to speak of.
+    if (training is not False or not is_checked) and is_overridden(tensors):
+        return hand_over(tensors)
+    p = p if is_checked else check_p(p)
     if training is not True and training is not False:
         check_flags(_NAME, training=training)
     if not training or p == 0.0:

@@ -13,6 +13,7 @@ from bridge.torch._check import check_tensors
 from bridge.torch._destination import overwrite
 from bridge.torch._entry import entry
 from bridge.torch._kernels import same_shape, spec_of
+from bridge.torch._overrides import hand_over, is_overridden
 
 
 def bias_gelu(
@@ -74,6 +75,8 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
     Raises:
       TypeError: also if the result's dtype is not that of x (a bias of a wider dtype).
     """
+    if is_overridden((x, bias)):
+        return hand_over((x, bias))
     params = _check(approximate, (x, bias))
     if params.full != spec_of(x).dtype:
         raise TypeError(

@@ -13,6 +13,7 @@ from bridge.torch._bias_dropout_add import bias_add_, bias_dropout_add
 from bridge.torch._bias_gelu import bias_gelu, bias_gelu_times
 from bridge.torch._check import check_tensors
 from bridge.torch._kernels import is_known, same_shape
+from bridge.torch._overrides import hand_over, is_overridden
 
 
 def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -42,11 +43,15 @@ def _has_shape(tensor: Any) -> bool:
 
 def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
     """tanh-GELU of x + bias, whatever shapes broadcast."""
+    if type(x) is not Tensor and is_overridden((x, bias)):
+        return hand_over((x, bias))
     return bias_gelu(*fused_pair("bias_gelu", x, bias), approximate="tanh")
 
 
 def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     """g·gelu′(x + bias), of the shape that all three broadcast to."""
+    if type(x) is not Tensor and is_overridden((g, x, bias)):
+        return hand_over((g, x, bias))
     x, bias = fused_pair("bias_gelu_back", x, bias)
     check_tensors("bias_gelu_back", required=2, y=x, g=g)
     if not same_shape(g, x):
@@ -63,6 +68,8 @@ def broadcast_bias_dropout_add(
 
     As in the originals x is drawn from before it is repeated over a larger residual.
     """
+    if type(x) is not Tensor and is_overridden((x, bias, residual)):
+        return hand_over((x, bias, residual))
     x, bias = fused_pair("bias_dropout_add", x, bias)
     if residual is None:
         if bias is not None and bias.dtype != x.dtype:

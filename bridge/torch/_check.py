@@ -11,7 +11,7 @@ from torch import Tensor
 from bridge.ops import Spec
 from bridge.torch._kernels import spec_of, specs_of
 
-_DEVICES = ("cpu", "cuda")
+_DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
 
 
 def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> None:
@@ -32,14 +32,9 @@ def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> N
         if tensor.layout is not torch.strided or tensor.is_quantized:
             what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{function}: {name} is {what}, expected a dense tensor")
-        if tensor.is_meta and not torch.compiler.is_compiling() and type(tensor) is Tensor:
+        if tensor.device.type not in _DEVICES:
             raise ValueError(
-                f"{function}: {name} is on the meta device and has no values, expected the CPU or "
-                "a CUDA device (for shapes alone, use torch._subclasses.FakeTensorMode)"
-            )
-        if tensor.device.type not in _DEVICES and not tensor.is_meta:
-            raise ValueError(
-                f"{function}: {name} is on {tensor.device}, expected the CPU or a CUDA device"
+                f"{function}: {name} is on {tensor.device}, expected the CPU, a CUDA device or meta"
             )
         if tensor.device != first.device:
             raise ValueError(

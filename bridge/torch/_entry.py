@@ -11,6 +11,7 @@ from torch import Tensor
 from bridge.torch._autograd import call, native_kernel, plan_of
 from bridge.torch._destination import write_at_once, write_into
 from bridge.torch._kernels import dtypes_of
+from bridge.torch._overrides import hand_over, is_overridden
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MOST_KINDS = 256
@@ -18,6 +19,8 @@ _MOST_KINDS = 256
 
 def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Callable[..., Tensor]:
     """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
+
+    A function of a module calls it with nothing between: that is what overrides are told of.
 
     Args:
       function: the public function's name, for messages and profilers.
@@ -40,6 +43,8 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
                     return results[0]
             elif write_at_once(kernel, operands, out):
                 return out
+        if is_overridden(given := (*operands, out)):
+            return hand_over(given, depth=2)
         if _is_dynamo_compiling() and isinstance(static, (int, float)):
             # A number that changed since an earlier compilation is a symbol, which no check takes.
             from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second

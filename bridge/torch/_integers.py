@@ -37,7 +37,7 @@ def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
         check_integer_array(argument, spec_of(value))
         return value.to(torch.int64)
     if isinstance(value, torch.Generator) and argument == "seed":
-        if value.device.type != x.device.type:
+        if value.device.type != x.device.type and not x.is_meta:
             raise ValueError(
                 f"{_NAME}: seed is a generator on {value.device}, expected {x.device}, where x is"
             )
@@ -50,6 +50,8 @@ def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
 
 
 def _drawn_seed(generator: torch.Generator | None, x: Tensor) -> Tensor:
+    if x.is_meta:  # nothing is drawn
+        generator = None
     seed = torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
     if type(x).__name__ == "DTensor":  # whose processes have generators of their own
         from bridge.torch._sharding import same_on_mesh

@@ -60,7 +60,7 @@ def spec_of(tensor: Tensor) -> Spec:
     """Returns shape and dtype name; a dtype that no op takes keeps torch's own name."""
     shape, dtype = tuple(tensor.shape), tensor.dtype
     name = NAMES.get(dtype, str(dtype).removeprefix("torch."))
-    if torch.compiler.is_compiling() or not all([type(size) is int for size in shape]):
+    if torch.compiler.is_compiling() or any([type(size) is torch.SymInt for size in shape]):
         return _TracedSpec(shape, name)
     return Spec(shape, name)
 
@@ -197,6 +197,8 @@ class Kernel:
         A layout that the kernel cannot walk by strides is made contiguous, and only that one.
         """
         first = operands[0]
+        if first.is_meta:  # shapes alone, no values to compute
+            return empty_results(self.op, operands, self.params) if results is None else results
         if first.is_cuda and first.get_device() != torch.cuda.current_device():
             # A kernel is launched on the current device.
             with torch.cuda.device(first.get_device()):

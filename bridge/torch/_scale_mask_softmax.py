@@ -230,7 +230,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
     def _softmax(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         # Code that uses the original sets its attributes later on.
         causal = _mask_type_name(self.attn_mask_type) in _CAUSAL
-        return (_causal if causal else _everywhere)(scale, (x, mask), None)
+        return fused_softmax(x, mask, scale, causal)
 
     def _beside(self, offset: Tensor, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """The offset as one more key, the first: there the causal rule hides it from no query."""
@@ -264,6 +264,11 @@ def _check(scale: float, operands: tuple[Any, ...], *, causal: bool = False) -> 
     return check_softmax(
         _NAME, spec_of(x), None if mask is None else spec_of(mask), scale, causal=causal
     )
+
+
+def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
+    """Softmax under a mask and a causal rule, whichever there are."""
+    return (_causal if causal else _everywhere)(scale, (x, mask))
 
 
 _everywhere = entry(_NAME, SOFTMAX, float, _check)

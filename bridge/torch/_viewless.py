@@ -16,6 +16,7 @@ from torch.autograd import Function, forward_ad
 
 from bridge.torch._check import check_flags
 from bridge.torch._drop_in import DropIn
+from bridge.torch._overrides import hand_over, is_overridden
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -125,6 +126,8 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
       TypeError: inp is no tensor.
       RuntimeError: a leaf of integers is to require a gradient.
     """
+    if is_overridden((inp,)):
+        return hand_over((inp,))
     _check("make_viewless_tensor", inp=inp)
     if inp._base is None:
         return inp

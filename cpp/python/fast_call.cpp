@@ -11,7 +11,8 @@ namespace {
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
-// Whether an operand lies in memory in the plainest way.
+// Whether an operand lies in memory in the plainest way. A number is left out with the other
+// layouts where it is no integer: to add a bias to it is an error, which the kernels do not know.
 bool is_compact(const Operand& operand) {
   int64_t elements = 1;
   for (int32_t i = operand.ndim - 1; i >= 0; --i) {
@@ -20,7 +21,7 @@ bool is_compact(const Operand& operand) {
     }
     elements *= operand.shape[i];
   }
-  return true;
+  return operand.ndim > 0 || !is_floating(operand.dtype);
 }
 
 // Whether the kernels find the values of a tensor where they look for them. Masks are not asked

@@ -294,7 +294,7 @@ BAD = {
     "seed elsewhere": (
         {"seed": torch.tensor(1, device="meta")},
         ValueError,
-        "seed is on the meta device",
+        "seed is on meta, expected cpu, where x is",
     ),
     "offset": ({"offset": None}, TypeError, "offset has type NoneType, expected an integer"),
     "generator as offset": (

@@ -53,7 +53,7 @@ BAD_OUTS = {
     "device": (
         lambda x: torch.empty(5, 7, dtype=torch.float64, device="meta"),
         ValueError,
-        "out is on the meta device",
+        "out is on meta, expected cpu, where x is",
     ),
     "sparse": (lambda x: x.to_sparse(), TypeError, "out is sparse_coo, expected a dense tensor"),
     "expanded": (lambda x: x.new_empty(7).expand(5, 7), ValueError, "share memory with each other"),

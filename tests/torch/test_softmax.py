@@ -280,7 +280,7 @@ BAD = {
     "mask on another device": (
         lambda: scaled_masked_softmax(F32, (F32 > 0).to("meta")),
         ValueError,
-        "scaled_masked_softmax: mask is on the meta device",
+        "scaled_masked_softmax: mask is on meta, expected cpu, where x is",
     ),
     "scale of another type": (
         lambda: scaled_softmax(F32, "1"),

@@ -1,0 +1,227 @@
+"""`__torch_function__`: fx, modes and subclasses see the public functions as torch's own."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+
+import bridge.torch
+from bridge.torch import (
+    BiasDropoutAdd,
+    BiasGELU,
+    all_gather,
+    bias_dropout_add,
+    bias_gelu,
+    bias_gelu_,
+    make_viewless_tensor,
+    megatron,
+    scaled_causal_softmax,
+    scaled_masked_softmax,
+    scaled_softmax,
+    scaled_softmax_backward,
+    slapo,
+)
+from tests.torch.expected import assert_same_bits
+
+# By the name of what is to be seen: calls of x [4, 5] and bias [5]. Numbers are drawn in the last.
+FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
+    "bias_gelu": (
+        lambda x, b: bias_gelu(x, b),
+        lambda x, b: bias_gelu(x, approximate="none"),
+        lambda x, b: bias_gelu(bias=b, x=x),
+    ),
+    "bias_gelu_": (lambda x, b: bias_gelu_(x * 1.0, b, approximate="sigmoid"),),
+    "scaled_softmax": (
+        lambda x, b: scaled_softmax(x),
+        lambda x, b: scaled_softmax(x, x.shape[-1] ** -0.5),
+        lambda x, b: scaled_softmax(x, 2),
+        lambda x, b: scaled_softmax(x, 0.5, out=torch.empty_like(x)),
+    ),
+    "scaled_masked_softmax": (lambda x, b: scaled_masked_softmax(x, x > b, scale=0.5),),
+    "scaled_causal_softmax": (lambda x, b: scaled_causal_softmax(x, 0.5),),
+    "scaled_softmax_backward": (lambda x, b: scaled_softmax_backward(x, x, causal=True),),
+    "bias_dropout_add": (
+        lambda x, b: bias_dropout_add(x, b, x, p=0.5, seed=3),
+        lambda x, b: bias_dropout_add(x, b, x, p=0.5, training=False),
+        lambda x, b: bias_dropout_add(x, b, x, p=0),
+        lambda x, b: bias_dropout_add(x, b),
+    ),
+    "make_viewless_tensor": (lambda x, b: make_viewless_tensor(x[1:], True, True),),
+    "all_gather": (lambda x, b: all_gather(x, dim=1),),
+}
+DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "GeLUFunction": lambda x, b: megatron.GeLUFunction.apply(x, b),
+    "bias_gelu": lambda x, b: megatron.bias_gelu(b[None], x),
+    "bias_gelu_back": lambda x, b: megatron.bias_gelu_back(x, b, x),
+    "train": lambda x, b: megatron.bias_dropout_add_fused_train((x, b), x, 0.5),
+    "inference": lambda x, b: megatron.bias_dropout_add_fused_inference((x, b), x, 0.5),
+    "softmax": lambda x, b: megatron.ScaledSoftmax.apply(x, 0.5),
+    "masked softmax": lambda x, b: megatron.ScaledMaskedSoftmax.apply(x, x > 0, 0.5),
+    "causal softmax": lambda x, b: megatron.ScaledUpperTriangMaskedSoftmax.apply(x, 0.5),
+    "new_gelu": lambda x, b: slapo.new_gelu(x),
+    "bias_new_gelu": lambda x, b: slapo.bias_new_gelu(x, b[None]),
+    "bias_dropout": lambda x, b: slapo.bias_dropout(x, b, 0.5),
+}
+EVERY = [(name, i) for name, functions in FUNCTIONS.items() for i in range(len(functions))]
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gelu = BiasGELU(5).double()
+        self.add = BiasDropoutAdd(0.25)
+        self.softmax = megatron.FusedScaleMaskSoftmax(False, False, "causal", True, None, True, 0.5)
+
+    def forward(self, x):  # type: ignore[no-untyped-def]  # fx cannot pickle these annotations
+        y = self.add(self.gelu(x), residual=x)
+        return self.softmax(y[None, None], None)[0, 0]
+
+
+def assert_same_calls(one: Callable[..., Tensor], other: Callable[..., Tensor], *args: Any) -> None:
+    results = []
+    for function in (one, other):
+        torch.manual_seed(7)
+        results.append(function(*args))
+    assert_same_bits(*results)
+
+
+def test_every_function_is_here() -> None:
+    public = {
+        name for name in bridge.torch.__all__ if not inspect.isclass(getattr(bridge.torch, name))
+    }
+    assert set(FUNCTIONS) == public
+
+
+@pytest.mark.parametrize(("name", "i"), EVERY)
+def test_symbolic_trace(draw: Any, name: str, i: int) -> None:
+    function = FUNCTIONS[name][i]
+    x, bias = draw(4, 5), draw(5)
+    if name == "scaled_softmax":
+        scaled_softmax(x)  # nothing that is remembered takes a Proxy
+    traced = fx.symbolic_trace(function)
+    called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert getattr(bridge.torch, name) in called
+    assert_same_calls(traced, function, x, bias)
+
+
+@pytest.mark.parametrize("name", DROP_INS)
+def test_symbolic_trace_of_drop_ins(draw: Any, name: str) -> None:
+    traced = fx.symbolic_trace(DROP_INS[name])
+    assert_same_calls(traced, DROP_INS[name], draw(4, 5), draw(5))
+
+
+def test_symbolic_trace_of_modules(draw: Any) -> None:
+    """Saved and loaded again too."""
+    model, x = Model(), draw(4, 5)
+    traced = fx.symbolic_trace(model)
+    assert_same_calls(traced, model, x)
+    loaded = pickle.load(io.BytesIO(pickle.dumps(traced)))
+    assert_same_calls(loaded, model, x)
+
+
+class Seen(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append((func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "i"), EVERY)
+def test_modes(draw: Any, name: str, i: int) -> None:
+    """A mode is told of each call once, and of nothing within."""
+    function, public = FUNCTIONS[name][i], getattr(bridge.torch, name)
+    x, bias = draw(4, 5), draw(5)
+
+    def watched(x: Tensor, bias: Tensor) -> Tensor:
+        with seen:
+            return function(x, bias)
+
+    for _ in range(2):
+        seen = Seen()
+        assert_same_calls(watched, function, x, bias)
+        own = [func for func, _, _ in seen.calls if func is public]
+        assert len(own) == 1
+        assert not [func for func, _, _ in seen.calls if func is torch.randint]
+        assert not [func for func, _, _ in seen.calls if "bridge." in str(func)]
+
+
+def test_arguments_come_as_they_were_given(draw: Any) -> None:
+    x, bias = draw(4, 5), draw(5)
+    with Seen() as seen:
+        bias_dropout_add(x, bias, p=1, training=False)
+        scaled_softmax(x, 2)
+    (_, args, kwargs), (_, others, out) = seen.calls
+    assert args[0] is x
+    assert args[1] is bias
+    assert args[2] is None
+    assert kwargs == {"p": 1, "seed": None, "offset": 0, "training": False}
+    assert others[0] is x
+    assert others[1:] == (2,)
+    assert out == {"out": None}
+
+
+class Wrapped(Tensor):
+    """A subclass with torch's own `__torch_function__`: results have its class."""
+
+
+class Units:
+    """No tensor at all, with a unit beside its values."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def plain(argument: Any) -> Any:
+            return argument.values if isinstance(argument, Units) else argument
+
+        named = {name: plain(value) for name, value in (kwargs or {}).items()}
+        return Units(func(*map(plain, args), **named))
+
+
+@pytest.mark.parametrize(("name", "i"), EVERY)
+def test_subclasses(draw: Any, name: str, i: int) -> None:
+    function, x, bias = FUNCTIONS[name][i], draw(4, 5), draw(5)
+
+    def wrapped(x: Tensor, bias: Tensor) -> Tensor:
+        y = function(x.as_subclass(Wrapped), bias)
+        assert type(y) is Wrapped
+        return y.as_subclass(Tensor)
+
+    assert_same_calls(wrapped, function, x, bias)
+
+
+def test_what_is_no_tensor(draw: Any) -> None:
+    x, bias, mask = draw(4, 5), draw(5), draw(4, 5) > 0
+    cases: list[tuple[Any, Any]] = [
+        (bias_gelu(Units(x), bias), bias_gelu(x, bias)),  # type: ignore[arg-type]
+        (bias_gelu(x, Units(bias)), bias_gelu(x, bias)),  # type: ignore[arg-type]
+        (scaled_masked_softmax(x, Units(mask)), scaled_masked_softmax(x, mask)),  # type: ignore[arg-type]
+        (
+            bias_dropout_add(x, residual=Units(x), p=0.5, seed=1),  # type: ignore[arg-type]
+            bias_dropout_add(x, residual=x, p=0.5, seed=1),
+        ),
+    ]
+    for found, expected in cases:
+        assert type(found) is Units
+        assert_same_bits(found.values, expected)
+
+
+def test_derivatives_through_a_mode(draw: Any) -> None:
+    x, bias, g = draw(4, 5, grad=True), draw(5, grad=True), draw(4, 5)
+    expected = torch.autograd.grad(bias_gelu(x, bias), (x, bias), g)
+    with Seen():
+        y = bias_gelu(x, bias)
+    for one, other in zip(torch.autograd.grad(y, (x, bias), g), expected, strict=True):
+        assert_same_bits(one, other)
