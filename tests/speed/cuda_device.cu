@@ -162,7 +162,8 @@ int64_t attribute(cudaDeviceAttr which) {
 class CudaDevice : public Device {
  public:
   explicit CudaDevice(const std::string& library) : library_(library) {
-    if (library_.preload() != BRIDGE_OK)
+    check(cudaFree(nullptr), "cudaFree");  // makes the context, without which nothing is loaded
+    if (library_.preload(0) != BRIDGE_OK)
       throw Exit{kFailed, std::string("the library does not run here: ") + library_.last_error()};
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaMalloc(&found_, sizeof *found_), "cudaMalloc");
