@@ -83,14 +83,13 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
-    is_checked = type(p) is float and 0.0 <= p <= 1.0
-    tensors = (x, bias, residual, seed, offset)
-    # The rest is asked where the op begins: before a seed is drawn it costs nothing to speak of.
-    if (training is not False or not is_checked) and is_overridden(tensors):
-        return hand_over(tensors)
-    p = p if is_checked else check_p(p)
-    if training is not True and training is not False:
-        check_flags(_NAME, training=training)
+    if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
+        # Of the other calls the op asks this: before a seed is drawn it costs nothing to speak of.
+        if is_overridden(tensors := (x, bias, residual, seed, offset)):
+            return hand_over(tensors)
+        p = check_p(p)
+        if type(training) is not bool:
+            check_flags(_NAME, training=training)
     if not training or p == 0.0:
         return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
     return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))

@@ -120,3 +120,20 @@ def test_nothing_is_recorded_where_no_profiler_runs(draw: Any, monkeypatch: Any)
     for function in FUNCTIONS.values():
         function(x)
         function(x.T.contiguous().T)
+
+
+def test_nvtx_ranges(draw: Any, monkeypatch: Any) -> None:
+    """`emit_nvtx` turns into NVTX ranges what it finds recorded; here its start is left out."""
+    for name in ("_enable_profiler", "_disable_profiler"):
+        monkeypatch.setattr(profiler, name, lambda *arguments: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    opened, record_function = [], profiler.record_function
+    monkeypatch.setattr(
+        profiler, "record_function", lambda name: opened.append(name) or record_function(name)
+    )
+    x = draw(5, 5)
+    scaled_softmax(x)
+    with profiler.emit_nvtx():
+        scaled_softmax(x)
+    scaled_softmax(x)
+    assert opened == ["bridge::scaled_softmax"]
