@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -10,8 +9,8 @@ import jax
 from bridge.jax._arguments import as_array_like, as_arrays, compiled_for, refuse_traced
 from bridge.jax._avals import spec_of
 from bridge.jax._primitive import call
-from bridge.ops import SOFTMAX, Spec, check_softmax
-from bridge.ops.softmax import MASK_DTYPES, MASK_EXPECTED
+from bridge.ops import SOFTMAX, check_softmax
+from bridge.ops.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale
 
 
 def scaled_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
@@ -121,15 +120,13 @@ def as_mask(function: str, mask: Any) -> Any:
 def softmax(function: str, x: Any, mask: Any, scale: Any, *, causal: bool = False) -> jax.Array:
     """What the public functions have in common; `function` is the name in messages."""
     x = as_array_like(function, "x", x)
-    if type(scale) is not float or not math.isfinite(scale):
-        scale = as_scale(function, scale)
-    return _compiled(function, scale, causal)(x, mask)
+    return _compiled(function, as_scale(function, scale), causal)(x, mask)
 
 
 def as_scale(function: str, scale: Any) -> float:
     """The scale as a finite float, or the error that it deserves."""
     refuse_traced(function, "scale", scale)
-    return check_softmax(function, Spec((1,), "float32"), None, scale).scale
+    return check_scale(function, scale)
 
 
 @compiled_for
