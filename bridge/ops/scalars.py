@@ -17,6 +17,8 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a num
     """
     if type(value) is float:
         return value
+    if getattr(value, "is_nested", False):  # a tensor of torch that has no shape
+        raise TypeError(f"{function}: {argument} is nested, expected {expected}")
     dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
     if shape:
         found = f"shape {list(shape)}"

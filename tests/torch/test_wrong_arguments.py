@@ -118,13 +118,14 @@ NUMBERS: dict[str, Function] = {
 def test_numbers(what: str) -> None:
     argument = what.split()[-1]
     for value, words in (
-        (np.full(3, 0.5), "type ndarray and 1 dimension, expected a"),
-        (torch.full((2, 3), 0.5), "type Tensor and 2 dimensions, expected a"),
-        (NESTED, "type Tensor and 3 dimensions, expected a"),
-        ([0.5], "type list, expected a"),
-        (0.5j, "type complex, expected a"),
+        (np.full(3, 0.5), r"has shape \[3\], expected a"),
+        (torch.full((2, 3), 0.5), r"has shape \[2, 3\], expected a"),
+        (torch.tensor(0.5j), "has dtype complex64, expected a"),
+        (NESTED, "is nested, expected a"),
+        ([0.5], "has type list, expected a"),
+        (0.5j, "has type complex, expected a"),
     ):
-        with pytest.raises(TypeError, match=rf": {argument} has {words}"):
+        with pytest.raises(TypeError, match=rf": {argument} {words}"):
             NUMBERS[what](value)
     NUMBERS[what](np.float32(0.5))
     NUMBERS[what](torch.tensor(0.5))  # no dimensions: one number
