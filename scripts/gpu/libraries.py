@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
+BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
 PROGRAM_NAMES = (*(f"{op}_gpu" for op in OPS), "kernel_speed")
@@ -111,7 +112,7 @@ def arch_of_device() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "check_gpu" / "build")
+    parser.add_argument("--build", type=Path, default=BUILD)
     parser.add_argument("--anew", action="store_true", help="build whatever is prebuilt")
     options = parser.parse_args()
     why = "--anew" if options.anew else place_prebuilt()

@@ -9,6 +9,7 @@ import sys
 
 from scripts.gpu.environment import PYTHON, rehearsal_python
 from scripts.gpu.libraries import (
+    BUILD,
     CUDA_LIBRARY,
     PREBUILT,
     PROGRAM_NAMES,
@@ -22,7 +23,6 @@ from scripts.gpu.libraries import (
 )
 
 FOLDER = PREBUILT.parent
-BUILD = ROOT / "build" / "for_gpu_build"
 # As in requirements/build.txt.
 WHEELS = ("apache-tvm-ffi", "nanobind", "scikit-build-core")
 # What may travel to the machine that it was made for.
