@@ -49,13 +49,15 @@ check-cuda: $(VENV)/.installed
 check-package: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_package.sh
 
-# Faults planted in a copy of the sources, one at a time: the suite must see each.
+# Faults planted in a copy of the sources, one at a time: the suite must see each. Some of them here,
+# others for each commit; all in `make exhaustive`.
 check-faults: $(VENV)/.installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 15
 
 # Minutes: every float32 there is, through every form and derivative; the originals' largest cases.
 exhaustive: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
 	$(BIN)/python -m pytest -m slow
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -134,8 +135,15 @@ class Trees:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="plant only faults whose name contains this")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="plant so many of them, others for each commit"
+    )
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if options.only in fault.name]
+    if options.sample is not None and options.sample < len(faults):
+        head = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).stdout
+        chosen = random.Random(head).sample(range(len(faults)), options.sample)
+        faults = [faults[i] for i in sorted(chosen)]
     begin = time.monotonic()
     trees = Trees(ROOT / "build" / "faults")
     print(f"compiled without a fault ({time.monotonic() - begin:.0f} s)", flush=True)

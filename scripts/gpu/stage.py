@@ -170,7 +170,7 @@ class Stage:
         self.results.append(result)
         print(f"== {step.name}", flush=True)
         if self.rehearse and step.needs_device:
-            result.word, result.why = "printed", shlex.join(step.command)
+            result.word, result.why = "printed", " ".join(shlex.join(step.command).split())
             print(f"   needs a GPU: {result.why}", flush=True)
             return result
         begin = time.monotonic()
