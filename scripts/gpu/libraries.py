@@ -36,7 +36,7 @@ def digest_of_sources() -> str:
     files = [ROOT / "CMakeLists.txt"]
     for folder in ("cmake", "cpp", "tests/cpp", "tests/simt", "tests/speed"):
         files += sorted(path for path in (ROOT / folder).rglob("*") if path.is_file())
-    for path in files:
+    for path in (path for path in files if "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(ROOT)}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
