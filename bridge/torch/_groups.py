@@ -46,9 +46,10 @@ def ranks_of(function: str, group: Any) -> Ranks:
         there is no default group though the launcher's WORLD_SIZE is more than 1.
     """
     if group is None:
-        if _world is None or (group := dist.group.WORLD) is None:
+        # The dynamo of torch 2.11 takes WORLD for a group even where there is none.
+        if _world is None or not dist.is_initialized():
             return _without_group(function)
-        return _ranks(group)
+        return _ranks(dist.group.WORLD)
     if not isinstance(group, dist.ProcessGroup):
         group = _group_of_mesh(function, group)
     if torch.compiler.is_compiling():

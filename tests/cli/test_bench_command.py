@@ -77,7 +77,8 @@ def few_cases(monkeypatch):
 
 
 @pytest.mark.usefixtures("few_cases")
-def test_bench_command_writes_table_json_and_plot(tmp_path, capsys):
+def test_bench_command_writes_table_json_and_plot(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # so that no label is folded
     json_file, plot = tmp_path / "bench.json", tmp_path / "bench.svg"
     arguments = ["--quick", "--no-compile", "--json", str(json_file), "--plot", str(plot)]
     assert main(["bench", *arguments]) == 0
