@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts the lines of code that an op takes in the two adapters, outside its kernel and definition.
 
-These are the lines of bridge/torch/_<op>.py and bridge/jax/_<op>.py that hold code, as formatted:
+These are the lines of bridge/torch/_ops/<op>.py and bridge/jax/_ops/<op>.py that hold code, as formatted:
 no docstrings, no comments, no blank lines. Import lines, which only name what stands elsewhere,
 have a column of their own. Exit status 1 unless every op has fewer than LIMIT without them.
 """
@@ -20,15 +20,15 @@ OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 LIMIT = 60
 # Files that some ops have besides, and what is in them.
 BESIDES = {
-    "torch/_integers.py": "seeds and offsets",
-    "jax/_integers.py": "seeds and offsets",
-    "torch/_viewless.py": "viewless tensors, which have neither kernel nor definition",
-    "torch/_drop_in.py": "what drop-ins for autograd Functions have in common",
-    "torch/_broadcasting.py": "the drop-ins' operands that broadcast",
-    "torch/_scale_mask_softmax.py": "the drop-ins of softmax",
+    "torch/_adapter/integers.py": "seeds and offsets",
+    "jax/_adapter/integers.py": "seeds and offsets",
+    "torch/_ops/viewless.py": "viewless tensors, which have neither kernel nor definition",
+    "torch/_drop_ins/functions.py": "what drop-ins for autograd Functions have in common",
+    "torch/_drop_ins/broadcasting.py": "the drop-ins' operands that broadcast",
+    "torch/_drop_ins/scale_mask_softmax.py": "the drop-ins of softmax",
     "torch/megatron.py": "the drop-ins of Megatron-LM",
     "torch/slapo.py": "the drop-ins of slapo",
-    "torch/_module.py": "modules",
+    "torch/_ops/modules.py": "modules",
     "jax/nnx.py": "modules",
 }
 _NO_CODE = (
@@ -65,22 +65,22 @@ def lines_of(node: ast.stmt) -> range:
 
 def count_op(op: str) -> tuple[int, int, int, int]:
     """Lines of code of an op: (in torch, in JAX, in both, imports of both)."""
-    counts = [count(f"{adapter}/_{op}.py") for adapter in ADAPTERS]
+    counts = [count(f"{adapter}/_ops/{op}.py") for adapter in ADAPTERS]
     code, imports = (sum(numbers) for numbers in zip(*counts, strict=True))
     return counts[0][0], counts[1][0], code, imports
 
 
 def main() -> int:
     too_long = 0
-    print(f"{'op':<30} {'torch':>5} {'jax':>5} {'both':>5} {'imports':>8}")
+    print(f"{'op':<38} {'torch':>5} {'jax':>5} {'both':>5} {'imports':>8}")
     for op in OPS:
         in_torch, in_jax, code, imports = count_op(op)
         too_long += code >= LIMIT
-        print(f"{op:<30} {in_torch:>5} {in_jax:>5} {code:>5} {imports:>8}")
+        print(f"{op:<38} {in_torch:>5} {in_jax:>5} {code:>5} {imports:>8}")
     print("\nbesides")
     for file, what in BESIDES.items():
         code, imports = count(file)
-        print(f"{file:<30} {'':>11} {code:>5} {imports:>8}   {what}")
+        print(f"{file:<38} {'':>11} {code:>5} {imports:>8}   {what}")
     return 1 if too_long else 0
 
 

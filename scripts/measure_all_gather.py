@@ -223,7 +223,7 @@ def memory(ranks: int) -> dict[str, Any]:
     import torch.distributed as dist
 
     import bridge.torch as bt
-    from bridge.cli.own_process import bytes_at_peak
+    from tools.own_process import bytes_at_peak
 
     x = torch.zeros(MEMORY_BYTES // 4096, 1024)
 

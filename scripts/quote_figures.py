@@ -18,9 +18,9 @@ from typing import Any
 
 from count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
 
-from bridge.cli.bench import targets
-from bridge.cli.bench.summary import memory_lines
-from bridge.cli.scaling import tables as scaling_tables
+from tools.bench import targets
+from tools.bench.summary import memory_lines
+from tools.scaling import tables as scaling_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "docs" / "benchmarks"

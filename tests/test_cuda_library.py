@@ -173,7 +173,7 @@ def test_importing_the_torch_adapter_loads_where_cuda_has_started(library: Path)
         fake.use_devices(1)
         import bridge.torch
         assert book() == []
-        from bridge.torch._kernels import load_kernels
+        from bridge.torch._adapter.kernels import load_kernels
         torch.cuda.is_initialized = lambda: True
         load_kernels()
         assert book() == ["preload 0", "preload 1: not in use"]
@@ -187,7 +187,7 @@ def test_xla_loads_them_when_it_compiles(library: Path) -> None:
         library,
         """
         import jax, jax.numpy as jnp
-        from bridge.jax._ffi import register_handlers
+        from bridge.jax._adapter.ffi import register_handlers
 
         fake.use_devices(1)
         for target, platforms in _native.ffi_handlers().items():

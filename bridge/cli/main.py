@@ -6,14 +6,20 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 COMMANDS = {
     "info": ("bridge.cli.info", "versions, instruction sets, threads, CUDA"),
     "parity": ("bridge.cli.parity", "torch against JAX, bit for bit, and both against float64"),
-    "bench": ("bridge.cli.bench", "speed beside the frameworks' own ops"),
-    "scaling": ("bridge.cli.scaling", "all-gather measured here, modelled to 65,536 devices"),
-    "demo": ("bridge.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
+    "bench": ("tools.bench", "speed beside the frameworks' own ops"),
+    "scaling": ("tools.scaling", "all-gather measured here, modelled to 65,536 devices"),
+    "demo": ("tools.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
 }
+NOT_INSTALLED = (
+    "this command is not installed with the library; run it from bridge's source tree, "
+    "where `make` has built it"
+)
+SOURCES = Path(__file__).resolve().parent.parent.parent
 
 
 class CommandError(Exception):
@@ -30,10 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (path, help_text) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=help_text, description=help_text)
         if name == chosen:
+            if path.startswith("tools."):
+                if not (SOURCES / "tools" / "bench").is_dir():
+                    print(f"bridge {name}: {NOT_INSTALLED}", file=sys.stderr)
+                    return 2
+                sys.path.insert(0, str(SOURCES))
             try:
                 module = importlib.import_module(path)
             except ModuleNotFoundError as error:
-                if error.name is None or error.name.startswith("bridge"):
+                if error.name is None or error.name.startswith(("bridge", "tools")):
                     raise
                 print(
                     f"bridge {name}: the package {error.name} is missing; "

@@ -23,7 +23,7 @@ from bridge.cli.outputs import naming
 Row = dict[str, Any]
 
 # Each module has report(recording), the report that the command writes.
-REPORTS = {"parity": "bridge.cli.parity.command", "bench": "bridge.cli.bench.command"}
+REPORTS = {"parity": "bridge.cli.parity.command", "bench": "tools.bench.command"}
 
 
 class Recording:

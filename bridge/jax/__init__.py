@@ -2,27 +2,27 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.jax._ffi import check_ffi_api, register_handlers
+from bridge.jax._adapter.ffi import check_ffi_api, register_handlers
 
 check_ffi_api()
 register_handlers()
 
-from bridge.jax._all_gather import all_gather  # noqa: E402
-from bridge.jax._bias_dropout_add import bias_dropout_add  # noqa: E402
-from bridge.jax._bias_gelu import bias_gelu  # noqa: E402
-from bridge.jax._softmax import (  # noqa: E402
+from bridge.jax._collectives.all_gather import all_gather  # noqa: E402
+from bridge.jax._ops.bias_dropout_add import bias_dropout_add  # noqa: E402
+from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
+from bridge.jax._ops.softmax import (  # noqa: E402
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
 )
-from bridge.jax._viewless import make_viewless  # noqa: E402
+from bridge.jax._ops.viewless import make_viewless  # noqa: E402
 
 if TYPE_CHECKING:
-    from bridge.jax._from_torch import from_torch as from_torch
-    from bridge.jax._torch_errors import torch_errors as torch_errors
+    from bridge.jax._from_torch.errors import torch_errors as torch_errors
+    from bridge.jax._from_torch.functions import from_torch as from_torch
 
 # Public as well, but these need torch, which is imported when they are asked for.
-_OF_TORCH = {"from_torch": "_from_torch", "torch_errors": "_torch_errors"}
+_OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch.errors"}
 
 __all__ = [
     "all_gather",

@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.jax._arguments import (
+from bridge.jax._adapter.arguments import (
     as_any_array,
     as_array_like,
     as_arrays,
     as_flag,
     refuse_traced,
 )
-from bridge.jax._avals import spec_of
-from bridge.jax._bias_dropout_add import bias_dropout_add
-from bridge.jax._bias_gelu import bias_gelu
-from bridge.jax._softmax import as_mask, as_scale, softmax
+from bridge.jax._adapter.avals import spec_of
+from bridge.jax._ops.bias_dropout_add import bias_dropout_add
+from bridge.jax._ops.bias_gelu import bias_gelu
+from bridge.jax._ops.softmax import as_mask, as_scale, softmax
 from bridge.ops import check_softmax
 from bridge.ops.bias_dropout_add import check_p
 from bridge.ops.bias_gelu import check_approximate

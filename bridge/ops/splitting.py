@@ -69,7 +69,7 @@ def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool 
     if fixed:
         whole.add(ndim - 1)  # the dimension that is summed over
     if fixed > 1 and (alone or operands > 2):
-        whole.add(ndim - 2)  # the causal rule tells queries apart: see the frameworks' `_shards.py`
+        whole.add(ndim - 2)  # the causal rule tells queries apart: see the frameworks' `shards.py`
     if alone and (is_indexed(params) or has_sums(params)):
         whole.update(row_dims(split, params))
     if alone and is_indexed(params):

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.torch import (
-    _dispatcher_rules,  # noqa: F401  (registers derivatives and vmap)
-    _threads,
+from bridge.torch._adapter import (
+    dispatcher_rules as _dispatcher_rules,  # noqa: F401  (registers derivatives and vmap)
 )
-from bridge.torch._all_gather import all_gather
-from bridge.torch._bias_dropout_add import bias_dropout_add
-from bridge.torch._bias_gelu import bias_gelu, bias_gelu_
-from bridge.torch._kernels import load_kernels as _load_kernels
-from bridge.torch._module import BiasDropoutAdd, BiasGELU
-from bridge.torch._softmax import (
+from bridge.torch._adapter import threads as _threads
+from bridge.torch._adapter.kernels import load_kernels as _load_kernels
+from bridge.torch._collectives.all_gather import all_gather
+from bridge.torch._ops.bias_dropout_add import bias_dropout_add
+from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
+from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
     scaled_softmax_backward,
 )
-from bridge.torch._viewless import make_viewless_tensor
+from bridge.torch._ops.viewless import make_viewless_tensor
 
 _threads.lend()
 _load_kernels()
 
 if TYPE_CHECKING:
-    from bridge.torch._from_jax import from_jax as from_jax
-    from bridge.torch._jax_module import JaxModule as JaxModule
+    from bridge.torch._from_jax.functions import from_jax as from_jax
+    from bridge.torch._from_jax.modules import JaxModule as JaxModule
 
 # Public as well; they need JAX, which is imported when they are asked for.
-_OF_JAX = {"JaxModule": "_jax_module", "from_jax": "_from_jax"}
+_OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 
 __all__ = [
     "BiasDropoutAdd",

@@ -51,21 +51,21 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.torch._broadcasting import (
+from bridge.torch._drop_ins.broadcasting import (
     broadcast_bias_add_,
     broadcast_bias_dropout_add,
     broadcast_bias_gelu,
     broadcast_bias_gelu_back,
 )
-from bridge.torch._drop_in import DropIn
-from bridge.torch._scale_mask_softmax import (
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.scale_mask_softmax import (
     FusedScaleMaskSoftmax,
     GenericScaledMaskedSoftmax,
     ScaledMaskedSoftmax,
     ScaledSoftmax,
     ScaledUpperTriangMaskedSoftmax,
 )
-from bridge.torch._viewless import (
+from bridge.torch._ops.viewless import (
     MakeViewlessTensor,
     assert_viewless_tensor,
     make_viewless_tensor,

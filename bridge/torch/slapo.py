@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bridge.torch._bias_gelu import bias_gelu
-from bridge.torch._broadcasting import broadcast_bias_dropout_add, broadcast_bias_gelu
+from bridge.torch._drop_ins.broadcasting import broadcast_bias_dropout_add, broadcast_bias_gelu
+from bridge.torch._ops.bias_gelu import bias_gelu
 from bridge.torch.megatron import GeLUFunction
 from bridge.torch.megatron import bias_gelu as _bias_gelu
 from bridge.torch.megatron import bias_gelu_back as _bias_gelu_back

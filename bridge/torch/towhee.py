@@ -20,10 +20,14 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.torch._all_gather import agreed_exchange, differentiable_gather, gather_backward
-from bridge.torch._drop_in import DropIn
-from bridge.torch._groups import Ranks, ranks_of
-from bridge.torch._transport import Exchange
+from bridge.torch._collectives.all_gather import (
+    agreed_exchange,
+    differentiable_gather,
+    gather_backward,
+)
+from bridge.torch._collectives.groups import Ranks, ranks_of
+from bridge.torch._collectives.transport import Exchange
+from bridge.torch._drop_ins.functions import DropIn
 
 __all__ = ["AllGather", "AllGather2"]
 

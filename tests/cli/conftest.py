@@ -22,5 +22,5 @@ class HandClock:
 def hand_clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     """The clock of the bench's samples."""
     clock = HandClock()
-    monkeypatch.setattr("bridge.cli.bench.timing.time", clock)
+    monkeypatch.setattr("tools.bench.timing.time", clock)
     return clock

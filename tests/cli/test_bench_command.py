@@ -10,12 +10,12 @@ import re
 import numpy as np
 import pytest
 
-from bridge.cli.bench import bias_gelu, softmax
-from bridge.cli.bench.cases import Case
-from bridge.cli.bench.ops import OPS
-from bridge.cli.bench.targets import table, targets
-from bridge.cli.bench.timing import Contender, interleave
 from bridge.cli.main import main
+from tools.bench import bias_gelu, softmax
+from tools.bench.cases import Case
+from tools.bench.ops import OPS
+from tools.bench.targets import table, targets
+from tools.bench.timing import Contender, interleave
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -73,7 +73,7 @@ FEW = {
 def few_cases(monkeypatch):
     for name, few in FEW.items():
         monkeypatch.setattr(type(OPS[name]), "cases", few)
-    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
 
 
 @pytest.mark.usefixtures("few_cases")
@@ -208,7 +208,7 @@ def test_a_chain_of_empty_calls_is_what_xla_takes():
     """As many custom calls as the op's chain, on the same operands, with attributes as many."""
     import jax
 
-    from bridge.cli.bench.in_jax import Contenders
+    from tools.bench.in_jax import Contenders
 
     case = Case("bias_gelu", "jax", "chain", "float32", "tanh", bias_gelu.TINY, part="tiny")
     runs = {c.name: c.run for c in Contenders("cpu").of(case)}
@@ -223,7 +223,7 @@ def test_a_chain_of_empty_calls_is_what_xla_takes():
 
 
 def test_a_call_outside_jit_is_that_of_the_public_function(monkeypatch):
-    from bridge.cli.bench.in_jax import Contenders
+    from tools.bench.in_jax import Contenders
 
     for op in OPS.values():
         (case,) = [case for case in op.cases("jax", False) if case.what == "outside jit"]
@@ -277,9 +277,9 @@ def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
     """Where results go into memory that is there, they are not the next run's operands."""
     import jax
 
-    from bridge.cli.bench.command import _contenders
+    from tools.bench.command import _contenders
 
-    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-4)
+    monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-4)
     contenders = _contenders(framework, "cpu", False)
     cases = {
         (case.what, case.form, case.dtype)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import bridge
-from bridge._exchange.dtypes import TO_JAX
 from bridge.cli.main import main
+from bridge.exchange.dtypes import TO_JAX
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -76,7 +76,7 @@ def test_a_misaligned_tensor_is_computed_on(program, monkeypatch, capsys):
 
 
 def test_bench_of_the_border(tmp_path, monkeypatch):
-    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
     file = tmp_path / "bench.json"
     plot = tmp_path / "bench.svg"
     arguments = ["--quick", "--ops", "border", "--json", str(file), "--plot", str(plot)]

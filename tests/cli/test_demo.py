@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bridge.cli.main import main
-from bridge.demo import gpt, sentences, text, weights
-from bridge.demo.text import SYMBOLS
+from tools.demo import gpt, sentences, text, weights
+from tools.demo.text import SYMBOLS
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(weights.MODULE) is None, reason=f"{weights.PACKAGE} is not installed"
@@ -22,11 +22,11 @@ RATES = {framework: {"bridge": 2.0, "own": 1.0} for framework in ("torch", "jax"
 
 @pytest.fixture(scope="module")
 def found():
-    from bridge.demo import encode
+    from tools.demo import encode
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode, "speed", lambda *_: RATES)  # seconds of it, tested apart
-        from bridge.demo.main import encode as run
+        from tools.demo.main import encode as run
 
         return run()
 
@@ -41,7 +41,7 @@ def test_bits_agree_with_bridge_and_only_with_bridge(found, op):
 
 @pytest.fixture(scope="module")
 def training():
-    from bridge.demo.train import train
+    from tools.demo.train import train
 
     return train(steps=40)
 
@@ -93,7 +93,7 @@ def test_neighbours_are_about_the_same_thing(found):
 
 
 def test_padding_changes_nothing():
-    from bridge.demo.encode import as_array, encoders
+    from tools.demo.encode import as_array, encoders
 
     made = encoders(weights.load(), "cpu")
     short, long = "Prune the roses early.", sentences.SENTENCES[0] * 3
@@ -104,7 +104,7 @@ def test_padding_changes_nothing():
 
 
 def test_speed_is_in_sentences_per_second(hand_clock):
-    from bridge.demo.encode import speed
+    from tools.demo.encode import speed
 
     class Encoder:
         def __call__(self, batch):
@@ -120,8 +120,8 @@ def test_speed_is_in_sentences_per_second(hand_clock):
 
 
 def test_demo_command_writes_the_report(found, training, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("bridge.demo.main.encode", lambda device: found)
-    monkeypatch.setattr("bridge.demo.main.train", lambda device: training)
+    monkeypatch.setattr("tools.demo.main.encode", lambda device: found)
+    monkeypatch.setattr("tools.demo.main.train", lambda device: training)
     page = tmp_path / "out" / "report.html"
     assert main(["demo", "--no-measurements", "--html", str(page)]) == 0
     out = capsys.readouterr().out
@@ -138,6 +138,6 @@ def test_demo_command_writes_the_report(found, training, monkeypatch, tmp_path, 
 def test_demo_fails_where_bits_differ(found, monkeypatch, tmp_path):
     broken = copy.deepcopy(found)
     broken["agreement"]["softmax"]["differing"]["bridge"] = 1
-    monkeypatch.setattr("bridge.demo.main.encode", lambda device: broken)
+    monkeypatch.setattr("tools.demo.main.encode", lambda device: broken)
     page = tmp_path / "report.html"
     assert main(["demo", "--sentences-only", "--html", str(page)]) == 1

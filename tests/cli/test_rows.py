@@ -16,11 +16,11 @@ import sys
 import pytest
 
 from bridge.cli import rows
-from bridge.cli.bench import ops as bench_ops
-from bridge.cli.bench.cases import BYTES, Case, enlarged
 from bridge.cli.budget import Budget, in_turn
 from bridge.cli.main import CommandError, main
 from bridge.cli.parity import bias_dropout_add, bias_gelu, softmax
+from tools.bench import ops as bench_ops
+from tools.bench.cases import BYTES, Case, enlarged
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -43,7 +43,7 @@ def small_bench(monkeypatch):
 
     for op in bench_ops.OPS.values():
         monkeypatch.setattr(type(op), "cases", few)
-    monkeypatch.setattr("bridge.cli.bench.timing.SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
 
 
 def allow(cases: int, monkeypatch) -> None:

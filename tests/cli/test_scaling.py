@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from bridge.cli.main import CommandError, main
-from bridge.cli.scaling import algorithms, command, measure
-from bridge.cli.scaling.algorithms import ALGORITHMS, fastest, hierarchical, of_link
-from bridge.cli.scaling.contrastive import Contrastive
-from bridge.cli.scaling.fit import Fit, fit, validation
-from bridge.cli.scaling.links import ETHERNET, H100, INFINIBAND, LINKS, NVLINK, Link
-from bridge.cli.scaling.quantities import amount, duration
-from bridge.cli.scaling.sequence import Layers
+from tools.scaling import algorithms, command, measure
+from tools.scaling.algorithms import ALGORITHMS, fastest, hierarchical, of_link
+from tools.scaling.contrastive import Contrastive
+from tools.scaling.fit import Fit, fit, validation
+from tools.scaling.links import ETHERNET, H100, INFINIBAND, LINKS, NVLINK, Link
+from tools.scaling.quantities import amount, duration
+from tools.scaling.sequence import Layers
 
 LINK = Link("by hand", alpha=1.0, bandwidth=0.5, reach=None, source="")  # β = 2
 INSIDE = Link("inside", alpha=0.25, bandwidth=4.0, reach=4, source="")  # β = 1/4

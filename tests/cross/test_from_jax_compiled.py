@@ -131,13 +131,13 @@ def test_export(arguments: Any) -> None:
 
 def test_the_op_keeps_torchs_rules(arguments: Any) -> None:
     """Schema, fake kernel, autograd registration and tracing, as torch checks them."""
-    from bridge.torch import _jax_dispatcher
+    from bridge.torch._from_jax import dispatcher
 
     f = from_jax(lambda x: (jnp.sin(x) * 2, jnp.argmax(x)))
     x = torch.linspace(0, 1, 6).reshape(2, 3)
     f(x)
     (entry,) = f._entries.values()
-    number = _jax_dispatcher.number_of(entry.program)
+    number = dispatcher.number_of(entry.program)
     torch.library.opcheck(torch.ops.bridge.jax_program.default, ([x.requires_grad_()], number))
 
 

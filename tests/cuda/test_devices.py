@@ -16,7 +16,7 @@ import bridge
 import bridge.torch as bt
 from bridge import _native
 from bridge.ops import SOFTMAX, SoftmaxParams
-from bridge.torch._kernels import allocate
+from bridge.torch._adapter.kernels import allocate
 from tests.cuda.calls import CALLS, agree, everything, placed
 from tests.cuda.devices import jax_device, needs_gpu, needs_two
 from tests.jax.subprocess_run import run

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import bridge.torch as bt
-from bridge.cli.own_process import bytes_at_peak
 from bridge.collectives import GATHERED_DTYPES
 from tests.distributed.processes import Place
+from tools.own_process import bytes_at_peak
 
 SHAPE = (3, 2, 5)
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import bridge.torch as bt
-from bridge.cli.own_process import bytes_sent
 from tests.distributed.gather_checks import numbers, parts_of, together
 from tests.distributed.processes import Place
+from tools.own_process import bytes_sent
 
 _SHAPE = (2, 3)
 

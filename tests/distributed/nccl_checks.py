@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 import bridge.torch as bt
-from bridge.torch._groups import Ranks, _exchanged_numbers
-from bridge.torch._transport import _all_gather, _reduce_scatter, _wait
+from bridge.torch._collectives.groups import Ranks, _exchanged_numbers
+from bridge.torch._collectives.transport import _all_gather, _reduce_scatter, _wait
 from tests.distributed.gather_checks import numbers
 from tests.distributed.processes import Place
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import bridge
-from bridge._exchange import from_array, from_tensor
+from bridge.exchange import from_array, from_tensor
 from tests.python_calls import calls_of
 
 LEAVES = 200

@@ -12,7 +12,7 @@ import torch
 
 import bridge
 import bridge.jax
-from bridge._exchange import from_array, from_tensor, runtime
+from bridge.exchange import from_array, from_tensor, runtime
 from tests.exchange.values import (
     DTYPES,
     NAMES,

@@ -17,9 +17,9 @@ import torch
 
 import bridge
 from bridge import _native
-from bridge._exchange import cuda
-from bridge._exchange.refusal import Refused
-from bridge._exchange.runtime import capsule_to_array, cpu_device
+from bridge.exchange import cuda
+from bridge.exchange.refusal import Refused
+from bridge.exchange.runtime import capsule_to_array, cpu_device
 
 on_gpu = pytest.mark.skipif(not bridge.has_cuda(), reason="needs a CUDA device")
 

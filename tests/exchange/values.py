@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from bridge._exchange.dtypes import TO_JAX
+from bridge.exchange.dtypes import TO_JAX
 
 DTYPES = list(TO_JAX)
 NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bridge.jax import _sharding
+from bridge.jax._sharded import partitioning
 from bridge.ops import BIAS_GELU, BiasGeluParams, Role
 
 
@@ -55,8 +55,8 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
     tiled = 0
     for _ in range(100):
         array = draw(rng, ndim)
-        split = _sharding._split_of(array.shape, _sharding._assignment(array))
-        mesh = _sharding._mesh(jax.devices("cpu"), split)
+        split = partitioning._split_of(array.shape, partitioning._assignment(array))
+        mesh = partitioning._mesh(jax.devices("cpu"), split)
         found = NamedSharding(mesh.abstract_mesh, split.spec(range(ndim)))
         expected = parts_of(array.hlo, ndim)
         np.testing.assert_array_equal(
@@ -68,7 +68,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
 
 @pytest.mark.parametrize("devices", [[1, 0, 2, 3], [0, 1, 3, 2], [0, 2, 3, 1], [0, 1, 2, 3, 5, 4]])
 def test_parts_that_no_mesh_gives_are_gathered(devices: list[int]) -> None:
-    split = _sharding._split_of((12, 5), np.array(devices).reshape(len(devices), 1, 1))
+    split = partitioning._split_of((12, 5), np.array(devices).reshape(len(devices), 1, 1))
     assert split.shards == 1
 
 
@@ -87,12 +87,12 @@ def test_as_many_candidates_as_arrays(
         Array(shape, mesh, P()),
     ]
     params = BiasGeluParams("tanh", full="float32")
-    site = _sharding.Site(lambda *_: (), BIAS_GELU, params, (0,), 2, [shape])
+    site = partitioning.Site(lambda *_: (), BIAS_GELU, params, (0,), 2, [shape])
     looked_at: list[Any] = []
-    supported = _sharding.supported
+    supported = partitioning.supported
     monkeypatch.setattr(
-        _sharding, "supported", lambda *a, **k: looked_at.append(a) or supported(*a, **k)
+        partitioning, "supported", lambda *a, **k: looked_at.append(a) or supported(*a, **k)
     )
-    agreed, split = _sharding._agreed(site, False, arrays, [Role.FULL] * len(arrays))
+    agreed, split = partitioning._agreed(site, False, arrays, [Role.FULL] * len(arrays))
     assert len(looked_at) == len(arrays)
     assert agreed.size == split.shards == math.prod(sizes)

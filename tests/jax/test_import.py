@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bridge import _native
-from bridge.jax import _ffi
+from bridge.jax._adapter import ffi
 from tests.jax.subprocess_run import run
 
 
@@ -32,7 +32,7 @@ print("torch" in sys.modules)
 
 
 def test_this_jaxlib_is_new_enough() -> None:
-    assert _ffi._runtime_ffi_api() >= tuple(_native.build_info()["ffi_api"])
+    assert ffi._runtime_ffi_api() >= tuple(_native.build_info()["ffi_api"])
 
 
 @pytest.mark.parametrize(("older", "refused"), [((0, 0), True), ((0, 99), False), ((1, 0), True)])
@@ -46,11 +46,11 @@ def test_ffi_versions(
     )
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
     if not refused:
-        _ffi.check_ffi_api()
+        ffi.check_ffi_api()
         return
     built = ".".join(map(str, _native.build_info()["ffi_api"]))
     with pytest.raises(ImportError, match=rf"XLA FFI {built}, but jaxlib .* has {older[0]}\.") as e:
-        _ffi.check_ffi_api()
+        ffi.check_ffi_api()
     assert f"has {older[0]}.{older[1]}." in str(e.value)
 
 
@@ -58,4 +58,4 @@ def test_a_jaxlib_without_headers_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
-    _ffi.check_ffi_api()
+    ffi.check_ffi_api()

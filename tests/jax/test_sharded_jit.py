@@ -19,13 +19,13 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import bridge.jax as bj
-from bridge.cli.bench import ops as bench
-from bridge.cli.bench.in_jax import Contenders
-from bridge.jax import _word_pairs
+from bridge.jax._sharded import word_pairs
 from tests.jax.collectives import collectives_of
 from tests.jax.compositions import normal
 from tests.jax.conftest import DEVICES
 from tests.jax.test_sharding import make_mesh
+from tools.bench import ops as bench
+from tools.bench.in_jax import Contenders
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ def test_elements_are_counted_in_64_bits() -> None:
     for _ in range(100):
         index, factor, more = (int(n) for n in rng.integers(0, 2**32, 3, dtype=np.uint64))
         factor = factor << int(rng.integers(0, 32)) | more
-        got = _word_pairs.add(
-            _word_pairs.times(np.uint32(index), factor), _word_pairs.constants(more * 2**20)
+        got = word_pairs.add(
+            word_pairs.times(np.uint32(index), factor), word_pairs.constants(more * 2**20)
         )
         value = int(got[0]) | int(got[1]) << 32
         assert value == (index * factor + more * 2**20) % 2**64

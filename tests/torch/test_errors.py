@@ -12,7 +12,7 @@ import torch
 
 from bridge import _native
 from bridge.torch import bias_gelu, bias_gelu_
-from bridge.torch._kernels import allocate
+from bridge.torch._adapter.kernels import allocate
 
 F32 = torch.ones(2, 3)
 with warnings.catch_warnings():

@@ -89,8 +89,9 @@ def make_without(cls, *arguments):
 
 hide(torch.autograd.Function.__mro__[1])  # the first with that type
 FunctionMeta.__init__ = make_without
-from bridge.torch import _autograd, bias_gelu
-function = _autograd._eager_call("bias_gelu")
+from bridge.torch import bias_gelu
+from bridge.torch._adapter import autograd
+function = autograd._eager_call("bias_gelu")
 FunctionMeta.__init__ = make
 for cls, backward in hidden.items():
     cls._backward_cls = backward
@@ -99,13 +100,13 @@ assert "apply" not in vars(function._backward_cls)
 x, bias = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((3, 4), 4))
 assert torch.autograd.gradcheck(bias_gelu, (x, bias))
 assert torch.autograd.gradgradcheck(bias_gelu, (x, bias))
-assert _autograd._eager_call("bias_gelu") is function
+assert autograd._eager_call("bias_gelu") is function
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_the_short_way_into_backward() -> None:
     """What the test above leaves out is there where torch has the name."""
-    from bridge.torch import _autograd
+    from bridge.torch._adapter import autograd
 
-    assert "apply" in vars(_autograd._eager_call("bias_gelu")._backward_cls)
+    assert "apply" in vars(autograd._eager_call("bias_gelu")._backward_cls)

@@ -11,14 +11,14 @@ import torch
 
 import bridge.torch
 from bridge import _native
-from bridge.torch import _threads
+from bridge.torch._adapter import threads
 
 
 @pytest.fixture
 def own_threads():
     _native.use_openmp(0)
     yield
-    _threads.lend()
+    threads.lend()
 
 
 def _calls():
@@ -34,7 +34,7 @@ def _calls():
 def test_the_runtime_plays_no_part_in_the_bits(own_threads):
     for call in _calls():
         expected = call()
-        _threads.lend()
+        threads.lend()
         assert torch.equal(call(), expected)
         _native.use_openmp(0)
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import bridge
-from bridge._exchange.dtypes import TO_JAX, TO_TORCH
-from bridge._exchange.from_tensor import is_aligned, is_compact
+from bridge.exchange.dtypes import TO_JAX, TO_TORCH
+from bridge.exchange.from_tensor import is_aligned, is_compact
 
 NAME = "border"
 DIRECTIONS = ("torch → JAX → torch", "JAX → torch → JAX")

@@ -1,1 +1,0 @@
-"""How one tensor crosses the border between PyTorch and JAX, and when it may not."""

@@ -1,5 +1,0 @@
-"""`python -m bridge bench`: bridge beside what each framework offers, in one process."""
-
-from bridge.cli.bench.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

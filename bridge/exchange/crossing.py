@@ -1,0 +1,93 @@
+"""Tensors and trees across the border, in eager code: what `to_torch` and `to_jax` do there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+from jax._src.array import ArrayImpl
+
+from bridge.exchange import from_array, from_tensor, trees
+from bridge.exchange.refusal import Refused
+
+_ARRAYS = frozenset({ArrayImpl})
+
+for _kind in from_tensor.PLAIN | _ARRAYS:
+    trees.leaf_type(_kind)
+
+
+def tree_to_jax(tree: Any, copy: bool | None) -> Any:
+    """`to_jax` outside of graphs that are being traced."""
+    if copy is not None:
+        check_copy("to_jax", copy)
+    return _cross("to_jax", from_tensor.cross, from_tensor.PLAIN, tree, copy)
+
+
+def tree_to_torch(tree: Any, copy: bool | None) -> Any:
+    """`to_torch` outside of graphs that are being traced."""
+    if copy is not None:
+        check_copy("to_torch", copy)
+    return _cross("to_torch", from_array.cross, _ARRAYS, tree, copy)
+
+
+def tensor_to_array(
+    tensor: torch.Tensor,
+    copy: bool | None = None,
+    *,
+    path: str = "",
+    function: str = "to_jax",
+    detached: bool = False,
+) -> jax.Array:
+    """`to_jax` of one tensor, for callers that walk a tree themselves.
+
+    Args:
+        tensor: any torch tensor.
+        copy: as in `to_jax`.
+        path: where the tensor stands, for errors.
+        function: what the user called, for errors.
+        detached: the caller takes care of gradients: requires_grad and tangents are passed over.
+    """
+    try:
+        return from_tensor.cross(tensor, copy, detached)
+    except Refused as refused:
+        raise refused.at(function, path) from refused.__cause__
+
+
+def array_to_tensor(
+    array: Any, copy: bool | None = None, *, path: str = "", function: str = "to_torch"
+) -> torch.Tensor:
+    """`to_torch` of one array, for callers that walk a tree themselves."""
+    try:
+        return from_array.cross(array, copy)
+    except Refused as refused:
+        raise refused.at(function, path) from refused.__cause__
+
+
+def check_copy(function: str, copy: Any) -> None:
+    """Raises TypeError unless `copy` is None, False or True."""
+    if copy is not None and copy is not False and copy is not True:
+        raise TypeError(f"{function}: copy is {copy!r}, expected None, False or True")
+
+
+def _cross(
+    function: str,
+    cross: Callable[..., Any],
+    leaves: frozenset[type],
+    tree: Any,
+    copy: bool | None,
+) -> Any:
+    try:
+        if type(tree) in leaves:
+            return cross(tree, copy)
+        # A tree of many leaves is spared a call for each.
+        each = cross if copy is None else functools.partial(cross, copy=copy)
+        return trees.tree_map(each, tree, Refused)
+    except Refused as refused:
+        raise refused.at(function, "") from refused.__cause__
+    except trees.At as at:
+        why = at.error
+        assert isinstance(why, Refused)
+        raise why.at(function, f"tree{at.path}" if at.path else "") from why.__cause__

@@ -1,0 +1,233 @@
+"""A torch tensor to a JAX array on the same memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import jax
+import torch
+from torch.autograd import forward_ad
+
+from bridge.exchange import cuda
+from bridge.exchange.dtypes import FLOAT8, NARROW, SUPPORTED, TO_JAX, crosses_to_jax
+from bridge.exchange.refusal import NO_CODE, Refused
+from bridge.exchange.runtime import (
+    capsule_to_array,
+    cpu_device,
+    refuse_after_fork,
+    tensor_to_capsule,
+)
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+# Bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every program that
+# gets the array then fails, because XLA compiles for parameters that lie so.
+ALIGNMENT = {"cpu": 64, "cuda": 16}
+
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_forward_levels = vars(forward_ad)
+
+
+def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
+    """Returns an array on the tensor's memory, or of a copy. Raises Refused where it cannot.
+
+    Args:
+        tensor: any torch tensor; anything else comes back as it is.
+        copy: as in bridge.to_jax.
+        detached: the caller takes care of gradients: requires_grad and tangents are passed over.
+    """
+    # The short way: whatever is not an ordinary tensor fails one of these questions, and whatever
+    # XLA cannot take as it lies is left to the long way.
+    if (
+        copy is not True
+        and type(tensor) in PLAIN
+        and tensor.is_cpu
+        and (tensor.dtype in NARROW or crosses_to_jax(tensor.dtype))
+        and (detached or not tensor.requires_grad)
+        and not tensor.is_neg()
+        and not tensor.is_conj()
+        and not _is_wrapped(tensor)
+        and (detached or _forward_levels["_current_level"] < 0)
+    ):
+        try:
+            if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
+                return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
+        except (RuntimeError, ValueError, BufferError):
+            pass
+    return _in_general(tensor, copy, detached)
+
+
+def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        is_array = copy is True and isinstance(tensor, jax.Array)
+        return jax.numpy.array(tensor, copy=True) if is_array else tensor
+    refuse_after_fork()
+    tensor = _plain(tensor)
+    if not detached:
+        _refuse_gradients(tensor)
+    _refuse_kinds(tensor)
+    # What a copy would fix comes last, so that no advice leads to the next refusal.
+    why_copy = "" if copy is True else _why_copy(tensor)
+    if copy is False and why_copy:
+        raise Refused(BufferError, tensor, f"{why_copy} and copy=False", "pass copy=None")
+    if copy is True or why_copy:
+        original = tensor
+        # Nothing that watches torch's operations has a part in this copy. A lazy conjugate or
+        # negative is resolved by it.
+        with torch._C._DisableFuncTorch(), torch.no_grad():
+            tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if type(tensor) is not torch.Tensor:
+            raise Refused(
+                TypeError,
+                original,
+                f"cannot be copied: a mode of torch made {type(tensor).__name__} of it",
+                "cross outside that mode",
+            )
+    try:
+        return _shared(tensor)
+    except (RuntimeError, ValueError, BufferError) as error:
+        dtype = TO_JAX[tensor.dtype]
+        if dtype.name not in FLOAT8:
+            raise
+        if copy is False:
+            raise Refused(BufferError, tensor, *NO_CODE) from error
+        return jax.lax.bitcast_convert_type(_shared(tensor.view(torch.uint8)), dtype)
+
+
+def _shared(tensor: torch.Tensor) -> jax.Array:
+    """An array on the memory of a tensor that has nothing against it."""
+    if tensor.is_cuda:
+        return cuda.tensor_to_array(tensor)
+    return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The ordinary tensor that a subclass or wrapper stands for."""
+    if _is_wrapped(tensor):
+        raise Refused(
+            TypeError,
+            tensor,
+            "is a value inside a torch.func transform (grad, vmap, jvp)",
+            "wrap the JAX function with bridge.torch.from_jax, which those transforms pass through",
+        )
+    if type(tensor) in PLAIN:
+        return tensor
+    kinds = _subclasses()
+    if isinstance(tensor, kinds.get("AsyncCollectiveTensor", ())):
+        return _plain(tensor.wait())  # type: ignore[attr-defined]
+    if isinstance(tensor, kinds.get("FakeTensor", ())):
+        raise Refused(
+            TypeError,
+            tensor,
+            "has no memory: it is being traced by torch.compile or torch.export",
+            "wrap the JAX function with bridge.torch.from_jax, which is traced as one operation",
+        )
+    if isinstance(tensor, kinds.get("DTensor", ())):
+        raise Refused(
+            TypeError,
+            tensor,
+            "is spread over a device mesh",
+            "cross its to_local() part on each rank, or its full_tensor()",
+        )
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise Refused(
+            TypeError,
+            tensor,
+            "is a tensor subclass with its own memory or meaning",
+            "cross the plain tensors that it is made of",
+        )
+    return tensor.as_subclass(torch.Tensor)
+
+
+def _subclasses() -> dict[str, Any]:
+    """The subclasses that get an answer of their own, of the modules that are loaded."""
+    found = {}
+    for module, name in (
+        ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
+        ("torch._subclasses.fake_tensor", "FakeTensor"),
+        ("torch.distributed.tensor", "DTensor"),
+    ):
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None:
+            found[name] = kind
+    return found
+
+
+def _refuse_gradients(tensor: torch.Tensor) -> None:
+    if tensor.requires_grad:
+        raise Refused(
+            ValueError,
+            tensor,
+            "requires a gradient, which would end here without a word",
+            "pass tensor.detach(), or call the JAX function through bridge.torch.from_jax",
+        )
+    if (
+        _forward_levels["_current_level"] >= 0
+        and forward_ad.unpack_dual(tensor).tangent is not None
+    ):
+        raise Refused(
+            ValueError,
+            tensor,
+            "carries a tangent of forward-mode differentiation, which would end here",
+            "pass forward_ad.unpack_dual(tensor).primal, or use bridge.torch.from_jax",
+        )
+
+
+def _refuse_kinds(tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        kind = "quantized" if tensor.is_quantized else str(tensor.layout)
+        kind = "nested" if tensor.is_nested else kind
+        raise Refused(TypeError, tensor, f"is {kind}, not dense", "make it dense first")
+    if tensor.device.type not in ("cpu", "cuda"):
+        fix = "make it with values" if tensor.device.type == "meta" else "move it with .cpu()"
+        raise Refused(ValueError, tensor, f"lies on {tensor.device}, not on cpu or cuda", fix)
+    if tensor.numel() and tensor.data_ptr() == 0 and not tensor._is_zerotensor():
+        why, fix = "has elements, but its storage was freed", "gather or materialise it first"
+        raise Refused(ValueError, tensor, why, fix)
+    if tensor.dtype not in TO_JAX:
+        raise Refused(TypeError, tensor, f"has a dtype that is none of {SUPPORTED}", "convert it")
+    if not crosses_to_jax(tensor.dtype):
+        raise Refused(
+            ValueError,
+            tensor,
+            f"is {TO_JAX[tensor.dtype]}, which JAX narrows to 32 bits while jax_enable_x64 is off",
+            "call jax.config.update('jax_enable_x64', True) at the start, or convert it yourself",
+        )
+
+
+def _why_copy(tensor: torch.Tensor) -> str:
+    """What keeps JAX from using the memory as it lies; "" if nothing does."""
+    if tensor.is_conj():
+        return "is a lazy conjugate (its bit is set), whose values are not in memory"
+    if tensor.is_neg():
+        return "is a lazy negative (its bit is set), whose values are not in memory"
+    if tensor._is_zerotensor():
+        return "is a lazy zero without memory"
+    if not is_compact(tensor):
+        return "has strides that are no permutation of a compact array"
+    if not is_aligned(tensor):
+        alignment = ALIGNMENT[tensor.device.type]
+        return f"starts at an address that is no multiple of {alignment} bytes, which XLA requires"
+    return ""
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Whether the memory starts where XLA takes it on that device."""
+    return tensor.numel() == 0 or tensor.data_ptr() % ALIGNMENT[tensor.device.type] == 0
+
+
+def is_compact(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill a block of memory, each once, in any order of the dimensions."""
+    if tensor.numel() == 0:
+        return True
+    dimensions = sorted(
+        (stride, size)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if size != 1
+    )
+    expected = 1
+    for stride, size in dimensions:
+        if stride != expected:
+            return False
+        expected *= size
+    return True

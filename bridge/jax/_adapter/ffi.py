@@ -1,0 +1,131 @@
+"""The kernels as XLA custom calls: registration with jaxlib, and a call of an op in MLIR."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+from jax.interpreters.mlir import ir
+
+from bridge import _native
+from bridge.jax._adapter.avals import spec_of
+from bridge.ops import Role
+
+PLATFORMS = ("cpu", "cuda")
+
+
+def _runtime_ffi_api() -> tuple[int, int] | None:
+    """The FFI version of jaxlib, which it states nowhere but in its headers."""
+    try:
+        header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    except OSError:
+        return None
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def check_ffi_api() -> None:
+    """Raises ImportError if jaxlib is too old for the handlers.
+
+    Registering them would succeed, and the first call fail with "No FFI handler registered".
+    """
+    built = tuple(_native.build_info()["ffi_api"])
+    runtime = _runtime_ffi_api()
+    if runtime is not None and (runtime[0] != built[0] or runtime < built):
+        raise ImportError(
+            f"bridge was built for XLA FFI {built[0]}.{built[1]}, but jaxlib "
+            f"{jaxlib.__version__} has {runtime[0]}.{runtime[1]}. Install a newer jaxlib, or build "
+            "bridge against this one."
+        )
+
+
+def register_handlers() -> None:
+    for target, handlers in _native.ffi_handlers().items():
+        for platform, handler in handlers.items():
+            jax.ffi.register_ffi_target(target, handler, platform=platform)
+
+
+def lower(
+    op: Any,
+    platform: str,
+    context: Any,
+    *operands: Any,
+    slots: tuple[int, ...],
+    count: int,
+    params: Any,
+) -> Any:
+    """Emits the custom call. `context.avals_in` are the operands that are present.
+
+    On CUDA the last result is scratch memory: XLA plans it like any buffer, so that the call can be
+    captured into a CUDA graph.
+    """
+    wanted = [getattr(params, name) is not None for name in op.result_names]
+    avals_out = list(context.avals_out)
+    if platform == "cuda":
+        specs: list[Any] = [None] * count
+        for slot, aval in zip(slots, context.avals_in, strict=True):
+            specs[slot] = spec_of(aval)
+        size = op.workspace_bytes(specs, params)
+        if isinstance(size, int):
+            size = max(size, 16)  # so that the buffer has an address
+        avals_out.append(jax.core.ShapedArray((size,), np.dtype(np.uint8)))
+    roles = op.operand_roles(count)
+    full = [roles[slot] is Role.FULL for slot in slots]
+    donated = _donated_operand(context, operands, full) if wanted[0] else None
+    emit = jax.ffi.ffi_lowering(
+        f"bridge_{op.name}",
+        operand_output_aliases=None if donated is None else {donated: 0},
+    )
+    results = emit(
+        context.replace(avals_out=avals_out),
+        *operands,
+        attributes=np.array(list(params.attributes().values()), np.float64),
+        count=np.int32(count),
+        slots=np.array(slots, np.int32),
+        outputs=np.int32(sum(1 << i for i, is_wanted in enumerate(wanted) if is_wanted)),
+    )
+    return list(results)[: len(context.avals_out)]
+
+
+_ALIASES = "output_operand_aliases"
+
+
+def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) -> int | None:
+    """The operand whose memory the full result shall take, if there is one: a full one.
+
+    XLA honours an alias always: by working in place where the operand is dead afterwards, and with
+    a copy of the operand made first where it is not, or belongs to the caller. Without an alias it
+    never works in place, and a result that must end in donated memory is copied there. So the alias
+    is right for a donated argument of the jitted function itself, in the last call that reads it.
+    """
+    result = context.avals_out[0]
+    for position, (operand, aval) in enumerate(zip(operands, context.avals_in, strict=True)):
+        if not full[position] or (aval.shape, aval.dtype) != (result.shape, result.dtype):
+            continue
+        if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
+            continue
+        for use in operand.uses:  # by earlier calls, which must now leave it whole
+            _withdraw_alias(use.owner.attributes, use.operand_number)
+        return position
+    return None
+
+
+def _withdraw_alias(attributes: Any, operand: int) -> None:
+    """Takes the alias of this operand away from a call of ours, if it is one and has it."""
+    if _ALIASES not in attributes or "call_target_name" not in attributes:
+        return
+    target = ir.StringAttr(attributes["call_target_name"]).value
+    if target.startswith("bridge_") and f"operand_index = {operand}," in str(attributes[_ALIASES]):
+        del attributes[_ALIASES]
+
+
+def _is_donated(argument: Any) -> bool:
+    function = argument.owner.owner
+    if function.operation.name != "func.func" or "arg_attrs" not in function.attributes:
+        return False
+    attributes = ir.DictAttr(ir.ArrayAttr(function.attributes["arg_attrs"])[argument.arg_number])
+    return "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes

@@ -1,0 +1,282 @@
+"""Any op as a JAX primitive, from its definition.
+
+A primitive rather than custom_vjp: it has forward and reverse mode of every order that the
+op has, vmap, remat and partial evaluation, and its transpose is the fused backward kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from bridge.jax._adapter.avals import result_aval, spec_of, split_alike, vary_alike
+from bridge.jax._adapter.debug import as_one_op, check_special
+from bridge.jax._adapter.ffi import PLATFORMS, lower
+from bridge.jax._sharded.partitioning import (
+    Site,
+    has_explicit_axes,
+    name_in_cache_key,
+    on_automatic_axes,
+    on_explicit_axes,
+    with_devices,
+)
+from bridge.ops import OPS, Role, ZerosLike
+from bridge.ops.batching import Move, batch_call
+
+# Roles of operands that nothing is differentiated towards.
+_DISCRETE = (Role.MASK, Role.INTEGER)
+
+
+def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
+    """Runs `op`; differentiable, batchable, and traceable like any JAX function.
+
+    Returns the results at their positions, None for those that are not wanted. The primitive takes
+    the operands that are present; `slots` are their positions among `count`.
+    """
+    slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
+    roles = op.operand_roles(len(operands))
+    present = vary_alike([operands[i] for i in slots])
+    present = split_alike(present, [roles[i] for i in slots])
+    results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
+    return _in_places(op, params, results)
+
+
+def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a call that a derivative rule answered with; `avals` are the types of the operands."""
+    operands = [
+        ad.instantiate_zeros(ad.Zero(avals[operand.position]))
+        if isinstance(operand, ZerosLike)
+        else operand
+        for operand in derivative.operands
+    ]
+    if derivative.op is None:
+        return tuple(operands)
+    return call(derivative.op, operands, derivative.params)
+
+
+def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
+    """Wanted results at their positions, None for the others."""
+    remaining = iter(results)
+    return tuple(
+        None if getattr(params, name) is None else next(remaining) for name in op.result_names
+    )
+
+
+def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[Any, ...]:
+    """Values of the present operands at their positions, None elsewhere."""
+    placed: list[Any] = [None] * count
+    for slot, value in zip(slots, values, strict=True):
+        placed[slot] = value
+    return tuple(placed)
+
+
+def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list[Any]:
+    specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
+    return [
+        result_aval(avals[0], spec, role, params.batch_ndim)
+        for spec, role in zip(specs, op.result_roles(), strict=True)
+        if spec is not None
+    ]
+
+
+def _jvp(
+    op: Any, primals: Any, tangents: Any, *, slots: Any, count: int, params: Any
+) -> tuple[Any, Any]:
+    outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=params)
+    operands = _scatter(primals, slots, count)
+    roles = op.operand_roles(count)
+    directions = _scatter(
+        [
+            None if type(tangent) is ad.Zero or roles[slot] in _DISCRETE else tangent
+            for slot, tangent in zip(slots, tangents, strict=True)
+        ],
+        slots,
+        count,
+    )
+    avals = _scatter([jax.typeof(primal).to_tangent_aval() for primal in primals], slots, count)
+    totals: list[Any] | None = None
+    placed = _in_places(op, params, outputs)
+    for derivative in op.jvp(operands, placed, directions, list(map(spec_of, operands)), params):
+        results = _follow(derivative, avals)
+        present = [result for result in results if result is not None]
+        totals = (
+            present if totals is None else [a + b for a, b in zip(totals, present, strict=True)]
+        )
+    if totals is None:
+        totals = [ad.Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
+    return outputs, totals
+
+
+def _transpose(
+    op: Any, cotangents: Any, *arguments: Any, slots: Any, count: int, params: Any
+) -> list[Any]:
+    linear = [ad.is_undefined_primal(argument) for argument in arguments]
+    for slot, is_linear in zip(slots, linear, strict=True):
+        if is_linear and not op.is_linear_in(slot, params):
+            raise TypeError(f"{op.name} is not linear in {op.operand_names[slot]}: no transpose")
+    avals = [
+        a.aval if is_linear else jax.typeof(a)
+        for a, is_linear in zip(arguments, linear, strict=True)
+    ]
+    known = [None if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
+    placed = _in_places(op, params, [None if type(ct) is ad.Zero else ct for ct in cotangents])
+    placed_avals = _scatter(avals, slots, count)
+    gradients: list[Any] = [None] * count
+    for derivative, places in op.vjp(
+        _scatter(known, slots, count),
+        (None,) * len(op.result_names),
+        placed,
+        [bool(is_linear) for is_linear in _scatter(linear, slots, count)],
+        list(map(spec_of, placed_avals)),
+        params,
+    ):
+        results = _follow(derivative, placed_avals)
+        for result, place in zip(results, places, strict=True):
+            if place is not None:
+                gradients[place] = result
+    return [
+        (gradients[slot] if gradients[slot] is not None else ad.Zero(aval)) if is_linear else None
+        for slot, aval, is_linear in zip(slots, avals, linear, strict=True)
+    ]
+
+
+def _batch(
+    op: Any, arguments: Any, dims: Any, *, slots: Any, count: int, params: Any
+) -> tuple[list[Any], list[int]]:
+    size = next(a.shape[d] for a, d in zip(arguments, dims, strict=True) if d is not None)
+    operands = _scatter(arguments, slots, count)
+    placed_dims = _scatter(dims, slots, count)
+    new_params, moves = batch_call(
+        op, params, [o is not None for o in operands], [d is not None for d in placed_dims]
+    )
+    place = 0
+    if new_params == params:
+        place = _place_among_rows(op, params, operands, placed_dims)
+    moved: list[Any] = []
+    for operand, dim, move in zip(operands, placed_dims, moves, strict=True):
+        if move is Move.FRONT:
+            operand = jnp.moveaxis(operand, dim, place)
+        elif move is Move.ALIGN:
+            operand = jnp.moveaxis(operand, dim, 0)
+            ones = (1,) * (moved[0].ndim - operand.ndim)
+            operand = operand.reshape(size, *ones, *operand.shape[1:])
+        elif move is Move.BROADCAST:
+            shape = (*operand.shape[:place], size, *operand.shape[place:])
+            operand = jnp.broadcast_to(jnp.expand_dims(operand, place), shape)
+        moved.append(operand)
+    results = [r for r in call(op, moved, new_params) if r is not None]
+    return results, [place] * len(results)
+
+
+def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
+    """Where a dimension that is only more rows may stay, so that no array is transposed."""
+    roles = {
+        role
+        for operand, role in zip(operands, op.operand_roles(len(operands)), strict=True)
+        if operand is not None
+    }
+    if Role.MASK in roles:  # which lies against the array from the right
+        return 0
+    fixed = max(op.fixed_ndim(params), Role.ROW in roles)
+    for operand, dim in zip(operands, dims, strict=True):
+        if dim is not None:
+            return dim if dim < operand.ndim - fixed else 0
+    return 0
+
+
+def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    """Drops results that nobody reads: a kernel that needs not write dx is a faster one."""
+    count = len(equation.invars)
+    if not any(used):
+        return [False] * count, None
+    if not all(used):
+        params = equation.params["params"]
+        wanted = [name for name in op.result_names if getattr(params, name) is not None]
+        unused = {name: None for name, is_used in zip(wanted, used, strict=True) if not is_used}
+        equation = equation.replace(
+            outvars=[v for v, is_used in zip(equation.outvars, used, strict=True) if is_used],
+            params={**equation.params, "params": replace(params, **unused)},
+        )
+    return [True] * count, equation
+
+
+def _lower(
+    op: Any, any_platform: Primitive, context: Any, *operands: Any, **parameters: Any
+) -> Any:
+    """Emits the call where it stands, so that the rule sees where its operands come from.
+
+    A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
+    JAX cannot choose among the rules of a primitive that is lowered in place.
+    """
+    where = _where(context)
+    if where is not None:
+        site = Site(
+            call,
+            op,
+            parameters["params"],
+            parameters["slots"],
+            parameters["count"],
+            [aval.shape for aval in context.avals_in],
+        )
+        results = mlir.lower_fun(partial(where, site), multiple_results=True)(
+            with_devices(context), *operands
+        )
+        name_in_cache_key(site, results)
+        return results
+    platforms = tuple(context.platforms or context.module_context.platforms)
+    if len(platforms) > 1:
+        bind = partial(any_platform.bind, **parameters)
+        return mlir.lower_fun(bind, multiple_results=True)(context, *operands)
+    if platforms[0] not in PLATFORMS:
+        raise NotImplementedError(
+            f"bridge has no {op.name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
+        )
+    return lower(op, platforms[0], context, *operands, **parameters)
+
+
+def _where(context: Any) -> Any:
+    """The way to call for several devices at once; None where this is the program of one."""
+    if context.module_context.lowering_parameters.for_export or not context.avals_in[0].shape:
+        return None
+    if has_explicit_axes(context.avals_in[0]):
+        return on_explicit_axes
+    axes = context.module_context.axis_context
+    if hasattr(axes, "manual_axes"):  # inside of shard_map
+        left = set(axes.mesh.axis_names) - set(axes.manual_axes)
+        return partial(on_automatic_axes, alone=True) if left and axes.manual_axes else None
+    return on_automatic_axes if getattr(axes, "num_devices", 1) > 1 else None
+
+
+def _define(op: Any) -> Primitive:
+    primitive = Primitive(f"bridge_{op.name}")
+    any_platform = Primitive(primitive.name)
+    for each in (primitive, any_platform):
+        each.multiple_results = True
+        each.def_abstract_eval(partial(_abstract, op))
+    jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params"))
+
+    def run(*operands: Any, **parameters: Any) -> Any:
+        with as_one_op():
+            results = jitted(*operands, **parameters)
+        check_special(primitive.name, results)
+        return results
+
+    primitive.def_impl(run)
+    ad.primitive_jvps[primitive] = partial(_jvp, op)
+    ad.primitive_transposes[primitive] = partial(_transpose, op)
+    batching.primitive_batchers[primitive] = partial(_batch, op)
+    partial_eval.dce_rules[primitive] = partial(_eliminate, op)
+    mlir.register_lowering(primitive, partial(_lower, op, any_platform), cacheable=False)
+    for platform in PLATFORMS:
+        mlir.register_lowering(any_platform, partial(lower, op, platform), platform=platform)
+    return primitive
+
+
+primitives = {op.name: _define(op) for op in OPS.values()}

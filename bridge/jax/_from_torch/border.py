@@ -1,0 +1,205 @@
+"""Torch programs run on JAX's arrays: on those of a caller, and on XLA's buffers in a callback."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from bridge.exchange.callbacks import inside_callback
+from bridge.exchange.crossing import array_to_tensor, tensor_to_array
+from bridge.exchange.dtypes import TO_TORCH
+from bridge.jax._from_torch.call import Call, Owner
+from bridge.jax._from_torch.errors import reported
+from bridge.jax._from_torch.program import Program, dtype_name
+from bridge.jax._from_torch.thread import plain_thread
+from bridge.ops import Spec
+
+# On arrays of a caller: no callback.
+
+
+def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
+    """Runs the program on the arrays' own memory."""
+    with plain_thread():
+        tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
+        versions = [tensor._version for tensor in tensors]
+        if isinstance(program, Call):
+            specs = tuple(Spec(tuple(o.shape), o.dtype.name) for o in operands)
+            results = program.run_eagerly(tensors, specs)
+        else:
+            results = program.run(tensors, False)
+        if [tensor._version for tensor in tensors] != versions:
+            raise ValueError(
+                f"from_torch: {program.name} has written to an argument in place, and a JAX array "
+                "with it: clone the argument first"
+            )
+        taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        return [_array_of_its_own(result, taken) for result in results]
+
+
+def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
+    """The array of a result, which shares memory with no other: each may be donated."""
+    memory = result.untyped_storage().data_ptr()
+    copy = memory in taken and memory != 0
+    taken.add(memory)
+    return tensor_to_array(result, copy or None, function="from_torch", detached=True)
+
+
+# In callbacks, on memory that belongs to XLA and is gone when the callback returns.
+
+
+def buffer_callback(
+    program: Program, specs: Sequence[Spec], platform: str, alone: bool
+) -> Callable[..., None]:
+    """The function for jax.experimental.buffer_callback.
+
+    Args:
+        program: what it runs.
+        specs: those of the results.
+        platform: "cpu" or "cuda".
+        alone: whether no other device takes part in the computation.
+    """
+
+    def callback(context: Any, results: Sequence[Any], *operands: Any) -> None:
+        on_stream = _on_stream(context, results[0]) if platform == "cuda" else _NO_STREAM
+        with reported(program.name, aloud=not alone), on_stream, plain_thread():
+            _run(
+                program,
+                specs,
+                [_lent(operand) for operand in operands],
+                lambda i, result: _deliver(result, results[i]),
+            )
+
+    return callback
+
+
+def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tuple[Any, ...]]:
+    """The function for a callback on NumPy arrays, on the host, for several devices."""
+
+    def callback(*operands: Any) -> tuple[Any, ...]:
+        arrays: list[Any] = [None] * len(specs)
+
+        def deliver(i: int, result: Tensor) -> None:
+            arrays[i] = np.empty(specs[i].shape, jax.numpy.dtype(specs[i].dtype))
+            _deliver(result, arrays[i])
+
+        with reported(program.name, aloud=True), plain_thread():
+            device = _device(program)
+            tensors = [_of_numpy(np.asarray(operand)).to(device) for operand in operands]
+            _run(program, specs, tensors, deliver)
+        return tuple(arrays)
+
+    return callback
+
+
+def _run(
+    program: Program,
+    specs: Sequence[Spec],
+    tensors: list[Tensor],
+    deliver: Callable[[int, Tensor], Any],
+) -> None:
+    """Runs the program on memory that is lent for the time of the call, if it lets it go.
+
+    A function that keeps an argument, in a cache say, would read freed memory later. So the first
+    call is on copies; if all of them are gone afterwards, later calls are on the memory itself.
+    """
+    lends = _owner(program).lends
+    lent = lends.get(program, False)
+    if not lent:
+        tensors = [tensor.clone() for tensor in tensors]
+    memories = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
+    versions = [tensor._version for tensor in tensors]
+    with inside_callback(program.name):
+        results = program.run(tensors, False)
+        _check(program, specs, results)
+        for i, result in enumerate(results):
+            deliver(i, result)
+    if [tensor._version for tensor in tensors] != versions:
+        lends[program] = False
+        raise ValueError(
+            f"from_torch: {program.name} has written to an argument in place, which JAX holds to "
+            "be constant: clone the argument first"
+        )
+    del results
+    tensors.clear()  # the caller has the list too
+    kept = not all(memory.expired() for memory in memories)
+    if kept and lent:
+        gc.collect()
+        if not all(memory.expired() for memory in memories):
+            lends[program] = False
+            raise RuntimeError(
+                f"from_torch: {program.name} has kept an argument, or a view of one, beyond the "
+                "call, after which JAX uses its memory for something else: clone what you keep"
+            )
+    lends.setdefault(program, not kept)
+
+
+def _check(program: Program, specs: Sequence[Spec], results: Sequence[Tensor]) -> None:
+    found = [Spec(tuple(result.shape), dtype_name(result)) for result in results]
+    if found != list(specs):
+        raise ValueError(
+            f"from_torch: {program.name} returned {_in_words(found)}, but {_in_words(specs)} was "
+            "found when it was traced, or stated as result_shape: shapes and dtypes must not "
+            "depend on values"
+        )
+
+
+def _in_words(specs: Sequence[Spec]) -> str:
+    return "(" + ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec in specs) + ")"
+
+
+def _deliver(result: Tensor, buffer: Any) -> None:
+    """Copies a result into a buffer of XLA, or a NumPy array, of its shape and dtype."""
+    if result.is_cpu and result.is_contiguous() and not (result.is_conj() or result.is_neg()):
+        # Not by torch, whose threads wait for one another where others have the cores.
+        target = np.asarray(buffer)
+        ctypes.memmove(target.ctypes.data, result.data_ptr(), target.nbytes)
+    elif isinstance(buffer, np.ndarray):
+        _of_numpy(buffer).copy_(result)
+    else:
+        _lent(buffer).copy_(result)
+
+
+def _lent(buffer: Any) -> Tensor:
+    return torch.from_dlpack(buffer)
+
+
+def _of_numpy(array: np.ndarray) -> Tensor:
+    """The array's memory as a tensor; NumPy itself lacks some of the dtypes."""
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        array = np.array(array, order="C")
+    if array.size == 0:
+        return torch.empty(array.shape, dtype=TO_TORCH[array.dtype])
+    flat = torch.from_numpy(array.reshape(-1).view(np.uint8))
+    return flat.view(TO_TORCH[array.dtype]).view(array.shape)
+
+
+def _owner(program: Any) -> Owner:
+    while not isinstance(program, Call):
+        program = program.of
+    return program.owner
+
+
+def _device(program: Any) -> Any:
+    module = _owner(program).module
+    return "cpu" if module is None else module.device
+
+
+@contextlib.contextmanager
+def _on_stream(context: Any, buffer: Any) -> Iterator[None]:
+    """Queues torch's work on XLA's stream, so that neither host nor device waits."""
+    device = torch.device("cuda", buffer.__dlpack_device__()[1])
+    stream = torch.cuda.ExternalStream(context.stream, device)
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
+
+
+_NO_STREAM = contextlib.nullcontext()

@@ -1,0 +1,314 @@
+"""Torch functions and modules as JAX functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from bridge.exchange import trees
+from bridge.exchange.callbacks import refuse_in_callback
+from bridge.exchange.crossing import tensor_to_array
+from bridge.exchange.dtypes import SUPPORTED, TO_TORCH, WIDE
+from bridge.exchange.runtime import refuse_after_fork
+from bridge.jax._adapter.avals import spec_of
+from bridge.jax._from_torch.call import (
+    Call,
+    Owner,
+    Structure,
+    argument_paths,
+    last_layout,
+    stated_spec,
+)
+from bridge.jax._from_torch.modules import FunctionalModule, buffer_in_jax
+from bridge.jax._from_torch.primitive import VMAP_METHODS, call
+from bridge.jax._from_torch.results import Never
+from bridge.jax._from_torch.seed import seed_words
+
+
+def from_torch(
+    fn: Callable[..., Any] | torch.nn.Module,
+    *,
+    train: bool | None = None,
+    seeded: bool = False,
+    vmap_method: str | None = None,
+    result_shape: Any = None,
+) -> TorchFunction:
+    """Makes a JAX function of a torch function or module.
+
+    A function `g = from_torch(fn)` is called as `g(*args, **kwargs)`, with JAX arrays where `fn`
+    takes tensors. A module is called as a function of its parameters too:
+
+        g = from_torch(module, train=False)
+        y = g(g.params(), x)                             # any parameters of the same names
+        y, buffers = g(params, x, buffers=buffers)       # with its buffers: the new ones come back
+
+    Called eagerly, `fn` runs on the arrays' own memory, by DLPack. Inside `jit`, `scan` and
+    `shard_map` it runs by one callback per call, on XLA's own buffers. `fn` counts as pure: JAX may
+    leave a call out, repeat it, or change the order of calls that do not depend on one another. In
+    a computation that XLA divides among devices, one device makes the call for all, on whole
+    arrays; inside `shard_map` each device makes its own, at the same time as the others.
+
+    `jax.grad`, `vjp`, `jvp`, `linearize`, `checkpoint` and their compositions work as far as torch
+    can differentiate `fn`: reverse mode through autograd, forward mode through `torch.func.jvp`.
+    The backward pass runs `fn` again: no torch graph is kept between two calls. Complex gradients
+    are JAX's, the conjugates of torch's.
+
+    Arguments are pytrees of JAX. Of their leaves, JAX and NumPy arrays become tensors; others that
+    can be hashed (numbers, strings, dtypes) are passed on as they are. Results are trees of
+    tensors: dicts, lists, tuples, namedtuples, dataclasses, nodes registered with JAX or torch.
+
+    Args:
+      fn: a function of torch tensors, or a module. The module is copied, without its parameters;
+        what happens to it afterwards changes nothing.
+      train: the mode of a module; None keeps the one that each of its submodules has now.
+      seeded: whether `fn` draws random numbers. Each call must then give `seed=`: an int, an
+        integer array, or a key of `jax.random`; torch's own generators stay as they were. Without
+        it a function that draws is refused.
+      vmap_method: what `jax.vmap` does. "vmap": `torch.func.vmap`, one call for all. "sequential":
+        one callback, in which `fn` runs once for each place. "broadcast_all" and "expand_dims":
+        `fn` takes leading dimensions by itself; all arguments are broadcast to them, or get one of
+        size 1. None: vmap raises ValueError.
+      result_shape: what `fn` returns, as a pytree of `jax.ShapeDtypeStruct`, or a function of such
+        arguments that returns it. By default it is found by running `fn` on FakeTensors, without
+        data.
+
+    Returns:
+      A callable with `params()` and `buffers()`.
+
+    Raises:
+      TypeError: `fn` is not callable or a scripted module; a module cannot be copied; an option has
+        another type. On a call: a leaf is a torch tensor, a `jax.random` key, or has a dtype that
+        torch lacks; parameters are no dict; `fn` returns something other than tensors.
+      ValueError: an option has another value. On a call: names or shapes of parameters are not the
+        module's; `fn` writes to an argument, or to buffers that nobody takes; it draws random
+        numbers and is not seeded; its results' shapes depend on values and are not stated; they are
+        64 bits wide and `jax_enable_x64` is off.
+      RuntimeError: the call is made inside a callback from JAX, or in a process that was forked
+        after JAX had started. What `fn` raises passes through; from inside jit as a
+        `JaxRuntimeError`, out of which `torch_errors` gets the original.
+    """
+    return TorchFunction(fn, train, seeded, vmap_method, result_shape)
+
+
+class TorchFunction:
+    """A torch function that takes and gives JAX arrays; see `from_torch`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any] | torch.nn.Module,
+        train: bool | None,
+        seeded: bool,
+        vmap_method: str | None,
+        result_shape: Any,
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(
+                f"from_torch: fn has type {type(fn).__name__}, expected a function or a module"
+            )
+        for name, flag in (("train", train), ("seeded", seeded)):
+            if not (isinstance(flag, bool) or (name == "train" and flag is None)):
+                raise TypeError(f"from_torch: {name} is {flag!r}, expected True or False")
+        if vmap_method is not None and vmap_method not in VMAP_METHODS:
+            raise ValueError(
+                f"from_torch: vmap_method is {vmap_method!r}, expected None or one of "
+                f"{', '.join(map(repr, VMAP_METHODS))}"
+            )
+        if result_shape is not None and not callable(result_shape):
+            trees.tree_map(stated_spec, result_shape, Never)
+        module = None
+        if isinstance(fn, torch.nn.Module):
+            module = FunctionalModule(fn, train)
+        elif train is not None:
+            raise TypeError(
+                f"from_torch: train is {train!r}, but fn has type {type(fn).__name__}, expected a "
+                "module"
+            )
+        self._name = getattr(fn, "__qualname__", type(fn).__name__)
+        self._owner = Owner(
+            fn,
+            module,
+            name=self._name,
+            seeded=seeded,
+            vmap_method=vmap_method,
+            result_shape=result_shape,
+        )
+        self._calls: dict[Any, Call] = {}
+        if module is None:
+            functools.update_wrapper(self, fn, updated=())
+
+    def __repr__(self) -> str:
+        return f"<from_torch {self._name}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def params(self) -> dict[str, jax.Array]:
+        """Copies of the module's parameters by name, tied ones once: the first argument of a call.
+
+        The values are those that the module has now.
+        """
+        return {
+            name: tensor_to_array(tensor, True, path=name, function="params", detached=True)
+            for name, tensor in self._module("params").parameters.items()
+        }
+
+    def buffers(self) -> dict[str, jax.Array]:
+        """Copies of the module's buffers by name, as they were when the function was made.
+
+        64-bit integers are 32 bits wide while `jax_enable_x64` is off; the module gets 64.
+        """
+        return {
+            name: tensor_to_array(
+                buffer_in_jax(tensor), True, path=name, function="buffers", detached=True
+            )
+            for name, tensor in self._module("buffers").buffers.items()
+        }
+
+    def _module(self, asked: str) -> FunctionalModule:
+        if self._owner.module is None:
+            raise TypeError(f"from_torch: {self._name} is a function, and has no {asked}()")
+        return self._owner.module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_after_fork()
+        refuse_in_callback(f"bridge.jax.from_torch({self._name})")
+        operands = [self._take_seed(kwargs)] if self._owner.seeded else []
+        parameters = buffers = None
+        if self._owner.module is not None:
+            parameters, buffers, args = self._take_state(args, kwargs)
+        marked = (parameters, buffers, args, kwargs)
+        leaves, tree = jax.tree_util.tree_flatten(marked)
+        static: list[tuple[int, type, Any]] = []
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, _ARRAYS):
+                operands.append(_array(leaf, marked, place))
+            else:
+                static.append((place, type(leaf), leaf))
+        program = self._program(tree, tuple(static), marked)
+        last_layout.of = None
+        with jax.named_scope(f"bridge.from_torch({self._name})"):
+            results = call(program, operands)
+        if last_layout.of is program:  # an eager run has seen what came back
+            return last_layout.layout.rebuild(results)
+        return program.layout(tuple(spec_of(jax.typeof(o)) for o in operands)).rebuild(results)
+
+    def _program(self, tree: Any, static: Any, marked: Any) -> Call:
+        try:
+            program = self._calls.get((tree, static))
+        except TypeError as error:
+            for place, kind, value in static:
+                if not _is_hashable(value):
+                    raise TypeError(
+                        f"from_torch: {_path(marked, place)} has type {kind.__name__}, expected an "
+                        "array, or a value that can be hashed"
+                    ) from error
+            raise
+        if program is None:
+            for place, kind, value in static:
+                if isinstance(value, torch.Tensor):
+                    raise TypeError(
+                        f"from_torch: {_path(marked, place)} is a torch tensor ({kind.__name__}), "
+                        "expected JAX arrays: pass bridge.to_jax(tensor), or call the torch "
+                        "function itself"
+                    )
+            first = len(jax.tree_util.tree_leaves(marked[0]))
+            state = range(first, first + len(jax.tree_util.tree_leaves(marked[1])))
+            new = Call(self._owner, Structure(tree, static, tree.num_leaves, state))
+            program = self._calls.setdefault((tree, static), new)
+        return program
+
+    def _take_seed(self, kwargs: dict[str, Any]) -> Any:
+        seed = kwargs.pop("seed", None)
+        if seed is None:
+            raise TypeError(
+                f"from_torch: {self._name} is seeded, and seed is missing: pass seed= with an int, "
+                "an integer array or a jax.random key"
+            )
+        return seed_words(seed, "from_torch")
+
+    def _take_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
+        assert self._owner.module is not None
+        if not args or not isinstance(args[0], Mapping):
+            came = f"came a {type(args[0]).__name__}" if args else "nothing came"
+            raise TypeError(
+                f"from_torch: {self._name} is a module, a function of its parameters and then its "
+                f"arguments; {came} first, expected a dict like g.params()"
+            )
+        buffers = kwargs.pop("buffers", None)
+        if buffers is not None and not isinstance(buffers, Mapping):
+            raise TypeError(
+                f"from_torch: buffers has type {type(buffers).__name__}, expected a dict like "
+                "g.buffers(), or None for the module's own"
+            )
+        module = self._owner.module
+        parameters = _checked("params", args[0], module.parameters)
+        if buffers is not None:
+            buffers = _checked("buffers", buffers, module.buffers)
+        return parameters, buffers, args[1:]
+
+
+def _checked(
+    what: str, given: Mapping[str, Any], own: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    if given.keys() != own.keys():
+        missing = sorted(own.keys() - given.keys())
+        unknown = sorted(map(str, given.keys() - own.keys()))
+        raise ValueError(
+            f"from_torch: {what} lacks {missing} and has {unknown} that the module has not, "
+            f"expected the names of g.{what}()"
+        )
+    for name, tensor in own.items():
+        shape = getattr(given[name], "shape", None)
+        if shape is None:
+            raise TypeError(
+                f"from_torch: {what}[{name!r}] has type {type(given[name]).__name__}, expected an "
+                "array"
+            )
+        if tuple(shape) != tuple(tensor.shape):
+            raise ValueError(
+                f"from_torch: {what}[{name!r}] has shape {list(shape)}, expected "
+                f"{list(tensor.shape)}"
+            )
+    return dict(given)
+
+
+def _array(leaf: Any, marked: Any, place: int) -> Any:
+    dtype = leaf.dtype
+    if dtype not in TO_TORCH:
+        key = isinstance(leaf, jax.Array) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        expected = (
+            "expected arrays: pass a key as seed=, with from_torch(..., seeded=True)"
+            if key
+            else f"expected one of {SUPPORTED}"
+        )
+        raise TypeError(f"from_torch: {_path(marked, place)} has dtype {dtype}, {expected}")
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if dtype.name in WIDE and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"from_torch: {_path(marked, place)} is a NumPy array of {dtype}, which JAX narrows to "
+            "32 bits while jax_enable_x64 is off: convert it, or call "
+            "jax.config.update('jax_enable_x64', True) at the start"
+        )
+    return jnp.asarray(leaf)
+
+
+def _path(marked: Any, place: int) -> str:
+    return argument_paths(*marked)[place]
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)

@@ -1,0 +1,135 @@
+"""A torch module as a function of its parameters and buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from bridge.exchange.dtypes import crosses_to_jax
+
+
+class FunctionalModule:
+    """Runs `module` with parameters and buffers that it is given, from any number of threads.
+
+    Running a module so means to exchange its tensors for the time of the call. Two calls at once
+    would find each other's, so each takes a copy of the module for itself: without parameters, of
+    which there is only shape and dtype in it. The module itself is never touched again, and its
+    mode is the one it has here.
+
+    Args:
+        module: the module.
+        train: the mode, True or False; None keeps the mode that each submodule has now.
+
+    Raises:
+        TypeError: the module is scripted, or cannot be copied.
+        ValueError: it is lazy and has not been run yet.
+    """
+
+    def __init__(self, module: torch.nn.Module, train: bool | None) -> None:
+        if isinstance(module, torch.jit.ScriptModule | torch.nn.DataParallel):
+            raise TypeError(
+                f"from_torch: the module is a {type(module).__name__}, expected a plain torch.nn "
+                "module: torch cannot exchange the parameters of this one"
+            )
+        # Tied tensors have one name each, the first, and `_names_of` has all of them.
+        self.parameters = dict(module.named_parameters())
+        self.buffers = dict(module.named_buffers())
+        self._names_of = _aliases(module, self.parameters) | _aliases(module, self.buffers)
+        bare: dict[int, Any] = {}
+        for name, parameter in self.parameters.items():
+            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+                raise ValueError(
+                    f"from_torch: parameter {name!r} is lazy and has no shape yet: run the module "
+                    "once in torch first"
+                )
+            bare[id(parameter)] = torch.nn.Parameter(
+                torch.empty_like(parameter, device="meta"), requires_grad=False
+            )
+        for buffer in self.buffers.values():
+            bare[id(buffer)] = torch.empty_like(buffer, device="meta")
+        self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
+        for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
+            torch.cuda.synchronize(device)  # once: calls read them on streams of XLA
+        try:
+            self._prototype = copy.deepcopy(module, bare)
+        except Exception as error:
+            raise TypeError(
+                f"from_torch: the module, {type(module).__name__}, cannot be copied ({error}), "
+                "which calls from several threads need"
+            ) from error
+        if train is not None:
+            self._prototype.train(train)
+        self._idle: list[torch.nn.Module] = []
+        tensors = [*self.parameters.values(), *self.buffers.values()]
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+
+    def __call__(
+        self,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        args: Any,
+        kwargs: Any,
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """Returns what the module does, and its buffers afterwards; the given ones stay whole."""
+        tensors = dict(parameters)
+        # The module's own buffers may lie on another of several GPUs than this call is on.
+        device = next((tensor.device for tensor in tensors.values()), None)
+        for name, buffer in buffers.items():
+            tensors[name] = buffer.detach().to(device or buffer.device, copy=True)
+        exchanged = {
+            alias: tensor for name, tensor in tensors.items() for alias in self._names_of[name]
+        }
+        try:
+            module = self._idle.pop()
+        except IndexError:
+            # Out of sight of whatever traces the call that needs it.
+            with _disable_current_modes(), torch._C._DisableFuncTorch():
+                module = copy.deepcopy(self._prototype)
+        try:
+            result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
+        finally:
+            self._idle.append(module)
+        # What the module has written in place or set anew is in `exchanged` now.
+        return result, {name: exchanged[name].detach() for name in buffers}
+
+
+def _aliases(module: torch.nn.Module, canonical: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    name_of = {id(tensor): name for name, tensor in canonical.items()}
+    aliases: dict[str, list[str]] = {name: [] for name in canonical}
+    for named in (module.named_parameters, module.named_buffers):
+        for alias, tensor in named(remove_duplicate=False):
+            if id(tensor) in name_of:
+                aliases[name_of[id(tensor)]].append(alias)
+    return aliases
+
+
+# Buffers of 64-bit integers, BatchNorm's num_batches_tracked, are 32 bits wide in JAX without x64.
+_NARROW = {torch.int64: torch.int32, torch.uint64: torch.uint32}
+
+
+def buffer_in_jax(buffer: Tensor) -> Tensor:
+    """The buffer, its integers narrowed where JAX has no wide ones."""
+    if crosses_to_jax(buffer.dtype) or buffer.dtype not in _NARROW:
+        return buffer
+    narrow = buffer.to(_NARROW[buffer.dtype])
+    if not torch.equal(narrow.to(buffer.dtype), buffer):
+        raise ValueError(
+            f"from_torch: a buffer of {buffer.dtype} holds values that do not fit into 32 bits: "
+            "call jax.config.update('jax_enable_x64', True) at the start"
+        )
+    return narrow
+
+
+def widened(buffer: Tensor, own: Tensor) -> Tensor:
+    """A buffer from JAX as wide as the module's own."""
+    return buffer.to(own.dtype) if buffer.dtype is _NARROW.get(own.dtype) else buffer
+
+
+def narrowed(after: Tensor, given: Tensor) -> Tensor:
+    """A buffer from the module as wide as the one that was given."""
+    return after.to(given.dtype) if given.dtype is _NARROW.get(after.dtype) else after

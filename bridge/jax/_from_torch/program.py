@@ -1,0 +1,252 @@
+"""Torch functions on flat lists of tensors, and the functions that derivatives and batches make of
+them.
+
+A program is hashable and closed under JAX's transforms: the tangent, the cotangent and the batched
+form of a program are programs again. That is all that `primitive` needs to know of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bridge.ops import Spec
+
+_SMOOTH = ("float", "bfloat", "complex")
+
+
+def is_smooth(dtype: str) -> bool:
+    """Whether values of this dtype have derivatives."""
+    return dtype.startswith(_SMOOTH)
+
+
+class Program(Protocol):
+    """A function of flat operands with flat results."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vmap_method(self) -> str | None: ...
+
+    @property
+    def is_seeded(self) -> bool: ...  # operand 0 is then the seed
+
+    def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
+        """Runs it.
+
+        Args:
+            operands: one tensor for each operand.
+            functional: whether a transform of torch.func is around it, in which plain autograd
+                cannot be used.
+        """
+        ...
+
+    def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        """Shapes and dtypes of the results."""
+        ...
+
+    def constant_operands(self, count: int) -> Sequence[int]:
+        """Operands without a derivative, whatever their dtype: seeds, buffers."""
+        ...
+
+    def linear_operands(self, count: int) -> Sequence[int]:
+        """Operands in which it is linear, the others held fast."""
+        ...
+
+    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
+        """Results that have derivatives."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Derived:
+    of: Any  # a Program: mypy has no frozen attributes in protocols
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    @property
+    def vmap_method(self) -> str | None:
+        return self.of.vmap_method
+
+    @property
+    def is_seeded(self) -> bool:
+        return self.of.is_seeded
+
+
+@dataclass(frozen=True)
+class Tangent(_Derived):
+    """J(x)·t: operands (*x, *tangents of the operands `active`), results: the smooth results'.
+
+    Tangents mean the same in both frameworks, of complex numbers too.
+    """
+
+    active: tuple[int, ...]
+
+    def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
+        count = len(operands) - len(self.active)
+        point, directions = list(operands[:count]), tuple(operands[count:])
+
+        def function(*moving: Tensor) -> tuple[Tensor, ...]:
+            results = self.of.run(_with(point, self.active, moving), True)
+            return tuple(results[i] for i in self._smooth(results))
+
+        moved: Any = torch.func.jvp(function, tuple(point[i] for i in self.active), directions)
+        return list(moved[1])
+
+    def _smooth(self, results: Sequence[Tensor]) -> tuple[int, ...]:
+        return self.of.smooth_results([dtype_name(result) for result in results])
+
+    def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        results = self.of.specs(operands[: len(operands) - len(self.active)])
+        return tuple(results[i] for i in self.of.smooth_results([r.dtype for r in results]))
+
+    def constant_operands(self, count: int) -> Sequence[int]:
+        return self.of.constant_operands(count - len(self.active))
+
+    def linear_operands(self, count: int) -> Sequence[int]:
+        return range(count - len(self.active), count)
+
+    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(range(len(dtypes)))
+
+
+@dataclass(frozen=True)
+class Cotangent(_Derived):
+    """J(x)ᵀ·c: operands (*x, *cotangents of the results `given`), results: those of `active`.
+
+    JAX transposes without conjugation, torch with it: c and the result are conjugated at the
+    border, J̅ᵀ·c̅ being the conjugate of Jᵀ·c.
+    """
+
+    active: tuple[int, ...]
+    given: tuple[int, ...]
+
+    def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
+        count = len(operands) - len(self.given)
+        point = list(operands[:count])
+        cotangents = [_conjugate(operand) for operand in operands[count:]]
+        pull = self._pull_functional if functional else self._pull_autograd
+        return [_conjugate(gradient) for gradient in pull(point, cotangents)]
+
+    def _pull_functional(self, point: list[Tensor], cotangents: list[Tensor]) -> Sequence[Tensor]:
+        def function(*moving: Tensor) -> tuple[Tensor, ...]:
+            results = self.of.run(_with(point, self.active, moving), True)
+            return tuple(results[i] for i in self.given)
+
+        pulled: Any = torch.func.vjp(function, *(point[i] for i in self.active))
+        return pulled[1](tuple(cotangents))
+
+    def _pull_autograd(self, point: list[Tensor], cotangents: list[Tensor]) -> Sequence[Tensor]:
+        """Plain autograd runs what torch.func does not: Functions without setup_context, say."""
+        again = torch.is_grad_enabled()  # somebody differentiates this derivative
+        with torch.enable_grad():
+            moving = [
+                point[i] if again and point[i].requires_grad else point[i].detach().requires_grad_()
+                for i in self.active
+            ]
+            results = self.of.run(_with(point, self.active, moving), False)
+            reached = [
+                (results[i], cotangent)
+                for i, cotangent in zip(self.given, cotangents, strict=True)
+                if results[i].requires_grad
+            ]
+            if not reached:
+                return [torch.zeros_like(tensor) for tensor in moving]
+            gradients = torch.autograd.grad(
+                [result for result, _ in reached],
+                moving,
+                [cotangent for _, cotangent in reached],
+                create_graph=again,
+                allow_unused=True,
+            )
+        return [
+            torch.zeros_like(tensor) if gradient is None else gradient
+            for tensor, gradient in zip(moving, gradients, strict=True)
+        ]
+
+    def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        return tuple(operands[i] for i in self.active)
+
+    def constant_operands(self, count: int) -> Sequence[int]:
+        return self.of.constant_operands(count - len(self.given))
+
+    def linear_operands(self, count: int) -> Sequence[int]:
+        return range(count - len(self.given), count)
+
+    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(range(len(dtypes)))
+
+
+@dataclass(frozen=True)
+class Batched(_Derived):
+    """The program for each place of a batch: by torch.func.vmap, or one after the other.
+
+    Args:
+        dims: the batch dimension of each operand, None for those that all places share.
+        size: how many places there are, not 0.
+    """
+
+    dims: tuple[int | None, ...]
+    size: int
+
+    def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
+        if self.vmap_method == "vmap":
+            batched = torch.func.vmap(
+                lambda *each: tuple(self.of.run(each, True)),
+                in_dims=self.dims,
+                randomness="same" if self.is_seeded else "error",
+            )
+            return list(batched(*operands))
+        places = [
+            self.of.run(
+                [
+                    operand if dim is None else operand.select(dim, place)
+                    for operand, dim in zip(operands, self.dims, strict=True)
+                ],
+                functional,
+            )
+            for place in range(self.size)
+        ]
+        return [torch.stack(results) for results in zip(*places, strict=True)]
+
+    def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
+        each = [
+            operand if dim is None else Spec(_without(operand.shape, dim), operand.dtype)
+            for operand, dim in zip(operands, self.dims, strict=True)
+        ]
+        return tuple(Spec((self.size, *r.shape), r.dtype) for r in self.of.specs(each))
+
+    def constant_operands(self, count: int) -> Sequence[int]:
+        return self.of.constant_operands(count)
+
+    def linear_operands(self, count: int) -> Sequence[int]:
+        return self.of.linear_operands(count)
+
+    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
+        return self.of.smooth_results(dtypes)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _with(tensors: list[Tensor], places: Sequence[int], values: Sequence[Tensor]) -> list[Tensor]:
+    changed = list(tensors)
+    for place, value in zip(places, values, strict=True):
+        changed[place] = value
+    return changed
+
+
+def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return shape[:dim] + shape[dim + 1 :]
+
+
+def _conjugate(tensor: Tensor) -> Tensor:
+    return tensor.conj() if tensor.is_complex() else tensor

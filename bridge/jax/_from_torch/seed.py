@@ -1,0 +1,55 @@
+"""The seed of a torch function: as two words in JAX, as the state of torch's generators there."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from bridge.jax._adapter.integers import as_integers, words
+
+# Torch has one generator per device for all threads, so one seeded call runs at a time. A call
+# inside a seeded call, on a thread of XLA, would wait for ever: it gives up instead.
+_generators = threading.RLock()
+_TIMEOUT = 600  # seconds
+
+
+def seed_words(seed: Any, function: str) -> Any:
+    """Returns the seed as uint32 `[2]`, the low word first: an int, integer array or random key."""
+    try:
+        return jax.numpy.asarray(words("seed", as_integers(seed, 0)[0]), np.uint32)
+    except (TypeError, ValueError) as error:
+        text = str(error).replace("bias_dropout_add", function)
+        raise type(error)(text) from error
+
+
+@contextlib.contextmanager
+def seeded(seed: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Draws as after `torch.manual_seed`, and leaves torch's generators as they were.
+
+    Raises:
+        RuntimeError: another seeded call does not end.
+    """
+    if isinstance(seed, FakeTensor):
+        yield
+        return
+    low, high = seed.tolist()
+    cuda = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    if not _generators.acquire(timeout=_TIMEOUT):
+        raise RuntimeError(
+            f"from_torch: another seeded call has held torch's generators for {_TIMEOUT} seconds: "
+            "is this call made inside of it, by way of JAX?"
+        )
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            torch.manual_seed(low | high << 32)
+            yield
+    finally:
+        _generators.release()

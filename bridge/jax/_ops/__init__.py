@@ -1,0 +1,1 @@
+"""The public functions of the ops: their signatures, defaults and docstrings."""

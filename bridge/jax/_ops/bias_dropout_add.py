@@ -1,0 +1,110 @@
+"""The public bias_dropout_add of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bridge.jax._adapter.arguments import (
+    as_array_likes,
+    as_flag,
+    compiled_for,
+    refuse_traced,
+    settled,
+)
+from bridge.jax._adapter.integers import as_integers, words
+from bridge.jax._adapter.primitive import call
+from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
+from bridge.ops.bias_dropout_add import check_p
+
+_NAME = "bias_dropout_add"
+
+
+def bias_dropout_add(
+    x: jax.typing.ArrayLike,
+    bias: jax.typing.ArrayLike | None = None,
+    residual: jax.typing.ArrayLike | None = None,
+    *,
+    p: float = 0.5,
+    seed: Any = None,
+    offset: Any = 0,
+    training: bool = True,
+) -> jax.Array:
+    r"""residual + dropout(x + bias), in one pass over memory.
+
+    y = residual + keep/(1 − p)·(x + bias), where an element is kept with the probability 1 − p,
+    computed in float32 for 16-bit types and in the widest type otherwise, and rounded once.
+
+    Element i of x, counted in row-major order, takes word i mod 4 of Philox4x32-10 with the 64-bit
+    key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least
+    round(p·2³²). So the same seed and offset give the same mask on every device, in `bridge.torch`
+    as well, and the mask is never stored: the backward pass draws it again. What is dropped counts
+    as 0 whatever it holds, NaN included.
+
+    The backward pass keeps the seed alone: the gradients of x and bias come from one kernel (the
+    bias gradient summed in float32, float64 for float64, over a fixed tree, and rounded once); that
+    of residual is the cotangent itself. Every transformation of JAX applies, derivatives of any
+    order included. Donated memory is worked in, as `bias_gelu` says. `jax.export` needs to be told
+    of the kernel:
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_bias_dropout_add")]`.
+
+    Under `jax.vmap` elements are counted from the start in each batch: a seed that is not batched
+    gives every batch the same mask, as a loop would, and a batched seed (or offset) each its own.
+    Inside `jax.shard_map` too they are counted from the start in each shard: give each shard an
+    offset of its own, for example with `jax.lax.axis_index`. Arrays that are sharded outside of it,
+    under `jax.jit`, are counted as a whole.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64. Of the arrays, a weakly typed one takes
+        the dtype of the others, as in jax.numpy.
+      bias: `[d]`, of any of these dtypes, or None.
+      residual: of the shape of x, of any of these dtypes, or None.
+      p: the probability of dropping an element, from 0 to 1; a number, known when the function is
+        compiled (a new one compiles anew).
+      seed: an integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers stand for those modulo 2⁶⁴), a
+        0-dimensional integer array, or a key of `jax.random`. A new seed compiles nothing.
+        `jax.random.key(n)` (and `jax.random.PRNGKey(n)`) is the seed n, for n below 2³²; of a key
+        of another generator than threefry two random words are the seed. May be None only where
+        no randomness is needed.
+      offset: an integer or a 0-dimensional integer array: which of the 2⁶⁴ independent masks of
+        this seed, for example the number of the step or of the layer. Use each (seed, offset) once.
+      training: if False, y = residual + x + bias, whatever p and seed are; known when the function
+        is compiled, as p is.
+
+    Returns:
+      An array of the shape of x, of the dtype of residual if there is one, else of x. Gradients
+      have the dtype of the argument they belong to.
+
+    Raises:
+      TypeError: if an array is none, or of another dtype; if p is traced or no number, training
+        traced or no bool; if seed or offset is no integer, or seed is None where it is needed.
+      ValueError: if bias is not `[d]`, residual not of the shape of x, p not from 0 to 1, or seed
+        or offset an array with dimensions or past 64 bits.
+
+    Example:
+      >>> bias_dropout_add(jnp.ones(8), p=0.5, seed=jax.random.key(0)).shape
+      (8,)
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
+    """
+    x, bias, residual = as_array_likes(_NAME, x=x, bias=bias, residual=residual)
+    if type(p) is not float or not 0.0 <= p <= 1.0:
+        refuse_traced(_NAME, "p", p)
+        p = check_p(p)
+    if not as_flag(_NAME, "training", training) or p == 0.0:
+        return _compiled(0.0)(x, bias, residual, None, None)
+    return _compiled(p)(x, bias, residual, *as_integers(seed, offset))
+
+
+@compiled_for
+def _compiled(p: float) -> Any:
+    def bias_dropout_add(x: Any, bias: Any, residual: Any, seed: Any, offset: Any) -> jax.Array:
+        def check(x: Any, bias: Any, residual: Any) -> Any:
+            return check_bias_dropout_add(x, bias, residual, p, training=True)
+
+        arrays, params = settled(check, x, bias, residual)
+        integers = words("seed", seed), words("offset", offset), None
+        return call(BIAS_DROPOUT_ADD, (*arrays, *integers), params)[0]
+
+    return bias_dropout_add

@@ -1,0 +1,73 @@
+"""The public bias_gelu of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bridge.jax._adapter.arguments import as_array_likes, compiled_for, settled
+from bridge.jax._adapter.primitive import call
+from bridge.ops import BIAS_GELU, check_bias_gelu
+from bridge.ops.bias_gelu import check_approximate
+
+
+def bias_gelu(
+    x: jax.typing.ArrayLike, bias: jax.typing.ArrayLike | None = None, *, approximate: str = "tanh"
+) -> jax.Array:
+    r"""GELU of `x + bias` in one pass over memory.
+
+    With h = x + bias, computed in float32 for 16-bit types and in the type itself otherwise:
+
+    - `"tanh"`: 0.5·h·(1 + tanh(√(2/π)·(h + 0.044715·h³)))
+    - `"none"`: h·Φ(h), Φ the distribution function of the normal distribution
+    - `"sigmoid"`: h·σ(1.702·h)
+
+    h = −∞ gives −0 with derivative 0, +∞ gives +∞ with derivative 1, NaN gives NaN.
+
+    The backward pass keeps x and bias alone and computes both gradients in one kernel; the bias
+    gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so that
+    its bits depend on neither the number of threads nor the device. Every transformation of JAX
+    applies, derivatives to the sixth order included.
+
+    Donated memory is worked in: under `jax.jit(f, donate_argnums=0)` the result takes the place of
+    x without a copy if x is an argument of f itself and this is the last time that f reads it (read
+    again later, XLA copies it first). `jax.export` needs to be told of the kernel:
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_bias_gelu")]`.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      bias: `[d]`, of any of these dtypes, or None. A weakly typed argument takes the dtype of the
+        other one, as in jax.numpy.
+      approximate: which GELU, see above.
+
+    Returns:
+      An array of the shape of x, of the dtype of x promoted with that of bias (float32 for float16
+      with bfloat16). Gradients have the dtype of the argument they belong to.
+
+    Raises:
+      TypeError: if x or bias is no array, or has another dtype.
+      ValueError: if bias is not `[d]`, for an unknown `approximate`, or from a derivative of the
+        seventh order.
+
+    Example:
+      >>> x, bias = jnp.ones((4, 3), jnp.bfloat16), jnp.arange(3.0)
+      >>> bias_gelu(x, bias).dtype
+      dtype('float32')
+      >>> jax.grad(lambda b: bias_gelu(x, b, approximate="none").sum())(bias).shape
+      (3,)
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
+    """
+    x, bias = as_array_likes("bias_gelu", x=x, bias=bias)
+    check_approximate("bias_gelu", approximate)
+    return _compiled(approximate)(x, bias)
+
+
+@compiled_for
+def _compiled(form: str) -> Any:
+    def bias_gelu(x: Any, bias: Any) -> jax.Array:
+        operands, params = settled(lambda x, bias: check_bias_gelu(x, bias, form), x, bias)
+        return call(BIAS_GELU, operands, params)[0]
+
+    return bias_gelu

@@ -1,0 +1,140 @@
+"""The public softmax functions of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for, refuse_traced
+from bridge.jax._adapter.avals import spec_of
+from bridge.jax._adapter.primitive import call
+from bridge.ops import SOFTMAX, check_softmax
+from bridge.ops.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale
+
+
+def scaled_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+    r"""softmax(scale·x) over the last dimension, in one pass over memory.
+
+    y = exp(scale·x − max) / Σ exp(scale·x − max), computed in float32 for 16-bit types and in the
+    type itself otherwise, and rounded once; `scale` is never rounded to the dtype of x. The sums
+    are taken over a fixed tree, so that the bits depend on neither the number of threads nor the
+    device.
+
+    A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
+    row NaN.
+
+    The backward pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel. Every transformation of
+    JAX applies, derivatives of any order included. Donated memory is worked in: under
+    `jax.jit(f, donate_argnums=0)` the result takes the place of x if x is an argument of f itself
+    and this is the last time that f reads it. `jax.export` needs to be told of the kernels:
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name)]` for `"bridge_softmax"` and,
+    with derivatives, `"bridge_softmax_derivative"`.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      scale: a finite number, known when the function is compiled (a new one compiles anew).
+        Multiply x by a scale that is an array.
+
+    Returns:
+      An array of the shape and dtype of x.
+
+    Raises:
+      TypeError: if x is no array or has another dtype, or scale is traced or no number.
+      ValueError: if x is 0-dimensional, or scale is not finite.
+
+    Example:
+      >>> scaled_softmax(jnp.zeros((2, 4)), 0.5)[0]
+      Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
+    return softmax("scaled_softmax", x, None, scale)
+
+
+def scaled_masked_softmax(
+    x: jax.typing.ArrayLike, mask: jax.typing.ArrayLike, scale: float = 1.0
+) -> jax.Array:
+    r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
+
+    `mask` is True where an element is masked OUT. The mask of `jax.nn.dot_product_attention` (and
+    of PyTorch's `scaled_dot_product_attention`) has the opposite polarity, True for what takes
+    part: pass its `~mask`.
+
+    Hidden elements are exactly 0 in y and in dx, whatever x holds there (NaN and ±∞ included). A
+    row with every element hidden, or whose other elements are all −∞, is all zeros with zero
+    gradient. The mask is read as it is, never expanded in memory, and not kept for the backward
+    pass. All else is as for `scaled_softmax`.
+
+    Under `jax.vmap` a mask that is batched beside an x that is not repeats x.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      mask: bool, or uint8 with non-zero for True; of a shape that broadcasts to that of x.
+      scale: as for `scaled_softmax`.
+
+    Returns:
+      An array of the shape and dtype of x.
+
+    Raises:
+      TypeError: if x or mask is no array or has another dtype, or scale is traced or no number.
+      ValueError: if x is 0-dimensional, mask does not broadcast to it, or scale is not finite.
+
+    Example:
+      >>> scaled_masked_softmax(jnp.zeros(3), jnp.asarray([False, False, True]))
+      Array([0.5, 0.5, 0. ], dtype=float32)
+    """
+    name = "scaled_masked_softmax"
+    return softmax(name, x, as_mask(name, mask), scale)
+
+
+def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+    r"""softmax(scale·x) over the keys of the last dimension that a query sees.
+
+    Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
+    every key, and a query before the first key none, which gives zeros. Elements above that
+    diagonal are never read; they are exactly 0 in y and in dx. All else is as for `scaled_softmax`.
+
+    Args:
+      x: `[..., queries, keys]`, float16, bfloat16, float32 or float64.
+      scale: as for `scaled_softmax`.
+
+    Returns:
+      An array of the shape and dtype of x.
+
+    Raises:
+      TypeError: if x is no array or has another dtype, or scale is traced or no number.
+      ValueError: if x has fewer than two dimensions, or scale is not finite.
+
+    Example:
+      >>> scaled_causal_softmax(jnp.zeros((2, 2)))
+      Array([[1. , 0. ],
+             [0.5, 0.5]], dtype=float32)
+    """
+    return softmax("scaled_causal_softmax", x, None, scale, causal=True)
+
+
+def as_mask(function: str, mask: Any) -> Any:
+    """The mask as something that a jitted function takes."""
+    return as_array_like(function, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
+
+
+def softmax(function: str, x: Any, mask: Any, scale: Any, *, causal: bool = False) -> jax.Array:
+    """What the public functions have in common; `function` is the name in messages."""
+    x = as_array_like(function, "x", x)
+    return _compiled(function, as_scale(function, scale), causal)(x, mask)
+
+
+def as_scale(function: str, scale: Any) -> float:
+    """The scale as a finite float, or the error that it deserves."""
+    refuse_traced(function, "scale", scale)
+    return check_scale(function, scale)
+
+
+@compiled_for
+def _compiled(function: str, scale: float, causal: bool) -> Any:
+    def run(x: Any, mask: Any) -> jax.Array:
+        x, mask = as_arrays(x, mask)
+        params = check_softmax(function, spec_of(x), spec_of(mask), scale, causal=causal)
+        return call(SOFTMAX, (x, mask), params)[0]
+
+    run.__name__ = function
+    return run

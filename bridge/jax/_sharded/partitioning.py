@@ -1,0 +1,295 @@
+"""Calls whose arrays are split over devices outside of `shard_map`: nothing is gathered needlessly.
+
+Under `jax.jit` XLA decides how arrays are split, after this module was lowered: it is told a
+sharding rule, and asks back for the program of one shard. Under a mesh with explicit axes the types
+say how arrays are split, and the program of one shard goes into a `shard_map`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.custom_partitioning import (
+    ArrayMapping,
+    SdyShardingRule,
+    custom_partitioning,
+)
+from jax.interpreters.mlir import ir
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from bridge.jax._sharded.shards import Call, call_on_shard
+from bridge.jax._sharded.split import Split
+from bridge.ops import Role
+from bridge.ops.splitting import dims_of, supported
+
+
+class Site:
+    """A call of an op somewhere in a program: what all of its arrays are, split or not."""
+
+    def __init__(
+        self, call: Call, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
+    ) -> None:
+        self.call, self.op, self.params = call, op, params
+        self.slots, self.count, self.shapes = tuple(slots), count, shapes
+        # Of this thread: XLA asks in another one.
+        self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+        roles = op.operand_roles(count)
+        self.operand_roles = [roles[slot] for slot in slots]
+        self.result_roles = [
+            role
+            for name, role in zip(op.result_names, op.result_roles(), strict=True)
+            if getattr(params, name) is not None
+        ]
+
+    def run(self, split: Split | None, *operands: Any) -> tuple[Any, ...]:
+        """The results of one shard; without a split of the whole."""
+        placed: list[Any] = [None] * self.count
+        for slot, operand in zip(self.slots, operands, strict=True):
+            placed[slot] = operand
+        with jax.enable_x64(self.x64):
+            if split is None:
+                results = self.call(self.op, placed, self.params)
+            else:
+                results = call_on_shard(self.call, self.op, placed, self.params, split)
+        return tuple(result for result in results if result is not None)
+
+    def supported(self, split: Split, *, alone: bool) -> Split:
+        return supported(self.op, self.params, len(self.slots), split, alone=alone)
+
+    def dims(self, split: Split) -> tuple[list[Any], list[Any]]:
+        """Of each operand and each result: which of the dimensions of the first operand it has."""
+        batch_ndim = self.params.batch_ndim
+        return (
+            [
+                dims_of(role, shape, split, batch_ndim)
+                for role, shape in zip(self.operand_roles, self.shapes, strict=True)
+            ],
+            [dims_of(role, (), split, batch_ndim) for role in self.result_roles],
+        )
+
+    def rule(self) -> SdyShardingRule:
+        """Along which dimensions XLA may carry a split from one array to another."""
+        whole = Split(self.shapes[0], ((),) * len(self.shapes[0]), ())
+        fresh = iter(f"own{i}" for i in range(99))
+        operands, results = (
+            tuple(
+                ArrayMapping(*(next(fresh) if dim is None else f"d{dim}" for dim in dims))
+                for dims in group
+            )
+            for group in self.dims(whole)
+        )
+        fixed = f"d{len(self.shapes[0]) - 1}" if self.op.fixed_ndim(self.params) else None
+        return SdyShardingRule(
+            operands, results, need_replication_factors=() if fixed is None else (fixed,)
+        )
+
+
+def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
+    """The call where types say how its arrays are split: the first full one is what counts."""
+    sharding = jax.typeof(operands[0]).sharding
+    mesh = sharding.mesh
+    names = frozenset(_explicit_names(mesh))
+    ndim = len(site.shapes[0])
+    spec = (*sharding.spec, *(None,) * (ndim - len(sharding.spec)))
+    axes = tuple(_names_of(entry) for entry in spec)
+    typed = Split(site.shapes[0], axes, tuple(mesh.shape.items()))
+    split = site.supported(typed, alone=False)
+    operand_dims, result_dims = site.dims(split)
+    operand_specs = [split.spec(dims) for dims in operand_dims]
+    result_specs = tuple(split.spec(dims) for dims in result_dims)
+    placed = [
+        jax.sharding.reshard(operand, NamedSharding(mesh, spec))
+        for operand, spec in zip(operands, operand_specs, strict=True)
+    ]
+    results = jax.shard_map(
+        partial(site.run, split),
+        mesh=mesh,
+        in_specs=tuple(operand_specs),
+        out_specs=result_specs,
+        axis_names=names,
+        check_vma=False,
+    )(*placed)
+    return [
+        jax.sharding.reshard(result, NamedSharding(mesh, typed.spec(dims)))
+        for result, dims in zip(results, result_dims, strict=True)
+    ]
+
+
+def has_explicit_axes(aval: Any) -> bool:
+    return bool(_explicit_names(aval.sharding.mesh))
+
+
+def _explicit_names(mesh: Any) -> list[str]:
+    if mesh.empty:
+        return []
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return [name for name, kind in kinds if kind is AxisType.Explicit]
+
+
+def _names_of(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+
+def with_devices(context: Any) -> Any:
+    """The context of a lowering, with the devices that `custom_partitioning` asks for.
+
+    A program is lowered for any devices of its number, and XLA numbers them by their place: which
+    ones stand here makes no difference.
+    """
+    axes = context.module_context.axis_context
+    if getattr(axes, "device_assignment", ()) is not None:
+        return context
+    found = itertools.cycle(jax.devices())
+    axes = dataclasses.replace(
+        axes, device_assignment=tuple(itertools.islice(found, axes.num_devices))
+    )
+    return context.replace(module_context=context.module_context.replace(axis_context=axes))
+
+
+def name_in_cache_key(site: Site, results: Any) -> None:
+    """Writes down of which op and parameters these results of a lowered call are.
+
+    All that JAX's compilation cache sees of a partitioned call otherwise is the address of a Python
+    object, or nothing at all: calls with other parameters could be taken for each other.
+    """
+    for value in jax.tree.leaves(results):
+        call = value.owner
+        if getattr(call, "name", "") == "stablehlo.custom_call":
+            words = f"{site.op.name} {site.slots} of {site.count} {site.params}"
+            call.attributes[_FRONTEND] = ir.DictAttr.get({"bridge": ir.StringAttr.get(words)})
+
+
+_FRONTEND = "mhlo.frontend_attributes"
+
+
+def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequence[Any]:
+    """The call where XLA decides how its arrays are split.
+
+    `alone`: inside of a `shard_map` over some of the axes, where XLA's own shards cannot be told
+    from one another.
+    """
+
+    @custom_partitioning
+    def whole(*operands: Any) -> tuple[Any, ...]:
+        return site.run(None, *operands)
+
+    whole.def_partition(
+        partial(_partition, site, alone),
+        infer_sharding_from_operands=partial(_infer, site, alone),
+        sharding_rule=site.rule(),
+        decode_shardings=False,  # it cannot decode every sharding: `_split_of` can
+    )
+    return whole(*operands)
+
+
+def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
+    """XLA's question: how the arrays shall be split, and the program of one shard."""
+    roles = [*site.operand_roles, *site.result_roles]
+    mesh, split = _agreed(site, alone, [*arguments, *results], roles)
+    operands, outputs = _shardings(site, split, mesh)
+    return mesh, partial(site.run, split), outputs, operands
+
+
+def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
+    """Without Shardy: how results are split where operands are as they are."""
+    mesh, split = _agreed(site, alone, arguments, site.operand_roles)
+    return _shardings(site, split, mesh)[1]
+
+
+def _agreed(
+    site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
+) -> tuple[Mesh, Split]:
+    """One split for all arrays: where full ones are split unlike each other, the finest."""
+    full = [array for array, role in zip(arrays, roles, strict=True) if role is Role.FULL]
+    splits = [
+        site.supported(_split_of(array.shape, _assignment(array)), alone=alone) for array in full
+    ]
+    split = max(splits, key=lambda split: split.shards)
+    return _mesh(full[0].sharding.device_set, split), split
+
+
+def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
+    operands, results = site.dims(split)
+    return (
+        tuple(NamedSharding(mesh, split.spec(dims)) for dims in operands),
+        tuple(NamedSharding(mesh, split.spec(dims)) for dims in results),
+    )
+
+
+def _mesh(devices: Any, split: Split) -> Mesh:
+    """A mesh with the axes of a split, of devices in XLA's order.
+
+    Which ones stand in it does not matter: XLA numbers them by their place.
+    """
+    names, sizes = zip(*split.sizes, strict=True) if split.sizes else ((), ())
+    array = np.fromiter(itertools.cycle(devices), object, math.prod(sizes))
+    return Mesh(array.reshape(sizes), names)
+
+
+def _assignment(array: Any) -> Any:
+    """Which device has which part: an array of device numbers, a dimension to a dimension.
+
+    One more at the end counts the copies. None where every device has the whole.
+    """
+    hlo = array.sharding._to_xla_hlo_sharding(array.ndim)
+    if not hlo.is_tiled() or not array.ndim:
+        return None
+    sizes = hlo.tile_assignment_dimensions()
+    return np.array(hlo.tile_assignment_devices()).reshape(*sizes[: array.ndim], -1)
+
+
+def _split_of(shape: Sequence[int], assignment: Any) -> Split:
+    """The split that an assignment is, over axes of a mesh that are found in it.
+
+    Whole, where no mesh gives this assignment.
+    """
+    ndim = len(shape)
+    whole = Split(tuple(shape), ((),) * ndim, ())
+    if assignment is None:
+        return whole
+    # For each device, in their order: its part along each dimension.
+    part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
+    axes = _axes_in(part)
+    sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))
+    # The part that one step along an axis leads to tells its weight among the axes of a dimension.
+    steps = [part[:, stride] for _, stride in axes]
+    used = [
+        sorted((i for i, step in enumerate(steps) if step[dim]), key=lambda i: -steps[i][dim])
+        for dim in range(ndim)
+    ]
+    device = np.arange(part.shape[1])
+    for dim, own in enumerate(used):
+        expected = np.zeros_like(device)
+        for i in own:
+            size, stride = axes[i]
+            expected = expected * size + device // stride % size
+        if (expected != part[dim]).any():
+            return whole
+    return Split(tuple(shape), tuple(tuple(sizes[i][0] for i in own) for own in used), sizes)
+
+
+def _axes_in(part: Any) -> list[tuple[int, int]]:
+    """Sizes and strides of the axes of the coarsest mesh that may give `part`, the slowest first.
+
+    `part` is `[dimensions, devices]`. Along an axis every step leads equally far, and the first
+    step of the next axis does not, or the two are one: an axis ends where the distance changes.
+    """
+    axes: list[tuple[int, int]] = []
+    count = part.shape[1]
+    stride = 1
+    while stride < count:
+        along = part[:, ::stride]
+        even = (along == along[:, 1:2] * np.arange(along.shape[1])).all(axis=0)
+        size = along.shape[1] if even.all() else int(np.argmin(even))
+        if not size or count // stride % size:
+            return [(count, 1)]  # no mesh is found: what this one gives is not `part`
+        axes.insert(0, (size, stride))
+        stride *= size
+    return axes

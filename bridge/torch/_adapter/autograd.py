@@ -1,0 +1,350 @@
+"""Any op as a differentiable torch function, from its two derivative rules.
+
+`call` runs everywhere; it picks the cheapest way that is right where it stands:
+
+- plain tensors, no gradient wanted: the kernel, directly;
+- autograd, forward mode, torch.func: an `autograd.Function` whose derivatives are calls again;
+- tracing (torch.compile, export, fake tensors, modes, tensor subclasses): the dispatcher op of the
+  same name (see `_dispatcher`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, profiler
+
+from bridge import _native
+from bridge.ops.batching import Move, batch_call
+from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps
+from bridge.torch._adapter.dispatcher import dispatch
+from bridge.torch._adapter.kernels import Kernel, Results, allocate, dtypes_of
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+
+_functorch_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
+_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
+_is_grad_enabled = torch.is_grad_enabled
+_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
+
+
+def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
+    """Runs `op`, differentiably where the operands ask for it.
+
+    `function` is the name that profilers show; without one it is the op's, and only autograd tells.
+    """
+    if torch.compiler.is_compiling():
+        return dispatch(op, operands, params)
+    return plan_of(op, params, dtypes_of(operands), function)(*operands)
+
+
+def is_traced(tensors: Sequence[Any]) -> bool:
+    """Whether something other than eager execution sees every operation on these tensors."""
+    if _dispatch_modes() or _function_modes() or _tracing_state():
+        return True
+    return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
+
+
+def _inside_dispatcher() -> bool:
+    """Whether a transform of torch.func is asking a kernel of the dispatcher for a derivative."""
+    return _functorch_active() and torch._C._dispatch_tls_is_dispatch_key_excluded(
+        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
+    )
+
+
+def is_watched(tensors: Sequence[Any]) -> bool:
+    """Whether tracing or torch.func sees every operation on these tensors."""
+    return is_traced(tensors) or _functorch_active()
+
+
+class Plan(Kernel):
+    """A kernel that can be differentiated: derivative rules are asked once and remembered."""
+
+    def __init__(
+        self, op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = ""
+    ) -> None:
+        super().__init__(op, params, dtypes)
+        self.function = function
+        self.name = function or op.name
+        self.derivatives = Derivatives(op, params, dtypes, plan_of)
+        self.wanted = tuple(self.derivatives.wanted)
+        # A single step that is a plain call, or a list of steps.
+        self._vjp_steps: dict[Any, Any] = {}
+        self._jvp_steps: dict[Any, list[Step]] = {}
+        self.native = native_kernel(op, self.name)
+        self.add_to(self.native)
+        # Bound here, as a tiny call is mostly the finding of such names.
+        self.compute = self.native.compute
+        self.only = self.wanted[0] if len(self.wanted) == 1 else None
+        # Whether all operands are kept for the derivatives, and nothing else; at first not known.
+        self.keeps_operands = False
+        self._keep: Any = None
+        self._zeros: tuple[int, ...] = ()
+
+    def __call__(self, *operands: Any) -> Results:
+        """Runs the call, differentiably where the operands ask for it."""
+        results = self.native(*operands)
+        return self.watched(*operands) if results is None else results
+
+    def watched(self, *operands: Any) -> Results:
+        """The same for a call that is not an ordinary one."""
+        if is_traced(operands) or _inside_dispatcher():
+            return dispatch(self.op, operands, self.params)
+        if _functorch_active():
+            return self.place(named(_FunctorchCall, self.name).apply(self, *operands))
+        if forward_ad._current_level >= 0 or (
+            _is_grad_enabled() and any(o is not None and o.requires_grad for o in operands)
+        ):
+            return self.place(_eager_call(self.name).apply(self, *operands))
+        with self.recorded():
+            return self.run_below(operands)
+
+    def recorded(self) -> Any:
+        """The range that a profiler shows where autograd has none."""
+        if self.function and profiler._is_profiler_enabled:
+            return profiler.record_function(f"bridge::{self.name}")
+        return contextlib.nullcontext()
+
+    def run_below(self, operands: tuple[Any, ...]) -> Results:
+        """Runs the call where autograd and torch.func have been dealt with."""
+        results = self.native.compute(*operands)
+        if results is not None:
+            return results
+        try:
+            return self.run(operands, self.empty_results(operands))
+        except RuntimeError:
+            # Gradients in batches (is_grads_batched) still come in tensors of the old vmap, which
+            # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.
+            if any(operand is not None and _is_old_batched(operand) for operand in operands):
+                return dispatch(self.op, operands, self.params)
+            raise
+
+    def present(self, results: Sequence[Any]) -> Any:
+        """The wanted results as a Function returns them: a tensor, or a tuple of several."""
+        if len(self.wanted) == 1:
+            return results[self.wanted[0]]
+        return tuple([results[i] for i in self.wanted])
+
+    def place(self, outputs: Any) -> Results:
+        """The inverse of `present`."""
+        if len(self.wanted) == 1:
+            outputs = (outputs,)
+        results = [None] * len(self.op.result_names)
+        for i, output in zip(self.wanted, outputs, strict=True):
+            results[i] = output
+        return tuple(results)
+
+    def remember(self, ctx: Any, operands: tuple[Any, ...], results: Results) -> tuple[Any, ...]:
+        """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer."""
+        ctx.plan = self
+        ctx.set_materialize_grads(False)
+        if self._keep is None:
+            rules = self.derivatives
+            self._keep, self._zeros = rules.keep, rules.zeros
+            self.keeps_operands = not rules.zeros and rules.kept == tuple(range(len(operands)))
+        if self._zeros:
+            likes = [operands[i] for i in self._zeros]
+            shapes = [(like.shape, like.dtype, like.device) for like in likes]
+            ctx.likes = dict(zip(self._zeros, shapes, strict=True))
+        return self._keep((*operands, *results))
+
+    def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
+        """Cotangents of the operands; `cotangents` are those of the wanted results.
+
+        `wanted` may count in front of the operands what is none of them, and has no cotangent.
+        """
+        key: Any = wanted
+        if len(cotangents) > 1 or cotangents[0] is None:
+            key = wanted, tuple([cotangent is not None for cotangent in cotangents])
+        steps: Any = self._vjp_steps.get(key)
+        if steps is None:
+            given = [cotangent is not None for cotangent in cotangents]
+            steps = self.derivatives.vjp_steps(wanted, given)
+            if len(steps) == 1 and steps[0].native is not None and not steps[0].zeros:
+                steps = steps[0]
+            self._vjp_steps[key] = steps
+        values = (*ctx.saved_tensors, *cotangents, None)
+        if type(steps) is Step:
+            operands = steps.pick(values)
+            results = steps.native(*operands)
+            if results is None:
+                results = steps.plan.watched(*operands)
+            return steps.arrange((*results, None))
+        return run_steps(steps, values, self._likes(ctx), len(wanted))
+
+    def jvp(self, ctx: Any, kept: Any, tangents: Any) -> Sequence[Any]:
+        """Tangents of the results, from what was kept and those of the operands (None: zero)."""
+        key = tuple([tangent is not None for tangent in tangents])
+        steps = self._jvp_steps.get(key)
+        if steps is None:
+            steps = self._jvp_steps[key] = self.derivatives.jvp_steps(key)
+        values = (*kept, *tangents, None)
+        return run_steps(steps, values, self._likes(ctx), len(self.op.result_names))
+
+    def _likes(self, ctx: Any) -> dict[int, Any]:
+        return ctx.likes if self._zeros else {}
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
+    """The plan of a call; the same object for the same arguments, while it is in use."""
+    return Plan(op, params, dtypes, function)
+
+
+@functools.cache
+def named(function: Any, name: str, forward: bool = True) -> Any:
+    """A Function under the name that profilers, NVTX ranges and graphs show: `bridge::<name>`.
+
+    Its backward pass is `bridge::<name>Backward`. Without `forward` that alone gets a name, where
+    something else shows the forward pass.
+    """
+    own = type(f"bridge::{name}" if forward else function.__name__, (function,), {})
+    if "_backward_cls" in vars(own):
+        own._backward_cls.__name__ = f"bridge::{name}Backward"  # type: ignore[attr-defined]
+    return own
+
+
+class Call(torch.autograd.Function):
+    """The derivative rules, shared by the ways of writing forward."""
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return ctx.plan.present(ctx.plan.jvp(ctx, ctx.saved_tensors, tangents))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
+        params, moved = batched(plan.op, plan.params, operands, in_dims[1:], info.batch_size)
+        batch = plan_of(plan.op, params, plan.dtypes, plan.function)
+        outputs = plan.present(batch(*moved))
+        return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
+
+
+class _EagerCall(Call):
+    """Forward and context in one, which costs a third of what setup_context does."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
+        results = plan.compute(*operands)
+        if results is None:
+            results = plan.run_below(operands)
+        if plan.keeps_operands:  # as below, without the calls
+            ctx.plan = plan
+            ctx.set_materialize_grads(False)
+            kept = operands
+        else:
+            kept = plan.remember(ctx, operands, results)
+        ctx.save_for_backward(*kept)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*kept)
+        return results[plan.only] if plan.only is not None else plan.present(results)
+
+
+def _backward_below(ctx: Any, *cotangents: Any) -> Any:
+    return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
+
+
+@functools.cache
+def _eager_call(name: str) -> Any:
+    function = named(_EagerCall, name)
+    # What the engine calls would look up `backward` and whether there is a `vjp` before calling it,
+    # at a good part of what a tiny backward pass costs. A torch without this class does just that.
+    if "_backward_cls" in vars(function):
+        function._backward_cls.apply = _backward_below
+    return function
+
+
+class _FunctorchCall(Call):
+    """The form that torch.func can transform."""
+
+    @staticmethod
+    def forward(plan: Plan, *operands: Any) -> Any:
+        return plan.present(plan(*operands))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        remember(ctx, inputs[0], inputs[1:], inputs[0].place(output))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return jvp_among_levels(ctx, tangents)
+
+
+def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> Any:
+    """`Call.jvp` where there may be outer transforms of torch.func.
+
+    Autograd calls it with forward mode switched off, which is meant for this level alone. The outer
+    ones are to see what the caller set; so this level's tangents are taken off instead. (Torch has
+    one dual level, 0, in each of its own; `forward_ad` does not know of those that dynamo enters.)
+    """
+    kept = [None if t is None else _unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
+    with forward_ad._set_fwd_grad_enabled(forward_enabled):
+        return ctx.plan.present(ctx.plan.jvp(ctx, kept, tangents))
+
+
+def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) -> None:
+    """Keeps what the derivative rules need, for both modes."""
+    kept = plan.remember(ctx, operands, results)
+    ctx.save_for_backward(*kept)
+    ctx.save_for_forward(*kept)
+
+
+def batched(
+    op: Any, params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
+) -> tuple[Any, tuple[Any, ...]]:
+    """Parameters and operands of the call with one more dimension, which results have in front."""
+    params, moves = batch_call(
+        op, params, [o is not None for o in operands], [d is not None for d in dims]
+    )
+    moved: list[Any] = []
+    for operand, dim, move in zip(operands, dims, moves, strict=True):
+        if move is Move.FRONT:
+            operand = operand.movedim(dim, 0)
+        elif move is Move.BROADCAST:
+            operand = operand.expand(size, *operand.shape)
+        elif move is Move.ALIGN:
+            operand = operand.movedim(dim, 0)
+            ones = (1,) * (moved[0].ndim - operand.ndim)
+            operand = operand.reshape(size, *ones, *operand.shape[1:])
+        moved.append(operand)
+    return params, tuple(moved)
+
+
+@functools.cache
+def _frontend(name: str) -> tuple[Any, ...]:
+    """What a native kernel asks, to know whether a call is an ordinary one, and needs to run it."""
+    return (
+        (Tensor, torch.nn.Parameter),
+        (_dispatch_modes, _function_modes, _functorch_active, _tracing_state),
+        vars(forward_ad),
+        vars(profiler),
+        _is_grad_enabled,
+        Tensor.requires_grad,
+        Tensor.is_neg,
+        torch.empty_like,
+        Tensor.data_ptr,
+        torch.get_num_threads,
+        getattr(torch._C, "_cuda_getDevice", None),
+        allocate,
+        # Without the wrapper in Python, which asks what the kernel has asked already.
+        super(torch.autograd.Function, _eager_call(name)).apply,
+    )
+
+
+def native_kernel(op: Any, name: str) -> Any:
+    """Returns a native kernel without a variant: it runs nothing before one is added.
+
+    `name` is what profilers show.
+    """
+    return _native.Kernel(op.name, _frontend(name))

@@ -1,0 +1,71 @@
+"""Checks of what only torch tensors can be: layout, device, a place for results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.ops import Spec
+from bridge.torch._adapter.kernels import spec_of, specs_of
+
+_DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
+
+
+def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> None:
+    """Raises TypeError or ValueError unless every argument is a dense tensor on one device.
+
+    Arguments that are None pass, but not the first `required`.
+    """
+    first_name, first = next(iter(arguments.items()))
+    for i, (name, tensor) in enumerate(arguments.items()):
+        if tensor is None and i >= required:
+            continue
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{function}: {name} has type {type(tensor).__name__}, expected torch.Tensor"
+            )
+        if tensor.is_nested:
+            raise TypeError(f"{function}: {name} is nested, expected a dense tensor")
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
+            raise TypeError(f"{function}: {name} is {what}, expected a dense tensor")
+        if tensor.device.type not in _DEVICES:
+            raise ValueError(
+                f"{function}: {name} is on {tensor.device}, expected the CPU, a CUDA device or meta"
+            )
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{function}: {name} is on {tensor.device}, expected {first.device}, where "
+                f"{first_name} is"
+            )
+
+
+def check_flags(function: str, /, **flags: Any) -> None:
+    """Raises TypeError unless every flag is something that is true or false."""
+    for name, flag in flags.items():
+        try:
+            bool(flag)
+        except (TypeError, ValueError, RuntimeError):  # arrays of several elements
+            raise TypeError(
+                f"{function}: {name} has type {type(flag).__name__}, expected True or False"
+            ) from None
+
+
+def check_destination(
+    function: str, op: Any, operands: Sequence[Any], params: Any, out: Any
+) -> None:
+    """Raises TypeError or ValueError unless `out` can take the only result of a call."""
+    check_tensors(function, required=2, **{op.operand_names[0]: operands[0]}, out=out)
+    expected = next(spec for spec in op.results(specs_of(operands), params) if spec is not None)
+    found: Spec = spec_of(out)
+    if found.dtype != expected.dtype:
+        raise TypeError(f"{function}: out has dtype {found.dtype}, expected {expected.dtype}")
+    if not found.has_shape(expected.shape):
+        raise ValueError(
+            f"{function}: out has shape {list(found.shape)}, expected {list(expected.shape)}"
+        )
+    if not torch.compiler.is_compiling() and out.is_neg():
+        raise ValueError(f"{function}: out has its negative bit set; call resolve_neg() first")

@@ -1,0 +1,118 @@
+"""Results in memory that is there already: `out=`, and in place. For any op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bridge.torch._adapter.autograd import Call, Plan, call, is_watched, named, plan_of, remember
+from bridge.torch._adapter.checks import check_destination
+from bridge.torch._adapter.kernels import dtypes_of
+
+
+def write_at_once(kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
+    """Whether an ordinary call has been written into `out`, by a native kernel that takes it."""
+    if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
+        return False
+    torch.autograd.graph.increment_version(out)
+    return True
+
+
+def write_into(
+    function: str, op: Any, operands: tuple[Any, ...], params: Any, out: Tensor
+) -> Tensor:
+    """Runs a call whose only result goes into `out`, and returns `out`.
+
+    `function` is the name in messages and profilers.
+
+    Raises:
+      TypeError, ValueError: if `out` cannot take the result.
+      RuntimeError: if an operand or `out` requires a gradient.
+    """
+    check_destination(function, op, operands, params, out)
+    if torch.compiler.is_compiling() or is_watched((*operands, out)):
+        return out.copy_(call(op, operands, params, function)[0])  # type: ignore[arg-type]
+    present = [tensor for tensor in (*operands, out) if tensor is not None]
+    followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
+    if forward_ad._current_level >= 0:
+        followed = followed or any(forward_ad.unpack_dual(t).tangent is not None for t in present)
+    if followed:
+        raise RuntimeError(
+            f"{function}: out=... does not support automatic differentiation, but one of the "
+            "arguments requires grad"
+        )
+    _write(plan_of(op, params, dtypes_of(operands), function), operands, out)
+    return out
+
+
+def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
+    """Runs a call whose only result takes the place of its first operand, and returns that.
+
+    `function` is the name in profilers.
+    """
+    x, *others = operands
+    if (
+        torch.compiler.is_compiling()
+        or is_watched(operands)
+        or forward_ad._current_level >= 0
+        or not _has_rows(x)
+        or x.is_neg()
+    ):
+        return x.copy_(call(op, (x.clone(), *others), params, function)[0])
+    plan = plan_of(op, params, dtypes_of(operands), function)
+    if torch.is_grad_enabled() and any(o is not None and o.requires_grad for o in operands):
+        # The copy is an input with a history of its own, so that second derivatives find x again.
+        before = x.clone()
+        x = named(_Overwrite, function, False).apply(plan, x, before, *others)
+        # Only now is anything written: torch has had its say, and has counted the change.
+        with torch.no_grad(), plan.recorded():
+            plan.run((before, *others), _only(plan, x))
+        return x
+    _write(plan, operands, x)
+    return x
+
+
+def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor) -> None:
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{plan.op.name}: Inplace update to inference tensor outside InferenceMode is not "
+            "allowed; clone it first"
+        )
+    with plan.recorded():
+        plan.run(operands, _only(plan, out))
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
+    return plan.place(out)
+
+
+def _has_rows(x: Tensor) -> bool:
+    """Whether a kernel can write x: rows at one distance, each of adjacent elements."""
+    if x.ndim == 0 or x.numel() == 0:
+        return True
+    try:
+        x.view(-1, x.shape[-1])
+    except RuntimeError:
+        return False
+    return x.shape[-1] == 1 or x.stride(-1) == 1
+
+
+class _Overwrite(Call):
+    """Records a call in place on x; `before` is a copy of x. The kernel runs afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, x: Tensor, before: Tensor, *others: Any) -> Tensor:
+        remember(ctx, plan, (before, *others), plan.place(x))
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        _, x, _, *others = ctx.needs_input_grad
+        first, *rest = ctx.plan.vjp(ctx, cotangents, (x, *others))
+        return None, first, None, *rest

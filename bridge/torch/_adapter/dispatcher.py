@@ -1,0 +1,97 @@
+"""Every op as ops of torch's dispatcher, which tracing can see.
+
+One dispatcher op per set of results, because a schema has a fixed number of them:
+`torch.ops.bridge.bias_gelu` gives the full array, `bias_gelu_row` the column sums,
+`bias_gelu_full_row` both. Operands that are absent are None, parameters are keyword arguments.
+What autograd and vmap make of them is in `_dispatcher_rules`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.ops import OPS
+from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results, wanted_results
+
+library = torch.library.Library("bridge", "DEF")
+_SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
+
+
+def _meet_dtensors() -> None:
+    """Registers the rules for DTensors, whose module takes a second to import, if they are used."""
+    if "torch.distributed.tensor" in sys.modules:
+        from bridge.torch._sharded import dtensor  # noqa: F401
+
+
+# Dynamo is to run it, not to trace it: torch.compiler.assume_constant_result without its import.
+_meet_dtensors._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
+    """Calls the dispatcher op of `op` for the results that `params` wants."""
+    _meet_dtensors()
+    wanted = wanted_results(op, params)
+    outputs = overloads[op.name, wanted](*operands, **fields_of(params))
+    remaining = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
+    return tuple(next(remaining) if name in wanted else None for name in op.result_names)
+
+
+def fields_of(params: Any) -> dict[str, Any]:
+    """The parameters as keyword arguments of the dispatcher op."""
+    return {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+
+
+def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without the absent operands at the end, which a schema's defaults filled in."""
+    used = max(i for i, operand in enumerate(operands) if operand is not None) + 1
+    count = op.operand_count(used)
+    return (*operands[:count], *[None] * (count - len(operands)))
+
+
+def flattened(results: Results) -> Any:
+    """Results as a dispatcher op returns them: a tensor, or a tuple of several."""
+    present = tuple(result for result in results if result is not None)
+    return present[0] if len(present) == 1 else present
+
+
+def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
+    return Kernel(op, params, dtypes_of(operands)).run(operands)
+
+
+def _define(op: Any, wanted: tuple[str, ...]) -> Any:
+    name = op.name if wanted == op.result_names[:1] else "_".join((op.name, *wanted))
+    first, *others = op.operand_names
+    arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
+    fields = dataclasses.fields(op.params_type)
+    arguments += [f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields]
+    returns = "Tensor" if len(wanted) == 1 else f"({', '.join(['Tensor'] * len(wanted))})"
+    schema = f"{name}({', '.join(arguments)}) -> {returns}"
+    library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+    def flat(function: Callable[..., Results]) -> Callable[..., Any]:
+        """`function` with the schema's arguments and outputs."""
+
+        def adapted(*operands: Any, **fields: Any) -> Any:
+            return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
+
+        return adapted
+
+    for key in ("CPU", "CUDA"):
+        library.impl(name, flat(_run), key)
+    torch.library.register_fake(f"bridge::{name}", flat(empty_results), lib=library)
+    return getattr(torch.ops.bridge, name).default
+
+
+overloads = {
+    (op.name, wanted): _define(op, wanted)
+    for op in OPS.values()
+    for count in range(1, len(op.result_names) + 1)
+    for wanted in itertools.combinations(op.result_names, count)
+}

@@ -1,0 +1,64 @@
+"""The way from a public function into its op: checks at the first call of a kind, then none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.torch._adapter.autograd import call, native_kernel, plan_of
+from bridge.torch._adapter.destination import write_at_once, write_into
+from bridge.torch._adapter.kernels import dtypes_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_MOST_KINDS = 256
+
+
+def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
+
+    A function of a module calls it with nothing between: that is what overrides are told of.
+
+    Args:
+      function: the public function's name, for messages and profilers.
+      op: the op.
+      kind: the type of `static`, the argument that is no tensor (an int will do for a float). Other
+        types are always checked.
+      check: check(static, operands) raises, or returns the parameters of the call.
+    """
+    # By static argument: a kernel that takes every combination of dtypes that passed the checks.
+    seen: dict[Any, Any] = {}
+
+    def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Tensor:
+        if type(static) is not kind and type(static) is int and kind is float:
+            static = float(static)
+        is_known_kind = type(static) is kind and not _is_dynamo_compiling()
+        kernel = seen.get(static) if is_known_kind else None
+        if kernel is not None:
+            if out is None:
+                if (results := kernel(*operands)) is not None:
+                    return results[0]
+            elif write_at_once(kernel, operands, out):
+                return out
+        if is_overridden(given := (*operands, out)):
+            return hand_over(given, depth=2)
+        if _is_dynamo_compiling() and isinstance(static, (int, float)):
+            # A number that changed since an earlier compilation is a symbol, which no check takes.
+            from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
+
+            static = guard_scalar(static)
+        params = check(static, operands)
+        if is_known_kind and not torch.compiler.is_compiling():
+            if kernel is None:
+                if len(seen) == _MOST_KINDS:
+                    seen.clear()
+                kernel = seen[static] = native_kernel(op, function)
+            plan_of(op, params, dtypes_of(operands), function).add_to(kernel)
+        if out is not None:
+            return write_into(function, op, operands, params, out)
+        return call(op, operands, params, function)[0]  # type: ignore[return-value]
+
+    return run

@@ -1,0 +1,129 @@
+"""The fused ops with operands of any shapes that broadcast, as the originals of the drop-ins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bridge.ops.bias_dropout_add import check_p
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.kernels import is_known, same_shape
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.bias_dropout_add import bias_add_, bias_dropout_add
+from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_times
+
+
+def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Returns an equal pair that the fused ops take: a bias `[d]`, or the sum and no bias.
+
+    Only a bias that varies along other dimensions than the last (or that was expanded along them)
+    is added apart, and its sum with x rounded to their dtype, as in the originals; autograd sums
+    its gradient where it broadcast.
+    """
+    if bias is None:
+        return x, None
+    if not _has_shape(x) or not _has_shape(bias):
+        check_tensors(function, x=x, bias=bias)  # raises
+    if (
+        1 <= bias.ndim <= x.ndim
+        and is_known(bias.numel() == bias.shape[-1])
+        and is_known(bias.shape[-1] == x.shape[-1])
+    ):
+        return x, bias if bias.ndim == 1 else bias.reshape(-1)
+    check_tensors(function, x=x, bias=bias)
+    return x + bias, None
+
+
+def _has_shape(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and not tensor.is_nested
+
+
+def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
+    """tanh-GELU of x + bias, whatever shapes broadcast."""
+    if type(x) is not Tensor and is_overridden((x, bias)):
+        return hand_over((x, bias))
+    return bias_gelu(*fused_pair("bias_gelu", x, bias), approximate="tanh")
+
+
+def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
+    """g·gelu′(x + bias), of the shape that all three broadcast to."""
+    if type(x) is not Tensor and is_overridden((g, x, bias)):
+        return hand_over((g, x, bias))
+    x, bias = fused_pair("bias_gelu_back", x, bias)
+    check_tensors("bias_gelu_back", required=2, y=x, g=g)
+    if not same_shape(g, x):
+        if bias is not None:  # may have to grow along the last dimension too
+            x, bias = x + bias, None
+        x, g = torch.broadcast_tensors(x, g)
+    return bias_gelu_times(g, x, bias, approximate="tanh")
+
+
+def broadcast_bias_dropout_add(
+    x: Tensor, bias: Tensor | None, residual: Tensor | None, *, p: float, training: bool
+) -> Tensor:
+    """residual + dropout(x + bias), whatever shapes broadcast, from the device's generator.
+
+    As in the originals x is drawn from before it is repeated over a larger residual.
+    """
+    if type(x) is not Tensor and is_overridden((x, bias, residual)):
+        return hand_over((x, bias, residual))
+    x, bias = fused_pair("bias_dropout_add", x, bias)
+    if residual is None:
+        if bias is not None and bias.dtype != x.dtype:
+            x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
+    elif not _has_shape(x) or not _has_shape(residual) or not same_shape(residual, x):
+        check_tensors("bias_dropout_add", x=x, residual=residual)
+        if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
+            dropped = bias_dropout_add(x, bias, p=p, training=training)
+            return (residual + dropped).to(residual.dtype)
+        residual = residual.expand(x.shape)
+    return bias_dropout_add(x, bias, residual, p=p, training=training)
+
+
+def broadcast_bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor, *, p: float) -> Tensor:
+    """residual + x + bias, in the memory of x where that may hold it; p is only checked."""
+    if not _may_be_written(x, bias, residual):
+        return broadcast_bias_dropout_add(x, bias, residual, p=p, training=False)
+    check_p(p)
+    h, bias = fused_pair("bias_dropout_add", x, bias)
+    residual = residual.expand(x.shape)
+    if h is x and x.is_contiguous():
+        return bias_add_(x, bias, residual)
+    return x.copy_(bias_dropout_add(h, bias, residual, training=False))
+
+
+def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
+    """Whether x may take the sum of all: nobody asks for a derivative, or holds x's memory."""
+    others = [residual] if bias is None else [bias, residual]
+    return (
+        type(x) is Tensor
+        and all(_has_shape(tensor) for tensor in (x, *others))
+        and not any(tensor.requires_grad for tensor in (x, *others))
+        and not torch._C._are_functorch_transforms_active()
+        and x.dtype == residual.dtype
+        and torch.broadcast_shapes(x.shape, *[other.shape for other in others]) == x.shape
+        # Of what is dense and does not overlap, a tensor like it has the strides.
+        and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
+        and x._base is None
+        and _is_apart(x, others)
+    )
+
+
+def _is_apart(x: Tensor, others: list[Tensor]) -> bool:
+    """Whether x can be written, and no other tensor with it."""
+    if torch.compiler.is_compiling():  # which knows no addresses
+        return not any(other is x or other._base is x for other in others)
+    if forward_ad._current_level >= 0 or (
+        x.is_inference() and not torch.is_inference_mode_enabled()
+    ):
+        return False
+    memory = x.untyped_storage()
+    start, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+    for other in others:
+        memory = other.untyped_storage()
+        if memory.data_ptr() < end and start < memory.data_ptr() + memory.nbytes():
+            return False
+    return True

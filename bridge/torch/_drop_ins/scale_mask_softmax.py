@@ -1,0 +1,298 @@
+"""The softmax of Megatron-LM: autograd Functions, and the module that chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.ops import SOFTMAX, check_softmax
+from bridge.ops.softmax import SoftmaxParams, check_scale
+from bridge.torch._adapter.checks import check_flags, check_tensors
+from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._ops.softmax import (
+    scaled_causal_softmax,
+    scaled_masked_softmax,
+    scaled_softmax,
+    scaled_softmax_backward,
+)
+
+_NAME = "FusedScaleMaskSoftmax"
+
+# Numbers are those of Megatron's AttnMaskType (and of the shorter one of apex).
+_MASK_TYPES = {
+    1: "padding",
+    2: "causal",
+    3: "no_mask",
+    4: "padding_causal",
+    5: "arbitrary",
+    6: "causal_bottom_right",
+}
+_CAUSAL = ("causal", "padding_causal", "causal_bottom_right")
+_UNLIMITED = -1
+
+
+class ScaledSoftmax(Function, metaclass=DropIn):
+    """`ScaledSoftmax.apply(x, scale)`: softmax(scale·x) over the last dimension."""
+
+    @staticmethod
+    def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+        """As `bridge.torch.scaled_softmax(x, scale)`."""
+        return scaled_softmax(x, scale)
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_softmax(inputs, scale), scale)
+
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None]:
+        return _input_grads(ctx, output_grads), None
+
+
+class ScaledMaskedSoftmax(Function, metaclass=DropIn):
+    """`ScaledMaskedSoftmax.apply(x, mask, scale)`: the same of what mask does not hide."""
+
+    @staticmethod
+    def apply(x: Tensor, mask: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+        """As `bridge.torch.scaled_masked_softmax(x, mask, scale)`; mask True is masked out.
+
+        x is `[b, np, sq, sk]` and mask `[b, 1, sq, sk]` or `[1, 1, sq, sk]` in the original; here
+        any shapes that broadcast.
+        """
+        return scaled_masked_softmax(x, mask, scale)
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, mask: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_masked_softmax(inputs, mask, scale), scale)
+
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None, None]:
+        return _input_grads(ctx, output_grads), None, None
+
+
+class GenericScaledMaskedSoftmax(ScaledMaskedSoftmax):
+    """`GenericScaledMaskedSoftmax.apply(x, mask, scale)`: as ScaledMaskedSoftmax."""
+
+
+class ScaledUpperTriangMaskedSoftmax(Function, metaclass=DropIn):
+    """`ScaledUpperTriangMaskedSoftmax.apply(x, scale)`: the same of what a query may see."""
+
+    @staticmethod
+    def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
+        """As `bridge.torch.scaled_causal_softmax(x, scale)`; x is `[attn_batches, sq, sk]`.
+
+        The original wants sq = sk; here any shape, aligned at the last query and the last key.
+        """
+        return scaled_causal_softmax(x, scale)
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, scale: float) -> Tensor:
+        return _kept(ctx, scaled_causal_softmax(inputs, scale), scale)
+
+    @staticmethod
+    def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None]:
+        return _input_grads(ctx, output_grads, causal=True), None
+
+
+def _kept(ctx: Any, y: Tensor, scale: float) -> Tensor:
+    ctx.save_for_backward(y)
+    ctx.scale = scale
+    return y
+
+
+def _input_grads(ctx: Any, output_grads: Tensor, *, causal: bool = False) -> Tensor:
+    (y,) = ctx.saved_tensors
+    return scaled_softmax_backward(output_grads, y, ctx.scale, causal=causal)
+
+
+class FusedScaleMaskSoftmax(torch.nn.Module):
+    """Softmax of scaled scores `[b, np, sq, sk]` under a mask, a causal rule and a window.
+
+    Args:
+      input_in_fp16, input_in_bf16: not both. Looked at for that alone: the result has the dtype of
+        the input, whatever it is.
+      attn_mask_type: `"padding"`, `"causal"`, `"no_mask"`, `"padding_causal"`, `"arbitrary"` or
+        `"causal_bottom_right"`; the name, its number in the original's enum, or any object with
+        such a `name`. Those with "causal" hide key j from query i where j > i + (sk − sq).
+      scaled_masked_softmax_fusion: kept as an attribute. There is one path, the fused one.
+      mask_func: kept as an attribute and never called: a mask hides what it is True at.
+      softmax_in_fp32: must be true with a scale, as in the original. The softmax of 16-bit scores
+        is computed in float32 either way.
+      scale: a finite number, or None for 1.
+      window_size: None, or (left, right): query i sees the keys from i + (sk − sq) − left to
+        i + (sk − sq) + right alone; −1 is no limit. In addition to mask and causal rule.
+
+    Raises:
+      AssertionError: both 16-bit flags, or a scale without softmax_in_fp32 (where the original
+        raises it too).
+      TypeError: a flag that is neither true nor false, or a scale that is no real number.
+      ValueError: an unknown attn_mask_type, a window_size that is no pair of integers ≥ −1, or a
+        scale that is not finite.
+    """
+
+    def __init__(
+        self,
+        input_in_fp16: bool,
+        input_in_bf16: bool,
+        attn_mask_type: Any,
+        scaled_masked_softmax_fusion: bool,
+        mask_func: Callable[..., Tensor] | None,
+        softmax_in_fp32: bool,
+        scale: float | None,
+        window_size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        check_flags(
+            _NAME,
+            input_in_fp16=input_in_fp16,
+            input_in_bf16=input_in_bf16,
+            softmax_in_fp32=softmax_in_fp32,
+        )
+        if input_in_fp16 and input_in_bf16:
+            raise AssertionError(
+                f"{_NAME}: input_in_fp16 and input_in_bf16 are both true, expected "
+                "one of them at most"
+            )
+        if scale is not None and not softmax_in_fp32:
+            raise AssertionError(
+                f"{_NAME}: scale is {scale} without softmax_in_fp32, which a scale wants"
+            )
+        self.input_in_fp16 = input_in_fp16
+        self.input_in_bf16 = input_in_bf16
+        self.input_in_float16 = input_in_fp16 or input_in_bf16
+        self.attn_mask_type = attn_mask_type
+        self.scaled_masked_softmax_fusion = scaled_masked_softmax_fusion
+        self.mask_func = mask_func
+        self.softmax_in_fp32 = softmax_in_fp32
+        self.scale = scale
+        self.window_size = window_size
+        _mask_type_name(attn_mask_type), _checked_window(window_size)  # raise
+        if scale is not None:
+            check_scale(_NAME, scale)
+
+    def forward(
+        self, input: Tensor, mask: Tensor | None, softmax_offset: Tensor | None = None
+    ) -> Tensor:
+        """Returns the probabilities, of the shape and dtype of `input`.
+
+        Args:
+          input: scores `[b, np, sq, sk]`.
+          mask: None, or bool or uint8 that broadcasts to input; True hides.
+          softmax_offset: one logit per head, `[np]` or broadcasting to it, that takes part in the
+            sum of each row and has no place in the result (softmax off by one, where it is 0).
+            It is not scaled, and the scaled scores beside it are rounded to float32.
+        """
+        if isinstance(input, Tensor) and input.ndim != 4 and not input.is_nested:
+            raise AssertionError(
+                f"{_NAME}: input has shape {list(input.shape)}, expected [b, np, sq, sk]"
+            )
+        scale = 1.0 if self.scale is None else self.scale
+        if softmax_offset is None and self.window_size is None:
+            return self._softmax(input, mask, scale)
+        # Before other code than the kernels' works on them.
+        _check(scale, (input, mask))
+        mask = self._with_window(mask, input)
+        if softmax_offset is None:
+            return self._softmax(input, mask, scale)
+        check_tensors(_NAME, input=input, softmax_offset=softmax_offset)
+        if softmax_offset.numel() not in (1, input.shape[1]):
+            raise ValueError(
+                f"{_NAME}: softmax_offset has shape {list(softmax_offset.shape)}, expected "
+                f"[{input.shape[1]}], one for each head of input"
+            )
+        return self._beside(softmax_offset, input, mask, scale)
+
+    def is_kernel_available(self, mask: Tensor | None, b: int, np: int, sq: int, sk: int) -> bool:
+        """True: every shape and dtype has its kernel."""
+        return True
+
+    def forward_fused_softmax(self, input: Tensor, mask: Tensor | None) -> Tensor:
+        """As `forward`."""
+        return self.forward(input, mask)
+
+    def forward_torch_softmax(
+        self, input: Tensor, mask: Tensor | None, softmax_offset: Tensor | None = None
+    ) -> Tensor:
+        """As `forward`."""
+        return self.forward(input, mask, softmax_offset)
+
+    @staticmethod
+    def get_batch_per_block(sq: int, sk: int, b: int, np: int) -> int:
+        """1: what the number of rows must be divisible by."""
+        return 1
+
+    def _softmax(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        # Code that uses the original sets its attributes later on.
+        causal = _mask_type_name(self.attn_mask_type) in _CAUSAL
+        return fused_softmax(x, mask, scale, causal)
+
+    def _beside(self, offset: Tensor, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+        """The offset as one more key, the first: there the causal rule hides it from no query."""
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        first = offset.to(wide).reshape(1, -1, 1, 1).expand(x.shape[0], x.shape[1], x.shape[2], 1)
+        keys = torch.cat([first, x.to(wide) * scale], dim=-1)
+        if mask is not None:
+            mask = mask.expand(torch.broadcast_shapes(mask.shape, x.shape[-1:]))
+            mask = torch.cat([torch.zeros_like(mask[..., :1]), mask], dim=-1)
+        return self._softmax(keys, mask, 1.0)[..., 1:].to(x.dtype)
+
+    def _with_window(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
+        window = _checked_window(self.window_size)
+        if window is None:
+            return mask
+        left, right = window
+        queries, keys = x.shape[-2:]
+        last = torch.arange(queries, device=x.device)[:, None] + (keys - queries)
+        distance = torch.arange(keys, device=x.device) - last
+        outside = torch.zeros_like(distance, dtype=torch.bool)
+        if left != _UNLIMITED:
+            outside = outside | (distance < -left)
+        if right != _UNLIMITED:
+            outside = outside | (distance > right)
+        return outside if mask is None else outside | (mask != 0)
+
+
+def _check(scale: float, operands: tuple[Any, ...], *, causal: bool = False) -> SoftmaxParams:
+    x, mask = operands
+    check_tensors(_NAME, x=x, mask=mask)
+    return check_softmax(
+        _NAME, spec_of(x), None if mask is None else spec_of(mask), scale, causal=causal
+    )
+
+
+def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
+    """Softmax under a mask and a causal rule, whichever there are."""
+    return (_causal if causal else _everywhere)(scale, (x, mask))
+
+
+_everywhere = entry(_NAME, SOFTMAX, float, _check)
+_causal = entry(_NAME, SOFTMAX, float, partial(_check, causal=True))
+
+
+def _mask_type_name(attn_mask_type: Any) -> str:
+    name = getattr(attn_mask_type, "name", attn_mask_type)
+    name = _MASK_TYPES.get(name, name) if isinstance(name, int) else name
+    if not isinstance(name, str) or name not in _MASK_TYPES.values():
+        raise ValueError(
+            f"{_NAME}: attn_mask_type is {attn_mask_type!r}, expected one of "
+            f"{', '.join(_MASK_TYPES.values())}"
+        )
+    return str(name)
+
+
+def _checked_window(window_size: Any) -> tuple[int, int] | None:
+    if window_size is None:
+        return None
+    sizes = tuple(window_size) if isinstance(window_size, (tuple, list)) else ()
+    if len(sizes) != 2 or not all(type(size) is int and size >= _UNLIMITED for size in sizes):
+        raise ValueError(
+            f"{_NAME}: window_size is {window_size!r}, expected (left, right) in "
+            "keys, −1 for no limit"
+        )
+    return sizes[0], sizes[1]

@@ -1,0 +1,297 @@
+"""A program of JAX as a differentiable torch function.
+
+`call` runs everywhere and picks the cheapest way that is right where it stands, as `call` in
+`bridge.torch._adapter.autograd` does for the ops:
+
+- no gradient wanted: the jitted function, directly;
+- autograd: a `Function` that keeps JAX's residuals;
+- `torch.func`, and derivatives that are differentiated: a `Function` whose derivatives are calls;
+- tracing: an op of torch's dispatcher (see `dispatcher`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bridge.exchange.from_array import cross as to_torch
+from bridge.exchange.from_tensor import cross as to_array
+from bridge.exchange.refusal import Refused
+from bridge.torch._adapter.autograd import is_traced
+from bridge.torch._from_jax.forward import Forward
+from bridge.torch._from_jax.program import Mask, Program
+
+_functorch_active = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
+_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
+_unwrap = torch._C._functorch.unwrap_if_dead
+_forward_levels = vars(forward_ad)
+_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
+
+
+def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of `program`, differentiable where the leaves ask for it."""
+    tensors = leaves if program.only_tensors else tensors_of(program, leaves)
+    return call_on(program, leaves, tensors, is_traced(tensors))
+
+
+def call_on(
+    program: Program, leaves: Sequence[Any], tensors: Sequence[Tensor], traced: bool
+) -> Sequence[Any]:
+    """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
+    if traced:
+        from bridge.torch._from_jax.dispatcher import dispatch
+
+        return dispatch(program, leaves)
+    if _functorch_active():
+        return placed(_FunctorchCall.apply(program, *leaves))
+    try:
+        if program.has_derivatives and (
+            _forward_levels["_current_level"] >= 0
+            or (_is_grad_enabled() and any([t.requires_grad for t in tensors]))
+        ):
+            return placed(_record(program, *leaves))
+        return run(program, leaves)
+    except (Refused, RuntimeError):
+        # Both are rare, and nothing but the tensors themselves tells: tensors of torch's first
+        # vmap, and wrappers that have outlived their transform.
+        if any(map(_is_old_batched, tensors)):
+            return _call_old_batched(program, leaves)
+        pairs = zip(leaves, program.tensors, strict=True)
+        alive = [_unwrap(leaf) if is_tensor else leaf for leaf, is_tensor in pairs]
+        if all(map(operator.is_, alive, leaves)):
+            raise
+        return call(program, alive)
+
+
+def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """The outputs, with no derivative."""
+    if program.is_plain:
+        return [to_torch(r) for r in program.run(*[to_array(t, None, True) for t in leaves])]
+    return outputs_of(program, program.run(*arrays_of(program, leaves)))
+
+
+def _call_old_batched(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """A call on tensors of torch's first vmap, in which gradients come with is_grads_batched."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    dims: list[int | None] = []
+    moved, size = [], 0
+    for leaf, is_tensor in zip(leaves, program.tensors, strict=True):
+        is_batched = is_tensor and _is_old_batched(leaf)
+        if is_batched:
+            leaf = torch._remove_batch_dim(leaf, level, 0, 0)
+            size = leaf.shape[0]
+        moved.append(leaf)
+        dims.append(0 if is_batched else None)
+    outputs = call(program.vmap(tuple(dims), size), moved)
+    return [torch._add_batch_dim(output, 0, level) for output in outputs]
+
+
+def arrays_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    if program.only_tensors:
+        return [to_array(leaf, None, True) for leaf in leaves]
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [to_array(leaf, None, True) if is_tensor else leaf for leaf, is_tensor in pairs]
+
+
+def outputs_of(program: Program, results: Sequence[Any]) -> list[Any]:
+    if program.plain_outputs:
+        return [to_torch(result) for result in results]
+    if all(program.opaque):
+        # Nothing else waits for JAX, which may still be reading the tensors.
+        jax.block_until_ready(results)
+    pairs = zip(results, program.opaque, strict=True)
+    return [result if is_opaque else to_torch(result) for result, is_opaque in pairs]
+
+
+class _Kept:
+    """What a backward pass takes from the forward pass, apart from tensors.
+
+    It hangs on a tensor that is saved with them, so that it lives and dies as saved tensors do:
+    freed by a backward pass that does not retain the graph. Where a hook for saved tensors replaced
+    that tensor (offloading, checkpoints), there is none, and the forward pass runs again.
+    """
+
+    __slots__ = ("forward", "residuals")
+
+    def __init__(self, forward: Forward, residuals: list[Any]) -> None:
+        self.forward = forward
+        self.residuals = residuals
+
+
+class Call(torch.autograd.Function):
+    """The derivatives as calls of programs, shared by the ways of writing forward.
+
+    ctx has `program`, and `others`: the leaves, None where there is a tensor.
+    """
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return jvp(ctx, tangents)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, program: Program, *leaves: Any) -> Any:
+        batched = program.vmap(tuple(in_dims[1:]), info.batch_size)
+        outputs = call(batched, leaves)
+        dims = [None if is_opaque else 0 for is_opaque in program.opaque]
+        return presented(outputs), presented(dims)
+
+
+class _EagerCall(Call):
+    """Forward and context in one, keeping residuals."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, *leaves: Any) -> Any:
+        wanted = ctx.needs_input_grad[1:]
+        arrays = arrays_of(program, leaves)
+        saved = list(leaves) if program.only_tensors else tensors_of(program, leaves)
+        if any(wanted):
+            forward = program.forward(wanted)
+            results = forward.run(*arrays)
+            outputs = outputs_of(program, results[: forward.out_count])
+            saved += [outputs[i] for i in forward.aliased]
+            token = torch.empty(0)
+            token.kept = _Kept(forward, forward.residuals(arrays, results))  # type: ignore[attr-defined]
+            ctx.save_for_backward(*saved, token)
+        else:
+            outputs = outputs_of(program, program.run(*arrays))
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*saved)
+        remember(ctx, program, leaves)
+        return presented(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return _backward(ctx, *cotangents)
+
+
+def _backward(ctx: Any, *cotangents: Any) -> Any:
+    """By the residuals, where the derivative is not differentiated itself."""
+    *saved, token = ctx.saved_tensors
+    kept = getattr(token, "kept", None)
+    if (
+        kept is None
+        or _is_grad_enabled()
+        or forward_ad._current_level >= 0
+        or not _are_plain(cotangents)
+    ):
+        return vjp(ctx, saved, cotangents)
+    given, needed = given_of(cotangents), ctx.needs_input_grad[1:]
+    try:
+        arrays = [to_array(c, None, True) for c in cotangents if c is not None]
+    except Refused as refused:
+        raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
+    gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
+    return (None, *spread(needed, map(to_torch, gradients)))
+
+
+# What the engine calls; it would look for `backward` on the class first, as for ops.
+_EagerCall._backward_cls.apply = _backward  # type: ignore[attr-defined]
+# Without the wrapper in Python, which asks what has been asked already.
+_record = super(torch.autograd.Function, _EagerCall).apply
+
+
+class _FunctorchCall(Call):
+    """The form that torch.func can transform."""
+
+    @staticmethod
+    def forward(program: Program, *leaves: Any) -> Any:
+        return presented(call(program, leaves))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        program, *leaves = inputs
+        tensors = tensors_of(program, leaves)
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        remember(ctx, program, leaves)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        return vjp(ctx, ctx.saved_tensors, cotangents)
+
+
+def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
+    """Gradients by a call, which can be differentiated again: the forward pass runs once more."""
+    program, needed = ctx.program, ctx.needs_input_grad[1:]
+    given = given_of(cotangents)
+    leaves = _leaves(program, saved, ctx.others)
+    present = [cotangent for cotangent in cotangents if cotangent is not None]
+    gradients = call(program.vjp(needed, given), (*leaves, *present))
+    return (None, *spread(needed, gradients))
+
+
+def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
+    """Tangents of the outputs, also where there are outer transforms of torch.func.
+
+    Autograd calls it with forward mode switched off, which is meant for this level alone; the
+    outer ones are to see what the caller set, so this level's tangents are taken off instead.
+    """
+    program = ctx.program
+    given = given_of(tangents)
+    saved = ctx.saved_tensors[: sum(program.tensors)]
+    with forward_ad._set_fwd_grad_enabled(forward_enabled):
+        primals = [_unpack_dual(tensor, level=0)[0] for tensor in saved]
+        leaves = _leaves(program, primals, ctx.others)
+        present = [tangent for tangent in tangents if tangent is not None]
+        outputs = call(program.jvp(given), (*leaves, *present))
+    return presented(spread(program.differentiable, outputs))
+
+
+def remember(ctx: Any, program: Program, leaves: Sequence[Any]) -> None:
+    ctx.program = program
+    ctx.others = None
+    if not program.only_tensors:
+        ctx.others = others_of(program, leaves)
+    ctx.set_materialize_grads(False)
+
+
+def _are_plain(cotangents: Sequence[Any]) -> bool:
+    present = [cotangent for cotangent in cotangents if cotangent is not None]
+    return not (is_traced(present) or _functorch_active() or any(map(_is_old_batched, present)))
+
+
+def tensors_of(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [leaf for leaf, is_tensor in pairs if is_tensor]
+
+
+def others_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
+    """The leaves that are no tensors, None in the place of those that are."""
+    pairs = zip(leaves, program.tensors, strict=True)
+    return [None if is_tensor else leaf for leaf, is_tensor in pairs]
+
+
+def given_of(values: Sequence[Any]) -> Mask:
+    return tuple([value is not None for value in values])
+
+
+def _leaves(program: Program, tensors: Sequence[Tensor], others: Sequence[Any] | None) -> Any:
+    if others is None:
+        return tensors[: len(program.tensors)]
+    remaining = iter(tensors)
+    pairs = zip(others, program.tensors, strict=True)
+    return [next(remaining) if is_tensor else other for other, is_tensor in pairs]
+
+
+def spread(mask: Mask, values: Any) -> tuple[Any, ...]:
+    """The values where the mask is set, None elsewhere."""
+    remaining = iter(values)
+    return tuple([next(remaining) if here else None for here in mask])
+
+
+def presented(outputs: Sequence[Any]) -> Any:
+    """Outputs as a Function returns them: one, or a tuple of several."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def placed(outputs: Any) -> Sequence[Any]:
+    """The inverse of `_presented`."""
+    return outputs if type(outputs) is tuple else (outputs,)

@@ -1,0 +1,153 @@
+"""Programs of JAX as one op of torch's dispatcher, which tracing can see.
+
+`torch.ops.bridge.jax_program(inputs, program)` runs the program of that number. A graph that was
+traced holds the number alone, so programs that were given one are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from bridge.exchange.dtypes import TO_TORCH
+from bridge.torch._adapter.dispatcher import library
+from bridge.torch._from_jax import call
+from bridge.torch._from_jax.program import Program
+
+_programs: dict[int, Program] = {}
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def dispatch(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
+    """The outputs of `program` through the dispatcher."""
+    if not program.plain_outputs:
+        raise TypeError(
+            f"from_jax: {program.name} returns a random key, which torch cannot trace; return "
+            "jax.random.key_data of it"
+        )
+    if not program.only_tensors:
+        others = call.others_of(program, leaves)
+        leaves = call.tensors_of(program, leaves)
+        program = program.bind(others)
+    return _op(list(leaves), number_of(program))
+
+
+def number_of(program: Program) -> int:
+    if program.number is None:
+        with _lock:
+            if program.number is None:
+                number = next(_numbers)
+                _programs[number] = program
+                program.number = number
+    return program.number
+
+
+library.define("jax_program(Tensor[] inputs, int program) -> Tensor[]")
+_op = torch.ops.bridge.jax_program.default
+
+
+def _run(inputs: list[Tensor], program: int) -> list[Tensor]:
+    return call.run(_programs[program], inputs)
+
+
+def _fake(inputs: list[Tensor], program: int) -> list[Tensor]:
+    device = inputs[0].device if inputs else None
+    return [
+        torch.empty(aval.shape, dtype=TO_TORCH[aval.dtype], device=device)
+        for aval in _programs[program].out_avals
+    ]
+
+
+for _key in ("CPU", "CUDA"):
+    library.impl("jax_program", _run, _key)
+torch.library.register_fake("bridge::jax_program", _fake, lib=library)
+
+
+class _BelowAutograd(NamedTuple):
+    """The rest of a dispatch that has reached autograd; see `_dispatcher_rules`."""
+
+    program: Program
+    keys: Any
+    grad_enabled: bool
+    forward_enabled: bool
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch.set_grad_enabled(self.grad_enabled),
+            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+        ):
+            keys = self.keys & torch._C._after_autograd_keyset
+            return _op.redispatch(keys, list(inputs), self.program.number)
+
+
+class _DispatchedCall(call.Call):
+    """The op as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
+        ctx.forward_enabled = rest.forward_enabled
+        wanted = ctx.needs_input_grad[1:]
+        kept = rest.program.forward(wanted) if any(wanted) else None
+        whole = kept.whole() if kept is not None else None
+        if kept is None or whole is None:
+            ctx.kept, residuals = None, []
+            outputs = rest(inputs)
+        else:
+            number_of(whole)
+            results = rest._replace(program=whole)(inputs)
+            ctx.kept, residuals = kept, kept.travelling(inputs, results)
+            outputs = results[: kept.out_count]
+        ctx.save_for_backward(*inputs, *residuals)
+        ctx.save_for_forward(*inputs)
+        call.remember(ctx, rest.program, inputs)
+        return call.presented(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        count = len(ctx.program.tensors)
+        inputs, residuals = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        if ctx.kept is None or torch.is_grad_enabled():
+            return call.vjp(ctx, inputs, cotangents)
+        given, needed = call.given_of(cotangents), ctx.needs_input_grad[1:]
+        present = [cotangent for cotangent in cotangents if cotangent is not None]
+        gradients = call.call(ctx.kept.pullback(given, needed), (*residuals, *present))
+        return (None, *call.spread(needed, gradients))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        return call.jvp(ctx, tangents, ctx.forward_enabled)
+
+
+# As in `_dispatcher_rules`: the dispatcher has peeled torch.func's transforms off by level.
+_record = super(torch.autograd.Function, _DispatchedCall).apply
+
+
+def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
+    rest = _BelowAutograd(
+        _programs[program], keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    )
+    if not rest.program.has_derivatives:
+        return rest(inputs)
+    if not torch._C._are_functorch_transforms_active():
+        return list(call.placed(_record(rest, *inputs)))
+    with enable_single_level_autograd_function():
+        return list(call.placed(_record(rest, *inputs)))
+
+
+def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
+    batched = _programs[program].vmap(tuple(in_dims[0]), info.batch_size)
+    outputs = dispatch(batched, inputs)
+    return outputs, [0] * len(outputs)
+
+
+library.impl("jax_program", _autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("bridge::jax_program", _vmap, lib=library)

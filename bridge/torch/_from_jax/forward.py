@@ -1,0 +1,129 @@
+"""The forward pass that keeps what a backward pass needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from bridge.torch._from_jax.program import Mask, Program, choose, conj, merge
+
+
+class Forward:
+    """A program's forward pass under `jax.vjp`: outputs, residuals, and how to go back.
+
+    A residual that is an input or an output is not computed a second time: `places` says where to
+    take each from. What is left is computed with the outputs, by one jitted function.
+
+    Attributes:
+      run: arrays -> outputs, followed by the residuals that are neither inputs nor outputs.
+      places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed, `(3, i)`
+        an array that the function closes over.
+      aliased: the outputs that are residuals, which nobody may write to before the backward pass.
+    """
+
+    def __init__(self, program: Program, wanted: Mask) -> None:
+        self.program = program
+        self.wanted = wanted
+        self.places: list[tuple[int, int]] = []
+        self._tree: Any = None
+        self._backward: dict[Any, Callable[..., Any]] = {}
+        self._programs: dict[Any, Program | None] = {}
+
+        def flat(*arrays: Any) -> Any:
+            chosen = choose(wanted, arrays)
+            differentiable, pullback, others = jax.vjp(
+                program.of(wanted, arrays), *chosen, has_aux=True
+            )
+            outputs = merge(program.differentiable, differentiable, others, packed=True)
+            residuals, self._tree = jax.tree_util.tree_flatten(pullback)
+            computed: list[Any] = []
+            self._constants: list[Any] = []
+            sources = (arrays, outputs, computed, self._constants)
+            self.places = [_place(residual, sources) for residual in residuals]
+            return (*outputs, *computed)
+
+        flat.__name__ = flat.__qualname__ = f"{program.name}_forward"
+        self.run = jax.jit(flat)
+        self.run.trace(*program.avals)
+        outputs = {i for kind, i in self.places if kind == 1}
+        self.aliased = tuple(sorted(i for i in outputs if not program.opaque[i]))
+        self.out_count = len(program.out_avals)
+
+    def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The residuals, out of the inputs and of what `run` returned."""
+        sources = (arrays, results, results[self.out_count :], self._constants)
+        return [sources[kind][i] for kind, i in self.places]
+
+    def backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
+        """(residuals, cotangents that are given) -> gradients of the inputs that are `needed`."""
+        run = self._backward.get((given, needed))
+        if run is None:
+            run = self._backward[given, needed] = self._make_backward(given, needed)
+        return run
+
+    def _make_backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
+        kept = [n for n, w in zip(needed, self.wanted, strict=True) if w]
+
+        def flat(residuals: Any, cotangents: Any) -> Any:
+            pullback = jax.tree_util.tree_unflatten(self._tree, residuals)
+            gradients = pullback(self.program.cotangents(given, cotangents))
+            return tuple(conj(g) for g, keep in zip(gradients, kept, strict=True) if keep)
+
+        flat.__name__ = flat.__qualname__ = f"{self.program.name}_backward"
+        return jax.jit(flat)
+
+    def count(self) -> int:
+        """How many jitted functions there are."""
+        return 1 + len(self._backward)
+
+    # The same as programs, for tracing, where residuals are tensors of the graph.
+
+    def whole(self) -> Program | None:
+        """The program of `run`; None where a residual is a random key, which no tensor can hold."""
+        if "whole" not in self._programs:
+            program = self.program
+            whole = Program(self.run, program.avals, program.tensors, f"{program.name}_forward")
+            computed_a_key = any(whole.opaque) or not program.only_tensors
+            self._programs["whole"] = None if computed_a_key else whole
+        return self._programs["whole"]
+
+    def travelling(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The residuals but for the arrays that the function closes over."""
+        sources = (inputs, results, results[self.out_count :])
+        return [sources[kind][i] for kind, i in self.places if kind < 3]
+
+    def pullback(self, given: Mask, needed: Mask) -> Program:
+        """The program of (travelling residuals, cotangents that are given) -> gradients needed."""
+        key = given, needed
+        if key not in self._programs:
+            backward, whole = self.backward(given, needed), self.whole()
+            assert whole is not None
+
+            def function(*arrays: Any) -> Any:
+                remaining = iter(arrays)
+                residuals = [
+                    self._constants[i] if kind == 3 else next(remaining) for kind, i in self.places
+                ]
+                return backward(residuals, list(remaining))
+
+            avals = self.travelling(whole.avals, whole.out_avals)
+            structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+            structs += self.program.out_structs(given)
+            name = f"{self.program.name}_backward"
+            self._programs[key] = Program(function, structs, (True,) * len(structs), name)
+        program = self._programs[key]
+        assert program is not None
+        return program
+
+
+def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:
+    """Where a residual is found: among inputs and outputs, or in one of the lists that follow."""
+    for kind, candidates in enumerate(sources[:2]):
+        for i, candidate in enumerate(candidates):
+            if residual is candidate:
+                return kind, i
+    kind = 2 if isinstance(residual, jax.core.Tracer) else 3
+    sources[kind].append(residual)
+    return kind, len(sources[kind]) - 1

@@ -1,0 +1,239 @@
+"""JAX functions as torch functions."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import torch
+from torch import Tensor
+
+from bridge.exchange.callbacks import refuse_in_callback
+from bridge.exchange.refusal import Refused
+from bridge.exchange.runtime import refuse_after_fork
+from bridge.torch._from_jax.call import call, call_on
+from bridge.torch._from_jax.leaves import (
+    aval_of,
+    describe,
+    is_traced,
+    placed,
+    refuse_many_devices,
+    unhashable,
+)
+from bridge.torch._from_jax.program import Program
+from bridge.torch._from_jax.static_arguments import StaticArguments
+
+try:
+    # All settings that a trace depends on, also those of context managers.
+    from jax._src.config import trace_context as _trace_context
+except ImportError:
+
+    def _trace_context() -> Any:
+        config: Any = jax.config
+        return config.jax_enable_x64, config.jax_default_matmul_precision
+
+
+_flatten = jax.tree_util.default_registry.flatten
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+
+class CacheInfo(NamedTuple):
+    """What a function of `from_jax` has kept so far.
+
+    Attributes:
+      calls: how often it was called.
+      traces: how often the JAX function itself was traced: once for each new structure, shape,
+        dtype or static value. A number that grows with every step of a loop is a retrace per step.
+      programs: jitted functions kept: those of the traces, and their derivatives and batched forms.
+    """
+
+    calls: int
+    traces: int
+    programs: int
+
+
+def from_jax(
+    fn: Callable[..., Any],
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+) -> JaxFunction:
+    """Makes a torch function of a JAX function.
+
+    The result takes torch tensors where `fn` takes JAX arrays, and returns tensors where `fn`
+    returns arrays. It runs `fn` under `jax.jit`, on the tensors' own memory where that is possible
+    (see `bridge.to_jax`), and is differentiable in torch: `loss.backward()`, double backward,
+    forward mode, `torch.func`, `torch.compile` (as one opaque op).
+
+    Arguments are pytrees of JAX. Of their leaves, tensors, arrays of JAX and NumPy, keys of
+    `jax.random` and Python numbers are traced, as by `jax.jit`; other leaves that can be hashed
+    (strings, functions, dtypes) are static: each value is traced once. Gradients go to the tensors.
+    Outputs that torch has no dtype for, random keys, come back as JAX arrays.
+
+    The gradient is torch's: for f(z) complex, the conjugate of what `jax.grad` gives. Integer and
+    bool tensors have none.
+
+    Args:
+      fn: a pure JAX function. It is traced once for each structure of its arguments, shapes, dtypes
+        and static values; `cache_info()` of the result counts.
+      static_argnums: positions of arguments that are passed to `fn` as they are, which must be
+        hashable. As in `jax.jit`, also those given by name.
+      static_argnames: names of such arguments, also those given by position.
+
+    Returns:
+      A callable of the same signature, with `cache_info()` and `cache_clear()`.
+
+    Raises:
+      TypeError: `fn` is no callable. On a call: a leaf is neither traced nor hashable, or a tensor
+        has a dtype that JAX lacks, or one of 64 bits while `jax_enable_x64` is off.
+      ValueError: `static_argnums` or `static_argnames` name no argument of `fn`. On a call: tensors
+        are on several devices, or a tensor cannot cross.
+      RuntimeError: a call inside a torch function that JAX runs by a callback (`from_torch` inside
+        jit), or in a process that was forked after JAX had started. On backward, a tensor that was
+        given to `fn` or came from it has been written to in place, or the graph has been freed, as
+        anywhere in torch.
+    """
+    return JaxFunction(fn, static_argnums, static_argnames)
+
+
+class JaxFunction:
+    """A JAX function that takes and gives tensors; see `from_jax`."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        static_argnums: int | Sequence[int] = (),
+        static_argnames: str | Sequence[str] = (),
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(
+                f"from_jax: fn has type {type(fn).__name__}, expected a function of JAX arrays"
+            )
+        if isinstance(fn, torch.nn.Module):
+            raise TypeError(
+                f"from_jax: fn is a torch module, {type(fn).__name__}, expected a function of JAX "
+                "arrays; torch code goes into JAX by bridge.jax.from_torch"
+            )
+        functools.update_wrapper(self, fn, updated=())
+        self._fn = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._static_arguments = static_argnums, static_argnames
+        self._static = StaticArguments(fn, static_argnums, static_argnames)
+        self._entries: dict[Any, _Entry] = {}
+        self._last: tuple[Any, Any] = (), None
+        self._lock = threading.RLock()
+        self._calls = 0
+        self._traces = 0
+        self._opaque = _opaque_to_dynamo(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_dynamo_compiling():
+            return self._opaque(*args, **kwargs)
+        refuse_in_callback("from_jax")
+        self._calls += 1
+        static: Any = ()
+        if self._static.any:
+            static, args, kwargs = self._static.take(args, kwargs)
+        leaves, tree = _flatten((args, kwargs))
+        parts: list[Any] = [tree, static, _trace_context()]
+        all_tensors = True
+        for leaf in leaves:
+            if type(leaf) in _PLAIN:
+                parts += (leaf.shape, leaf.dtype)
+            else:
+                all_tensors = False
+                describe(leaf, parts)
+        # Most calls are like the last one; then nothing needs to be hashed.
+        last = self._last
+        entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
+        try:
+            if all_tensors and leaves:
+                traced = _dispatch_modes() or _function_modes() or _tracing_state()
+                outputs = call_on(entry.program, leaves, leaves, bool(traced))
+            else:
+                refuse_after_fork()  # what crosses asks it, but here nothing may
+                outputs = call(entry.program, [leaves[i] for i in entry.traced])
+        except Refused as refused:
+            raise placed(refused, args, kwargs) from refused.__cause__
+        except ValueError as error:
+            refuse_many_devices(args, kwargs, error)
+            raise
+        return entry.out_tree.unflatten(outputs)
+
+    def _find(self, parts: list[Any], leaves: list[Any], args: Any, kwargs: Any) -> _Entry:
+        """The entry of a call that is not like the last one; made where there is none."""
+        refuse_after_fork()
+        tree, static, *_ = key = tuple(parts)
+        try:
+            entry = self._entries.get(key)
+        except TypeError as error:
+            raise unhashable(static, args, kwargs) from error
+        if entry is None:
+            with self._lock:
+                entry = self._entries.get(key)
+                if entry is None:
+                    try:
+                        entry = self._entries[key] = _Entry(self, leaves, tree, static)
+                    except Refused as refused:
+                        raise placed(refused, args, kwargs) from refused.__cause__
+        self._last = parts, entry
+        return entry
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __reduce__(self) -> Any:
+        return JaxFunction, (self._fn, *self._static_arguments)
+
+    def __repr__(self) -> str:
+        return f"<from_jax {self._name}: {self.cache_info()}>"
+
+    def cache_info(self) -> CacheInfo:
+        """Counts of calls, traces and programs kept."""
+        programs = sum(entry.program.count() for entry in tuple(self._entries.values()))
+        return CacheInfo(self._calls, self._traces, programs)
+
+    def cache_clear(self) -> None:
+        """Forgets all programs; graphs that wait for their backward pass keep theirs."""
+        self._entries.clear()
+        self._last = (), None
+
+
+class _Entry:
+    """A program, and the way between its flat arrays and the function's pytrees."""
+
+    def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
+        self.out_tree: Any = None
+        self.traced = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+        constants = [None if is_traced(leaf) else leaf for leaf in leaves]
+
+        def flat(*arrays: Any) -> Any:
+            owner._traces += 1
+            values = list(constants)
+            for i, array in zip(self.traced, arrays, strict=True):
+                values[i] = array
+            args, kwargs = owner._static.restore(static, *tree.unflatten(values))
+            outputs, self.out_tree = _flatten(owner._fn(*args, **kwargs))
+            return outputs
+
+        chosen = [leaves[i] for i in self.traced]
+        tensors = tuple(isinstance(leaf, Tensor) for leaf in chosen)
+        self.program = Program(flat, [aval_of(leaf) for leaf in chosen], tensors, owner._name)
+
+
+def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as a call that torch.compile does not look into.
+
+    Neither where it becomes part of a graph, nor where an argument that dynamo cannot put into one
+    (a JAX array) breaks the graph, and the call runs between two.
+    """
+    import torch._dynamo
+
+    return torch._dynamo.nonstrict_trace(torch._dynamo.disable(function))

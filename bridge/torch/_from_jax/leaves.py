@@ -1,0 +1,128 @@
+"""The leaves of a call to a JAX function: what is traced, and what is refused in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridge.exchange import from_tensor
+from bridge.exchange.dtypes import SUPPORTED, TO_JAX, crosses_to_jax
+from bridge.exchange.refusal import Refused
+
+_NUMBERS = frozenset({bool, int, float, complex})
+
+
+def describe(leaf: Any, key: list[Any]) -> None:
+    """Adds to `key` what a trace depends on: of a static leaf, its value."""
+    kind = type(leaf)
+    if kind in _NUMBERS:
+        key.append(kind)
+    elif isinstance(leaf, Tensor):
+        key += (tuple(map(int, leaf.shape)), leaf.dtype)
+    elif isinstance(leaf, jax.core.Tracer):
+        raise TypeError(
+            f"from_jax: a leaf is a JAX tracer, {leaf}, expected tensors and arrays; inside a JAX "
+            "transformation call the JAX function itself"
+        )
+    elif isinstance(leaf, jax.Array):
+        key += (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", None))
+    elif isinstance(leaf, np.ndarray | np.generic):
+        key += (leaf.shape, leaf.dtype, np)
+    else:
+        _refuse_containers(leaf)
+        key += (kind, leaf)
+
+
+def _refuse_containers(leaf: Any) -> None:
+    """A static leaf must hold no tensors: they would be lost to autograd."""
+    kind = type(leaf).__name__
+    if isinstance(leaf, torch.nn.Module):
+        raise TypeError(
+            f"from_jax: an argument is a torch module, {kind}, expected tensors; pass "
+            "dict(module.named_parameters())"
+        )
+    if dataclasses.is_dataclass(leaf):
+        for field in dataclasses.fields(leaf):
+            if isinstance(getattr(leaf, field.name, None), Tensor | jax.Array):
+                raise TypeError(
+                    f"from_jax: an argument is a {kind}, which JAX does not know as a pytree; "
+                    "register it with jax.tree_util.register_dataclass"
+                )
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether the leaf is traced, and not static."""
+    return type(leaf) in _NUMBERS or isinstance(leaf, Tensor | jax.Array | np.ndarray | np.generic)
+
+
+def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
+    if isinstance(leaf, Tensor):
+        if leaf.dtype not in TO_JAX:
+            raise Refused(TypeError, leaf, f"has a dtype that is none of {SUPPORTED}", "convert it")
+        if not crosses_to_jax(leaf.dtype):
+            name = TO_JAX[leaf.dtype]
+            why = f"is {name}, which JAX narrows to 32 bits while jax_enable_x64 is off"
+            fix = "call jax.config.update('jax_enable_x64', True) at the start, or convert it"
+            raise Refused(ValueError, leaf, why, fix)
+        return jax.ShapeDtypeStruct(tuple(map(int, leaf.shape)), TO_JAX[leaf.dtype])
+    return jax.typeof(leaf)
+
+
+def unhashable(static: Any, args: Any, kwargs: Any) -> TypeError:
+    """The error that names the static argument, or the leaf, that cannot be hashed."""
+    for name, kind, value in static:
+        if not _is_hashable(value):
+            where = f"argument {name}" if isinstance(name, int) else f"argument {name!r}"
+            return TypeError(
+                f"from_jax: static {where} has type {kind.__name__}, expected a value that can be "
+                "hashed"
+            )
+    for path, leaf in _paths(args, kwargs):
+        if not is_traced(leaf) and not _is_hashable(leaf):
+            return TypeError(
+                f"from_jax: {path} has type {type(leaf).__name__}, expected a tensor, an array, a "
+                "number, or a value that can be hashed"
+            )
+    return TypeError("from_jax: the structure of the arguments cannot be hashed")
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """Every leaf with its place in the call: `args[0]['w']`."""
+    flat, _ = jax.tree_util.tree_flatten_with_path({"args": args, "kwargs": kwargs})
+    keystr = jax.tree_util.keystr
+    return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
+
+
+def placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
+    """The error with the place of the tensor that cannot cross."""
+    for path, leaf in _paths(args, kwargs):
+        if isinstance(leaf, Tensor):
+            try:
+                aval_of(leaf)
+                from_tensor.cross(leaf, None, True)
+            except Refused as same:
+                return same.at("from_jax", path)
+    return refused.at("from_jax", "a tensor")
+
+
+def refuse_many_devices(args: Any, kwargs: Any, error: Exception) -> None:
+    """Raises ValueError in place of JAX's error if the tensors are on several devices."""
+    places = [(path, leaf) for path, leaf in _paths(args, kwargs) if isinstance(leaf, Tensor)]
+    devices = {str(leaf.device): path for path, leaf in reversed(places)}
+    if len(devices) > 1:
+        where = ", ".join(f"{path} on {device}" for device, path in devices.items())
+        raise ValueError(f"from_jax: tensors on several devices: {where}; expected one") from error

@@ -1,0 +1,183 @@
+"""Flax NNX and Equinox modules as torch modules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from bridge.exchange import from_array, from_tensor
+from bridge.exchange.refusal import Refused
+from bridge.torch._from_jax.functions import JaxFunction
+from bridge.torch._from_jax.parts import Part, split
+from bridge.torch._from_jax.pickling import Pickled
+from bridge.torch._from_jax.static_arguments import listed
+
+
+class JaxModule(torch.nn.Module):
+    """A module of JAX with its parameters in torch.
+
+    Parameters appear as torch Parameters under the names that they have in JAX, `layers.0.kernel`:
+    optimizers, `state_dict`, `to`, `torch.func.functional_call` and gradient hooks work as with any
+    torch module. All else that is an array is a buffer: batch statistics, counters, and the keys of
+    random streams, as int32. What the JAX module changes while it runs (Flax NNX) is written into
+    the buffers afterwards. `train()` and `eval()` set the mode of the JAX module too.
+
+    The arrays are copied at the start; the JAX module that was passed is left as it is, and
+    `jax_module()` returns one with the values that torch has now.
+
+    `copy.deepcopy`, `torch.save`, `torch.load(..., weights_only=False)` and processes started by
+    spawn take a JaxModule as any module. Functions in the JAX module, and `method` if it is one,
+    are pickled by name: a lambda, or a function defined inside of another, is a PicklingError.
+
+    Args:
+      module: a Flax NNX module, whose `nnx.Param` become Parameters; or an Equinox module or any
+        other pytree, whose arrays of floats and complex numbers become Parameters.
+      method: what a call does: the name of a method, or a function of the module and the arguments,
+        `lambda module, x: jax.vmap(module)(x)`. With a pytree of parameters this is how Flax Linen
+        and plain functions are used: `JaxModule(variables, lambda v, x: linen.apply(v, x))`.
+      static_argnames: arguments given by name that are passed on as they are, not traced: flags.
+
+    Raises:
+      TypeError: `module` has no arrays, or is a torch module; or `method` is neither name nor
+        function. On a call: the JAX module writes to one of its parameters, and as `from_jax`.
+      ValueError: `module` has no method of that name; an array cannot cross to torch.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        method: str | Callable[..., Any] = "__call__",
+        *,
+        static_argnames: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if isinstance(module, torch.nn.Module):
+            raise TypeError(
+                f"JaxModule: module is a torch module, {type(module).__name__}, expected a module "
+                "of JAX"
+            )
+        if isinstance(method, str):
+            if not callable(getattr(module, method, None)):
+                raise ValueError(
+                    f"JaxModule: module has type {type(module).__name__}, which has no method "
+                    f"{method!r}; give method as a name, or as a function of module and arguments"
+                )
+        elif not callable(method):
+            raise TypeError(
+                f"JaxModule: method has type {type(method).__name__}, expected a name or a function"
+            )
+        parts = split(module)
+        if not parts.parts:
+            raise TypeError(
+                f"JaxModule: module has type {type(module).__name__} and no arrays, expected a "
+                "Flax NNX module, an Equinox module or a pytree of arrays"
+            )
+        names = listed("JaxModule", "static_argnames", static_argnames, str)
+        self._static_argnames = frozenset(names)
+        self._parts = parts
+        self._run = method if callable(method) else functools.partial(_run_method, method)
+        self._jax_name = type(module).__name__
+        self._start()
+        self._places: list[tuple[torch.nn.Module, str]] = []
+        for part in parts.parts:
+            self._place(part)
+        self._count = sum(part.is_parameter for part in parts.parts)
+
+    def _start(self) -> None:
+        self._function = JaxFunction(self._traced, static_argnums=(0, 1))
+        self._function._name = self._jax_name
+        # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
+        self._call = self._function.__call__
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the programs, which are compiled anew."""
+        state = dict(vars(self))
+        del state["_function"], state["_call"]
+        state["_jax"] = Pickled(self._jax_name, (state.pop("_parts"), state.pop("_run")))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = dict(state)
+        parts, run = own.pop("_jax").value
+        super().__setstate__({**own, "_parts": parts, "_run": run})
+        self._start()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the JAX module returns, with tensors for arrays."""
+        tensors = [getattr(owner, name) for owner, name in self._places]
+        buffers = tensors[self._count :]
+        # Copies, as what is written to afterwards must not be what the backward pass reads.
+        copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
+        names = sorted(name for name in kwargs if name in self._static_argnames)
+        static = tuple((name, kwargs.pop(name)) for name in names)
+        output, updates = self._call(
+            self.training, static, tensors[: self._count], copies, args, kwargs
+        )
+        with torch.no_grad():
+            for i, update in updates.items():
+                tensors[i].copy_(update.detach())
+        return output
+
+    def jax_module(self) -> Any:
+        """A JAX module with the values that the parameters and buffers have now, copied."""
+        arrays = [
+            from_tensor.cross(getattr(owner, name), True, True) for owner, name in self._places
+        ]
+        return self._parts.join(self.training, self._parts.leaves(arrays))
+
+    def cache_info(self) -> Any:
+        """Counts of calls, traces and programs kept; see `from_jax`."""
+        return self._function.cache_info()
+
+    def extra_repr(self) -> str:
+        return self._jax_name
+
+    def _traced(
+        self, training: bool, static: Any, parameters: Any, state: Any, args: Any, kwargs: Any
+    ) -> Any:
+        leaves = self._parts.leaves([*parameters, *state])
+        module = self._parts.join(training, leaves)
+        output = self._run(module, *args, **dict(static), **kwargs)
+        updates = self._parts.after(module, leaves)
+        for i in updates:
+            part = self._parts.parts[i]
+            if part.is_parameter:
+                raise TypeError(
+                    f"JaxModule: the module writes to its parameter {part.name} as it runs; keep "
+                    "what changes there in another kind of variable than nnx.Param"
+                )
+        return output, updates
+
+    def _place(self, part: Part) -> None:
+        """Registers an array under its name; modules along the way are made."""
+        *parents, name = part.name.split(".")
+        owner: torch.nn.Module = self
+        for parent in parents:
+            parent = _free(owner, parent)
+            if parent not in owner._modules:
+                owner.add_module(parent, torch.nn.Module())
+            owner = owner._modules[parent]  # type: ignore[assignment]
+        name = _free(owner, name)
+        try:
+            tensor = from_array.cross(part.value, True)
+        except Refused as refused:
+            raise refused.at("JaxModule", part.name) from refused.__cause__
+        if part.is_parameter:
+            owner.register_parameter(name, torch.nn.Parameter(tensor))
+        else:
+            owner.register_buffer(name, tensor)
+        self._places.append((owner, name))
+
+
+def _run_method(name: str, module: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(module, name)(*args, **kwargs)
+
+
+def _free(owner: torch.nn.Module, name: str) -> str:
+    """The name, or one like it where torch's modules have an attribute of that name."""
+    if name in owner._modules:
+        return name
+    return f"{name}_" if hasattr(owner, name) or not name else name

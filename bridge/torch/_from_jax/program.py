@@ -1,0 +1,214 @@
+"""A JAX function of flat arrays, with everything that torch must know about it.
+
+A `Program` has fixed shapes and dtypes, so that all that a call does with it is decided once. Its
+derivatives and its batched form are programs again, each traced from the one that it comes from and
+kept by it: any order and any mixture of torch's transforms is a walk through this tree.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.extend.core import jaxpr_as_fun
+
+if TYPE_CHECKING:
+    from bridge.torch._from_jax.forward import Forward
+
+Mask = tuple[bool, ...]
+
+
+class Program:
+    """`function(*arrays)`, which answers with a sequence of arrays.
+
+    Attributes:
+      tensors: which inputs are tensors in torch; the others are arrays that torch never sees.
+      differentiable: which outputs have a derivative: those of floats and complex numbers.
+      opaque: which outputs torch has no dtype for and passes on as they are: random keys.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        avals: Sequence[jax.ShapeDtypeStruct],
+        tensors: Mask,
+        name: str,
+    ) -> None:
+        def flat(*arrays: Any) -> Any:
+            return tuple(function(*arrays))
+
+        flat.__name__ = flat.__qualname__ = name
+        self.name = name
+        self.avals = tuple(avals)
+        self.tensors = tensors
+        self.run = jax.jit(flat)
+        traced = self.run.trace(*self.avals)
+        self.jaxpr = traced.jaxpr
+        self.out_avals = tuple(self.jaxpr.out_avals)
+        self.differentiable = tuple(_is_inexact(aval) for aval in self.out_avals)
+        self.opaque = tuple(_is_opaque(aval) for aval in self.out_avals)
+        # What is asked of every call.
+        self.only_tensors = all(tensors)
+        self.plain_outputs = not any(self.opaque)
+        self.is_plain = self.only_tensors and self.plain_outputs
+        self.has_derivatives = any(self.differentiable)
+        self.number: int | None = None  # in torch's dispatcher
+        self._derived: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+
+    def vjp(self, wanted: Mask, given: Mask) -> Program:
+        """Gradients of the `wanted` inputs from the inputs and the cotangents that are `given`.
+
+        In torch's convention, which conjugates complex gradients where JAX does not: for z -> f(z)
+        holomorphic, torch's gradient is g * conj(f'(z)), JAX's is g * f'(z).
+        """
+        return self._derive(("vjp", wanted, given), lambda: self._vjp(wanted, given))
+
+    def jvp(self, given: Mask) -> Program:
+        """Tangents of the differentiable outputs from the inputs and the tangents `given`."""
+        return self._derive(("jvp", given), lambda: self._jvp(given))
+
+    def vmap(self, dims: tuple[int | None, ...], size: int) -> Program:
+        """The program over one more dimension, which outputs have in front."""
+        return self._derive(("vmap", dims, size), lambda: self._vmap(dims, size))
+
+    def forward(self, wanted: Mask) -> Forward:
+        """The program that also keeps what the gradients of the `wanted` inputs need."""
+        from bridge.torch._from_jax.forward import Forward
+
+        return self._derive(("forward", wanted), lambda: Forward(self, wanted))
+
+    def bind(self, others: Sequence[Any]) -> Program:
+        """The program of the tensors alone; `others` are the other inputs, at their places.
+
+        Kept for numbers only: what arrays hold is not to be compared.
+        """
+        if all(other is None or isinstance(other, int | float | complex) for other in others):
+            key = ("bind", *((type(other), other) for other in others))
+            return self._derive(key, lambda: self._bind(others))
+        return self._bind(others)
+
+    def _derive(self, key: Any, make: Callable[[], Any]) -> Any:
+        derived = self._derived.get(key)
+        if derived is None:
+            with self._lock:
+                derived = self._derived.get(key)
+                if derived is None:
+                    derived = self._derived[key] = make()
+        return derived
+
+    def count(self) -> int:
+        """How many programs there are, this one and those that come from it."""
+        return 1 + sum(derived.count() for derived in tuple(self._derived.values()))
+
+    @property
+    def again(self) -> Callable[..., Any]:
+        """The function as traced: nothing of it runs in Python a second time."""
+        return jaxpr_as_fun(self.jaxpr)
+
+    def of(self, wanted: Mask, arrays: Sequence[Any]) -> Callable[..., Any]:
+        """The function of the `wanted` inputs alone: differentiable outputs, and the others."""
+        function = self.again
+
+        def of_wanted(*chosen: Any) -> Any:
+            outputs = function(*merge(wanted, chosen, arrays))
+            return (
+                [o for o, d in zip(outputs, self.differentiable, strict=True) if d],
+                [o for o, d in zip(outputs, self.differentiable, strict=True) if not d],
+            )
+
+        return of_wanted
+
+    def cotangents(self, given: Mask, cotangents: Sequence[Any]) -> list[Any]:
+        """One cotangent for each differentiable output, in JAX's convention, zeros where none."""
+        remaining = iter(cotangents)
+        result = []
+        for aval, here, differentiable in zip(
+            self.out_avals, given, self.differentiable, strict=True
+        ):
+            if not differentiable:
+                continue
+            result.append(conj(next(remaining)) if here else jnp.zeros(aval.shape, aval.dtype))
+        return result
+
+    def out_structs(self, which: Mask) -> tuple[jax.ShapeDtypeStruct, ...]:
+        pairs = zip(self.out_avals, which, strict=True)
+        return tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a, here in pairs if here)
+
+    def _bind(self, others: Sequence[Any]) -> Program:
+        def function(*tensors: Any) -> Any:
+            return self.again(*merge(self.tensors, tensors, others))
+
+        avals = choose(self.tensors, self.avals)
+        return Program(function, avals, (True,) * len(avals), self.name)
+
+    def _vjp(self, wanted: Mask, given: Mask) -> Program:
+        count = len(self.avals)
+
+        def function(*arrays: Any) -> Any:
+            inputs, cotangents = arrays[:count], arrays[count:]
+            function = self.of(wanted, inputs)
+            _, pullback, _ = jax.vjp(function, *choose(wanted, inputs), has_aux=True)
+            return map(conj, pullback(self.cotangents(given, cotangents)))
+
+        structs = self.out_structs(given)
+        avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
+        return Program(function, avals, tensors, f"{self.name}_vjp")
+
+    def _jvp(self, given: Mask) -> Program:
+        count = len(self.avals)
+
+        def function(*arrays: Any) -> Any:
+            inputs, tangents = arrays[:count], arrays[count:]
+            primals = tuple(choose(given, inputs))
+            return jax.jvp(self.of(given, inputs), primals, tangents, has_aux=True)[1]
+
+        structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in choose(given, self.avals)]
+        avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
+        return Program(function, avals, tensors, f"{self.name}_jvp")
+
+    def _vmap(self, dims: tuple[int | None, ...], size: int) -> Program:
+        function = jax.vmap(self.again, in_axes=dims, axis_size=size)
+        avals = []
+        for aval, dim in zip(self.avals, dims, strict=True):
+            if dim is not None:
+                shape = (*aval.shape[:dim], size, *aval.shape[dim:])
+                aval = jax.ShapeDtypeStruct(shape, aval.dtype)
+            avals.append(aval)
+        return Program(function, avals, self.tensors, f"{self.name}_vmap")
+
+
+def _is_opaque(aval: Any) -> bool:
+    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+
+
+def _is_inexact(aval: Any) -> bool:
+    return not _is_opaque(aval) and jnp.issubdtype(aval.dtype, np.inexact)
+
+
+def conj(array: Any) -> Any:
+    """The conjugate, of a real array itself."""
+    return jnp.conj(array) if jnp.iscomplexobj(array) else array
+
+
+def choose(mask: Mask, values: Sequence[Any]) -> list[Any]:
+    """The values where the mask is set."""
+    return [value for value, here in zip(values, mask, strict=True) if here]
+
+
+def merge(
+    mask: Mask, chosen: Sequence[Any], others: Sequence[Any], packed: bool = False
+) -> list[Any]:
+    """`chosen` where the mask is set, else `others`: all of them, or (packed) those that show."""
+    here, there = iter(chosen), iter(others)
+    result = []
+    for i, take in enumerate(mask):
+        if take:
+            result.append(next(here))
+        else:
+            result.append(next(there) if packed else others[i])
+    return result

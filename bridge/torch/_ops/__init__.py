@@ -1,0 +1,1 @@
+"""The public functions and modules of the ops: their signatures, defaults and docstrings."""

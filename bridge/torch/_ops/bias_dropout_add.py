@@ -1,0 +1,116 @@
+"""The public bias_dropout_add of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
+from bridge.ops.bias_dropout_add import check_integer_array, check_p
+from bridge.torch._adapter.checks import check_flags, check_tensors
+from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.integers import as_integers
+from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+_NAME = "bias_dropout_add"
+
+
+def bias_dropout_add(
+    x: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    p: float = 0.5,
+    seed: int | Tensor | torch.Generator | None = None,
+    offset: int | Tensor = 0,
+    training: bool = True,
+) -> Tensor:
+    r"""residual + dropout(x + bias), in one pass over memory.
+
+    y = residual + keep/(1 − p)·(x + bias), where an element is kept with the probability 1 − p.
+    16-bit and float32 tensors are computed in float32, in float64 if any is float64, and rounded
+    once.
+
+    Element i of x, counted in row-major order, takes word i mod 4 of Philox4x32-10 with the 64-bit
+    key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least
+    round(p·2³²). So the same seed and offset give the same mask on every device and in
+    `bridge.jax`, and the mask is never stored: the backward pass draws it again. Dropped elements
+    are 0 whatever x holds there. p = 0 keeps everything, p = 1 nothing.
+
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The backward
+    pass keeps the seed alone: the gradients of x and bias come from one kernel (that of bias summed
+    in float32, float64 for float64, in a fixed order, and rounded once), and that of residual is
+    the cotangent itself. Works under `torch.compile(fullgraph=True)`, `torch.export`, autocast
+    (which leaves it alone) and activation checkpointing; never synchronises with the device.
+
+    Under `torch.func.vmap` elements are counted from the start in each batch element: a seed that
+    is not batched gives each of them the same mask, as a loop over the function would, and a
+    batched seed or offset gives each its own. With `seed=None`, vmap's `randomness` decides:
+    `"same"` draws one seed, `"different"` one for each.
+
+    Args:
+      x: `[..., d]` or 0-dimensional, of dtype float16, bfloat16, float32 or float64, on the CPU or
+        a CUDA device.
+      bias: `[d]`, of the same dtypes. None adds nothing.
+      residual: of the shape of x, of the same dtypes. None adds nothing.
+      p: the probability of dropping an element, a number from 0 to 1.
+      seed: which masks to draw; with None one is drawn from the default generator of x's device.
+        An integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers stand for those modulo 2⁶⁴); a
+        0-dimensional tensor of an integer dtype on x's device, which is read when the kernel runs
+        (write a new value into it before replaying a CUDA graph); or a `torch.Generator` of that
+        device, from which a seed is drawn.
+      offset: an integer or a 0-dimensional integer tensor, as seed: which of the 2⁶⁴ independent
+        masks of the seed, for example the number of the step or layer. Use each (seed, offset)
+        once.
+      training: if False, y = residual + x + bias, and neither p nor seed matters.
+
+    Returns:
+      A contiguous tensor of x's shape, of the dtype of residual if there is one, else of x. A
+      gradient has its input's dtype.
+
+    Raises:
+      TypeError: an argument is no dense tensor, or of another dtype; p is no number; seed or offset
+        is no integer.
+      ValueError: a bias that is not `[d]`; a residual of another shape than x; p not from 0 to 1;
+        seed or offset past 64 bits, or with dimensions; tensors on different devices.
+
+    Example:
+      >>> bias_dropout_add(torch.ones(8), p=0.5, seed=0).shape
+      torch.Size([8])
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
+    """
+    if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
+        # Of the other calls the op asks this: before a seed is drawn it costs nothing to speak of.
+        if is_overridden(tensors := (x, bias, residual, seed, offset)):
+            return hand_over(tensors)
+        p = check_p(p)
+        if type(training) is not bool:
+            check_flags(_NAME, training=training)
+    if not training or p == 0.0:
+        return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
+    return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))
+
+
+def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """residual + x + bias, written into x, which is returned.
+
+    x is contiguous and wants no gradient; its dtype is that of the result.
+    """
+    return _bias_dropout_add(0.0, (x, bias, residual, None, None, None), x)
+
+
+def _check(p: float, operands: tuple[Any, ...]) -> Any:
+    x, bias, residual, seed, offset, _ = operands
+    check_tensors(_NAME, x=x, bias=bias, residual=residual, seed=seed, offset=offset)
+    for argument, value in (("seed", seed), ("offset", offset)):
+        if value is not None:
+            check_integer_array(argument, spec_of(value))
+    bias_spec, residual_spec = (None if t is None else spec_of(t) for t in (bias, residual))
+    return check_bias_dropout_add(spec_of(x), bias_spec, residual_spec, p, training=True)
+
+
+_bias_dropout_add = entry(_NAME, BIAS_DROPOUT_ADD, float, _check)

@@ -1,0 +1,109 @@
+"""The public bias_gelu of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bridge.ops import BIAS_GELU, BiasGeluParams, check_bias_gelu
+from bridge.ops.dtypes import promote
+from bridge.torch._adapter.autograd import call
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.destination import overwrite
+from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.kernels import same_shape, spec_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+
+def bias_gelu(
+    x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh", out: Tensor | None = None
+) -> Tensor:
+    r"""GELU of a sum with a bias over the last dimension, in one pass over memory.
+
+    With h = x + bias (Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415):
+
+    - `"tanh"`: 0.5·h·(1 + tanh(√(2/π)·(h + 0.044715·h³)))
+    - `"none"`: h·Φ(h), the exact form, Φ the normal distribution function
+    - `"sigmoid"`: h·σ(1.702·h)
+
+    16-bit and float32 tensors are computed in float32, float64 in float64, and rounded once. The
+    same input gives the same bits in `bridge.jax`, on every device and with any number of threads.
+    At h = −∞ the value is −0 and the derivative 0.
+
+    Differentiable to the sixth order, in reverse and forward mode, and under `torch.func`; the
+    gradient of the bias is summed in the same kernel as that of x, in float32 (float64 for float64)
+    in a fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
+    autocast (which leaves it alone) and CUDA graphs; never synchronises with the device.
+
+    Args:
+      x: `[..., d]` or 0-dimensional, of dtype float16, bfloat16, float32 or float64, on the CPU or
+        a CUDA device. Rows may lie apart in memory (a slice of columns costs no copy).
+      bias: `[d]`, of the same dtypes, on the same device. None adds nothing.
+      approximate: `"tanh"`, `"none"` or `"sigmoid"`, as for `torch.nn.functional.gelu`, whose
+        default is `"none"`.
+      out: where to write the result: of the result's shape and dtype, each row's elements side by
+        side. May be x itself; must not share memory with x or bias otherwise.
+
+    Returns:
+      A contiguous tensor of x's shape (or `out`). Its dtype is what `x + bias` would have: that of
+      both, float32 for two different ones, float64 if either is. A gradient has its input's dtype.
+
+    Raises:
+      TypeError: an argument is no dense tensor, or of another dtype.
+      ValueError: an unknown `approximate`; a bias that is not `[d]`; tensors on different devices;
+        an `out` of another shape or device, with rows whose elements lie apart, or that overlaps an
+        operand. Nothing has been written then. Later, from a derivative of the seventh order.
+      RuntimeError: `out` is given, and an argument requires a gradient.
+
+    Example:
+      >>> linear = torch.nn.Linear(512, 2048, bias=False)
+      >>> bias = torch.nn.Parameter(torch.zeros(2048))
+      >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
+      torch.Size([8, 2048])
+    """
+    return _bias_gelu(approximate, (x, bias), out)
+
+
+def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
+    """`bias_gelu` in place: x holds the result afterwards, and is returned.
+
+    Takes and raises what `bias_gelu` does, and what torch raises for operations in place: on a leaf
+    that requires a gradient, on a view of one, on a tensor whose elements share memory. Where a
+    gradient is wanted, a copy of x is kept for the backward pass; else nothing is allocated.
+
+    Raises:
+      TypeError: also if the result's dtype is not that of x (a bias of a wider dtype).
+    """
+    if is_overridden((x, bias)):
+        return hand_over((x, bias))
+    params = _check(approximate, (x, bias))
+    if params.full != spec_of(x).dtype:
+        raise TypeError(
+            f"bias_gelu_: the result has dtype {params.full} and does not fit into x of dtype "
+            f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
+        )
+    return overwrite("bias_gelu_", BIAS_GELU, (x, bias), params)
+
+
+def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
+    """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
+    _check(approximate, (x, bias))
+    check_tensors("bias_gelu_back", y=x, g=g)
+    check_bias_gelu(spec_of(g), None, approximate)  # as x is checked
+    if not same_shape(g, x):
+        raise ValueError(
+            f"bias_gelu_back: g has shape {list(g.shape)}, expected {list(x.shape)}, the shape of y"
+        )
+    dtypes = [spec_of(tensor).dtype for tensor in (g, x, bias) if tensor is not None]
+    params = BiasGeluParams(approximate, order=1, full=promote(*dtypes))
+    return call(BIAS_GELU, (x, bias, g, None), params, "bias_gelu_back")[0]  # type: ignore[return-value]
+
+
+def _check(approximate: str, operands: tuple[Any, ...]) -> BiasGeluParams:
+    x, bias = operands
+    check_tensors("bias_gelu", x=x, bias=bias)
+    return check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), approximate)
+
+
+_bias_gelu = entry("bias_gelu", BIAS_GELU, str, _check)

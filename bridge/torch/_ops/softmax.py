@@ -1,0 +1,172 @@
+"""The public softmax functions of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bridge.ops import SOFTMAX, SOFTMAX_DERIVATIVE, check_softmax
+from bridge.ops.softmax import check_softmax_backward
+from bridge.torch._adapter.checks import check_flags, check_tensors
+from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.kernels import spec_of
+
+
+def scaled_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+    r"""softmax(scale·x) over the last dimension, in one pass over memory.
+
+    y = exp(scale·x − max) / Σ exp(scale·x − max). 16-bit and float32 tensors are computed in
+    float32, float64 in float64, and rounded once; `scale` is never rounded to the dtype of x. Sums
+    run over a tree that depends on the length of a row alone: the same input gives the same bits in
+    `bridge.jax`, on every device and with any number of threads. Rows may have any length.
+
+    A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
+    row NaN.
+
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The backward
+    pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel, which leaves g as it is. Works under
+    `torch.compile(fullgraph=True)`, `torch.export`, autocast (which leaves it alone) and CUDA
+    graphs; never synchronises with the device.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, on the CPU or a CUDA device.
+        Rows may lie apart in memory (a slice of columns costs no copy).
+      scale: a finite number. Multiply x by a scale that is a tensor.
+      out: where to write the result: of x's shape and dtype, each row's elements side by side. May
+        be x itself; must not share memory with an argument otherwise.
+
+    Returns:
+      A contiguous tensor of x's shape and dtype (or `out`).
+
+    Raises:
+      TypeError: an argument is no dense tensor, or of another dtype; scale is no real number.
+      ValueError: x is 0-dimensional; scale is not finite; an `out` of another shape or device, with
+        rows whose elements lie apart, or that overlaps an operand. Nothing has been written then.
+      RuntimeError: `out` is given, and an argument requires a gradient.
+
+    Example:
+      >>> scaled_softmax(torch.zeros(2, 4), 0.5)[0]
+      tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    return _scaled(scale, (x, None), out)
+
+
+def scaled_masked_softmax(
+    x: Tensor, mask: Tensor, scale: float = 1.0, *, out: Tensor | None = None
+) -> Tensor:
+    r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
+
+    `mask` is True where an element is masked OUT. The mask of
+    `torch.nn.functional.scaled_dot_product_attention` has the opposite polarity, True for what
+    takes part: pass its `~mask`.
+
+    Hidden elements are exactly 0 in y and in dx, whatever x holds there (NaN and ±∞ included). A
+    row with every element hidden, or whose other elements are all −∞, is all zeros with zero
+    gradient. The mask is read through its strides, never expanded in memory, and not kept for the
+    backward pass. All else is as for `scaled_softmax`.
+
+    Under `torch.func.vmap` a mask that is batched beside an x that is not repeats x.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
+      mask: bool, or uint8 with non-zero for True, on the device of x. Its shape broadcasts to that
+        of x from the right: each of its dimensions is 1 or that of x.
+      scale: as for `scaled_softmax`.
+      out: as for `scaled_softmax`.
+
+    Returns:
+      A contiguous tensor of x's shape and dtype (or `out`).
+
+    Raises:
+      TypeError, RuntimeError: as for `scaled_softmax`.
+      ValueError: also for a mask that does not broadcast to x, or is on another device.
+
+    Example:
+      >>> scaled_masked_softmax(torch.zeros(3), torch.tensor([False, False, True]))
+      tensor([0.5000, 0.5000, 0.0000])
+    """
+    return _masked(scale, (x, mask), out)
+
+
+def scaled_causal_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+    r"""softmax(scale·x) over the keys of the last dimension that a query sees.
+
+    Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
+    every key, and a query before the first key none, which gives zeros. Elements above that
+    diagonal are never read; they are exactly 0 in y and in dx. All else is as for `scaled_softmax`.
+
+    Args:
+      x: `[..., queries, keys]` of dtype float16, bfloat16, float32 or float64.
+      scale: as for `scaled_softmax`.
+      out: as for `scaled_softmax`.
+
+    Returns:
+      A contiguous tensor of x's shape and dtype (or `out`).
+
+    Raises:
+      TypeError, RuntimeError: as for `scaled_softmax`.
+      ValueError: x has fewer than two dimensions; else as for `scaled_softmax`.
+
+    Example:
+      >>> scaled_causal_softmax(torch.zeros(2, 2))
+      tensor([[1.0000, 0.0000],
+              [0.5000, 0.5000]])
+    """
+    return _causal(scale, (x, None), out)
+
+
+def scaled_softmax_backward(
+    g: Tensor, y: Tensor, scale: float = 1.0, *, causal: bool = False, out: Tensor | None = None
+) -> Tensor:
+    r"""scale·y·(g − Σ g·y): the cotangent of x, from that of y = softmax(scale·x).
+
+    What the backward pass of the functions above computes, for code that calls it itself. It needs
+    no mask: where y is 0, so is the result, whatever g holds there. Differentiable towards g and y.
+
+    Args:
+      g: `[..., d]`, the cotangent of y, of the dtype of y.
+      y: `[..., d]`, what `scaled_softmax`, `scaled_masked_softmax` or (with `causal`)
+        `scaled_causal_softmax` returned.
+      scale: what was given there.
+      causal: leaves what a query does not see unread in g and y.
+      out: where to write the result, as for `scaled_softmax`; may be g or y itself.
+
+    Returns:
+      A contiguous tensor of y's shape and dtype (or `out`).
+
+    Raises:
+      TypeError, ValueError, RuntimeError: as for `scaled_softmax`, and if g is not of the shape,
+        dtype and device of y.
+    """
+    if causal is not True and causal is not False:
+        check_flags("scaled_softmax_backward", causal=causal)
+    return (_causal_backward if causal else _backward)(scale, (y, g, None), out)
+
+
+def _forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
+    def check(scale: Any, operands: tuple[Any, ...]) -> Any:
+        x, mask = operands
+        check_tensors(function, required=1 + masked, x=x, mask=mask)
+        mask_spec = None if mask is None else spec_of(mask)
+        return check_softmax(function, spec_of(x), mask_spec, scale, causal=causal)
+
+    return entry(function, SOFTMAX, float, check)
+
+
+def _backward_entry(causal: bool) -> Any:
+    function = "scaled_softmax_backward"
+
+    def check(scale: Any, operands: tuple[Any, ...]) -> Any:
+        y, g, _ = operands
+        check_tensors(function, required=2, y=y, g=g)
+        return check_softmax_backward(function, spec_of(g), spec_of(y), scale, causal=causal)
+
+    return entry(function, SOFTMAX_DERIVATIVE, float, check)
+
+
+_scaled = _forward_entry("scaled_softmax")
+_masked = _forward_entry("scaled_masked_softmax", masked=True)
+_causal = _forward_entry("scaled_causal_softmax", causal=True)
+_backward = _backward_entry(causal=False)
+_causal_backward = _backward_entry(causal=True)

@@ -1,0 +1,210 @@
+"""Tensors that share memory with a view without being one.
+
+A view keeps the tensor that it views, `_base`, and with it that tensor's autograd history, for as
+long as it lives; setting `.data` of the view does not let go of it. `Tensor.detach` gives what is
+wanted here: the same memory, no base, and the version counter still shared, so that autograd sees a
+write through either. (`.data`, `set_` and aten's `_unsafe_view` give a counter of their own.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from bridge.torch._adapter.checks import check_flags
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+# What a leaf in a compiled graph takes its requires_grad from.
+_anchor = torch.empty(0, requires_grad=True)
+
+
+class MakeViewlessTensor(Function, metaclass=DropIn):
+    """`MakeViewlessTensor.apply(inp, requires_grad)`: inp without its base, differentiable.
+
+    The identity, to any order and in both modes, of any tensor, view or not. As in the original
+    the result requires a gradient iff inp does and gradients are recorded, whatever
+    `requires_grad` says. `make_viewless_tensor(inp, requires_grad, keep_graph=True)` is the same
+    for a view.
+    """
+
+    @staticmethod
+    def apply(inp: Tensor, requires_grad: bool) -> Tensor:  # type: ignore[override]
+        """Returns a tensor with inp's memory whose `_base` is None."""
+        _check("MakeViewlessTensor", inp=inp)
+        return _with_graph(inp)
+
+    @staticmethod
+    def forward(ctx: Any, inp: Tensor, requires_grad: bool) -> Tensor:
+        return _detached(inp)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        return grad_output, None
+
+
+class _Identity(Function):
+    """As eager autograd and dynamo take it (dynamo refuses a Function with a jvp).
+
+    A Function whose forward takes ctx also costs a quarter of one with setup_context.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inp: Tensor) -> Tensor:
+        return _detached(inp)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class _TransformedIdentity(Function):
+    """As forward mode and torch.func take it."""
+
+    @staticmethod
+    def forward(inp: Tensor) -> Tensor:
+        return _detached(inp)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
+        return gradient
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None) -> Tensor | None:
+        return tangent
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], inp: Tensor) -> Any:
+        return _TransformedIdentity.apply(inp), in_dims[0]
+
+
+class _TracedLeaf(Function):
+    """Requires a gradient because its second argument does, and gives none to either."""
+
+    @staticmethod
+    def forward(ctx: Any, inp: Tensor, anchor: Tensor) -> Tensor:
+        return inp.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> Tensor:
+    """The tensor itself if it is no view, else one with the same memory that is none.
+
+    The result shares inp's storage, offset, strides and version counter: a write to it in place is
+    a write to inp, and a backward pass that needs what was there raises torch's error. (The
+    original's has a counter of its own: there such a backward pass is wrong without a word.)
+
+    Works under `torch.no_grad`, in inference mode, in forward mode, under `torch.func` and under
+    `torch.compile(fullgraph=True)`. A compiled graph returns no leaves: with keep_graph=False and
+    requires_grad=True the result requires a gradient there and passes none on, but has a `grad`
+    only after `retain_grad()`. A result that inductor returns with a graph has a version counter
+    of its own, as every result of a compiled graph may.
+
+    Args:
+      inp: a tensor of any shape, dtype, layout, device and class.
+      requires_grad: whether the result requires a gradient, with keep_graph=False. Looked at only
+        for a view, and not inside the transforms of `torch.func`, which keep their own books.
+      keep_graph: True gives the differentiable identity, whose result requires a gradient iff inp
+        does; False a leaf that does not keep inp's history alive.
+
+    Returns:
+      inp where `inp._base` is None; else a tensor whose `_base` is None.
+
+    Raises:
+      TypeError: inp is no tensor.
+      RuntimeError: a leaf of integers is to require a gradient.
+    """
+    if is_overridden((inp,)):
+        return hand_over((inp,))
+    _check("make_viewless_tensor", inp=inp)
+    if inp._base is None:
+        return inp
+    check_flags("make_viewless_tensor", requires_grad=requires_grad, keep_graph=keep_graph)
+    return _with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
+
+
+def _check(function: str, /, **tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"{function}: {name} has type {type(tensor).__name__}, expected torch.Tensor"
+            )
+
+
+def _with_graph(inp: Tensor) -> Tensor:
+    transformed = torch._C._are_functorch_transforms_active()
+    if _is_dynamo_compiling():
+        # Dynamo would trace a Function without jvp as its forward: tangents would be lost.
+        return torch.ops.aten._unsafe_view(inp, inp.shape) if transformed else _Identity.apply(inp)
+    if transformed or forward_ad._current_level >= 0:
+        return _TransformedIdentity.apply(inp)
+    return _Identity.apply(inp)
+
+
+def _leaf(inp: Tensor, requires_grad: bool) -> Tensor:
+    requires_grad = requires_grad and not torch._C._are_functorch_transforms_active()
+    if _is_dynamo_compiling():
+        leaf = inp.detach()
+        return _TracedLeaf.apply(leaf, _anchor) if requires_grad else leaf
+    leaf = _detached(inp)
+    return leaf.requires_grad_() if requires_grad else leaf
+
+
+def _detached(inp: Tensor) -> Tensor:
+    if type(inp) is Tensor:
+        return inp.detach()
+    # A subclass without __torch_dispatch__ gets its class back by as_subclass, which makes a view.
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = inp.detach()
+    return plain if type(plain) is type(inp) else Tensor._make_subclass(type(inp), plain)
+
+
+def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:
+    """Returns its argument, having made sure that it is no view.
+
+    Looks into lists, however deep; lets pass what is neither a list nor a tensor.
+
+    Raises:
+      AssertionError: a tensor has a `_base`. `extra_msg` ends the message.
+    """
+    if isinstance(tensor, list):
+        for item in tensor:
+            assert_viewless_tensor(item, extra_msg)
+    elif isinstance(tensor, Tensor) and tensor._base is not None:
+        message = (
+            f"the tensor of shape {_shape_of(tensor)} is a view of one of shape "
+            f"{_shape_of(tensor._base)}, which it keeps in memory with its history, also after "
+            "its .data is set; pass it through make_viewless_tensor first"
+        )
+        raise AssertionError(message if extra_msg is None else f"{message}. {extra_msg}")
+    return tensor
+
+
+def _shape_of(tensor: Tensor) -> Any:
+    return "nested" if tensor.is_nested else list(tensor.shape)
+
+
+def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> None:
+    """Sets `tensor.data`, having made sure that this frees what was there.
+
+    The tensor keeps its place in the graph, and takes the shape, dtype and memory of the new one.
+
+    Raises:
+      TypeError: one of the two is no tensor.
+      AssertionError: `tensor` is a view, and its base would stay in memory.
+    """
+    _check("safely_set_viewless_tensor_data", tensor=tensor, new_data_tensor=new_data_tensor)
+    assert_viewless_tensor(tensor, f"The new data has shape {_shape_of(new_data_tensor)}.")
+    tensor.data = new_data_tensor

@@ -1,0 +1,103 @@
+"""The ops on DTensors: each process works on its part, and nothing is gathered that need not be.
+
+A rule for DTensor stands with every op of the dispatcher, below autograd, so that it serves
+derivatives as well, which are calls of ops. Arrays are split like the first that is split over a
+dimension of the mesh; docs/sharding.md says which splits are kept. This module imports
+torch.distributed, and is itself imported with the first DTensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from bridge.ops import OPS, Role
+from bridge.ops.splitting import dims_of, supported
+from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
+from bridge.torch._sharded.shards import call_on_shard, gather_along
+from bridge.torch._sharded.split import Split
+
+
+def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
+    """The results of a call, DTensors, some of whose operands are DTensors.
+
+    Raises:
+      ValueError: they are on different meshes, or this process is not in their mesh.
+    """
+    roles = op.operand_roles(len(operands))
+    spread = [o for o in operands if isinstance(o, DTensor)]
+    mesh = spread[0].device_mesh
+    for operand in spread:
+        if operand.device_mesh != mesh:
+            raise ValueError(
+                f"{op.name}: operands are DTensors on {mesh} and on {operand.device_mesh}, "
+                "expected one mesh; call redistribute on one of them"
+            )
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"{op.name}: this process (global rank {torch.distributed.get_rank()}) is not in "
+            f"{mesh}, on which the operands are"
+        )
+    full = [o for o, role in zip(operands, roles, strict=True) if role is Role.FULL]
+    split = Split.of([o for o in full if isinstance(o, DTensor)] or spread)
+    if not any(isinstance(o, DTensor) for o in full):
+        split = Split(tuple(operands[0].shape), ((),) * operands[0].ndim, mesh)
+    split = supported(op, params, sum(o is not None for o in operands), split)
+    local = [
+        None
+        if operand is None
+        else _placed(operand, split, dims_of(role, operand.shape, split, params.batch_ndim))
+        for operand, role in zip(operands, roles, strict=True)
+    ]
+    results = call_on_shard(op, local, params, split)
+    return tuple(
+        None
+        if result is None
+        else _spread(result, split, dims_of(role, result.shape, split, params.batch_ndim))
+        for result, role in zip(results, op.result_roles(), strict=True)
+    )
+
+
+def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
+    """This process's part of an operand. A plain tensor is taken to be the same everywhere."""
+    if isinstance(operand, DTensor):
+        with torch.no_grad():
+            placements = split.placements(dims)
+            # Detached: torch 2.11 would do it to the result, by an op that DTensors lack.
+            whole: Any = operand.detach()
+            if whole.placements != placements:
+                whole = whole.redistribute(placements=placements)
+            return whole.to_local()
+    for own, dim in enumerate(dims):
+        if dim is not None and split.parts(dim) > 1:
+            size = split.local(dim)
+            operand = operand.narrow(own, split.index(dim) * size, size)
+    return operand
+
+
+def _spread(result: Tensor, split: Split, dims: list[int | None]) -> DTensor:
+    with torch.no_grad():
+        return DTensor.from_local(result, split.mesh, split.placements(dims), run_check=False)
+
+
+def same_on_mesh(seed: Tensor, x: Any) -> Tensor:
+    """The seed of the first process of the mesh of x, on all of them."""
+    if isinstance(x, DTensor):
+        for axis in range(x.device_mesh.ndim):
+            seed = gather_along(seed.reshape(1), x.device_mesh, axis, 0)[0]
+    return seed
+
+
+def _register(op: Any, overload: Any) -> None:
+    def rule(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        params = op.params_type(**(kwargs or {}))
+        return flattened(run(op, trimmed(op, tuple(args)), params))
+
+    torch.library.register_torch_dispatch(overload, DTensor, rule, lib=library)
+
+
+for (_name, _), _overload in overloads.items():
+    _register(OPS[_name], _overload)

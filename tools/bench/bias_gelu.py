@@ -1,0 +1,102 @@
+"""bias_gelu: its cases and peers."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tools.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
+
+SMALL, LARGE = (64, 1024), (4096, 4096)
+TINY = (2, 8)
+
+# Full-size arrays read or written: x → y; (x, g) → dx; both.
+ARRAYS_MOVED = {"forward": 2, "backward": 3, "forward+backward": 5}
+
+
+class BiasGelu(Op):
+    name = "bias_gelu"
+
+    def cases(self, framework: str, quick: bool) -> Iterator[Case]:
+        kinds = [("float32", "tanh"), ("float32", "none"), ("bfloat16", "tanh")]
+        kinds += [("bfloat16", "none"), ("float16", "tanh")]
+        ways = [
+            ("forward", "new"),
+            ("forward", "old"),
+            ("backward", "new"),
+            ("forward+backward", "new"),
+        ]
+        if quick:
+            kinds = [("float32", "tanh"), ("bfloat16", "tanh")]
+            ways = [("forward", "old"), ("forward+backward", "new")]
+        for shape, (dtype, form), (what, memory) in itertools.product((SMALL, LARGE), kinds, ways):
+            # Writing into old memory matters where new memory costs: the forms do not differ.
+            if memory == "old" and form != "tanh":
+                continue
+            yield Case(self.name, framework, what, dtype, form, shape, memory)
+        tiny = {"torch": ("forward", "forward+backward"), "jax": ("chain", "outside jit")}
+        for what in tiny[framework]:
+            yield Case(self.name, framework, what, "float32", "tanh", TINY, part="tiny")
+        if framework == "jax" and not quick:
+            how = ("forward+backward", "float32", "tanh", SHARDED)
+            yield Case(self.name, framework, *how, part="sharded")
+
+    def bytes(self, case: Case) -> int:
+        return ARRAYS_MOVED.get(case.what, 0) * math.prod(case.shape) * BYTES[case.dtype]
+
+    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return (make.normal(*case.shape), make.normal(case.shape[-1])), ()
+
+    def bridged(self, case: Case, ops: Any) -> Function:
+        function, form = ops.bias_gelu, case.form
+        return lambda x, bias: function(x, bias, approximate=form)
+
+    def in_torch(self, case: Case) -> Function:
+        from torch.nn.functional import gelu
+
+        form = case.form
+        return lambda x, bias: gelu(x + bias, approximate=form)
+
+    def in_jax(self, case: Case) -> Function:
+        import jax
+
+        approximate = case.form == "tanh"
+        return lambda x, bias: jax.nn.gelu(x + bias, approximate=approximate)
+
+    def into(self, name: str, case: Case, out: Any) -> Function | None:
+        import torch
+
+        import bridge.torch
+
+        form = case.form
+        if name == "bridge":
+            function = bridge.torch.bias_gelu
+            return lambda x, bias: function(x, bias, approximate=form, out=out)
+        if name == "eager":
+            h = torch.empty_like(out)
+            gelu_into: Any = torch._C._nn.gelu  # F.gelu has no out=
+
+            def eager(x: Any, bias: Any) -> Any:
+                torch.add(x, bias, out=h)
+                return gelu_into(h, approximate=form, out=out)
+
+            return eager
+        if name == "compile":
+            plain = self.in_torch(case)
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda x, b, out: out.copy_(plain(x, b)), dynamic=False)
+            return lambda x, bias: compiled(x, bias, out)
+        return None
+
+    def library(self, name: str, case: Case) -> Function:
+        if name == "Liger":
+            raise LookupError("it has no bias_gelu, only the gated GEGLU")
+        if name == "QuACK":
+            raise LookupError("it has no bias_gelu, only GELU as a GEMM's epilogue")
+        if case.form != "tanh":
+            raise LookupError("TransformerEngine's GELU is the tanh form alone")
+        gelu = importlib.import_module("transformer_engine.pytorch.ops").GELU()
+        return lambda x, bias: gelu(x + bias)

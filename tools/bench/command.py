@@ -1,0 +1,256 @@
+"""The bench command: runs the cases, collects the report, writes JSON and the plot."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import bridge
+from bridge.cli import machine, outputs
+from bridge.cli.budget import Budget, Step, add_budget, go_through
+from bridge.cli.main import CommandError
+from bridge.cli.rows import Recording, unfinished
+from bridge.cli.terminal import terminal
+from tools.bench import several_devices
+from tools.bench.cases import BESIDE, LARGE_BYTES, Case, enlarged
+from tools.bench.ops import OPS
+from tools.bench.summary import METHOD, duration, show
+from tools.bench.targets import PEERS, geometric_mean, speedups, targets
+from tools.bench.timing import interleave
+
+BORDER = "border"  # not an op: the tensors that go from one framework to the other
+
+__all__ = ["METHOD", "add_arguments", "duration", "measure", "run", "show"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every timing")
+    add_budget(parser)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot (.svg, .png, .pdf)")
+    parser.add_argument("--quick", action="store_true", help="few cases, short")
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
+    )
+    parser.add_argument(
+        "--ops",
+        nargs="+",
+        choices=(*OPS, BORDER),
+        default=(*OPS, BORDER),
+        metavar="OP",
+        help=f"only these: {', '.join((*OPS, BORDER))}",
+    )
+    parser.add_argument(
+        "--framework", choices=("torch", "jax"), action="append", help="only this one"
+    )
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+
+
+def run(options: argparse.Namespace) -> int:
+    outputs.check(options)
+    console = terminal()
+    with Budget(options.seconds) as budget:
+        report = measure(
+            device=options.device,
+            quick=options.quick,
+            large=options.large,
+            ops=options.ops,
+            frameworks=tuple(options.framework or ("torch", "jax")),
+            with_compile=not options.no_compile,
+            recording=Recording(options.jsonl),
+            budget=budget,
+        )
+        # The files first: the terminal may be gone.
+        if options.json is not None:
+            outputs.write_json(report, options.json)
+        if options.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
+            report["notes"].append("no plot: what was measured is calls alone")
+            options.plot = None
+        elif options.plot is not None:
+            from tools.bench.plot import draw
+
+            outputs.write_plot(draw(report), options.plot)
+    show(report, console)
+    outputs.name(options, console)
+    return 0
+
+
+def measure(
+    *,
+    device: str = "cpu",
+    quick: bool = False,
+    large: bool = False,
+    ops: Sequence[str] = (*OPS, BORDER),
+    frameworks: tuple[str, ...] = ("torch", "jax"),
+    with_compile: bool = True,
+    recording: Recording | None = None,
+    budget: Budget | None = None,
+) -> dict[str, Any]:
+    """Runs the cases, or what of them the budget allows, and returns the report, in JSON's types.
+
+    Raises:
+      CommandError: if no framework, or not the device, is there.
+    """
+    if device == "cuda" and not bridge.has_cuda():
+        why = bridge.build_info().get("cuda_unavailable", "no device answers")
+        raise CommandError(f"--device cuda: {why}")
+    recording, budget = recording or Recording(), budget or Budget()
+    # How long each case is sampled. A GPU's calls are queued, and steadier.
+    seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
+    notes = []
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > 0.5 * machine.cores():
+        notes.append(
+            f"other work was running (load {busy:.1f} on {machine.cores()} cores): these timings "
+            "are not to be relied on"
+        )
+    contenders = {}
+    with_compile &= any(op != BORDER for op in ops)
+    for framework in frameworks:
+        try:
+            machine.require(framework)
+        except CommandError as error:
+            notes.append(f"{framework} skipped: {error}")
+            continue
+        contenders[framework] = _contenders(framework, device, with_compile)
+    steps = list(_steps(contenders, ops, device, quick, large, seconds))
+    if not steps:
+        raise CommandError("; ".join(notes) or f"{', '.join(ops)}: no case for these options")
+    ops = [op for op in ops if op != BORDER]
+    recording.begin(
+        {
+            "schema": 2,
+            "command": "bench",
+            **machine.describe(),
+            "options": {
+                "device": device,
+                "quick": quick,
+                "large": large,
+                "ops": ops,
+                "frameworks": list(frameworks),
+                "threads": _threads() if "torch" in contenders else None,
+            },
+            "load_before": busy,
+            "method": METHOD,
+            "cases": len(steps),
+            "notes": notes,
+        }
+    )
+    complete = go_through(steps, recording, budget)
+    notes = notes + [note for found in contenders.values() for note in found.notes]
+    recording.finish(complete, notes=notes)
+    return report(recording)
+
+
+def _steps(
+    contenders: dict[str, Any],
+    ops: Sequence[str],
+    device: str,
+    quick: bool,
+    large: bool,
+    seconds: float,
+) -> Iterator[Step]:
+    for framework, found in contenders.items():
+        for op in (op for op in ops if op != BORDER):
+            cases = list(OPS[op].cases(framework, quick))
+            sharded = [case for case in cases if case.part == "sharded"]
+            cases = [case for case in cases if case not in sharded]
+            for case in enlarged(cases, LARGE_BYTES[device]) if large else cases:
+                words = f"bench {framework}: {op} {case.label}"
+                yield Step(op, (framework, op), words, partial(_rows, case, found, seconds))
+            if sharded and not large:
+                words = f"bench {framework}: {op} on several devices"
+                rows = partial(_sharded_rows, device, sharded, seconds)
+                yield Step(op, (framework, op), words, rows)
+    if BORDER in ops and len(contenders) == 2 and not large:
+        from tools.bench import border, border_from_jax, border_from_torch
+
+        for part in (border, border_from_jax, border_from_torch):
+            rows = partial(part.rows, device, seconds)
+            yield Step(BORDER, BORDER, "bench: border", rows)
+
+
+def _rows(case: Case, contenders: Any, seconds: float) -> Iterator[dict[str, Any]]:
+    row = _row(case, interleave(contenders.of(case), seconds))
+    if case.peak:
+        row["memory_bytes"] = contenders.memory(case)
+    yield row
+
+
+def _sharded_rows(device: str, cases: list[Case], seconds: float) -> Iterator[dict[str, Any]]:
+    timings = several_devices.timings(device, cases, seconds)  # none where there is one GPU
+    yield from map(_row, cases, timings)
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def report(recording: Recording) -> dict[str, Any]:
+    """The report of what was recorded."""
+    rows = [row for _, row in recording.rows()]
+    main = [row for row in rows if row["part"] == "main"]
+    facts = recording.facts()
+    shortfall = unfinished(facts)
+    return facts | {
+        "notes": [*facts["notes"], *([shortfall] if shortfall else [])],
+        "rows": rows,
+        "geometric_means": {
+            op: {
+                peer: geometric_mean(speedups((r for r in main if r["op"] == op), peer))
+                for framework in facts["options"]["frameworks"]
+                for peer in PEERS[framework]
+            }
+            for op in facts["options"]["ops"]
+        },
+        "targets": [target.to_json() for target in targets(rows)],
+    }
+
+
+def _contenders(framework: str, device: str, with_compile: bool) -> Any:
+    if framework == "torch":
+        from tools.bench.in_torch import Contenders
+
+        return Contenders(device, with_compile)
+    from tools.bench import in_jax
+
+    return in_jax.Contenders(device)
+
+
+def _row(case: Case, timings: dict[str, Any]) -> dict[str, Any]:
+    medians = {name: timing.median for name, timing in timings.items()}
+    peers = [name for name in medians if name not in ("bridge", *BESIDE) and "×" not in name]
+    moved = OPS[case.op].bytes(case)
+    return {
+        "op": case.op,
+        "framework": case.framework,
+        "what": case.what,
+        "dtype": case.dtype,
+        "form": case.form,
+        "shape": list(case.shape),
+        "memory": case.memory,
+        "part": case.part,
+        "label": case.label,
+        "bytes": moved,
+        "timings": {
+            name: {
+                "median": timing.median,
+                "low": timing.low,
+                "high": timing.high,
+                "rounds": timing.rounds,
+            }
+            for name, timing in timings.items()
+        },
+        "gigabytes_per_second": {
+            name: moved / seconds / 1e9 for name, seconds in medians.items() if moved
+        },
+        "speedup": {name: medians[name] / medians["bridge"] for name in peers},
+    }

@@ -1,0 +1,10 @@
+"""The ops that are measured. A further op is a module like these, and a line here."""
+
+from __future__ import annotations
+
+from tools.bench.bias_dropout_add import BiasDropoutAdd
+from tools.bench.bias_gelu import BiasGelu
+from tools.bench.cases import Op
+from tools.bench.softmax import Softmax
+
+OPS: dict[str, Op] = {op.name: op for op in (BiasGelu(), Softmax(), BiasDropoutAdd())}

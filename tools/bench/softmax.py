@@ -1,0 +1,151 @@
+"""The softmaxes: their cases and peers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tools.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
+
+# Attention scores, [batch, heads, queries, keys], and long rows.
+SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
+LONG_SCORES = (1, 16, 2048, 2048)
+LONG_ROWS = (64, 32768)
+# The same elements in rows of 1 Ki to 1 Mi.
+GROWTH = tuple((1 << (22 - bits), 1 << bits) for bits in (10, 12, 14, 16, 18, 20))
+TINY = (2, 8)
+
+# Full-size arrays read or written, x → y and (y, g) → dx; a causal mask leaves half to be read.
+ARRAYS_MOVED = {
+    "plain": {"forward": 2.0, "backward": 3.0},
+    "masked": {"forward": 2.0, "backward": 3.0},
+    "causal": {"forward": 1.5, "backward": 2.0},
+}
+SCALE = 0.125
+
+
+class Softmax(Op):
+    """`plain` has no scale, as torch.softmax has none; the others have `SCALE`."""
+
+    name = "softmax"
+    starts_from_kept = True
+
+    def cases(self, framework: str, quick: bool) -> Iterator[Case]:
+        forms, dtypes = ["plain", "masked", "causal"], ["float32", "bfloat16"]
+        shapes = [*SCORES, LONG_SCORES, LONG_ROWS]
+        if quick:
+            forms, dtypes, shapes = forms[1:], dtypes[:1], shapes[:1]
+        for shape, form, dtype, what in itertools.product(
+            shapes, forms, dtypes, ("forward", "backward")
+        ):
+            if form == "causal" and shape == LONG_ROWS:
+                continue
+            # The largest arrays take seconds, and torch.compile takes seconds for each shape.
+            bfloat16 = dtype == "bfloat16"
+            if bfloat16 and (shape == LONG_SCORES or (form, shape) == ("plain", SCORES[1])):
+                continue
+            compiled = form != "plain" and (
+                shape == SCORES[0] or (shape in SCORES and not bfloat16)
+            )
+            yield Case(self.name, framework, what, dtype, form, shape, compiled=compiled)
+        tiny = {"torch": "forward", "jax": "outside jit"}[framework]
+        yield Case(self.name, framework, tiny, "float32", "masked", TINY, part="tiny")
+        if framework == "jax" and not quick:
+            what = "forward+backward"
+            yield Case(self.name, framework, what, "float32", "masked", SHARDED, part="sharded")
+        if framework == "torch" and not quick:
+            # What lengths and masks cost is seen where no new memory hides it.
+            old: dict[str, Any] = {"memory": "old", "compiled": False}
+            for form, what in itertools.product(("plain", "causal"), ("forward", "backward")):
+                yield Case(self.name, framework, what, "float32", form, LONG_SCORES, **old)
+            for shape in GROWTH:
+                how = ("forward", "float32", "plain", shape)
+                yield Case(self.name, framework, *how, part="growth", **old)
+
+    def bytes(self, case: Case) -> int:
+        moves = ARRAYS_MOVED[case.form]
+        moved = sum(moves.get(what, 0.0) for what in case.what.split("+"))
+        arrays = int(moved * math.prod(case.shape)) * BYTES[case.dtype]
+        has_mask = case.form == "masked" and case.what.startswith("forward")
+        return arrays + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
+
+    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        x = make.normal(*case.shape)
+        if case.form == "masked":
+            return (x,), (make.hidden(*_mask_shape(case.shape)),)
+        if case.form == "causal":
+            return (x,), (make.upper(*case.shape[-2:]),)
+        return (x,), ()
+
+    def bridged(self, case: Case, ops: Any) -> Function:
+        if case.form == "masked":
+            function = ops.scaled_masked_softmax
+            return lambda x, mask: function(x, mask, SCALE)
+        if case.form == "causal":
+            function = ops.scaled_causal_softmax
+            return lambda x, _: function(x, SCALE)
+        return ops.scaled_softmax
+
+    def in_torch(self, case: Case) -> Function:
+        import torch
+
+        if case.form == "plain":
+            return lambda x: torch.softmax(x, -1)
+        return lambda x, mask: torch.softmax((x * SCALE).masked_fill(mask, -math.inf), -1)
+
+    def in_jax(self, case: Case) -> Function:
+        import jax
+        import jax.numpy as jnp
+
+        if case.form == "plain":
+            return lambda x: jax.nn.softmax(x, axis=-1)
+        return lambda x, mask: jax.nn.softmax(jnp.where(mask, -jnp.inf, x * SCALE), axis=-1)
+
+    def into(self, name: str, case: Case, out: Any) -> Function | None:
+        import torch
+
+        import bridge.torch
+
+        causal = case.form == "causal"
+        scale = SCALE if causal else 1.0
+        if case.what == "backward":
+            if name == "bridge":
+                backward = bridge.torch.scaled_softmax_backward
+                return lambda g, y: backward(g, y, scale, causal=causal, out=out)
+            aten: Any = torch.ops.aten._softmax_backward_data
+
+            def eager_backward(g: Any, y: Any) -> Any:
+                aten(g, y, -1, y.dtype, grad_input=out)
+                return out.mul_(scale) if causal else out
+
+            return eager_backward
+        if name == "bridge":
+            function = bridge.torch.scaled_causal_softmax if causal else bridge.torch.scaled_softmax
+            return lambda x, *_: function(x, scale, out=out)
+
+        def eager(x: Any, mask: Any = None) -> Any:
+            if causal:
+                x = torch.mul(x, scale, out=out).masked_fill_(mask, -math.inf)
+            return torch.softmax(x, -1, out=out)
+
+        return eager
+
+    def library(self, name: str, case: Case) -> Function:
+        if case.form != "plain" or len(case.shape) != 2:
+            raise LookupError("only softmax of a matrix, without mask or scale, is measured")
+        if name == "Liger":
+            from liger_kernel.transformers.functional import liger_softmax
+
+            return liger_softmax
+        if name == "QuACK":
+            from quack.softmax import softmax
+
+            return softmax
+        return super().library(name, case)
+
+
+def _mask_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of attention scores one mask for all heads."""
+    return (shape[0], 1, *shape[2:]) if len(shape) == 4 else shape

@@ -1,0 +1,129 @@
+"""The report in the terminal: a table for each op and framework, the tiny calls, the targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bridge.cli.terminal import print_table
+from tools.bench.cases import CHAIN
+from tools.bench.targets import PEER_NAMES, PEERS, further_call, table
+
+METHOD = (
+    "Median wall-clock time of a call from Python, its results waited for (torch on a CPU returns "
+    "when they are there; jax.block_until_ready; on CUDA a sample queues its calls and waits for "
+    "the last). Contenders of a row take turns in one process, on the same inputs and threads, "
+    "after a warm-up that compiles. GB/s counts the fewest bytes: every array once that must be "
+    "read or written, of a causal mask's upper half only the zeros that are written. 'new': every "
+    "result in newly allocated memory, as in ordinary code; out= and donated: into memory that is "
+    "there, where an operand that was given away gets its first values back, untimed. copy: "
+    "torch's copy_ (out=) or clone (new) of x. Memory: the most that was allocated at once besides "
+    "the operands, and what autograd keeps from the forward to the backward pass."
+)
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """Prints everything."""
+    for op in dict.fromkeys(row["op"] for row in report["rows"]):
+        rows = [row for row in report["rows"] if row["op"] == op]
+        for framework, peers in PEERS.items():
+            of_framework = [
+                row for row in rows if row["framework"] == framework and row["part"] != "tiny"
+            ]
+            if of_framework:
+                title = f"{op}, {FRAMEWORKS[framework]}"
+                print_table(console, _timings(title, (*peers, "shard_map"), of_framework))
+    for make in (_memory, _tiny, _targets):
+        if (made := make(report)).row_count:
+            print_table(console, made)
+    console.print(f"[dim]{METHOD}[/]", highlight=False)
+    for note in report["notes"]:
+        console.print(f"[yellow]{note}[/]", highlight=False)
+    seconds, options = report["seconds"], report["options"]
+    console.print(f"{options['device']}, {options['threads']} threads, {seconds} s", style="dim")
+
+
+def memory_lines(report: dict[str, Any]) -> list[list[str]]:
+    """Case, contender, and MiB at the peak and kept, of the rows where memory was measured."""
+    lines = []
+    for row in report["rows"]:
+        for name, taken in row.get("memory_bytes", {}).items():
+            case = f"{row['op']} {row['label']}"
+            both = [f"{taken[key] / 2**20:.1f}" if key in taken else "" for key in ("peak", "kept")]
+            name = f"bridge in {FRAMEWORKS[row['framework']]}" if name == "bridge" else name
+            lines.append([case, PEER_NAMES.get(name, name), *both])
+    return lines
+
+
+def _plain_table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        made.add_column(name)
+    for name in numbers:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
+
+
+def _timings(title: str, peers: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
+    with_copy = any("copy" in row["timings"] for row in rows)
+    numbers = ["bridge", "spread", "GB/s", *(["copy GB/s"] if with_copy else [])]
+    peers = tuple(peer for peer in peers if any(peer in row["speedup"] for row in rows))
+    made = _plain_table(title, "case", numbers=(*numbers, *(f"× {peer}" for peer in peers)))
+    for row in rows:
+        timing, gbps = row["timings"]["bridge"], row["gigabytes_per_second"]
+        spread = (timing["high"] - timing["low"]) / timing["median"]
+        cells = [row["label"], duration(timing["median"]), f"{spread:.0%}", f"{gbps['bridge']:.1f}"]
+        if with_copy:
+            cells.append(f"{gbps['copy']:.1f}" if "copy" in gbps else "")
+        made.add_row(*cells, *(_ratio(row["speedup"].get(peer)) for peer in peers))
+    return made
+
+
+def _memory(report: dict[str, Any]) -> Table:
+    made = _plain_table("Memory, MiB", "case", "", numbers=("peak", "kept for backward"))
+    previous = None
+    for case, *cells in memory_lines(report):
+        made.add_row("" if case == previous else case, *cells)
+        previous = case
+    return made
+
+
+def _tiny(report: dict[str, Any]) -> Table:
+    made = _plain_table("Tiny calls, µs", "case", "median of a call")
+    for row in (row for row in report["rows"] if row["part"] == "tiny"):
+        timings = row["timings"]
+        values = {name: timing["median"] * 1e6 for name, timing in timings.items()}
+        if row["what"] == "chain":
+            for name in [name for name in values if "×" not in name]:
+                del values[f"{name} ×{CHAIN}"]
+                values[f"{name}, per further call"] = further_call(row, name) * 1e6
+        text = "   ".join(f"{name} {value:.2f}" for name, value in values.items())
+        made.add_row(f"{row['framework']} {row['op']} {row['label']}", text)
+    return made
+
+
+def _targets(report: dict[str, Any]) -> Table:
+    made = _plain_table("Targets", "op", "what", numbers=("measured", "target", ""))
+    previous = None
+    for line in table(report):
+        style, verdict = ("green", "met") if line.met else ("red", "missed")
+        op = "" if line.op == previous else line.op
+        made.add_row(op, line.what, line.measured, line.aim, f"[{style}]{verdict}[/]")
+        previous = line.op
+    return made
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} µs"
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if value >= 1 else f"[red]{value:.2f}[/]"

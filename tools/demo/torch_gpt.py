@@ -1,0 +1,98 @@
+"""Training the small GPT in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import bridge.torch
+from tools.demo import gpt
+
+
+class BridgeOps:
+    """Softmax, bias-GELU and bias-dropout-add through bridge."""
+
+    softmax = staticmethod(bridge.torch.scaled_causal_softmax)
+    gelu = staticmethod(bridge.torch.bias_gelu)
+
+    @staticmethod
+    def dropout_add(x: Tensor, bias: Tensor, residual: Tensor, step: int, site: int) -> Tensor:
+        return bridge.torch.bias_dropout_add(
+            x, bias, residual, p=gpt.P_DROP, seed=gpt.SEED, offset=gpt.draw(step, site)
+        )
+
+
+class OwnOps:
+    """The same in torch's own ops, dropout from torch's own generator."""
+
+    @staticmethod
+    def softmax(scores: Tensor, scale: float) -> Tensor:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        return (scores * scale).masked_fill(hidden, -torch.inf).softmax(-1)
+
+    @staticmethod
+    def gelu(x: Tensor, bias: Tensor) -> Tensor:
+        return F.gelu(x + bias, approximate="tanh")
+
+    @staticmethod
+    def dropout_add(x: Tensor, bias: Tensor, residual: Tensor, step: int, site: int) -> Tensor:
+        return residual + F.dropout(x + bias, gpt.P_DROP)
+
+
+def loss(ops: Any, w: dict[str, Tensor], pieces: Tensor, step: int) -> Tensor:
+    """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`."""
+    x = w["characters"][pieces[:, :-1]] + w["places"]
+    for layer in range(gpt.LAYERS):
+        h = _attention(ops, w, layer, _normalise(w, f"{layer}.in", x))
+        x = ops.dropout_add(h, w[f"{layer}.projection.bias"], x, step, 2 * layer)
+        h = _normalise(w, f"{layer}.mid", x) @ w[f"{layer}.up.weight"].T
+        h = ops.gelu(h, w[f"{layer}.up.bias"]) @ w[f"{layer}.down.weight"].T
+        x = ops.dropout_add(h, w[f"{layer}.down.bias"], x, step, 2 * layer + 1)
+    logits = _normalise(w, "out", x) @ w["characters"].T
+    return F.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten().long())
+
+
+def _normalise(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    weight, bias = w[f"{name}.norm.weight"], w[f"{name}.norm.bias"]
+    return F.layer_norm(x, x.shape[-1:], weight, bias, gpt.EPSILON)
+
+
+def _attention(ops: Any, w: dict[str, Tensor], layer: int, x: Tensor) -> Tensor:
+    qkv = x @ w[f"{layer}.qkv.weight"].T
+    query, key, value = qkv.unflatten(-1, (3, gpt.HEADS, -1)).permute(2, 0, 3, 1, 4)
+    attended = ops.softmax(query @ key.mT, gpt.SCALE) @ value
+    return attended.transpose(1, 2).flatten(2) @ w[f"{layer}.projection.weight"].T
+
+
+class Training:
+    """Weights and optimizer; `step` makes one update and returns the loss before it."""
+
+    def __init__(self, weights: gpt.Weights, with_bridge: bool, device: str = "cpu") -> None:
+        torch.manual_seed(gpt.SEED)
+        self.ops = BridgeOps if with_bridge else OwnOps
+        self.device = device
+        self.weights = {
+            name: torch.tensor(value, device=device, requires_grad=True)
+            for name, value in weights.items()
+        }
+        self.optimizer = torch.optim.AdamW(
+            self.weights.values(),
+            lr=gpt.LEARNING_RATE,
+            eps=gpt.ADAM_EPSILON,
+            weight_decay=gpt.WEIGHT_DECAY,
+        )
+        self.schedule = torch.optim.lr_scheduler.LinearLR(
+            self.optimizer, 1 / gpt.WARM_UP, total_iters=gpt.WARM_UP - 1
+        )
+
+    def step(self, pieces: np.ndarray, step: int) -> Tensor:
+        value = loss(self.ops, self.weights, torch.from_numpy(pieces).to(self.device), step)
+        self.optimizer.zero_grad()
+        value.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        return value.detach()

@@ -1,0 +1,106 @@
+"""What one process of a measurement runs, with all others of its set at once, over Gloo."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import bridge.torch as bt
+from tools.own_process import bytes_sent
+
+Call = Callable[[], Any]
+
+
+def run(task: dict[str, Any]) -> None:
+    """Joins, runs every case; rank 0 writes a line of JSON for each step and each row to stdout."""
+    rank, size = task["rank"], task["processes"]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(task["store"], size),
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=task["timeout"]),
+    )
+    cases = [(case, _call(case, size)) for case in task["cases"]]
+    repeats = [_agreed_repeats(call, task["seconds"] / task["rounds"]) for _, call in cases]
+    samples: list[list[float]] = [[] for _ in cases]
+    # Rounds outside, cases inside: a change of the machine's mood meets all cases alike.
+    for _ in range(task["rounds"]):
+        for i, (_, call) in enumerate(cases):
+            samples[i].append(_sample(call, repeats[i]))
+            if rank == 0:
+                print(json.dumps({"step": True}), flush=True)
+    # The exchange is over when its last rank is done.
+    slowest = torch.tensor(samples, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    sent = [_bytes_of(call) for _, call in cases]
+    if rank == 0:
+        for i, (case, _) in enumerate(cases):
+            low, median, high = statistics.quantiles(slowest[i].tolist(), n=4)
+            timing = {"median": median, "low": low, "high": high, "rounds": task["rounds"]}
+            row = {**case, "processes": size, **timing, "calls": repeats[i], "sent_bytes": sent[i]}
+            print(json.dumps({"row": row}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _call(case: dict[str, Any], size: int) -> Call:
+    """What a case does once, into memory that is there."""
+    return {"transport": _transport, "rule": _rule}[case["part"]](case, size)
+
+
+def _transport(case: dict[str, Any], size: int) -> Call:
+    """The framework's collective itself, on float32."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    part, whole = torch.zeros(case["bytes"] // 4), torch.zeros(size * case["bytes"] // 4)
+    if case["collective"] == "all-gather":
+        return lambda: gather(whole, part)
+    return lambda: scatter(part, whole)
+
+
+def _rule(case: dict[str, Any], size: int) -> Call:
+    """A pass of bridge.torch.all_gather under a gradient rule."""
+    x = torch.ones(case["rows"], case["bytes"] // 4 // case["rows"], requires_grad=True)
+    rule = case["grad"]
+    if case["pass"] == "forward":
+        return lambda: bt.all_gather(x, grad=rule, check=False)
+    y = bt.all_gather(x, grad=rule, check=False)
+    g = torch.ones_like(y)
+    return lambda: torch.autograd.grad(y, x, g, retain_graph=True)
+
+
+def _agreed_repeats(call: Call, seconds: float) -> int:
+    """How many calls take about `seconds`, the same number on all ranks; warms up."""
+    call()
+    once = torch.tensor([min(_sample(call, 1) for _ in range(2))], dtype=torch.float64)
+    dist.all_reduce(once, dist.ReduceOp.MAX)
+    return max(1, min(2000, int(seconds / once.item())))
+
+
+def _sample(call: Call, repeats: int) -> float:
+    """Seconds of a call, mean of several."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def _bytes_of(call: Call) -> int | None:
+    """Bytes that this rank sends in a call, as the kernel counts them; None where it does not."""
+    if sys.platform != "linux":
+        return None
+    dist.barrier()
+    before = bytes_sent()
+    call()
+    return bytes_sent() - before

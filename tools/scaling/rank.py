@@ -1,0 +1,27 @@
+"""One process of a measurement: `python -m tools.scaling.rank TASK`, run by `measure`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    task = json.loads(sys.argv[1])
+    # No orphan, whatever becomes of the parent, and before the seconds that torch takes to import.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != task["parent"]:
+        return
+    from tools.scaling.cases import run
+
+    run(task)
+
+
+if __name__ == "__main__":
+    main()
