@@ -30,11 +30,11 @@ from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
-    "ops/bias_dropout_add.cu",
-    "ops/bias_gelu.cu",
-    "ops/column_sums.cu",
-    "ops/softmax.cu",
-    "ops/softmax_derivative.cu",
+    "ops/bias_dropout_add/bias_dropout_add.cu",
+    "ops/bias_gelu/bias_gelu.cu",
+    "walks/columns/column_sums.cu",
+    "ops/softmax/softmax.cu",
+    "ops/softmax/softmax_derivative.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # As in cpp/cuda/CMakeLists.txt.

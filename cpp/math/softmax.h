@@ -1,8 +1,8 @@
 // Softmax and its derivatives, element by element, and what a row has in common. A row is computed
 // in four steps: a key for each element, -infinity where it is hidden; the largest key, from which
-// the row's shift follows; the powers, and the sum of their terms (in the tree of ops/row_sums.h),
-// hidden ones being 0; power times the sum's inverse. Where that is NaN, what is hidden must be set
-// to 0 by itself.
+// the row's shift follows; the powers, and the sum of their terms (in the tree of
+// walks/rows/row_sum_tree.h), hidden ones being 0; power times the sum's inverse. Where that is
+// NaN, what is hidden must be set to 0 by itself.
 //
 // How exact float32 is, in units u = 2^-24 of a result; (2 + |scale x - max|) 2^-23 is 4 u and
 // more: a power lacks at most 1.4 u (its own rounding, at most u where it is just above a power of

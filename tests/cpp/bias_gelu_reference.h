@@ -8,7 +8,7 @@
 
 #include "array_reference.h"
 #include "math/gelu.h"
-#include "ops/bias_gelu.h"
+#include "ops/bias_gelu/bias_gelu.h"
 
 namespace bridge::reference {
 
