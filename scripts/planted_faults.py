@@ -1,7 +1,7 @@
 """The faults that check_faults.py plants: where, and which tests must see each.
 
-The binding of a call (cpp/border) is where both front doors meet: what is dropped there is dropped
-in torch and in JAX alike, so that only a comparison with a reference can tell.
+The binding of a call (cpp/border) is where calls from torch and JAX meet: what is dropped there is
+dropped in torch and in JAX alike, so that only a comparison with a reference can tell.
 """
 
 from __future__ import annotations

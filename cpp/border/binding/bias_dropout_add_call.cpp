@@ -16,7 +16,7 @@ std::string name_of(size_t position) {
 // operands: x, bias, residual, seed, offset, start; results: [full, row]; attributes: threshold,
 // factor, batch_ndim, index_cols (0: the columns of x).
 struct BiasDropoutAdd {
-  using Call = bridge_bias_dropout_add;
+  using Bound = bridge_bias_dropout_add;
   using CudaWorkspace = decltype(&::bridge_bias_dropout_add_cuda_workspace);
   using CudaRun = decltype(&::bridge_bias_dropout_add_cuda);
   static constexpr OpCounts kCounts{"bias_dropout_add", 1, 6, 2, 4};

@@ -16,7 +16,7 @@ std::string name_of(size_t position) {
 // operands: [full, row] of the input, then of each factor; results: [full, row]; attributes: form,
 // order, batch_ndim.
 struct BiasGelu {
-  using Call = bridge_bias_gelu;
+  using Bound = bridge_bias_gelu;
   using CudaWorkspace = decltype(&::bridge_bias_gelu_cuda_workspace);
   using CudaRun = decltype(&::bridge_bias_gelu_cuda);
   static constexpr OpCounts kCounts{"bias_gelu", 2, 2 * (1 + BRIDGE_MAX_FACTORS), 2, 3};

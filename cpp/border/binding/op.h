@@ -1,11 +1,12 @@
-// What the native module knows of an op: one row of one table, which both front doors read.
+// What the native module knows of an op: one row of one table, which calls from Python and from XLA
+// both read.
 //
 // An op is described by a traits struct:
 //
-//   using Call;                                  // the C struct, or RowCall of it: see row_space.h
+//   using Bound;                      // the C struct, or LoopedCall of it: see row_binding.h
 //   static constexpr OpCounts kCounts;
-//   static bool bind(const Arguments&, Call*, CallError*);  // false: *error says why
-//   static int64_t elements(const Call&);        // of the largest array
+//   static bool bind(const Arguments&, Bound*, CallError*);  // false: *error says why
+//   static int64_t elements(const Bound&);           // of the largest array
 //   static bridge_status run_on_cpu(const <C struct>*, const bridge_executor*);
 //   using CudaWorkspace, CudaRun;                // types of the entry points in the CUDA library
 #ifndef BRIDGE_BORDER_BINDING_OP_H_
@@ -57,20 +58,20 @@ struct CudaEntry {
   void* run = nullptr;
 };
 
-// Room for the C struct of any op, left as it is: clearing what is not in use would cost a tiny
-// call more than the rest of its way.
+// Holds the C struct of any op and is not cleared: to clear what is not in use would cost a tiny
+// call more than all else that is done for it.
 constexpr size_t kMaxCallBytes = 2048;
-struct CallRoom {
+struct CallStorage {
   alignas(16) unsigned char bytes[kMaxCallBytes];
 };
 
 struct Op {
   OpCounts counts;
-  bool (*bind)(const Arguments& arguments, CallRoom* call, CallError* error);
-  int64_t (*elements)(const CallRoom& call);
-  bridge_status (*run_on_cpu)(const CallRoom& call, const bridge_executor* executor);
-  size_t (*workspace_on_cuda)(const CudaEntry& entry, const CallRoom& call);
-  bridge_status (*run_on_cuda)(const CudaEntry& entry, const CallRoom& call, void* workspace,
+  bool (*bind)(const Arguments& arguments, CallStorage* call, CallError* error);
+  int64_t (*elements)(const CallStorage& call);
+  bridge_status (*run_on_cpu)(const CallStorage& call, const bridge_executor* executor);
+  size_t (*workspace_on_cuda)(const CudaEntry& entry, const CallStorage& call);
+  bridge_status (*run_on_cuda)(const CudaEntry& entry, const CallStorage& call, void* workspace,
                                size_t bytes, void* stream);
 };
 
@@ -81,7 +82,7 @@ extern const Op* const kOps[kOpCount];
 const Op* find_op(const char* name);
 
 // Whether the numbers of operands, results and attributes are right; then the op's own bind.
-bool bind(const Op& op, const Arguments& arguments, CallRoom* call, CallError* error);
+bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error);
 
 bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);
 
@@ -100,48 +101,49 @@ bool read_finite(const char* name, double value, double* out, CallError* error);
 
 constexpr double kExactHighest = 9007199254740992.0;  // 2^53: whole numbers a double counts to
 
-// Calls kernel(C struct) for all of a call; RowCall has an overload that may do so several times.
-template <class Call, class Kernel>
-bridge_status for_each_kernel_call(const Call& call, Kernel kernel) {
+// Calls kernel(C struct) for all of a call; LoopedCall has an overload that may do so several
+// times.
+template <class Bound, class Kernel>
+bridge_status for_each_kernel_call(const Bound& call, Kernel kernel) {
   return kernel(&call);
 }
 
-template <class Call>
-const Call& get(const CallRoom& room) {
-  return *std::launder(reinterpret_cast<const Call*>(room.bytes));
+template <class Bound>
+const Bound& get(const CallStorage& storage) {
+  return *std::launder(reinterpret_cast<const Bound*>(storage.bytes));
 }
 
 template <class Traits>
 constexpr Op make_op() {
-  using Call = typename Traits::Call;
-  static_assert(sizeof(Call) <= kMaxCallBytes && alignof(Call) <= alignof(CallRoom));
-  static_assert(std::is_trivially_destructible_v<Call>);
+  using Bound = typename Traits::Bound;
+  static_assert(sizeof(Bound) <= kMaxCallBytes && alignof(Bound) <= alignof(CallStorage));
+  static_assert(std::is_trivially_destructible_v<Bound>);
   Op op{};
   op.counts = Traits::kCounts;
-  op.bind = [](const Arguments& arguments, CallRoom* room, CallError* error) {
-    return Traits::bind(arguments, new (room->bytes) Call, error);
+  op.bind = [](const Arguments& arguments, CallStorage* storage, CallError* error) {
+    return Traits::bind(arguments, new (storage->bytes) Bound, error);
   };
-  op.elements = [](const CallRoom& room) { return Traits::elements(get<Call>(room)); };
-  op.run_on_cpu = [](const CallRoom& room, const bridge_executor* executor) {
+  op.elements = [](const CallStorage& storage) { return Traits::elements(get<Bound>(storage)); };
+  op.run_on_cpu = [](const CallStorage& storage, const bridge_executor* executor) {
     return for_each_kernel_call(
-        get<Call>(room), [=](const auto* call) { return Traits::run_on_cpu(call, executor); });
+        get<Bound>(storage), [=](const auto* call) { return Traits::run_on_cpu(call, executor); });
   };
-  op.workspace_on_cuda = [](const CudaEntry& entry, const CallRoom& room) {
+  op.workspace_on_cuda = [](const CudaEntry& entry, const CallStorage& storage) {
     const auto ask = reinterpret_cast<typename Traits::CudaWorkspace>(entry.workspace);
     size_t most = 0;
-    for_each_kernel_call(get<Call>(room), [&](const auto* call) {
+    for_each_kernel_call(get<Bound>(storage), [&](const auto* call) {
       const size_t bytes = ask(call);
       most = bytes > most ? bytes : most;
       return BRIDGE_OK;
     });
     return most;
   };
-  op.run_on_cuda = [](const CudaEntry& entry, const CallRoom& room, void* workspace, size_t bytes,
-                      void* stream) {
+  op.run_on_cuda = [](const CudaEntry& entry, const CallStorage& storage, void* workspace,
+                      size_t bytes, void* stream) {
     const auto run = reinterpret_cast<typename Traits::CudaRun>(entry.run);
     // Calls of one stream run one after the other: they can share the workspace.
     return for_each_kernel_call(
-        get<Call>(room), [=](const auto* call) { return run(call, workspace, bytes, stream); });
+        get<Bound>(storage), [=](const auto* call) { return run(call, workspace, bytes, stream); });
   };
   return op;
 }

@@ -1,4 +1,4 @@
-// What both front doors (DLPack and XLA FFI) reduce a tensor to before an op looks at it.
+// What DLPack and XLA FFI alike reduce a tensor to before an op looks at it.
 #ifndef BRIDGE_BORDER_BINDING_OPERAND_H_
 #define BRIDGE_BORDER_BINDING_OPERAND_H_
 

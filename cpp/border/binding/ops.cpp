@@ -28,7 +28,7 @@ std::string number(double value) {
 
 }  // namespace
 
-bool bind(const Op& op, const Arguments& arguments, CallRoom* call, CallError* error) {
+bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error) {
   const OpCounts& counts = op.counts;
   const size_t operands = arguments.operand_count;
   if (operands < counts.min_operands || operands > counts.max_operands) {

@@ -27,13 +27,13 @@ struct RowLoops {
 
 // kPlace gives the arrays of a C struct new addresses, in the order in which they were bound.
 template <class C, void (*kPlace)(C*, char* const*)>
-struct RowCall {
+struct LoopedCall {
   C call;
   RowLoops loops;
 };
 
 template <class C, void (*kPlace)(C*, char* const*), class Kernel>
-bridge_status for_each_kernel_call(const RowCall<C, kPlace>& bound, Kernel kernel) {
+bridge_status for_each_kernel_call(const LoopedCall<C, kPlace>& bound, Kernel kernel) {
   const RowLoops& loops = bound.loops;
   if (loops.dims == 0) return kernel(&bound.call);
   C call = bound.call;

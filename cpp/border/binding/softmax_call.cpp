@@ -39,12 +39,12 @@ void write_rows(const RowBinding& binding, size_t array, C* rows) {
 
 // operands: x, mask; result: y; attributes: scale, causal.
 struct Softmax {
-  using Call = RowCall<bridge_softmax, place_softmax>;
+  using Bound = LoopedCall<bridge_softmax, place_softmax>;
   using CudaWorkspace = decltype(&::bridge_softmax_cuda_workspace);
   using CudaRun = decltype(&::bridge_softmax_cuda);
   static constexpr OpCounts kCounts{"softmax", 1, 2, 1, 2};
 
-  static bool bind(const Arguments& arguments, Call* out, CallError* error) {
+  static bool bind(const Arguments& arguments, Bound* out, CallError* error) {
     bridge_softmax& call = out->call;
     const RowArray arrays[] = {{RowArray::operand, "x", arguments.operand(0)},
                                {RowArray::mask, "mask", arguments.operand(1)},
@@ -65,7 +65,7 @@ struct Softmax {
     return true;
   }
 
-  static int64_t elements(const Call& call) { return elements_of(call); }
+  static int64_t elements(const Bound& bound) { return elements_of(bound); }
 
   static bridge_status run_on_cpu(const bridge_softmax* call, const bridge_executor* executor) {
     return bridge_softmax_cpu(call, executor);
@@ -74,14 +74,14 @@ struct Softmax {
 
 // operands: u, v, w; result: full; attributes: scale, causal, terms.
 struct SoftmaxDerivative {
-  using Call = RowCall<bridge_softmax_derivative, place_derivative>;
+  using Bound = LoopedCall<bridge_softmax_derivative, place_derivative>;
   using CudaWorkspace = decltype(&::bridge_softmax_derivative_cuda_workspace);
   using CudaRun = decltype(&::bridge_softmax_derivative_cuda);
   static constexpr OpCounts kCounts{"softmax_derivative", 2, 3, 1, 3};
   static constexpr int32_t kJacobian = BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U;
   static constexpr int32_t kAllTerms = kJacobian | BRIDGE_SOFTMAX_V | BRIDGE_SOFTMAX_W;
 
-  static bool bind(const Arguments& arguments, Call* out, CallError* error) {
+  static bool bind(const Arguments& arguments, Bound* out, CallError* error) {
     bridge_softmax_derivative& call = out->call;
     const RowArray arrays[] = {{RowArray::operand, "u", arguments.operand(0)},
                                {RowArray::operand, "v", arguments.operand(1)},
@@ -108,7 +108,7 @@ struct SoftmaxDerivative {
     return true;
   }
 
-  static int64_t elements(const Call& call) { return elements_of(call); }
+  static int64_t elements(const Bound& bound) { return elements_of(bound); }
 
   static bridge_status run_on_cpu(const bridge_softmax_derivative* call,
                                   const bridge_executor* executor) {

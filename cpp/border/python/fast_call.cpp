@@ -11,7 +11,7 @@ namespace {
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
-// Whether an operand lies in memory in the plainest way. A number is left out with the other
+// Whether an operand lies in memory row-major and without gaps. A number is left out with the other
 // layouts where it is no integer: to add a bias to it is an error, which the kernels do not know.
 bool is_compact(const Operand& operand) {
   int64_t elements = 1;

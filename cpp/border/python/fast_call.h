@@ -1,4 +1,4 @@
-// The calls of bridge._native.Kernel: the short way for ordinary tensors.
+// The calls of bridge._native.Kernel: the short path of ordinary tensors.
 #ifndef BRIDGE_BORDER_PYTHON_FAST_CALL_H_
 #define BRIDGE_BORDER_PYTHON_FAST_CALL_H_
 
@@ -33,7 +33,7 @@ struct Kernel {
 
 // kernel(*operands): the results as a tuple, None for the unwanted ones, recorded by autograd where
 // an operand requires a gradient. None where the call is not an ordinary one or cannot be made,
-// which the caller's general way then deals with; exceptions on the way there are dropped for that
+// which the caller's general path then deals with; exceptions before that are dropped for this
 // reason: nothing has been written that anyone saw. Exceptions of `differentiate` are passed on.
 PyObject* fast_call(PyObject* kernel, PyObject* const* operands, size_t flags, PyObject* keywords);
 

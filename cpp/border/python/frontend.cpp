@@ -10,7 +10,7 @@ constexpr Py_ssize_t kFrontendSize = sizeof(Frontend) / sizeof(PyObject*);
 PyObject* kCurrentLevel;
 PyObject* kIsProfilerEnabled;
 
-// What a function without arguments answers. One that is written in C is called at once: the way
+// What a function without arguments answers. One that is written in C is called at once: a call
 // through the interpreter costs as much as such a function.
 PyObject* ask(PyObject* function) {
   if (PyCFunction_CheckExact(function) && PyCFunction_GET_FLAGS(function) == METH_NOARGS) {

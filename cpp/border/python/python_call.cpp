@@ -25,7 +25,7 @@ int raise_status(bridge_status status, const char* message) {
   return kRaised;
 }
 
-int run_on_cuda(const CallRoom& bound, const PythonCall& call) {
+int run_on_cuda(const CallStorage& bound, const PythonCall& call) {
   std::string why;
   const CudaLibrary* library = cuda_library(&why);
   const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(call.op, &why);
@@ -54,7 +54,7 @@ int run_on_cuda(const CallRoom& bound, const PythonCall& call) {
   return status == BRIDGE_OK ? kDone : raise_status(status, library->last_error());
 }
 
-int run_on_cpu(const CallRoom& bound, const PythonCall& call) {
+int run_on_cpu(const CallStorage& bound, const PythonCall& call) {
   bridge_status status;
   if (call.op.elements(bound) < kReleaseLockFrom) {
     status = call.op.run_on_cpu(bound, nullptr);
@@ -108,7 +108,7 @@ PyMethodDef kFunctions[] = {
 
 int run(const PythonCall& call) {
   try {
-    CallRoom bound;
+    CallStorage bound;
     CallError error;
     if (!bind(call.op, call.arguments, &bound, &error)) {
       if (error.unreadable >= 0) return error.unreadable;

@@ -95,7 +95,7 @@ struct FfiCall {
   int32_t outputs;
 };
 
-bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallRoom* bound,
+bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallStorage* bound,
                CallError* error) {
   const OpCounts& counts = op.counts;
   if (call.count < 0 || static_cast<size_t>(call.count) > counts.max_operands) {
@@ -104,8 +104,8 @@ bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallRoom
                       std::to_string(counts.max_operands));
   }
   // Only the operands of this call are made: all that there can be would be a kilobyte to clear.
-  alignas(Operand) unsigned char room[kMaxOperands * sizeof(Operand)];
-  auto* operands = reinterpret_cast<Operand*>(room);
+  alignas(Operand) unsigned char storage[kMaxOperands * sizeof(Operand)];
+  auto* operands = reinterpret_cast<Operand*>(storage);
   Operand results[kMaxResults];
   const auto operand_count = static_cast<size_t>(call.count);
   for (size_t i = 0; i < operand_count; ++i) new (&operands[i]) Operand;
@@ -148,7 +148,7 @@ ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remain
                       ffi::Span<const int32_t> slots, int32_t outputs) {
   return guarded([&] {
     const Op& op = *kOps[kOp];
-    CallRoom call;
+    CallStorage call;
     CallError error;
     if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 0, &call, &error)) {
       return invalid(op, error);
@@ -177,7 +177,7 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
       return ffi::Error(ffi::ErrorCode::kUnavailable,
                         std::string("bridge ") + op.counts.name + ": " + why);
     }
-    CallRoom call;
+    CallStorage call;
     CallError error;
     if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 1, &call, &error)) {
       return invalid(op, error);

@@ -145,8 +145,8 @@ struct HotOperands {
     if (kResidual) advance(residual, params.residual_step);
   }
 
-  // Whole vectors, `turns` of them. The next row is on its way while one is computed. In-place
-  // calls allow it: a row's elements are read and written by one thread, and no two rows share
+  // Walks `turns` whole vectors. The next row is loaded while one is computed. In-place calls allow
+  // it: a row's elements are read and written by one thread, and no two rows share
   // memory.
   template <bool kSums, bool kAligned>
   BRIDGE_DEVICE void walk_vectors(const Params& params, int turns, Real (&sum)[kVector]) {

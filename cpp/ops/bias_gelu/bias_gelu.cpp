@@ -42,7 +42,7 @@ BiasGeluFunction fused_kernel(const BiasGeluKernels& kernels, const bridge_bias_
   bool same = !is_present(call.output.full) || call.output.full.dtype == dtype;
   for (int i = 0; i < call.factors; ++i)
     same = same && is_present(call.factor[i].full) && call.factor[i].full.dtype == dtype;
-  const Arithmetic own = is_16_bit(dtype)          ? Arithmetic::half
+  const Arithmetic own = is_16_bit(dtype)          ? Arithmetic::single_for_16_bits
                          : dtype == BRIDGE_FLOAT32 ? Arithmetic::single
                                                    : Arithmetic::double_;
   if (!same || own != arithmetic_of(call)) return nullptr;

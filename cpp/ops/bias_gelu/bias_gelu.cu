@@ -49,11 +49,12 @@ struct HotForms {
 
 // By bridge_dtype and bridge_gelu_form.
 constexpr const HotKernels* kHotKernels[kDtypes] = {
-    HotForms<math::float16, math::Half>::kForm, HotForms<math::bfloat16, math::Half>::kForm,
-    HotForms<float, math::Single>::kForm, HotForms<double, math::Double>::kForm};
+    HotForms<math::float16, math::SingleFor16Bits>::kForm,
+    HotForms<math::bfloat16, math::SingleFor16Bits>::kForm, HotForms<float, math::Single>::kForm,
+    HotForms<double, math::Double>::kForm};
 
 // By Arithmetic.
-constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<math::Half>>(),
+constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<math::SingleFor16Bits>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Single>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Double>>()};
 
@@ -68,7 +69,7 @@ size_t workspace_bytes_of(const bridge_bias_gelu& call) {
 // The kernel compiled for this very kind of call, or NULL.
 const Kernel* find_hot(const bridge_bias_gelu& call) {
   const int32_t dtype = call.input.full.dtype;
-  const Arithmetic native = is_16_bit(dtype)          ? Arithmetic::half
+  const Arithmetic native = is_16_bit(dtype)          ? Arithmetic::single_for_16_bits
                             : dtype == BRIDGE_FLOAT32 ? Arithmetic::single
                                                       : Arithmetic::double_;
   bool typed = arithmetic_of(call) == native;

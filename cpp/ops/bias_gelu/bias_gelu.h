@@ -13,8 +13,8 @@
 
 namespace bridge {
 
-// half: float32 with polynomials good to 16 bits; single: float32; double_: float64.
-enum class Arithmetic : int32_t { half = 0, single = 1, double_ = 2 };
+// The precisions of math/precision.h, as a call asks for them.
+enum class Arithmetic : int32_t { single_for_16_bits = 0, single = 1, double_ = 2 };
 
 // Calls visit(array, index) for every present operand of the call; index 0 is input.full, 1
 // input.row, 2 + 2i and 3 + 2i the full and row of factor i.
@@ -40,7 +40,9 @@ inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
     any_double |= is_double(array);
     one_16_bit &= array.dtype == call.input.full.dtype;
   });
-  return any_double ? Arithmetic::double_ : one_16_bit ? Arithmetic::half : Arithmetic::single;
+  return any_double   ? Arithmetic::double_
+         : one_16_bit ? Arithmetic::single_for_16_bits
+                      : Arithmetic::single;
 }
 
 // BRIDGE_OK, or BRIDGE_INVALID_ARGUMENT with a message that names the field, what it holds and what

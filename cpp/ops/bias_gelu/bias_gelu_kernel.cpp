@@ -230,10 +230,11 @@ constexpr void add_fused(BiasGeluKernels& kernels, bridge_dtype dtype) {
 template <GeluForm kForm>
 constexpr void add_form(BiasGeluKernels& kernels) {
   constexpr int form = static_cast<int>(kForm);
-  add_fused<math::Half, math::bfloat16, kForm>(kernels, BRIDGE_BFLOAT16);
+  add_fused<math::SingleFor16Bits, math::bfloat16, kForm>(kernels, BRIDGE_BFLOAT16);
   add_fused<math::Single, float, kForm>(kernels, BRIDGE_FLOAT32);
   add_fused<math::Double, double, kForm>(kernels, BRIDGE_FLOAT64);
-  kernels.tiled[static_cast<int>(Arithmetic::half)][form] = tiled<math::Half, kForm>;
+  kernels.tiled[static_cast<int>(Arithmetic::single_for_16_bits)][form] =
+      tiled<math::SingleFor16Bits, kForm>;
   kernels.tiled[static_cast<int>(Arithmetic::single)][form] = tiled<math::Single, kForm>;
   kernels.tiled[static_cast<int>(Arithmetic::double_)][form] = tiled<math::Double, kForm>;
 }
@@ -248,7 +249,7 @@ constexpr BiasGeluKernels make_kernels() {
   add_form<GeluForm::tanh>(kernels);
   add_form<GeluForm::erf>(kernels);
   add_form<GeluForm::sigmoid>(kernels);
-  kernels.add_nodes[static_cast<int>(Arithmetic::half)] = add_nodes<float>;
+  kernels.add_nodes[static_cast<int>(Arithmetic::single_for_16_bits)] = add_nodes<float>;
   kernels.add_nodes[static_cast<int>(Arithmetic::single)] = add_nodes<float>;
   kernels.add_nodes[static_cast<int>(Arithmetic::double_)] = add_nodes<double>;
   return kernels;

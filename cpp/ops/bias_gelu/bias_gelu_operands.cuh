@@ -73,7 +73,7 @@ struct HotOperands {
     for (int i = 0; i < kFactors; ++i) advance(factor[i], params.factor_step[i]);
   }
 
-  // Whole vectors, `turns` of them. The next row is on its way while one is computed. In-place
+  // Walks `turns` whole vectors. The next row is loaded while one is computed. In-place
   // calls allow it: a row's elements are read and written by one thread, and no two rows share
   // memory.
   template <bool kSums>

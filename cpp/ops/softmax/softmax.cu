@@ -61,7 +61,7 @@ constexpr KernelLists kernel_lists() {
 
 // By bridge_dtype.
 constexpr KernelLists kKernels[] = {
-    kernel_lists<float16, math::Half>(), kernel_lists<bfloat16, math::Half>(),
+    kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
 
 size_t real_bytes(const bridge_softmax& call) {
@@ -149,7 +149,7 @@ const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
     return enqueue_segments<math::Double>(call, params, memory, stream);
   if (call.dtype == BRIDGE_FLOAT32)
     return enqueue_segments<math::Single>(call, params, memory, stream);
-  return enqueue_segments<math::Half>(call, params, memory, stream);
+  return enqueue_segments<math::SingleFor16Bits>(call, params, memory, stream);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ constexpr KernelLists kernel_lists() {
 
 // By bridge_dtype.
 constexpr KernelLists kKernels[] = {
-    kernel_lists<float16, math::Half>(), kernel_lists<bfloat16, math::Half>(),
+    kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
 
 using Call = bridge_softmax_derivative;

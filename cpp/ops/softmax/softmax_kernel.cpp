@@ -16,7 +16,7 @@ namespace {
 
 template <class T>
 struct PrecisionOf {
-  using type = math::Half;
+  using type = math::SingleFor16Bits;
 };
 template <>
 struct PrecisionOf<float> {

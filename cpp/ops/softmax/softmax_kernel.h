@@ -18,7 +18,7 @@ struct SoftmaxRun : Run {
   RunOperand mask;   // data is null without one
   bool mask_is_row;  // one byte for a whole row
   RunOperand output;
-  // Room for buffered_cols elements of the arithmetic type, 64-byte aligned; a row longer than that
+  // Holds buffered_cols elements of the arithmetic type, 64-byte aligned; a row longer than that
   // is computed from memory twice.
   void* buffer;
   int64_t buffered_cols;

@@ -61,7 +61,7 @@ bool has_dense_rows(const Call& call) {
       [](const bridge_array&) { return true; });
 }
 
-// What is on the way from a call as given to one that is cut: a dimension of one has no stride that
+// Readies a call as given for being cut: a dimension of one has no stride that
 // matters, and a large output that is no input's memory is asked for in huge pages.
 template <class Call>
 void prepare(Call& call, bool in_place) {

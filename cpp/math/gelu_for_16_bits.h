@@ -10,7 +10,7 @@
 namespace bridge::math::detail {
 
 // 1 + g, of which the first coefficient holds the 1: 2^-23 below a = 5.7, 2^-19 above.
-struct HalfErfTable {
+struct ErfTableFor16Bits {
   static constexpr float offset = 3.25f, scale = 2.0f, shift = -0.8125f;
   static constexpr int degree = 7;
   static constexpr float coefficients[degree + 1] = {
@@ -19,10 +19,10 @@ struct HalfErfTable {
   };
 };
 
-constexpr float half_unlift = power_of_two<float>(-Exp2Table<float>::lift);
+constexpr float float_unlift = power_of_two<float>(-Exp2Table<float>::lift);
 
 // The seed's 5 %, cubed, then squared: 2^-24 and rounding.
-BRIDGE_HD float half_reciprocal(float d) {
+BRIDGE_HD float reciprocal_for_16_bits(float d) {
   const float seed = rough_reciprocal<float, 0>(d);
   const float error = fma(-d, seed, 1.0f);
   const float once = fma(seed, fma(error, error, error), seed);
@@ -30,13 +30,13 @@ BRIDGE_HD float half_reciprocal(float d) {
 }
 
 // tail is 2^lift gelu'(-|h|), and gelu'(|h|) = 1 - gelu'(-|h|).
-BRIDGE_HD float half_first_derivative(float h, float tail) {
+BRIDGE_HD float first_derivative_for_16_bits(float h, float tail) {
   const bool negative = is_negative(h);
-  return fma(tail, negative ? half_unlift : -half_unlift, negative ? 0.0f : 1.0f);
+  return fma(tail, negative ? float_unlift : -float_unlift, negative ? 0.0f : 1.0f);
 }
 
 template <GeluForm F, int Order>
-BRIDGE_HD float half_logistic(float h) {
+BRIDGE_HD float logistic_for_16_bits(float h) {
   using Table = LogisticTable<float, F>;
   const float a = min_keep_nan(Table::bound, absolute(h));
   float rate = Table::rate_high + Table::rate_low;
@@ -46,44 +46,44 @@ BRIDGE_HD float half_logistic(float h) {
     // v stays below 186, and the sum's below 2^123.
     constexpr float magic = 0x1.8p23f - Exp2Table<float>::lift;
     const float shifted = fma(rate, a, magic);
-    const float power = half_exp2(fma(rate, a, magic - shifted));
+    const float power = exp2_for_16_bits(fma(rate, a, magic - shifted));
     const float scaled = bit_cast<float>((to_bits(shifted) << 23) + to_bits(power));
-    const float tail = a * half_reciprocal(scaled + half_unlift);
-    return fma(tail, -half_unlift, positive_part(h));
+    const float tail = a * reciprocal_for_16_bits(scaled + float_unlift);
+    return fma(tail, -float_unlift, positive_part(h));
   } else {
     const Rounded<float> rounded = round_product(rate, a);
-    const float power = half_exp2(fma(rate, a, -rounded.k));
-    const float reciprocal = half_reciprocal(fma(rounded.lifted, half_unlift, power));
+    const float power = exp2_for_16_bits(fma(rate, a, -rounded.k));
+    const float reciprocal = reciprocal_for_16_bits(fma(rounded.lifted, float_unlift, power));
     // 1 - a w', summed so that little has been rounded where it cancels against s.
     float rest = fma(-(Table::slope + Table::slope_low), a, 1.0f);
     if constexpr (F == GeluForm::tanh) rest = fma(-Table::slope_cubic, a * a * a, rest);
-    const float factor = fma(rest, power, rounded.lifted * half_unlift) * reciprocal;
-    return half_first_derivative(h, rounded.lifted * reciprocal * factor);
+    const float factor = fma(rest, power, rounded.lifted * float_unlift) * reciprocal;
+    return first_derivative_for_16_bits(h, rounded.lifted * reciprocal * factor);
   }
 }
 
 template <int Order>
-BRIDGE_HD float half_erf(float h) {
+BRIDGE_HD float erf_for_16_bits(float h) {
   using Table = ErfTable<float>;
   const float a = min_keep_nan(Table::bound, absolute(h));
   const float square = a * a;
   const Rounded<float> rounded = round_product(Table::rate_high, square);
-  const float power = half_exp2(fma(-Table::rate_high, square, rounded.k));
-  const float reciprocal = half_reciprocal(a + HalfErfTable::offset);
+  const float power = exp2_for_16_bits(fma(-Table::rate_high, square, rounded.k));
+  const float reciprocal = reciprocal_for_16_bits(a + ErfTableFor16Bits::offset);
   float t;
   if constexpr (Order == 0) {  // t = scale a / d + shift with a = d - offset
-    t = fma(reciprocal, -HalfErfTable::scale * HalfErfTable::offset,
-            HalfErfTable::scale + HalfErfTable::shift);
+    t = fma(reciprocal, -ErfTableFor16Bits::scale * ErfTableFor16Bits::offset,
+            ErfTableFor16Bits::scale + ErfTableFor16Bits::shift);
   } else {  // one operation more, less rounding where the derivative cancels
-    t = fma(a * reciprocal, HalfErfTable::scale, HalfErfTable::shift);
+    t = fma(a * reciprocal, ErfTableFor16Bits::scale, ErfTableFor16Bits::shift);
   }
-  const float ratio = polynomial<HalfErfTable>(t);
+  const float ratio = polynomial<ErfTableFor16Bits>(t);
   if constexpr (Order == 0) {
     const float tail = (a * rounded.lifted) * (reciprocal * ratio * power);
-    return fma(tail, -half_unlift, positive_part(h));
+    return fma(tail, -float_unlift, positive_part(h));
   } else {
     const float factor = fma(reciprocal, ratio, -a * Table::density);
-    return half_first_derivative(h, factor * power * rounded.lifted);
+    return first_derivative_for_16_bits(h, factor * power * rounded.lifted);
   }
 }
 
