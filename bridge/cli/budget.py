@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 from bridge.cli.progress import bar
 from bridge.cli.rows import Recording, Row
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import bridge
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from typing import Any
 import bridge
 from bridge.cli import machine, outputs
 from bridge.cli.budget import Budget, Step, add_budget, go_through
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 from bridge.cli.rows import Recording, unfinished
 from bridge.cli.terminal import terminal
 from tools.bench import several_devices

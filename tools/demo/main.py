@@ -14,7 +14,7 @@ from rich.table import Table
 
 import bridge
 from bridge.cli import machine, outputs
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 from bridge.cli.parity import command as parity
 from bridge.cli.parity import summary
 from bridge.cli.progress import bar

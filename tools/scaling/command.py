@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.cli import machine, outputs
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 from bridge.cli.progress import bar
 from bridge.cli.terminal import terminal
 from tools.scaling.algorithms import of_link

@@ -13,8 +13,8 @@ import bridge
 from bridge import _native
 from bridge.cli import machine, outputs
 from bridge.cli.budget import Budget, Step, add_budget, go_through
+from bridge.cli.errors import CommandError
 from bridge.cli.info import usable_isas
-from bridge.cli.main import CommandError
 from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
 from bridge.cli.rows import Recording
