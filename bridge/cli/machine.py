@@ -80,6 +80,24 @@ def _git(folder: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
+def require_cuda() -> None:
+    """Raises:
+    CommandError: if bridge finds no CUDA device.
+    """
+    if not bridge.has_cuda():
+        why = bridge.build_info().get("cuda_unavailable", "no device answers")
+        raise CommandError(f"--device cuda: {why}")
+
+
+def load(doubtful: str) -> tuple[float, list[str]]:
+    """Returns how busy the machine is, and a note where that makes what is `doubtful` so."""
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy <= 0.5 * cores():
+        return busy, []
+    where = f"other work was running (load {busy:.1f} on {cores()} cores)"
+    return busy, [f"{where}: {doubtful} not to be relied on"]
+
+
 def describe() -> dict[str, Any]:
     """Returns the record that every JSON file of this command line carries."""
     build = bridge.build_info()
