@@ -23,7 +23,7 @@ from jax.experimental.custom_partitioning import (
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bridge._private.jax import assignment_of, ir
-from bridge.jax._sharded.shards import Call, call_on_shard
+from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split
 from bridge.ops import Role
 from bridge.ops.splitting import dims_of, supported
@@ -33,9 +33,9 @@ class Site:
     """A call of an op somewhere in a program: what all of its arrays are, split or not."""
 
     def __init__(
-        self, call: Call, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
+        self, run: Run, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
     ) -> None:
-        self.call, self.op, self.params = call, op, params
+        self._run, self.op, self.params = run, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
         # Of this thread: XLA asks in another one.
         self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
@@ -54,9 +54,9 @@ class Site:
             placed[slot] = operand
         with jax.enable_x64(self.x64):
             if split is None:
-                results = self.call(self.op, placed, self.params)
+                results = self._run(self.op, placed, self.params)
             else:
-                results = call_on_shard(self.call, self.op, placed, self.params, split)
+                results = call_on_shard(self._run, self.op, placed, self.params, split)
         return tuple(result for result in results if result is not None)
 
     def supported(self, split: Split, *, alone: bool) -> Split:
