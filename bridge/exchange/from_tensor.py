@@ -155,10 +155,7 @@ def _refuse_gradients(tensor: torch.Tensor) -> None:
             "requires a gradient, which would end here without a word",
             "pass tensor.detach(), or call the JAX function through bridge.torch.from_jax",
         )
-    if (
-        forward_ad._current_level >= 0
-        and forward_ad.unpack_dual(tensor).tangent is not None
-    ):
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise Refused(
             ValueError,
             tensor,

@@ -36,16 +36,6 @@ class AnySplit:
 Split = TypeVar("Split", bound=AnySplit)
 
 
-def is_indexed(params: Any) -> bool:
-    """Whether a call counts the elements of the array: dropout does."""
-    return getattr(params, "threshold", 0) > 0
-
-
-def has_sums(params: Any) -> bool:
-    """Whether a call adds up the rows."""
-    return getattr(params, "row", None) is not None
-
-
 def counts_elements(op: Any, params: Any) -> bool:
     """Whether a call counts the elements of the array."""
     return op.counts_from(params) is not None

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
-from jax.interpreters.mlir import ir
 
 from bridge import _native
+from bridge._private.jax import ShapedArray, ir
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops import Role
 
@@ -72,7 +72,7 @@ def lower(
         size = op.workspace_bytes(specs, params)
         if isinstance(size, int):
             size = max(size, 16)  # so that the buffer has an address
-        avals_out.append(jax.core.ShapedArray((size,), np.dtype(np.uint8)))
+        avals_out.append(ShapedArray((size,), np.dtype(np.uint8)))
     roles = op.operand_roles(count)
     full = [roles[slot] is Role.FULL for slot in slots]
     donated = _donated_operand(context, operands, full) if wanted[0] else None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from bridge.jax._adapter.integers import as_integers, words
+from bridge.jax._ops.integers import as_integers, words
 
 # Torch has one generator per device for all threads, so one seeded call runs at a time. A call
 # inside a seeded call, on a thread of XLA, would wait for ever: it gives up instead.

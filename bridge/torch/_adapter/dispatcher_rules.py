@@ -85,9 +85,7 @@ def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        rest = _BelowAutograd(
-            plan, overload, keys, torch.is_grad_enabled(), is_fwd_grad_enabled()
-        )
+        rest = _BelowAutograd(plan, overload, keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
         if not functorch_active():
             return record(rest, *operands)
         with enable_single_level_autograd_function():

@@ -138,9 +138,7 @@ _record = super(torch.autograd.Function, _DispatchedCall).apply
 
 
 def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
-    rest = _BelowAutograd(
-        _programs[program], keys, torch.is_grad_enabled(), is_fwd_grad_enabled()
-    )
+    rest = _BelowAutograd(_programs[program], keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
     if not rest.program.has_derivatives:
         return rest(inputs)
     if not functorch_active():
