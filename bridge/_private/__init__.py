@@ -1,4 +1,4 @@
-"""Every name of torch and JAX that their makers do not promise to keep, and what is done without it.
+"""Names of torch and JAX that are not public, and what is done where one of them is gone.
 
 - `names`: how one is looked up; `torch`, `jax`: the names of each, which import that framework.
 """

@@ -48,6 +48,16 @@ class Names:
         value = _look_up(path)
         return self._without(path, fallback) if value is _NOTHING else value
 
+    def find_function(self, path: str, why: str) -> Callable[..., Any]:
+        """What has this path; where it is gone, what raises that ImportError when it is called."""
+        self._note(path, why, _NOTHING)
+        value = _look_up(path)
+
+        def gone(*_: Any, **__: Any) -> Any:
+            return self._without(path, _NOTHING)
+
+        return gone if value is _NOTHING else value  # type: ignore[no-any-return]
+
     def later(self, path: str, why: str, fallback: Any = _NOTHING) -> Callable[[], Any]:
         """A function that does the same, when it is called: for modules that take long to import,
         and for names without which everything else goes on."""
