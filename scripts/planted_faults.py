@@ -284,7 +284,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: words of JAX's seeds in the wrong order",
-        "bridge/jax/_adapter/integers.py",
+        "bridge/jax/_ops/integers.py",
         "[value & 0xFFFFFFFF, value >> 32]",
         "[value >> 32, value & 0xFFFFFFFF]",
         keyword="dropout and jax",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Operands, Role, Spec
+from bridge.ops.definition import Call, Op, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING, promote
 
 FORMS = {"tanh": 0, "none": 1, "sigmoid": 2}
@@ -52,11 +52,11 @@ class BiasGeluParams:
         return {"form": FORMS[self.form], "order": self.order, "batch_ndim": self.batch_ndim}
 
 
-class BiasGelu:
+class BiasGelu(Op[BiasGeluParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_gelu"
-    operand_names = (
+    operand_names: tuple[str, ...] = (
         "x",
         "bias",
         *(f"factor{i}{part}" for i in range(MAX_FACTORS) for part in ("", "_row")),

@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bridge._private.jax import assignment_of
 from bridge.jax._sharded import partitioning
 from bridge.ops import BIAS_GELU, BiasGeluParams, Role
 
@@ -55,7 +56,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
     tiled = 0
     for _ in range(100):
         array = draw(rng, ndim)
-        split = partitioning._split_of(array.shape, partitioning._assignment(array))
+        split = partitioning._split_of(array.shape, assignment_of(array))
         mesh = partitioning._mesh(jax.devices("cpu"), split)
         found = NamedSharding(mesh.abstract_mesh, split.spec(range(ndim)))
         expected = parts_of(array.hlo, ndim)

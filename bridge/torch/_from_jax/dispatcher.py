@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 
+from bridge._private.torch import (
+    AutoDispatchBelowAutograd,
+    after_autograd_keyset,
+    enable_single_level_autograd_function,
+    functorch_active,
+    is_fwd_grad_enabled,
+    set_fwd_grad_enabled,
+)
 from bridge.exchange.dtypes import TO_TORCH
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._from_jax import call
@@ -81,15 +87,15 @@ class _BelowAutograd(NamedTuple):
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         with (
-            torch._C._AutoDispatchBelowAutograd(),
+            AutoDispatchBelowAutograd(),
             torch.set_grad_enabled(self.grad_enabled),
-            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+            set_fwd_grad_enabled(self.forward_enabled),
         ):
-            keys = self.keys & torch._C._after_autograd_keyset
+            keys = self.keys & after_autograd_keyset
             return _op.redispatch(keys, list(inputs), self.program.number)
 
 
-class _DispatchedCall(call.Call):
+class _DispatchedCall(call.ProgramFunction):
     """The op as autograd sees it."""
 
     @staticmethod
@@ -132,12 +138,10 @@ _record = super(torch.autograd.Function, _DispatchedCall).apply
 
 
 def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
-    rest = _BelowAutograd(
-        _programs[program], keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-    )
+    rest = _BelowAutograd(_programs[program], keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
     if not rest.program.has_derivatives:
         return rest(inputs)
-    if not torch._C._are_functorch_transforms_active():
+    if not functorch_active():
         return list(call.placed(_record(rest, *inputs)))
     with enable_single_level_autograd_function():
         return list(call.placed(_record(rest, *inputs)))

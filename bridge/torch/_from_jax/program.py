@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+
+from bridge._private.jax import jaxpr_as_fun
 
 if TYPE_CHECKING:
     from bridge.torch._from_jax.forward import Forward

@@ -11,9 +11,9 @@ from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
 from bridge.ops.bias_dropout_add import check_integer_array, check_p
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
-from bridge.torch._adapter.integers import as_integers
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.integers import as_integers
 
 _NAME = "bias_dropout_add"
 
