@@ -30,7 +30,7 @@ def as_array_like(
       TypeError: if it is no array, NumPy array or number, or NumPy's and of a dtype that JAX would
         refuse in words of its own.
     """
-    if isinstance(value, jax.Array):  # tracers too
+    if isinstance(value, jax.Array):  # as tracers are
         return value
     if hasattr(value, "__jax_array__"):
         return value.__jax_array__()

@@ -76,6 +76,6 @@ def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
 
 def _moved(value: Any, sharding: Any) -> Any:
     if jax.typeof(value).sharding.mesh.empty:
-        # Its gradient then is whole too, however XLA would split it.
+        # This makes its gradient whole too, however XLA would split it.
         value = jax.sharding.reshard(value, NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.sharding.reshard(value, sharding)

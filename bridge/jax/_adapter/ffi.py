@@ -71,7 +71,7 @@ def lower(
             specs[slot] = spec_of(aval)
         size = op.workspace_bytes(specs, params)
         if isinstance(size, int):
-            size = max(size, 16)  # so that the buffer has an address
+            size = max(size, 16)  # an empty buffer would have no address
         avals_out.append(ShapedArray((size,), np.dtype(np.uint8)))
     roles = op.operand_roles(count)
     full = [roles[slot] is Role.FULL for slot in slots]
@@ -108,7 +108,7 @@ def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) 
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue
-        for use in operand.uses:  # by earlier calls, which must now leave it whole
+        for use in operand.uses:  # earlier calls must now leave it whole
             _withdraw_alias(use.owner.attributes, use.operand_number)
         return position
     return None

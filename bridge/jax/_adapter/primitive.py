@@ -44,7 +44,7 @@ from bridge.jax._sharded.partitioning import (
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
 
-# Roles of operands that nothing is differentiated towards.
+# Nothing is differentiated towards operands of these roles.
 _DISCRETE = (Role.MASK, Role.INTEGER)
 
 
@@ -196,7 +196,7 @@ def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
         for operand, role in zip(operands, op.operand_roles(len(operands)), strict=True)
         if operand is not None
     }
-    if Role.MASK in roles:  # which lies against the array from the right
+    if Role.MASK in roles:  # a mask lies against the array from the right
         return 0
     fixed = max(op.fixed_ndim(params), Role.ROW in roles)
     for operand, dim in zip(operands, dims, strict=True):

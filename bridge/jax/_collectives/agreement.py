@@ -21,7 +21,7 @@ from bridge._private.jax import Primitive, register_lowering, varying_axes_of
 from bridge.collectives import Signature
 from bridge.jax._adapter.host_call import host_call, platform_of
 
-# The error that signatures of all shards deserve, if any.
+# Says which error the signatures of all shards deserve, if any.
 Judge = Callable[[list[Signature]], Exception | None]
 
 

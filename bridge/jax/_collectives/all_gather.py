@@ -115,7 +115,7 @@ def all_gather(
         check = _check_by_default(names)
     agreement = Agreement(_signature(x, axis, tiled, grad), _judge_of(x, axis)) if check else None
     is_bool = x.dtype == np.bool_
-    if is_bool:  # as bytes, which every engine sends
+    if is_bool:  # every engine sends bytes
         x = x.astype(np.uint8)
     is_own_rule = grad != "sum" and jnp.issubdtype(x.dtype, jnp.inexact)
     if agreement is None and not is_own_rule and not _is_8_bit_float(x.dtype):

@@ -18,9 +18,9 @@ from bridge.exchange.dtypes import SUPPORTED, TO_TORCH, WIDE
 from bridge.exchange.runtime import refuse_after_fork
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._from_torch.call import (
-    Call,
     Owner,
     Structure,
+    TorchCall,
     argument_paths,
     last_layout,
     stated_spec,
@@ -138,7 +138,7 @@ class TorchFunction:
             vmap_method=vmap_method,
             result_shape=result_shape,
         )
-        self._calls: dict[Any, Call] = {}
+        self._calls: dict[Any, TorchCall] = {}
         if module is None:
             functools.update_wrapper(self, fn, updated=())
 
@@ -198,7 +198,7 @@ class TorchFunction:
             return last_layout.layout.rebuild(results)
         return program.layout(tuple(spec_of(jax.typeof(o)) for o in operands)).rebuild(results)
 
-    def _program(self, tree: Any, static: Any, marked: Any) -> Call:
+    def _program(self, tree: Any, static: Any, marked: Any) -> TorchCall:
         try:
             program = self._calls.get((tree, static))
         except TypeError as error:
@@ -219,7 +219,7 @@ class TorchFunction:
                     )
             first = len(jax.tree_util.tree_leaves(marked[0]))
             state = range(first, first + len(jax.tree_util.tree_leaves(marked[1])))
-            new = Call(self._owner, Structure(tree, static, tree.num_leaves, state))
+            new = TorchCall(self._owner, Structure(tree, static, tree.num_leaves, state))
             program = self._calls.setdefault((tree, static), new)
         return program
 

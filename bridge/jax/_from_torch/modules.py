@@ -54,7 +54,7 @@ class FunctionalModule:
             bare[id(buffer)] = torch.empty_like(buffer, device="meta")
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
-            torch.cuda.synchronize(device)  # once: calls read them on streams of XLA
+            torch.cuda.synchronize(device)  # now, as calls read them on streams of XLA
         try:
             self._prototype = copy.deepcopy(module, bare)
         except Exception as error:
@@ -87,7 +87,7 @@ class FunctionalModule:
         try:
             module = self._idle.pop()
         except IndexError:
-            # Out of sight of whatever traces the call that needs it.
+            # What traces the call that needs it must not see this.
             with _disable_current_modes(), torch._C._DisableFuncTorch():
                 module = copy.deepcopy(self._prototype)
         try:

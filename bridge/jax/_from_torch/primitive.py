@@ -33,7 +33,7 @@ from bridge.jax._adapter.avals import spec_of, vary_alike
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.host_call import host_call, platform_of
 from bridge.jax._from_torch import border
-from bridge.jax._from_torch.call import Call
+from bridge.jax._from_torch.call import TorchCall
 from bridge.jax._from_torch.program import Batched, Cotangent, Program, Tangent, is_smooth
 from bridge.ops import Spec
 
@@ -152,7 +152,7 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
         smooth = program.of.smooth_results([spec.dtype for spec in specs])
         found = [tangents[smooth.index(program.given[i - first])] for i in linear]
     else:
-        # Linear, so its derivative is the same everywhere: at zero, for instance.
+        # It is linear, so its derivative is the same everywhere: at zero, for instance.
         point = [
             jnp.zeros(o.aval.shape, o.aval.dtype) if is_undefined_primal(o) else o for o in operands
         ]
@@ -182,7 +182,7 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
         results = call(Batched(program, tuple(dims), size), arguments)
     else:
         # Derivatives want whole operands: a tangent for each, a cotangent for each place.
-        expands = method == "expand_dims" and isinstance(program, Call)
+        expands = method == "expand_dims" and isinstance(program, TorchCall)
         moved = []
         for i, (argument, dim) in enumerate(zip(arguments, dims, strict=True)):
             if dim is not None:

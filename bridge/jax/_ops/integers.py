@@ -36,7 +36,7 @@ def as_integers(seed: Any, offset: Any) -> tuple[Any, Any]:
 
 def _as_integer(argument: str, value: Any) -> Any:
     if type(value) is not int:
-        if isinstance(value, jax.Array):  # tracers too
+        if isinstance(value, jax.Array):  # as tracers are
             return value
         if hasattr(value, "__jax_array__"):
             return value.__jax_array__()

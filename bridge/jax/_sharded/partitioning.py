@@ -37,7 +37,7 @@ class Site:
     ) -> None:
         self._run, self.op, self.params = run, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
-        # Of this thread: XLA asks in another one.
+        # This thread has it: XLA asks in another one.
         self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         roles = op.operand_roles(count)
         self.operand_roles = [roles[slot] for slot in slots]
@@ -225,7 +225,7 @@ def _split_of(shape: Sequence[int], assignment: Any) -> Split:
     whole = Split(tuple(shape), ((),) * ndim, ())
     if assignment is None:
         return whole
-    # For each device, in their order: its part along each dimension.
+    # `part` says of each device, in their order, its part along each dimension.
     part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
     axes = _axes_in(part)
     sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))

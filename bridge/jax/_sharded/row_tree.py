@@ -51,7 +51,7 @@ def added_leaves(part: Any, rows: Any) -> Any:
     def of_runs(table: np.ndarray) -> Any:
         return jnp.asarray(table)[numbers]
 
-    # Each run as whole leaves: its rows stand where they stand in their leaf.
+    # Runs are made whole leaves, in which their rows stand where they stand in their leaf.
     touched = where.touched
     edges = [(0, 0, 0)] * (rows.ndim - 2)
     ends = (LEAF_ROWS - 1, touched * LEAF_ROWS - part.rows, 0)
@@ -68,7 +68,7 @@ def added_leaves(part: Any, rows: Any) -> Any:
     leaves = aligned.reshape(*batch, part.count * touched, LEAF_ROWS, columns)
     sums = _sums(part, leaves)
 
-    # Both kinds in one array: sums of leaves, then the rows of shared leaves.
+    # One array has both kinds: sums of leaves, then the rows of shared leaves.
     place = np.arange(touched * LEAF_ROWS) - first_row[:, None]
     is_own = ((place >= 0) & (place < part.rows)).reshape(-1, LEAF_ROWS, 1)
     bits = jnp.where(is_own, bits_of(leaves), np.uint32(0))
