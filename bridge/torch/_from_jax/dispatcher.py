@@ -79,7 +79,7 @@ torch.library.register_fake("bridge::jax_program", _fake, lib=library)
 
 
 class _BelowAutograd(NamedTuple):
-    """The rest of a dispatch that has reached autograd, as the ops have one (`dispatcher_rules`)."""
+    """The rest of a dispatch that has reached autograd, as the ops have one."""
 
     program: Program
     keys: Any
@@ -134,7 +134,7 @@ class _DispatchedCall(call.ProgramFunction):
         return call.jvp(ctx, tangents, ctx.forward_enabled)
 
 
-# The dispatcher has peeled torch.func's transforms off by level; Function.apply in Python would do so
+# The dispatcher has peeled the transforms of torch.func off; Function.apply in Python would do so
 # again.
 _record = super(torch.autograd.Function, _DispatchedCall).apply
 
