@@ -1,4 +1,4 @@
-"""Calls that go through every private name of jax that bridge uses, for a process that lacks one."""
+"""Calls that need every private name of jax that bridge uses, for a process that lacks one."""
 
 from __future__ import annotations
 

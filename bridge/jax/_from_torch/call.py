@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from bridge._private.torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-
 from bridge.exchange import trees
 from bridge.exchange.dtypes import crosses_to_jax
 from bridge.jax._from_torch.modules import FunctionalModule, narrowed, widened
