@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import random
@@ -10,11 +9,10 @@ import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 from bridge.cli.progress import bar
 from bridge.cli.rows import Recording, Row
 
@@ -105,13 +103,3 @@ def go_through(steps: Sequence[Step], recording: Recording, budget: Budget) -> b
         recording.finish(complete=False)
         raise CommandError("the time was spent before anything was measured")
     return False
-
-
-def add_budget(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a command that goes through cases."""
-    parser.add_argument(
-        "--jsonl", type=Path, metavar="FILE", help="write each row as soon as it is known"
-    )
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="begin no case after so long, and report"
-    )

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import bridge
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes")
 
@@ -78,6 +78,24 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=10
     ).stdout.strip()
+
+
+def require_cuda() -> None:
+    """Raises:
+    CommandError: if bridge finds no CUDA device.
+    """
+    if not bridge.has_cuda():
+        why = bridge.build_info().get("cuda_unavailable", "no device answers")
+        raise CommandError(f"--device cuda: {why}")
+
+
+def load(doubtful: str) -> tuple[float, list[str]]:
+    """Returns how busy the machine is, and a note where that makes what is `doubtful` so."""
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy <= 0.5 * cores():
+        return busy, []
+    where = f"other work was running (load {busy:.1f} on {cores()} cores)"
+    return busy, [f"{where}: {doubtful} not to be relied on"]
 
 
 def describe() -> dict[str, Any]:

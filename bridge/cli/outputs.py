@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
+from bridge.cli.options import FILES
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# What they hold.
-OPTIONS = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
 
 
 @contextlib.contextmanager
@@ -33,7 +31,7 @@ def check(options: argparse.Namespace) -> None:
     Raises:
       CommandError: if one of the files cannot be written, or a plot not in its format.
     """
-    for option in OPTIONS:
+    for option in FILES:
         path: Path | None = getattr(options, option, None)
         if path is None:
             continue
@@ -63,16 +61,24 @@ def _check_format(path: Path) -> None:
 
 def name(options: argparse.Namespace, console: Console) -> None:
     """Prints which files there are."""
-    for option, what in OPTIONS.items():
+    for option, what in FILES.items():
         if (path := getattr(options, option, None)) is not None:
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def write_json(report: dict[str, Any], path: Path) -> None:
-    with naming("json", path):
+def write(
+    options: argparse.Namespace, report: dict[str, Any], **writers: Callable[[Path], None]
+) -> None:
+    """Writes the files that are asked for, before anything is printed: the terminal may be gone.
+
+    Args:
+      writers: by option, what writes a file other than the report in JSON.
+    """
+
+    def write_json(path: Path) -> None:
         path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
 
-
-def write_plot(figure: Any, path: Path) -> None:
-    with naming("plot", path):
-        figure.savefig(path, bbox_inches="tight", dpi=150)
+    for option, writer in {"json": write_json, **writers}.items():
+        if (path := getattr(options, option)) is not None:
+            with naming(option, path):
+                writer(path)

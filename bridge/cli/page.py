@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -91,21 +88,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence
 
 def _is_numeric(values: Sequence[str]) -> bool:
     return all(not value or value[0].isdigit() or value[0] in "–+-−" for value in values)
-
-
-def figure(plot: Any, caption: str = "") -> str:
-    """A matplotlib figure as inline SVG; closes it."""
-    import matplotlib.pyplot as pyplot
-
-    buffer = io.StringIO()
-    plot.savefig(buffer, format="svg", bbox_inches="tight")
-    pyplot.close(plot)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    caption = f"<figcaption>{paragraph(caption, 'small')}</figcaption>" if caption else ""
-    return f"<figure>{svg}{caption}</figure>"
-
-
-def picture(png: bytes, alternative: str) -> str:
-    data = base64.b64encode(png).decode()
-    return f"<img alt={html.escape(alternative)!r} src='data:image/png;base64,{data}'>"

@@ -11,13 +11,13 @@ Every line of such a file is an object:
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from bridge.cli.main import CommandError
+from bridge.cli.commands import load
+from bridge.cli.errors import CommandError
 from bridge.cli.outputs import naming
 
 Row = dict[str, Any]
@@ -117,4 +117,4 @@ def read(path: Path) -> dict[str, Any]:
         command = REPORTS[recording.header["command"]]
     except (LookupError, TypeError, ValueError) as error:
         raise CommandError(f"{path}: not a file that --jsonl wrote") from error
-    return importlib.import_module(command).report(recording)
+    return load(command).report(recording)

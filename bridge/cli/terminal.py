@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -34,6 +35,43 @@ def terminal() -> Console:
     if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return console
     return _Console(width=PIPED_WIDTH)
+
+
+def print_cells(
+    console: Console,
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[int] = (0,),
+    wrap: Collection[int] = (0,),
+    group: int = 0,
+    ruled: bool = False,
+    styles: Sequence[str] | None = None,
+) -> None:
+    """Prints rows of cells under a header; nothing where there are none.
+
+    Args:
+      left: columns that are set to the left; the others hold numbers.
+      wrap: columns that may be wrapped.
+      group: how many cells at the beginning of a row are left out where the row above has the same.
+      ruled: whether a line parts these groups.
+      styles: a style for each row.
+    """
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        justify: Literal["left", "right"] = "left" if i in left else "right"
+        table.add_column(name, justify=justify, no_wrap=i not in wrap)
+    above: Sequence[str] | None = None
+    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        first = row[:group]
+        if ruled and above not in (None, first):
+            table.add_section()
+        table.add_row(*([""] * group if first == above else first), *row[group:], style=style)
+        above = first
+    print_table(console, table)
 
 
 def print_table(console: Console, table: Table) -> None:

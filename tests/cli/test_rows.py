@@ -17,7 +17,8 @@ import pytest
 
 from bridge.cli import rows
 from bridge.cli.budget import Budget, in_turn
-from bridge.cli.main import CommandError, main
+from bridge.cli.errors import CommandError
+from bridge.cli.main import main
 from bridge.cli.parity import bias_dropout_add, bias_gelu, softmax
 from tools.bench import ops as bench_ops
 from tools.bench.cases import BYTES, Case, enlarged

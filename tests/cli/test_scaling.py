@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bridge.cli.main import CommandError, main
+from bridge.cli.errors import CommandError
+from bridge.cli.main import main
 from tools.scaling import algorithms, command, measure
 from tools.scaling.algorithms import ALGORITHMS, fastest, hierarchical, of_link
 from tools.scaling.contrastive import Contrastive

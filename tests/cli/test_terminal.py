@@ -61,7 +61,8 @@ def shown(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
         report = request.getfixturevalue("parity_report")
     else:
         report = json.loads((BENCHMARKS / files[request.param]).read_text())
-    return f"bridge.cli.{request.param}.summary", report
+    home = "bridge.cli" if request.param == "parity" else "tools"
+    return f"{home}.{request.param}.summary", report
 
 
 def values(text: str) -> Counter[str]:
@@ -106,7 +107,7 @@ def test_tables_on_a_terminal_that_is_not_utf_8(encoding, width, shown, monkeypa
     text = printed(module, report, encoding)
     assert "?" not in text
     if encoding == "ascii":
-        expected = {"parity": "!=", "bench": " us", "scaling": " us"}[module.split(".")[2]]
+        expected = {"parity": "!=", "bench": " us", "scaling": " us"}[module.split(".")[-2]]
         assert expected in text
     lines = printed(module, report).splitlines()
     if not width:  # the columns are where they were
@@ -120,8 +121,8 @@ def test_what_stands_for_a_character_that_is_missing():
     assert plain("≠ ≥ − naïve 中 \udcff", "ascii") == "!= >= - naive ? ?"
     assert plain("12.3 µs × 2 ≠ …", "utf-8") == "12.3 µs × 2 ≠ …"
     assert plain("", "ascii") == ""
-    for folder in ("cli", "demo"):
-        for file in (ROOT / "bridge" / folder).rglob("*.py"):
+    for folder in ("bridge/cli", "tools"):
+        for file in (ROOT / folder).rglob("*.py"):
             for character in set(file.read_text(encoding="utf-8")) - set("?"):
                 assert "?" not in plain(character, "ascii"), character
 

@@ -77,7 +77,7 @@ class BiasGelu(Op):
             return lambda x, bias: function(x, bias, approximate=form, out=out)
         if name == "eager":
             h = torch.empty_like(out)
-            gelu_into: Any = torch._C._nn.gelu  # F.gelu has no out=
+            gelu_into: Any = torch.ops.aten.gelu.out  # F.gelu has no out=
 
             def eager(x: Any, bias: Any) -> Any:
                 torch.add(x, bias, out=h)
@@ -86,7 +86,7 @@ class BiasGelu(Op):
             return eager
         if name == "compile":
             plain = self.in_torch(case)
-            torch._dynamo.reset()
+            torch.compiler.reset()
             compiled = torch.compile(lambda x, b, out: out.copy_(plain(x, b)), dynamic=False)
             return lambda x, bias: compiled(x, bias, out)
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import torch
 
 import bridge
+from tools.bench.cases import BORDER
+from tools.bench.in_torch import wait_on
 from tools.bench.timing import Contender, interleave
 
-NAME = "border"
 LEAVES = 200
 SHAPE = (64, 64)
 PEER = "from_dlpack"
@@ -27,54 +28,31 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     tensor = torch.ones(SHAPE, device=device)
     arrays, tensors = _tree(array), _tree(tensor)
     from_jax, from_torch = torch.from_dlpack, jax.dlpack.from_dlpack
-    yield _row(
-        "to_torch",
-        "torch",
-        device,
-        seconds,
-        lambda: bridge.to_torch(array),
-        lambda: from_jax(array),
-    )
-    yield _row(
-        "to_jax", "jax", device, seconds, lambda: bridge.to_jax(tensor), lambda: from_torch(tensor)
-    )
-    yield _row(
-        f"to_torch, tree of {LEAVES}",
-        "torch",
-        device,
-        seconds,
-        lambda: bridge.to_torch(arrays),
-        lambda: {name: from_jax(leaf) for name, leaf in arrays.items()},
-    )
-    yield _row(
-        f"to_jax, tree of {LEAVES}",
-        "jax",
-        device,
-        seconds,
-        lambda: bridge.to_jax(tensors),
-        lambda: {name: from_torch(leaf) for name, leaf in tensors.items()},
-    )
+    of_tree = f"tree of {LEAVES}"
+    for what, framework, run, peer in (
+        ("to_torch", "torch", lambda: bridge.to_torch(array), lambda: from_jax(array)),
+        ("to_jax", "jax", lambda: bridge.to_jax(tensor), lambda: from_torch(tensor)),
+        (
+            f"to_torch, {of_tree}",
+            "torch",
+            lambda: bridge.to_torch(arrays),
+            lambda: {name: from_jax(leaf) for name, leaf in arrays.items()},
+        ),
+        (
+            f"to_jax, {of_tree}",
+            "jax",
+            lambda: bridge.to_jax(tensors),
+            lambda: {name: from_torch(leaf) for name, leaf in tensors.items()},
+        ),
+    ):
+        # A crossing queues no work: the call is the cost, on a GPU too.
+        wait = wait_on("cpu")
+        contenders = [Contender("bridge", run, wait), Contender(PEER, peer, wait)]
+        yield row_of(what, framework, device, list(SHAPE), contenders, seconds)
 
 
 def _tree(leaf: Any) -> dict[str, Any]:
     return {f"layers.{i}.weight": leaf for i in range(LEAVES)}
-
-
-def _row(
-    what: str,
-    framework: str,
-    device: str,
-    seconds: float,
-    run: Callable[[], Any],
-    peer: Callable[[], Any],
-) -> dict[str, Any]:
-    # A crossing queues no work: the call is the cost, on a GPU too.
-    contenders = [Contender("bridge", run, _at_once), Contender(PEER, peer, _at_once)]
-    return row_of(what, framework, device, list(SHAPE), contenders, seconds)
-
-
-def _at_once(_: Any) -> None:
-    """Waits for what is there when a call returns."""
 
 
 def row_of(
@@ -89,7 +67,7 @@ def row_of(
     timings = interleave(contenders, seconds)
     peers = [contender.name for contender in contenders[1:]]
     return {
-        "op": NAME,
+        "op": BORDER,
         "framework": framework,
         "what": what,
         "dtype": "float32",
@@ -99,15 +77,7 @@ def row_of(
         "part": "tiny",
         "label": what,
         "bytes": 0,
-        "timings": {
-            name: {
-                "median": timing.median,
-                "low": timing.low,
-                "high": timing.high,
-                "rounds": timing.rounds,
-            }
-            for name, timing in timings.items()
-        },
+        "timings": {name: timing.to_json() for name, timing in timings.items()},
         "gigabytes_per_second": {},
         "speedup": {peer: timings[peer].median / timings["bridge"].median for peer in peers},
     }

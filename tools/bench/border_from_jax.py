@@ -14,6 +14,7 @@ import torch
 import bridge
 from bridge.torch import from_jax
 from tools.bench.border import row_of
+from tools.bench.in_torch import wait_on
 from tools.bench.timing import Contender
 
 BATCH, SIZES = 64, (64, 128, 10)
@@ -34,7 +35,7 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     second to torch_jax_interop where it is installed. What JAX takes for the gradients by itself,
     with nothing to cross, is there to be compared with.
     """
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait = wait_on(device)
     generator = torch.Generator().manual_seed(0)
     sizes = itertools.pairwise(SIZES)
     params: dict[str, torch.Tensor] = {}
@@ -49,8 +50,8 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
 
     shape = [BATCH, *SIZES]
     contenders = [
-        Contender("bridge", lambda: function(params, x), lambda _: wait()),
-        Contender(COMPOSED, composed, lambda _: wait()),
+        Contender("bridge", lambda: function(params, x), wait),
+        Contender(COMPOSED, composed, wait),
     ]
     yield row_of(CALL, "torch", device, shape, contenders, seconds)
 
@@ -58,7 +59,7 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     arrays, inputs = bridge.to_jax(params), bridge.to_jax(x)
     gradients = jax.jit(jax.value_and_grad(lambda p, x: jnp.sum(mlp(p, x) ** 2)))
     contenders = [
-        Contender("bridge", lambda: _step(function(leaves, x), leaves.values()), lambda _: wait()),
+        Contender("bridge", lambda: _step(function(leaves, x), leaves.values()), wait),
         Contender("jit", lambda: gradients(arrays, inputs), jax.block_until_ready),
     ]
     if importlib.util.find_spec(INTEROP) is not None:
@@ -66,9 +67,7 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
 
         theirs = WrappedJaxFunction(jitted, jax.tree.map(jnp.copy, arrays))
         weights = list(theirs.parameters())
-        contenders.append(
-            Contender(INTEROP, lambda: _step(theirs(x), weights), lambda _: wait()),
-        )
+        contenders.append(Contender(INTEROP, lambda: _step(theirs(x), weights), wait))
     yield row_of(BOTH, "torch", device, shape, contenders, seconds)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from bridge.jax import from_torch
 from tools.bench.border import row_of
+from tools.bench.in_torch import wait_on
 from tools.bench.timing import Contender
 
 IN_JIT, BOTH = "from_torch in jit", "from_torch in jit, forward+backward"
@@ -40,7 +41,6 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
         yield row_of(IN_JIT, "jax", device, list(shape), contenders, seconds)
 
     torch.manual_seed(0)
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     module = torch.nn.Sequential(
         torch.nn.Linear(SIZES[0], SIZES[1]), torch.nn.Tanh(), torch.nn.Linear(SIZES[1], SIZES[2])
     ).to(device)
@@ -56,6 +56,6 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
 
     contenders = [
         Contender("bridge", lambda: gradients(params), jax.block_until_ready),
-        Contender(IN_TORCH, in_torch, lambda _: wait()),
+        Contender(IN_TORCH, in_torch, wait_on(device)),
     ]
     yield row_of(BOTH, "jax", device, [BATCH, *SIZES], contenders, seconds)

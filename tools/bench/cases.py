@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
+OLD = {"torch": "out=", "jax": "donated"}  # how results go into memory that is there
+BORDER = "border"  # no op, but the tensors that go from one framework to the other
 CHAIN = 101  # calls chained inside one jit
 SHARDED = (4, 4, 512, 512)  # of arrays that are split along the first dimension
 # Contenders that are no peers: a copy of x, an addition, and what XLA itself takes for a call.
@@ -48,9 +51,7 @@ class Case:
     @property
     def label(self) -> str:
         size = "×".join(map(str, self.shape))
-        old = (
-            {"torch": ", out=", "jax": ", donated"}[self.framework] if self.memory == "old" else ""
-        )
+        old = f", {OLD[self.framework]}" if self.memory == "old" else ""
         split = " on several devices" if self.part == "sharded" else ""
         return f"{self.what}{old} {self.dtype} {self.form} {size}{split}"
 

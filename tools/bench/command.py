@@ -3,82 +3,76 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bridge
-from bridge.cli import machine, outputs
-from bridge.cli.budget import Budget, Step, add_budget, go_through
-from bridge.cli.main import CommandError
+from bridge.cli import machine, options, outputs
+from bridge.cli.budget import Budget, Step, go_through
+from bridge.cli.errors import CommandError
 from bridge.cli.rows import Recording, unfinished
 from bridge.cli.terminal import terminal
 from tools.bench import several_devices
-from tools.bench.cases import BESIDE, LARGE_BYTES, Case, enlarged
+from tools.bench.cases import BESIDE, BORDER, FRAMEWORKS, LARGE_BYTES, Case, enlarged
 from tools.bench.ops import OPS
 from tools.bench.summary import METHOD, duration, show
 from tools.bench.targets import PEERS, geometric_mean, speedups, targets
 from tools.bench.timing import interleave
 
-BORDER = "border"  # not an op: the tensors that go from one framework to the other
-
 __all__ = ["METHOD", "add_arguments", "duration", "measure", "run", "show"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every timing")
-    add_budget(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot (.svg, .png, .pdf)")
-    parser.add_argument("--quick", action="store_true", help="few cases, short")
+    options.add(
+        parser,
+        device=None,
+        json="write every timing",
+        jsonl=None,
+        seconds=None,
+        plot=None,
+        quick="few cases, short",
+    )
     parser.add_argument(
         "--large",
         action="store_true",
         help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
     )
-    parser.add_argument(
-        "--ops",
-        nargs="+",
-        choices=(*OPS, BORDER),
-        default=(*OPS, BORDER),
-        metavar="OP",
-        help=f"only these: {', '.join((*OPS, BORDER))}",
-    )
+    options.add_choice(parser, "ops", (*OPS, BORDER), "OP", "only these")
     parser.add_argument(
         "--framework", choices=("torch", "jax"), action="append", help="only this one"
     )
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
 
 
-def run(options: argparse.Namespace) -> int:
-    outputs.check(options)
+def run(chosen: argparse.Namespace) -> int:
+    outputs.check(chosen)
     console = terminal()
-    with Budget(options.seconds) as budget:
+    with Budget(chosen.seconds) as budget:
         report = measure(
-            device=options.device,
-            quick=options.quick,
-            large=options.large,
-            ops=options.ops,
-            frameworks=tuple(options.framework or ("torch", "jax")),
-            with_compile=not options.no_compile,
-            recording=Recording(options.jsonl),
+            device=chosen.device,
+            quick=chosen.quick,
+            large=chosen.large,
+            ops=chosen.ops,
+            frameworks=tuple(chosen.framework or FRAMEWORKS),
+            with_compile=not chosen.no_compile,
+            recording=Recording(chosen.jsonl),
             budget=budget,
         )
-        # The files first: the terminal may be gone.
-        if options.json is not None:
-            outputs.write_json(report, options.json)
-        if options.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
+        if chosen.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
             report["notes"].append("no plot: what was measured is calls alone")
-            options.plot = None
-        elif options.plot is not None:
-            from tools.bench.plot import draw
-
-            outputs.write_plot(draw(report), options.plot)
+            chosen.plot = None
+        outputs.write(chosen, report, plot=partial(_plot, report))
     show(report, console)
-    outputs.name(options, console)
+    outputs.name(chosen, console)
     return 0
+
+
+def _plot(report: dict[str, Any], path: Path) -> None:
+    from tools.bench.plot import draw
+    from tools.plots import save
+
+    save(draw(report), path)
 
 
 def measure(
@@ -87,7 +81,7 @@ def measure(
     quick: bool = False,
     large: bool = False,
     ops: Sequence[str] = (*OPS, BORDER),
-    frameworks: tuple[str, ...] = ("torch", "jax"),
+    frameworks: Sequence[str] = tuple(FRAMEWORKS),
     with_compile: bool = True,
     recording: Recording | None = None,
     budget: Budget | None = None,
@@ -97,19 +91,12 @@ def measure(
     Raises:
       CommandError: if no framework, or not the device, is there.
     """
-    if device == "cuda" and not bridge.has_cuda():
-        why = bridge.build_info().get("cuda_unavailable", "no device answers")
-        raise CommandError(f"--device cuda: {why}")
+    if device == "cuda":
+        machine.require_cuda()
     recording, budget = recording or Recording(), budget or Budget()
     # How long each case is sampled. A GPU's calls are queued, and steadier.
     seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
-    notes = []
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if busy > 0.5 * machine.cores():
-        notes.append(
-            f"other work was running (load {busy:.1f} on {machine.cores()} cores): these timings "
-            "are not to be relied on"
-        )
+    busy, notes = machine.load("these timings are")
     contenders = {}
     with_compile &= any(op != BORDER for op in ops)
     for framework in frameworks:
@@ -240,15 +227,7 @@ def _row(case: Case, timings: dict[str, Any]) -> dict[str, Any]:
         "part": case.part,
         "label": case.label,
         "bytes": moved,
-        "timings": {
-            name: {
-                "median": timing.median,
-                "low": timing.low,
-                "high": timing.high,
-                "rounds": timing.rounds,
-            }
-            for name, timing in timings.items()
-        },
+        "timings": {name: timing.to_json() for name, timing in timings.items()},
         "gigabytes_per_second": {
             name: moved / seconds / 1e9 for name, seconds in medians.items() if moved
         },

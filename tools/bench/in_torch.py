@@ -121,16 +121,14 @@ class Contenders:
         op = OPS[case.op]
         functions = {"bridge": op.bridged(case, bridge.torch), "eager": op.in_torch(case)}
         if self.with_compile and case.compiled:
-            torch._dynamo.reset()
+            torch.compiler.reset()
             functions["compile"] = torch.compile(op.in_torch(case), dynamic=False)
         if self.device == "cuda":
             functions |= self._libraries(case)
         return functions
 
     def _contender(self, name: str, run: Callable[[], Any]) -> Contender:
-        if self.device == "cuda":
-            return Contender(name, run, _synchronise, queued=True)
-        return Contender(name, run, _nothing)
+        return Contender(name, run, wait_on(self.device), queued=self.device == "cuda")
 
     def _libraries(self, case: Case) -> dict[str, Function]:
         """Other libraries' kernels of the same op, those that can be imported."""
@@ -222,9 +220,6 @@ def _kept(f: Function, inputs: Tensors, rest: Tensors) -> int:
     return sum(kept.values())
 
 
-def _nothing(_: Any) -> None:
-    pass
-
-
-def _synchronise(_: Any) -> None:
-    torch.cuda.synchronize()
+def wait_on(device: str) -> Callable[[Any], None]:
+    """Returns what waits for results of torch; on a CPU they are there when a call returns."""
+    return (lambda _: torch.cuda.synchronize()) if device == "cuda" else (lambda _: None)

@@ -6,16 +6,12 @@ import math
 from statistics import median
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as pyplot
-from matplotlib.figure import Figure
-
-from tools.bench.summary import FRAMEWORKS
+from bridge.cli.parity.summary import short
+from tools.bench.cases import BYTES, FRAMEWORKS, OLD
 from tools.bench.targets import PEER_NAMES
+from tools.plots import GREY, OURS, Figure, legend_of, open_frame, pyplot
 
-COLOURS = {"bridge": "#1a7f37", "eager": "#b08800", "compile": "#cf6f1b", "jit": "#6e5494"}
+COLOURS = {"bridge": OURS, "eager": "#b08800", "compile": "#cf6f1b", "jit": "#6e5494"}
 NAMES = {**PEER_NAMES, "bridge": "bridge"}
 COPIES = {"old": ("--", "copy into old memory"), "new": (":", "copy into new memory")}
 COLUMNS = 2
@@ -68,14 +64,15 @@ class _Part:
         figure.suptitle(self.op, fontsize=14, x=0.01, ha="left", weight="bold")
         ratios = [0.75 + INCHES * max(line, 3) for line in self.lines]
         grid = figure.add_gridspec(len(self.lines), COLUMNS, height_ratios=ratios)
-        handles: dict[str, Any] = {}
+        axes = []
         for i, (title, (rows, copies)) in enumerate(self.panels.items()):
             axis = figure.add_subplot(grid[i // COLUMNS, i % COLUMNS])
             _bars(axis, rows, copies)
             axis.set_title(title, fontsize=11, loc="left")
-            handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+            axes.append(axis)
         if self.growth:
             _lines(figure.add_subplot(grid[len(self.lines) - 1, :]), self.growth)
+        handles = legend_of(axes)
         figure.legend(
             handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False
         )
@@ -96,8 +93,9 @@ def _copies(rows: Rows, size: str) -> dict[str, float]:
 
 def _copy_rate(row: dict[str, Any]) -> float:
     """GB/s of the copy of a row: it reads and writes x, whatever the op has to move."""
-    size = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[row["dtype"]]
-    return 2 * size * math.prod(row["shape"]) / row["timings"]["copy"]["median"] / 1e9
+    return (
+        2 * BYTES[row["dtype"]] * math.prod(row["shape"]) / row["timings"]["copy"]["median"] / 1e9
+    )
 
 
 def _bars(axis: Any, rows: Rows, copies: dict[str, float]) -> None:
@@ -109,7 +107,7 @@ def _bars(axis: Any, rows: Rows, copies: dict[str, float]) -> None:
         places = [y - 0.4 + height * (i + 0.5) for y, _ in present]
         values = [row["gigabytes_per_second"][name] for _, row in present]
         label = NAMES.get(name, name)
-        axis.barh(places, values, height=height, color=COLOURS.get(name, "#57606a"), label=label)
+        axis.barh(places, values, height=height, color=COLOURS.get(name, GREY), label=label)
         if name == "bridge":
             for place, value in zip(places, values, strict=True):
                 axis.annotate(
@@ -127,14 +125,13 @@ def _bars(axis: Any, rows: Rows, copies: dict[str, float]) -> None:
     axis.set_ylim(max(len(rows), 3) - 0.5, -0.5)
     axis.set_xlabel("GB/s", fontsize=9)
     axis.tick_params(axis="x", labelsize=8.5)
-    axis.spines[["top", "right"]].set_visible(False)
+    open_frame(axis, grid=False)
     axis.margins(x=0.08)
 
 
 def _label(row: dict[str, Any]) -> str:
-    dtype = row["dtype"].replace("bfloat", "bf").replace("float", "f")
-    old = {"torch": " out=", "jax": " donated"}[row["framework"]] if row["memory"] == "old" else ""
-    return f"{row['what']}{old} {dtype} {row['form']}"
+    old = f" {OLD[row['framework']]}" if row["memory"] == "old" else ""
+    return f"{row['what']}{old} {short(row['dtype'])} {row['form']}"
 
 
 def _lines(axis: Any, rows: Rows) -> None:
@@ -157,9 +154,8 @@ def _lines(axis: Any, rows: Rows) -> None:
     axis.set_ylim(bottom=0)
     axis.set_ylabel("ns per element", fontsize=9)
     axis.set_xlabel("length of a row", fontsize=9)
-    axis.grid(color="#eaeef2")
+    open_frame(axis)
     axis.margins(x=0.12)
-    axis.spines[["top", "right"]].set_visible(False)
     first = rows[0]
     elements = _power(math.prod(first["shape"]))
     title = f"PyTorch, {first['what']} {first['dtype']}, {elements} elements in longer rows"

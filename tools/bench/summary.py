@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from bridge.cli.terminal import print_table
-from tools.bench.cases import CHAIN
+from bridge.cli.terminal import print_cells
+from tools.bench.cases import CHAIN, FRAMEWORKS
 from tools.bench.targets import PEER_NAMES, PEERS, further_call, table
 
 METHOD = (
@@ -23,7 +21,6 @@ METHOD = (
     "torch's copy_ (out=) or clone (new) of x. Memory: the most that was allocated at once besides "
     "the operands, and what autograd keeps from the forward to the backward pass."
 )
-FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def show(report: dict[str, Any], console: Console) -> None:
@@ -36,10 +33,17 @@ def show(report: dict[str, Any], console: Console) -> None:
             ]
             if of_framework:
                 title = f"{op}, {FRAMEWORKS[framework]}"
-                print_table(console, _timings(title, (*peers, "shard_map"), of_framework))
-    for make in (_memory, _tiny, _targets):
-        if (made := make(report)).row_count:
-            print_table(console, made)
+                print_cells(console, title, *_timings((*peers, "shard_map"), of_framework))
+    header = ["case", "", "peak", "kept for backward"]
+    how: dict[str, Any] = {"left": (0, 1), "wrap": (0, 1)}
+    print_cells(console, "Memory, MiB", header, memory_lines(report), group=1, **how)
+    print_cells(console, "Tiny calls, µs", ["case", "median of a call"], _tiny(report), **how)
+    header = ["op", "what", "measured", "target", ""]
+    verdicts = {True: "[green]met[/]", False: "[red]missed[/]"}
+    rows = [
+        [line.op, line.what, line.measured, line.aim, verdicts[line.met]] for line in table(report)
+    ]
+    print_cells(console, "Targets", header, rows, group=1, **how)
     console.print(f"[dim]{METHOD}[/]", highlight=False)
     for note in report["notes"]:
         console.print(f"[yellow]{note}[/]", highlight=False)
@@ -59,41 +63,26 @@ def memory_lines(report: dict[str, Any]) -> list[list[str]]:
     return lines
 
 
-def _plain_table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        made.add_column(name)
-    for name in numbers:
-        made.add_column(name, justify="right", no_wrap=True)
-    return made
-
-
-def _timings(title: str, peers: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
+def _timings(
+    peers: tuple[str, ...], rows: list[dict[str, Any]]
+) -> tuple[list[str], list[list[str]]]:
     with_copy = any("copy" in row["timings"] for row in rows)
-    numbers = ["bridge", "spread", "GB/s", *(["copy GB/s"] if with_copy else [])]
     peers = tuple(peer for peer in peers if any(peer in row["speedup"] for row in rows))
-    made = _plain_table(title, "case", numbers=(*numbers, *(f"× {peer}" for peer in peers)))
+    header = ["case", "bridge", "spread", "GB/s", *(["copy GB/s"] if with_copy else [])]
+    header += [f"× {peer}" for peer in peers]
+    made = []
     for row in rows:
         timing, gbps = row["timings"]["bridge"], row["gigabytes_per_second"]
         spread = (timing["high"] - timing["low"]) / timing["median"]
         cells = [row["label"], duration(timing["median"]), f"{spread:.0%}", f"{gbps['bridge']:.1f}"]
         if with_copy:
             cells.append(f"{gbps['copy']:.1f}" if "copy" in gbps else "")
-        made.add_row(*cells, *(_ratio(row["speedup"].get(peer)) for peer in peers))
-    return made
+        made.append([*cells, *(_ratio(row["speedup"].get(peer)) for peer in peers)])
+    return header, made
 
 
-def _memory(report: dict[str, Any]) -> Table:
-    made = _plain_table("Memory, MiB", "case", "", numbers=("peak", "kept for backward"))
-    previous = None
-    for case, *cells in memory_lines(report):
-        made.add_row("" if case == previous else case, *cells)
-        previous = case
-    return made
-
-
-def _tiny(report: dict[str, Any]) -> Table:
-    made = _plain_table("Tiny calls, µs", "case", "median of a call")
+def _tiny(report: dict[str, Any]) -> list[list[str]]:
+    made = []
     for row in (row for row in report["rows"] if row["part"] == "tiny"):
         timings = row["timings"]
         values = {name: timing["median"] * 1e6 for name, timing in timings.items()}
@@ -102,18 +91,7 @@ def _tiny(report: dict[str, Any]) -> Table:
                 del values[f"{name} ×{CHAIN}"]
                 values[f"{name}, per further call"] = further_call(row, name) * 1e6
         text = "   ".join(f"{name} {value:.2f}" for name, value in values.items())
-        made.add_row(f"{row['framework']} {row['op']} {row['label']}", text)
-    return made
-
-
-def _targets(report: dict[str, Any]) -> Table:
-    made = _plain_table("Targets", "op", "what", numbers=("measured", "target", ""))
-    previous = None
-    for line in table(report):
-        style, verdict = ("green", "met") if line.met else ("red", "missed")
-        op = "" if line.op == previous else line.op
-        made.add_row(op, line.what, line.measured, line.aim, f"[{style}]{verdict}[/]")
-        previous = line.op
+        made.append([f"{row['framework']} {row['op']} {row['label']}", text])
     return made
 
 

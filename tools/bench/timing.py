@@ -42,6 +42,14 @@ class Timing:
     rounds: int
     samples: list[float] = field(repr=False, default_factory=list)
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "median": self.median,
+            "low": self.low,
+            "high": self.high,
+            "rounds": self.rounds,
+        }
+
 
 # A sample is as many runs as take this long: below, the clock and the loop would be measured.
 SAMPLE_SECONDS = 2e-3

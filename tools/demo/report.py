@@ -5,31 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as pyplot
 import numpy as np
-from matplotlib.figure import Figure
 
 from bridge.cli import machine, page
 from bridge.cli.page import Section
 from bridge.cli.parity import summary
-from tools.bench.plot import COLOURS
+from tools.bench.cases import FRAMEWORKS
 from tools.bench.plot import draw as draw_bench
 from tools.bench.summary import METHOD, duration, memory_lines
 from tools.bench.targets import table
 from tools.demo import gpt, text
-from tools.demo.main import (
+from tools.demo.comparison import (
     EXPLANATION,
-    FRAMEWORKS,
+    HEADER,
+    NEIGHBOURS,
     OPS,
     TRAINING_EXPLANATION,
     comparison,
     neighbour_line,
+    neighbours,
     training_comparison,
 )
-from tools.demo.sentences import SENTENCES, SUBJECT_OF, SUBJECTS
+from tools.demo.sentences import SUBJECT_OF, SUBJECTS
+from tools.plots import OURS, Figure, on_page, open_frame, pyplot
 
 OWN = {"torch": "#b08800", "jax": "#6e5494"}
 
@@ -63,15 +61,15 @@ def _encoder(found: dict[str, Any]) -> Section:
     body = page.paragraph(
         f"{found['sentences']} sentences, {found['tokens']} tokens, padded to {found['longest']}."
     )
-    body += page.table(["", "with bridge", "with their own ops"], comparison(found))
+    body += page.table(HEADER, comparison(found))
     body += page.paragraph(EXPLANATION)
-    return Section("The encoder in both frameworks", body + page.figure(_draw_encoder(found)))
+    return Section("The encoder in both frameworks", body + on_page(_draw_encoder(found)))
 
 
 def _draw_encoder(found: dict[str, Any]) -> Figure:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 2.6), layout="constrained")
     places = np.arange(len(OPS))
-    for i, (ops, colour) in enumerate((("bridge", COLOURS["bridge"]), ("own", "#8c959f"))):
+    for i, (ops, colour) in enumerate((("bridge", OURS), ("own", "#8c959f"))):
         of = [found["agreement"][op] for op in OPS]
         shares = [100 * one["differing"][ops] / one["elements"] for one in of]
         bars = left.barh(places + 0.4 * i, shares, height=0.38, color=colour)
@@ -81,14 +79,14 @@ def _draw_encoder(found: dict[str, Any]) -> Figure:
     places = np.arange(len(FRAMEWORKS))
     for i, ops in enumerate(("bridge", "own")):
         rates = [found["rates"][framework][ops] for framework in FRAMEWORKS]
-        colours = [COLOURS["bridge"] if ops == "bridge" else OWN[f] for f in FRAMEWORKS]
+        colours = [OURS if ops == "bridge" else OWN[f] for f in FRAMEWORKS]
         bars = right.barh(places + 0.4 * i, rates, height=0.38, color=colours)
         right.bar_label(bars, [f"{rate:.0f}  {ops}" for rate in rates], padding=4, fontsize=9)
     right.set_yticks(places + 0.2, FRAMEWORKS.values())
     right.set_title("Whole encoder, sentences per second", fontsize=10, loc="left")
     for axis in (left, right):
         axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis, grid=False)
         axis.margins(x=0.3)
     return figure
 
@@ -99,8 +97,8 @@ def _training(training: dict[str, Any]) -> Section:
         f"learns the characters of {text.SOURCE} in {training['steps']} steps of "
         f"{gpt.BATCH} × {gpt.LENGTH}."
     )
-    body += page.figure(_draw_training(training))
-    body += page.table(["", "with bridge", "with their own ops"], training_comparison(training))
+    body += on_page(_draw_training(training))
+    body += page.table(HEADER, training_comparison(training))
     return Section("Training in both frameworks", body + page.paragraph(TRAINING_EXPLANATION))
 
 
@@ -109,7 +107,7 @@ def _draw_training(training: dict[str, Any]) -> Figure:
         2, 1, figsize=(10, 5.6), layout="constrained", sharex=True, height_ratios=(3, 2)
     )
     curves = training["curves"]
-    colours = {("bridge", f): COLOURS["bridge"] for f in FRAMEWORKS}
+    colours = {("bridge", f): OURS for f in FRAMEWORKS}
     colours |= {("own", f): OWN[f] for f in FRAMEWORKS}
     for ops, label in (("own", "own ops"), ("bridge", "bridge")):
         for framework, name in FRAMEWORKS.items():
@@ -122,7 +120,7 @@ def _draw_training(training: dict[str, Any]) -> Figure:
             )
         gap = np.abs(curves[ops]["torch"] - curves[ops]["jax"])
         # A difference of 0 has no place on the axis.
-        colour = COLOURS["bridge"] if ops == "bridge" else "#8c959f"
+        colour = OURS if ops == "bridge" else "#8c959f"
         gaps.semilogy(np.maximum(gap, 1e-8), color=colour, linewidth=1.0, label=label)
     losses.set_title("Loss, nats per character", fontsize=10, loc="left")
     gaps.set_title("Difference of the loss, torch against JAX", fontsize=10, loc="left")
@@ -131,19 +129,14 @@ def _draw_training(training: dict[str, Any]) -> Figure:
         axis.legend(
             frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4
         )
-        axis.grid(color="#eaeef2")
-        axis.spines[["top", "right"]].set_visible(False)
+        open_frame(axis)
         axis.margins(x=0.01)
     return figure
 
 
 def _neighbours(found: dict[str, Any]) -> Section:
-    rows = [
-        [SENTENCES[i], SENTENCES[j], f"{found['cosine'][i]:.3f}"]
-        for i, j in enumerate(found["nearest"])
-    ]
-    body = page.paragraph(neighbour_line(found)) + page.figure(_draw_cosines(found))
-    listing = page.table(["sentence", "nearest", "cosine"], rows)
+    body = page.paragraph(neighbour_line(found)) + on_page(_draw_cosines(found))
+    listing = page.table(NEIGHBOURS, neighbours(found))
     return Section("Nearest neighbours", body + page.details("Every sentence", listing))
 
 
@@ -168,7 +161,7 @@ def _draw_cosines(found: dict[str, Any]) -> Figure:
 def _parity(report: dict[str, Any]) -> list[Section]:
     (short,) = summary.sections(report, summary.BY_DTYPE)
     (full,) = summary.sections(report)
-    plot = page.figure(_draw_errors(report), "Logarithmic; further left is better.")
+    plot = on_page(_draw_errors(report), "Logarithmic; further left is better.")
     return [Section("Parity", plot + short.body + page.details("By form too", full.body))]
 
 
@@ -191,7 +184,7 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
         height_ratios=[len(records) for records in by_op.values()],
     )
     series = (
-        ("ulp", "bridge (both frameworks)", COLOURS["bridge"], "o"),
+        ("ulp", "bridge (both frameworks)", OURS, "o"),
         ("own_torch_ulp", "torch's own", OWN["torch"], "s"),
         ("own_jax_ulp", "JAX's own", OWN["jax"], "D"),
     )
@@ -201,7 +194,7 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
             values = [max(r[key], 0.1) for r in records]
             axis.plot(values, places, marker, color=colour, label=label, markersize=6)
         labels = [
-            f"{r['dtypes'].replace('bfloat', 'bf').replace('float', 'f')} {r['form']} "
+            f"{summary.short(r['dtypes'])} {r['form']} "
             f"{'value' if r['quantity'] == 'forward' else 'gradient'}"
             for r in records
         ]
@@ -209,9 +202,8 @@ def _draw_errors(report: dict[str, Any]) -> Figure:
         axis.set_xscale("log")
         axis.set_yticks(places, labels, fontsize=8.5)
         axis.set_ylim(len(records) - 0.4, -0.6)
-        axis.grid(axis="both", color="#eaeef2")
+        open_frame(axis)
         axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel("largest error against float64, ULP of the dtype")
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(),
@@ -230,7 +222,7 @@ def _bench(report: dict[str, Any]) -> list[Section]:
         for line in targets
     ]
     styles = ["good" if line.met else "failed" for line in targets]
-    body = page.figure(draw_bench(report))
+    body = on_page(draw_bench(report))
     body += page.table(["op", "target", "measured", "asked for", ""], rows, styles)
     if memory := memory_lines(report):
         header = ["case", "", "MiB at the peak", "kept for the backward pass"]

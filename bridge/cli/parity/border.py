@@ -229,3 +229,4 @@ def cells(record: dict[str, Any]) -> list[str]:
 
 
 HEADER = ("", "layout", "dtypes", "crossings", "≠", "memory", "")
+TEXTS = (0, 1, 5, 6)  # columns of HEADER that hold no numbers

@@ -6,15 +6,13 @@ import argparse
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import bridge
 from bridge import _native
-from bridge.cli import machine, outputs
-from bridge.cli.budget import Budget, Step, add_budget, go_through
+from bridge.cli import machine, options, outputs
+from bridge.cli.budget import Budget, Step, go_through
+from bridge.cli.errors import CommandError
 from bridge.cli.info import usable_isas
-from bridge.cli.main import CommandError
 from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
 from bridge.cli.rows import Recording
@@ -28,11 +26,15 @@ FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every row")
-    add_budget(parser)
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the table as a page")
-    parser.add_argument("--quick", action="store_true", help="a small part of the grid")
+    options.add(
+        parser,
+        device=None,
+        json="write every row",
+        jsonl=None,
+        seconds=None,
+        html="write the table as a page",
+        quick="a small part of the grid",
+    )
     parser.add_argument("--isa", metavar="NAME", help="force an instruction set (see info)")
     parser.add_argument("--threads", type=int, metavar="N", help="torch's thread count")
     parser.add_argument(
@@ -40,49 +42,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
     )
-    parser.add_argument(
-        "--ops",
-        nargs="+",
-        choices=(*OPS, BORDER),
-        default=(*OPS, BORDER),
-        metavar="OP",
-        help=f"only these: {', '.join((*OPS, BORDER))}",
-    )
-    parser.add_argument(
-        "--forms",
-        nargs="+",
-        choices=FORMS,
-        default=FORMS,
-        metavar="FORM",
-        help=f"only these forms of them: {', '.join(FORMS)}",
-    )
+    options.add_choice(parser, "ops", (*OPS, BORDER), "OP", "only these")
+    options.add_choice(parser, "forms", FORMS, "FORM", "only these forms of them")
 
 
-def run(options: argparse.Namespace) -> int:
-    outputs.check(options)
+def run(chosen: argparse.Namespace) -> int:
+    outputs.check(chosen)
     console = terminal()
-    with Budget(options.seconds) as budget:
+    with Budget(chosen.seconds) as budget:
         report = measure(
-            device=options.device,
-            quick=options.quick,
-            isa=options.isa,
-            threads=options.threads,
-            all_isas=options.all_isas,
-            ops=options.ops,
-            forms=options.forms,
-            recording=Recording(options.jsonl),
+            device=chosen.device,
+            quick=chosen.quick,
+            isa=chosen.isa,
+            threads=chosen.threads,
+            all_isas=chosen.all_isas,
+            ops=chosen.ops,
+            forms=chosen.forms,
+            recording=Recording(chosen.jsonl),
             budget=budget,
         )
-        # The files first: the terminal may be gone.
-        if options.json is not None:
-            outputs.write_json(report, options.json)
-        if options.html is not None:
-            from bridge.cli.page import write_page
-
-            with outputs.naming("html", options.html):
-                write_page(options.html, "bridge: parity", summary.sections(report))
+        outputs.write(chosen, report, html=partial(summary.write_page, report))
     summary.show(report, console)
-    outputs.name(options, console)
+    outputs.name(chosen, console)
     return 0 if report["passed"] else 1
 
 
@@ -191,9 +172,7 @@ def _force_isa(name: str) -> None:
 
 
 def _require_cuda(torch: Any, jax: Any) -> None:
-    if not bridge.has_cuda():
-        why = bridge.build_info().get("cuda_unavailable", "no device answers")
-        raise CommandError(f"--device cuda: {why}")
+    machine.require_cuda()
     if not torch.cuda.is_available():
         raise CommandError("--device cuda: this torch finds no CUDA device")
     try:

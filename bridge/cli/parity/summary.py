@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from bridge.cli import page
+from bridge.cli.page import Section, heading, paragraph, table
 from bridge.cli.parity.ops import OPS
 from bridge.cli.parity.quantities import words
 from bridge.cli.rows import unfinished
-from bridge.cli.terminal import print_table
-
-if TYPE_CHECKING:
-    from bridge.cli.page import Section
+from bridge.cli.terminal import print_cells
 
 BY_QUANTITY = ("op", "dtypes", "form", "quantity")
 BY_DTYPE = ("op", "dtypes", "quantity")
@@ -114,13 +112,20 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
     """Prints a table for each op, what failed, and the verdict."""
     console.print("torch and JAX through bridge, and against float64", style="italic")
     for op, records in by_op(report, keys):
-        print_table(console, _table(op, records, keys))
+        header, rows = _cells(records, keys)
+        rows = [[short(first), *rest] for first, *rest in rows]
+        names = len(keys) - 1  # of dtypes, form and quantity; the op is the title
+        how: dict[str, Any] = {"left": range(names), "wrap": (), "group": names - 1, "ruled": True}
+        print_cells(console, op, header, rows, styles=_styles(records, "red"), **how)
     if report["summary"]:
         console.print(f"[dim]{NOTE}[/]", highlight=False)
     if report["border"]:
         from bridge.cli.parity import border
 
-        print_table(console, _border_table(report["border"]))
+        records = border.aggregate(report["border"])
+        rows = [border.cells(record) for record in records]
+        how = {"left": border.TEXTS, "wrap": range(len(border.HEADER))}
+        print_cells(console, "border", border.HEADER, rows, styles=_styles(records, "red"), **how)
         console.print(f"[dim]{border.NOTE}[/]", highlight=False)
     style = "bold red" if not report["passed"] else "green" if report["complete"] else "yellow"
     console.print(verdict(report), style=style)
@@ -128,35 +133,12 @@ def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUAN
         console.print(line, style="red", highlight=False)
 
 
-def _table(op: str, records: list[dict[str, Any]], keys: Sequence[str]) -> Table:
-    columns, groups = _columns(records, keys), [key for key in keys[:-1] if key != "op"]
-    table = Table(title=op, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        text = name in BY_QUANTITY
-        table.add_column(COLUMNS[name], justify="left" if text else "right", no_wrap=True)
-    previous = None
-    for record in records:
-        group = tuple(record[key] for key in groups)
-        if previous is not None and group != previous:
-            table.add_section()
-        cells = [_cell(name, record) for name in columns]
-        cells[0] = cells[0].replace("bfloat", "bf").replace("float", "f")
-        if group == previous:
-            cells[: len(group)] = [""] * len(group)
-        table.add_row(*cells, style=None if record["passed"] else "red")
-        previous = group
-    return table
+def short(dtypes: str) -> str:
+    return dtypes.replace("bfloat", "bf").replace("float", "f")
 
 
-def _border_table(rows: list[dict[str, Any]]) -> Table:
-    from bridge.cli.parity import border
-
-    table = Table(title="border", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in border.HEADER:
-        table.add_column(name, justify="right" if name in ("dtypes", "crossings", "≠") else "left")
-    for record in border.aggregate(rows):
-        table.add_row(*border.cells(record), style=None if record["passed"] else "red")
-    return table
+def _styles(records: list[dict[str, Any]], failed: str) -> list[str]:
+    return ["" if record["passed"] else failed for record in records]
 
 
 def verdict(report: dict[str, Any]) -> str:
@@ -211,31 +193,34 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
 
 def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[Section]:
     """The same for a page."""
-    from bridge.cli.page import Section, heading, paragraph, table
-
     body = paragraph(verdict(report))
     body += "".join(paragraph(line) for line in failures(report))
     for op, records in by_op(report, keys):
-        columns = _columns(records, keys)
-        rows, styles = [], []
-        for record in records:
-            cells = [_cell(name, record) for name in columns]
-            cells[columns.index("quantity")] = words(record["quantity"])
-            rows.append(cells)
-            styles.append("" if record["passed"] else "failed")
-        body += heading(op) + table([COLUMNS[name] for name in columns], rows, styles)
+        header, rows = _cells(records, keys)
+        for cells, record in zip(rows, records, strict=True):
+            cells[header.index("quantity")] = words(record["quantity"])
+        body += heading(op) + table(header, rows, _styles(records, "failed"))
         body += paragraph(OPS[op].BOUNDS_IN_WORDS, "small")
     body += paragraph(NOTE, "small")
     if report["border"]:
         from bridge.cli.parity import border
 
         records = border.aggregate(report["border"])
-        styles = ["" if record["passed"] else "failed" for record in records]
-        body += heading("border") + table(
-            list(border.HEADER), [border.cells(record) for record in records], styles
-        )
+        rows = [border.cells(record) for record in records]
+        body += heading("border") + table(border.HEADER, rows, _styles(records, "failed"))
         body += paragraph(border.NOTE, "small")
     return [Section("Parity", body)]
+
+
+def write_page(report: dict[str, Any], path: Path) -> None:
+    page.write_page(path, "bridge: parity", sections(report))
+
+
+def _cells(records: list[dict[str, Any]], keys: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """The header and a row for each record."""
+    columns = _columns(records, keys)
+    rows = [[_cell(name, record) for name in columns] for record in records]
+    return [COLUMNS[name] for name in columns], rows
 
 
 def _columns(records: list[dict[str, Any]], keys: Sequence[str]) -> list[str]:

@@ -1,0 +1,65 @@
+"""The commands by name, and where their modules are: in the package, or in its source tree."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from bridge.cli.errors import CommandError
+
+COMMANDS = {
+    "info": ("bridge.cli.info", "versions, instruction sets, threads, CUDA"),
+    "parity": ("bridge.cli.parity", "torch against JAX, bit for bit, and both against float64"),
+    "bench": ("tools.bench", "speed beside the frameworks' own ops"),
+    "scaling": ("tools.scaling", "all-gather measured here, modelled to 65,536 devices"),
+    "demo": ("tools.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
+}
+NOT_INSTALLED = "not installed with the library: run it from bridge's source tree, built by `make`"
+SOURCES = Path(__file__).resolve().parents[2]
+
+
+def is_here(path: str) -> bool:
+    """Whether the module is part of what is installed, or of the tree that the package lies in."""
+    return path.startswith("bridge.") or (
+        (SOURCES / "pyproject.toml").is_file() and (SOURCES / "tools" / "bench").is_dir()
+    )
+
+
+def load(path: str) -> ModuleType:
+    """Imports the module of a command.
+
+    Raises:
+      CommandError: if it, or a package that it needs, is not here.
+    """
+    extra = "cli"
+    if not path.startswith("bridge."):
+        if not is_here(path):
+            raise CommandError(NOT_INSTALLED)
+        _let_tools_be_ours()
+        extra = "demo" if "demo" in path else "tools"
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("bridge", "tools"):
+            raise
+        raise CommandError(
+            f"the package {error.name} is missing; "
+            f'install the extra: pip install "bridge-ops[{extra}]"'
+        ) from error
+
+
+def _let_tools_be_ours() -> None:
+    """Puts the source tree first on the path, which processes that a command starts inherit.
+
+    Raises:
+      CommandError: if `tools` still is somebody else's package.
+    """
+    if sys.path[0] != str(SOURCES):
+        sys.path.insert(0, str(SOURCES))
+    found = importlib.util.find_spec("tools")
+    origin = Path(found.origin or "a namespace").resolve() if found is not None else None
+    if origin != SOURCES / "tools" / "__init__.py":
+        raise CommandError(f"`import tools` finds another package than bridge's: {origin}")

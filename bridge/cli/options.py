@@ -1,0 +1,47 @@
+"""Options that several commands have, said once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# What each file of a command holds.
+FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
+_FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+_SHARED: dict[str, dict[str, Any]] = {
+    "device": {"choices": ("cpu", "cuda"), "default": "cpu"},
+    "quick": {"action": "store_true"},
+    "json": _FILE,
+    "jsonl": _FILE | {"help": "write each row as soon as it is known"},
+    "html": _FILE,
+    "plot": _FILE | {"help": "write a plot (.svg, .png, .pdf)"},
+    "seconds": {
+        "type": float,
+        "metavar": "N",
+        "help": "begin no case after so long, and report",
+    },
+}
+
+
+def add(parser: argparse.ArgumentParser, **words: str | None) -> None:
+    """Adds shared options by name, in this order, with these words of help where there are any."""
+    for name, text in words.items():
+        how = _SHARED[name] if text is None else _SHARED[name] | {"help": text}
+        parser.add_argument(f"--{name}", **how)
+
+
+def add_choice(
+    parser: argparse.ArgumentParser, name: str, known: Iterable[str], metavar: str, words: str
+) -> None:
+    """Adds an option that takes some of the names that are known; all of them are its default."""
+    known = tuple(known)
+    parser.add_argument(
+        f"--{name}",
+        nargs="+",
+        choices=known,
+        default=known,
+        metavar=metavar,
+        help=f"{words}: {', '.join(known)}",
+    )

@@ -1,0 +1,79 @@
+"""What the terminal and the report say of both frameworks, with bridge and without: as cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.bench.cases import FRAMEWORKS
+from tools.demo.sentences import SENTENCES
+
+BOTH = ("bridge", "own")
+HEADER = ("", "with bridge", "with their own ops")
+NEIGHBOURS = ("sentence", "nearest", "cosine")
+OPS = {
+    "bias_gelu": "bias-GELU",
+    "softmax": "masked softmax",
+    "bias_dropout_add": "bias-dropout-add",
+}
+EXPLANATION = (
+    "Outputs are compared on the same inputs, those of every layer; dropout, off in the encoders, "
+    "is on there. The encoders' embeddings differ by their matrix products and layer norms, which "
+    "each framework still does itself."
+)
+TRAINING_EXPLANATION = (
+    "Same first weights, same text, same optimizer. With bridge the dropout masks are the same as "
+    "well, and what is left is the rounding of matrix products; without, each framework draws "
+    "masks of its own and the curves part."
+)
+
+
+def comparison(found: dict[str, Any]) -> list[list[str]]:
+    """Rows: how far the frameworks are apart, and how fast they are."""
+    rows = []
+    for op, name in OPS.items():
+        of = found["agreement"][op]
+        shares = [_share(of["differing"][ops], of["elements"]) for ops in BOTH]
+        rows.append([f"{name} outputs that differ, of {of['elements']:,}", *shares])
+    for what in ("largest", "mean"):
+        distances = [f"{found['distance'][ops][what]:.2e}" for ops in BOTH]
+        rows.append([f"embeddings, {what} difference", *distances])
+    return rows + _rates("sentences", found["rates"])
+
+
+def training_comparison(training: dict[str, Any]) -> list[list[str]]:
+    """Rows: the loss curves, and how fast the frameworks train."""
+    rows = []
+    for framework, name in FRAMEWORKS.items():
+        losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
+        rows.append([f"{name}, loss of the last 20 steps", *losses])
+    for what in ("largest", "mean"):
+        gaps = [f"{training['gap'][ops][what]:.1e}" for ops in BOTH]
+        rows.append([f"{what} difference of the curves", *gaps])
+    return rows + _rates("steps", training["steps_per_second"])
+
+
+def _rates(what: str, rates: dict[str, dict[str, float]]) -> list[list[str]]:
+    return [
+        [f"{name}, {what} per second", *(f"{rates[framework][ops]:.0f}" for ops in BOTH)]
+        for framework, name in FRAMEWORKS.items()
+    ]
+
+
+def _share(count: int, elements: int) -> str:
+    return f"{count:,} ({count / elements:.1%})" if count else "0"
+
+
+def neighbours(found: dict[str, Any]) -> list[list[str]]:
+    """A row for each sentence, with its nearest neighbour and their cosine."""
+    return [
+        [SENTENCES[i], SENTENCES[j], f"{found['cosine'][i]:.3f}"]
+        for i, j in enumerate(found["nearest"])
+    ]
+
+
+def neighbour_line(found: dict[str, Any]) -> str:
+    count = found["sentences"]
+    return (
+        f"torch and JAX agree on {found['same_neighbours']} of {count} neighbours; "
+        f"{found['same_subject']} of {count} are on the same subject."
+    )
