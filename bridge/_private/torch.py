@@ -62,8 +62,9 @@ def _finder(key: str) -> Ask:
 
 
 proxy_mode, _fake_mode = _finder("PROXY"), _finder("FAKE")
+_MODES = "torch.utils._python_dispatch"
 _current_dispatch_mode: Ask = names.find(
-    "torch.utils._python_dispatch._get_current_dispatch_mode",
+    f"{_MODES}._get_current_dispatch_mode",
     "finds a FakeTensorMode that was entered by hand; without it only the mode of the key counts",
     lambda: None,
 )
@@ -328,18 +329,16 @@ def device_types(group: Any) -> list[torch.device]:
 # What only torch functions in JAX, and the measurements, need: looked up when it is imported.
 
 _later: dict[str, Ask] = {
-    path.rpartition(".")[2].lstrip("_"): names.later(path, why)
-    for path, why in (
-        (f"{_FAKE}.FakeTensorMode", "finds what a function returns without computing it"),
-        (f"{_FAKE}.DataDependentOutputException", "says that a value is needed for that"),
-        (f"{_FAKE}.DynamicOutputShapeException", "says that a shape depends on values"),
-        ("torch.utils._python_dispatch.TorchDispatchMode", "sees every op of a function"),
-        ("torch.utils._python_dispatch._disable_current_modes", "makes plain tensors under a mode"),
-        ("torch.utils._pytree.tree_leaves", "finds tensors among the arguments of an op"),
-        (
-            "torch.ops.aten._softmax_backward_data",
-            "is what the op of the same purpose is timed with",
-        ),
+    name: names.later(path, why)
+    for name, path, why in (
+        ("FakeTensorMode", f"{_FAKE}.FakeTensorMode", "finds what a function returns, unrun"),
+        ("DataDependentOutputException", f"{_FAKE}.DataDependentOutputException", "says that not"),
+        ("DynamicOutputShapeException", f"{_FAKE}.DynamicOutputShapeException", "says that not"),
+        ("TorchDispatchMode", f"{_MODES}.TorchDispatchMode", "sees every op of a function"),
+        ("disable_current_modes", f"{_MODES}._disable_current_modes", "makes plain tensors"),
+        ("tree_leaves", "torch.utils._pytree.tree_leaves", "finds tensors in arguments of ops"),
+        ("softmax_backward_data", "torch.ops.aten._softmax_backward_data", "is timed against ours"),
+        ("functorch_config", "torch._functorch.config", "lets a compiled graph be differentiated"),
     )
 }
 names.attribute("_version", "counts the writes to a tensor, which from_torch must not make")

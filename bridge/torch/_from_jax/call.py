@@ -6,13 +6,13 @@
 - no gradient wanted: the jitted function, directly;
 - autograd: a `Function` that keeps JAX's residuals;
 - `torch.func`, and derivatives that are differentiated: a `Function` whose derivatives are calls;
-- tracing: an op of torch's dispatcher (see `dispatcher`).
+- tracing: an op of torch's dispatcher (see `dispatcher`, which says so by `dispatch_by`).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -36,10 +36,19 @@ from bridge.exchange.from_array import cross as to_torch
 from bridge.exchange.from_tensor import cross as to_array
 from bridge.exchange.refusal import Refused
 from bridge.torch._adapter.autograd import is_traced
-from bridge.torch._from_jax.forward import Forward
+from bridge.torch._from_jax.forward import Forward, forward_of
 from bridge.torch._from_jax.program import Mask, Program
 
 _is_grad_enabled = torch.is_grad_enabled
+
+Outputs = Callable[[Program, Sequence[Any]], Sequence[Any]]
+_dispatch: Outputs
+
+
+def dispatch_by(function: Outputs) -> None:
+    """Says what traced calls go through: the dispatcher, whose rules are calls again."""
+    global _dispatch
+    _dispatch = function
 
 
 def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -53,9 +62,7 @@ def call_on(
 ) -> Sequence[Any]:
     """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
     if traced:
-        from bridge.torch._from_jax.dispatcher import dispatch
-
-        return dispatch(program, leaves)
+        return _dispatch(program, leaves)
     if functorch_active():
         return placed(_FunctorchCall.apply(program, *leaves))
     try:
@@ -159,7 +166,7 @@ class _EagerCall(ProgramFunction):
         arrays = arrays_of(program, leaves)
         saved = list(leaves) if program.only_tensors else tensors_of(program, leaves)
         if any(wanted):
-            forward = program.forward(wanted)
+            forward = forward_of(program, wanted)
             results = forward.run(*arrays)
             outputs = outputs_of(program, results[: forward.out_count])
             saved += [outputs[i] for i in forward.aliased]
@@ -300,5 +307,5 @@ def presented(outputs: Sequence[Any]) -> Any:
 
 
 def placed(outputs: Any) -> Sequence[Any]:
-    """The inverse of `_presented`."""
+    """The inverse of `presented`."""
     return outputs if type(outputs) is tuple else (outputs,)

@@ -25,6 +25,7 @@ from bridge._private.torch import (
 from bridge.exchange.dtypes import TO_TORCH
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._from_jax import call
+from bridge.torch._from_jax.forward import forward_of
 from bridge.torch._from_jax.program import Program
 
 _programs: dict[int, Program] = {}
@@ -78,7 +79,7 @@ torch.library.register_fake("bridge::jax_program", _fake, lib=library)
 
 
 class _BelowAutograd(NamedTuple):
-    """The rest of a dispatch that has reached autograd; see `_dispatcher_rules`."""
+    """The rest of a dispatch that has reached autograd, as the ops have one."""
 
     program: Program
     keys: Any
@@ -102,7 +103,7 @@ class _DispatchedCall(call.ProgramFunction):
     def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
         ctx.forward_enabled = rest.forward_enabled
         wanted = ctx.needs_input_grad[1:]
-        kept = rest.program.forward(wanted) if any(wanted) else None
+        kept = forward_of(rest.program, wanted) if any(wanted) else None
         whole = kept.whole() if kept is not None else None
         if kept is None or whole is None:
             ctx.kept, residuals = None, []
@@ -133,7 +134,8 @@ class _DispatchedCall(call.ProgramFunction):
         return call.jvp(ctx, tangents, ctx.forward_enabled)
 
 
-# As in `_dispatcher_rules`: the dispatcher has peeled torch.func's transforms off by level.
+# The dispatcher has peeled the transforms of torch.func off; Function.apply in Python would do so
+# again.
 _record = super(torch.autograd.Function, _DispatchedCall).apply
 
 
@@ -153,5 +155,6 @@ def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
     return outputs, [0] * len(outputs)
 
 
+call.dispatch_by(dispatch)
 library.impl("jax_program", _autograd, "Autograd", with_keyset=True)
 torch.library.register_vmap("bridge::jax_program", _vmap, lib=library)

@@ -118,6 +118,12 @@ class Forward:
         return program
 
 
+def forward_of(program: Program, wanted: Mask) -> Forward:
+    """The forward pass that also keeps what the gradients of the `wanted` inputs need."""
+    forward: Forward = program.derive(("forward", wanted), lambda: Forward(program, wanted))
+    return forward
+
+
 def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:
     """Where a residual is found: among inputs and outputs, or in one of the lists that follow."""
     for kind, candidates in enumerate(sources[:2]):

@@ -16,14 +16,15 @@ from bridge._private.torch import dispatch_modes, function_modes, nonstrict_trac
 from bridge.exchange.callbacks import refuse_in_callback
 from bridge.exchange.refusal import Refused
 from bridge.exchange.runtime import refuse_after_fork
+from bridge.torch._from_jax import dispatcher as _dispatcher  # noqa: F401  (traced calls)
 from bridge.torch._from_jax.call import call, call_on
 from bridge.torch._from_jax.leaves import (
     aval_of,
     describe,
-    is_traced,
-    placed,
+    is_input,
     refuse_many_devices,
     unhashable,
+    with_place,
 )
 from bridge.torch._from_jax.program import Program
 from bridge.torch._from_jax.static_arguments import StaticArguments
@@ -150,7 +151,7 @@ class JaxFunction:
                 refuse_after_fork()  # what crosses asks it, but here nothing may
                 outputs = call(entry.program, [leaves[i] for i in entry.traced])
         except Refused as refused:
-            raise placed(refused, args, kwargs) from refused.__cause__
+            raise with_place(refused, args, kwargs) from refused.__cause__
         except ValueError as error:
             refuse_many_devices(args, kwargs, error)
             raise
@@ -171,7 +172,7 @@ class JaxFunction:
                     try:
                         entry = self._entries[key] = _Entry(self, leaves, tree, static)
                     except Refused as refused:
-                        raise placed(refused, args, kwargs) from refused.__cause__
+                        raise with_place(refused, args, kwargs) from refused.__cause__
         self._last = parts, entry
         return entry
 
@@ -200,8 +201,8 @@ class _Entry:
 
     def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
         self.out_tree: Any = None
-        self.traced = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
-        constants = [None if is_traced(leaf) else leaf for leaf in leaves]
+        self.traced = [i for i, leaf in enumerate(leaves) if is_input(leaf)]
+        constants = [None if is_input(leaf) else leaf for leaf in leaves]
 
         def flat(*arrays: Any) -> Any:
             owner._traces += 1
