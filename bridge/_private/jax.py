@@ -113,6 +113,8 @@ def _assignment_by_indices(array: Any) -> Any:
     if len(indices) < array.sharding.num_devices:  # a device stands for several
         return None
     starts = np.array([[part.start or 0 for part in parts] for parts in indices.values()])
+    if not starts.any():
+        return None
     sizes = [len(np.unique(column)) for column in starts.T]
     order = np.lexsort([np.arange(len(starts)), *starts.T[::-1]])  # by parts, then by device
     return order.reshape(*sizes, -1)
@@ -126,18 +128,18 @@ def _find_varying_axes_of() -> Callable[[Any], frozenset[Any]]:
 
     Gradients inside of `shard_map(check_vma=True)` would lack a sum without it.
     """
-    if _manual_axis_type() is not None:
-        return lambda aval: aval.manual_axis_type.varying
-    _vma()
-    return lambda aval: aval.vma
+    if _vma() is not None:
+        return lambda aval: aval.vma
+    _manual_axis_type()
+    return lambda aval: aval.manual_axis_type.varying
 
 
-_manual_axis_type = names.later(
-    "jax.core.ShapedArray.manual_axis_type",
-    "says over which mesh axes values of a type vary; jax 0.9 calls it vma",
+_vma = names.later(
+    "jax.core.ShapedArray.vma",
+    "says over which mesh axes values of a type vary in jax 0.9; later ones have the next",
     None,
 )
-_vma = names.later("jax.core.ShapedArray.vma", "says it in jax 0.9")
+_manual_axis_type = names.later("jax.core.ShapedArray.manual_axis_type", "says it from 0.10 on")
 
 _needed: dict[str, Callable[[], Any]] = {
     "Primitive": names.later(

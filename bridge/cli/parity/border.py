@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import bridge
+from bridge._private.torch import neg_view
 from bridge.exchange.dtypes import TO_JAX, TO_TORCH
 from bridge.exchange.from_tensor import is_aligned, is_compact
 
@@ -31,7 +32,7 @@ LAYOUTS = {
     "no elements": lambda t: t[:0],
     "0-d": lambda t: t[0, 0, 0],
 }
-LAZY = {"conjugate": lambda t: t.conj(), "negative": lambda t: torch._neg_view(t)}
+LAZY = {"conjugate": lambda t: t.conj(), "negative": neg_view}
 # What XLA thinks of an address it says when a program reads it: a crossing alone would not tell.
 COMPUTED = ("misaligned",)
 QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")

@@ -11,14 +11,15 @@ from typing import Any
 import jax
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from bridge._private.torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-
 from bridge.exchange import trees
 from bridge.exchange.dtypes import crosses_to_jax
+from bridge.jax._from_torch.arguments import argument_paths
 from bridge.jax._from_torch.modules import FunctionalModule, narrowed, widened
 from bridge.jax._from_torch.program import dtype_name, is_smooth
 from bridge.jax._from_torch.results import Layout, Never, Slot, does_not_cross, flatten
@@ -258,13 +259,3 @@ _UNSEEDED = contextlib.nullcontext()
 _threads = threading.local()
 # `of` is the call that ran last on this thread, `layout` that of its results.
 last_layout = threading.local()
-
-
-def argument_paths(parameters: Any, buffers: Any, args: Any, kwargs: Any) -> list[str]:
-    """How the user would name each leaf: `args[0]['w']`, with the parameters as the first."""
-    paths = []
-    for name, tree in (("params", parameters), ("buffers", buffers), ("args", args)):
-        flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-        paths += [f"{name}{jax.tree_util.keystr(path)}" for path, _ in flat]
-    flat, _ = jax.tree_util.tree_flatten_with_path(kwargs)
-    return paths + [f"{p[0].key}{jax.tree_util.keystr(p[1:])}" for p, _ in flat]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from bridge._private.torch import DisableFuncTorch, disable_current_modes
 from bridge.exchange.dtypes import crosses_to_jax
 
 
@@ -88,7 +88,7 @@ class FunctionalModule:
             module = self._idle.pop()
         except IndexError:
             # What traces the call that needs it must not see this.
-            with _disable_current_modes(), torch._C._DisableFuncTorch():
+            with disable_current_modes(), DisableFuncTorch():
                 module = copy.deepcopy(self._prototype)
         try:
             result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from bridge.jax._ops.integers import as_integers, words
 
@@ -37,15 +36,15 @@ def seeded(seed: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     Raises:
         RuntimeError: another seeded call does not end.
     """
-    if isinstance(seed, FakeTensor):
+    if type(seed) is not Tensor:  # a FakeTensor, of no value
         yield
         return
     low, high = seed.tolist()
     cuda = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
     if not _generators.acquire(timeout=_TIMEOUT_SECONDS):
         raise RuntimeError(
-            f"from_torch: another seeded call has held torch's generators for {_TIMEOUT_SECONDS} seconds: "
-            "is this call made inside of it, by way of JAX?"
+            f"from_torch: another seeded call has held torch's generators for {_TIMEOUT_SECONDS} "
+            "seconds: is this call made inside of it, by way of JAX?"
         )
     try:
         with torch.random.fork_rng(devices=cuda):
