@@ -74,6 +74,13 @@ def print_cells(
     print_table(console, table)
 
 
+def print_method(console: Console, method: str, notes: Sequence[str]) -> None:
+    """Prints how a report was made, and what is to be known of this one."""
+    console.print(f"[dim]{method}[/]", highlight=False)
+    for note in notes:
+        console.print(f"[yellow]{note}[/]", highlight=False)
+
+
 def print_table(console: Console, table: Table) -> None:
     """Prints a table with all of its values.
 

@@ -95,6 +95,8 @@ MIXED = (
     ("float32", "float64", "float32"),
 )
 
+_OPERANDS = ("x", "bias", "residual", "g", "t_x", "t_bias", "t_residual")
+
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
     """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
@@ -161,17 +163,8 @@ class Case(grid.Case):
         return of[operand.removeprefix("t_")]
 
     def operands(self) -> Operands:
-        random = self.random()
         shape = self.place.shape
-        filled: Operands = {}
-        for name in ("x", "bias", "residual", "g", "t_x", "t_bias", "t_residual"):
-            dtype = self.dtype_of(name)
-            if dtype is None:
-                filled[name] = None
-                continue
-            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
-            size = shape[-1:] if name.endswith("bias") else laid_out
-            filled[name] = np.asarray(random.standard_normal(size)).astype(NUMPY[dtype])
+        filled = self.normal(_OPERANDS, self.random())
         if self.place.values == "special x":
             x = filled["x"]
             assert x is not None
@@ -203,11 +196,7 @@ class Judge(grid.Judge):
     """True values of a case."""
 
     def __init__(self, case: Case, given: Operands) -> None:
-        self.case = case
-        self.given = {
-            name: None if array is None else grid.viewed(case, name, array)
-            for name, array in given.items()
-        }
+        self.case, self.given = case, case.all_viewed(given)
         spec = Spec(case.place.shape, case.x)
         self.params = check_bias_dropout_add(spec, None, None, **case.how)
 

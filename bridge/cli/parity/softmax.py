@@ -11,7 +11,7 @@ import numpy as np
 
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS
-from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
+from bridge.cli.parity.grid import Array, Operands, special_values
 from bridge.cli.parity.softmax_accuracy import BOUNDS, BOUNDS_IN_WORDS, Judge
 from bridge.ops.dtypes import FLOATING
 
@@ -116,6 +116,7 @@ class Case(grid.Case):
     """
 
     op = "softmax"
+    deviation, widest = 3.0, 70.0
 
     x: str
     form: str
@@ -159,16 +160,7 @@ class Case(grid.Case):
 
     def operands(self) -> Operands:
         random = self.random()
-        shape = self.place.shape
-        filled: Operands = {}
-        for name in _OPERANDS:
-            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
-            values = random.standard_normal(laid_out)
-            if name == "x":
-                values = 3.0 * values
-                if self.place.values == "wide":
-                    values[::2] = random.uniform(-70.0, 70.0, values[::2].shape)
-            filled[name] = values.astype(NUMPY[self.x])
+        filled = self.normal(_OPERANDS, random)
         filled["mask"] = self._mask(random) if self.form == "masked" else None
         if "special" in self.place.values:
             self._put_special(filled)
@@ -241,7 +233,8 @@ class Case(grid.Case):
         return library.triu(ones, columns - rows + 1) if self.causal else None
 
     def judge(self, given: Operands) -> Judge:
-        return Judge(self, given)
+        place = self.place
+        return Judge(self.x, place.shape, place.scale, self.causal, self.all_viewed(given))
 
 
 def _most(dtype: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from bridge.ops.softmax import (
     SoftmaxParams,
     visible_columns,
 )
-
-if TYPE_CHECKING:
-    from bridge.cli.parity.softmax import Case
 
 Array = np.ndarray
 
@@ -147,25 +144,23 @@ def _dot_rounding(columns: int, arithmetic: str) -> float:
 class Judge(grid.Judge):
     """True values of a case; a derivative's from the value that came with it."""
 
-    def __init__(self, case: Case, given: grid.Operands) -> None:
-        self.case = case
-        self.arithmetic = arithmetic_of(case.x)
-        self.given = {
-            name: None if array is None else grid.viewed(case, name, array)
-            for name, array in given.items()
-        }
+    def __init__(
+        self, dtype: str, shape: grid.Shape, scale: float, causal: bool, given: grid.Operands
+    ) -> None:
+        self.dtype, self.shape, self.given = dtype, shape, given
+        self.scale, self.causal = scale, causal
+        self.arithmetic = arithmetic_of(dtype)
 
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         with np.errstate(all="ignore"):
-            return of_elements(results[quantity], self._truth(quantity, results), self.case.x)
+            return of_elements(results[quantity], self._truth(quantity, results), self.dtype)
 
     def _truth(self, quantity: str, results: Mapping[str, Array]) -> Truth:
-        case, p = self.case, self.given
-        how = (case.place.scale, case.causal)
+        p, how = self.given, (self.scale, self.causal)
         x = p["x"]
         assert x is not None
         if quantity == "forward":
-            return value(x, p["mask"], *how, case.x)
+            return value(x, p["mask"], *how, self.dtype)
         y = results["forward"].astype(np.float64)
 
         def given(name: str) -> Array:
@@ -177,18 +172,17 @@ class Judge(grid.Judge):
         if quantity in direction:
             return jacobian(y, Approximate(given(direction[quantity])), *how, self.arithmetic)
         inner = towards_y(y, given("g"), given("v_x"), *how, self.arithmetic)
-        ulp = FORMATS[case.x].ulp(inner.values)
-        error = inner.allowed + (0.5 * ulp if FORMATS[case.x].bits < 24 else 0.0)
+        ulp = FORMATS[self.dtype].ulp(inner.values)
+        error = inner.allowed + (0.5 * ulp if FORMATS[self.dtype].bits < 24 else 0.0)
         v = Approximate(inner.values, error, np.maximum(inner.unit, ulp))
         return jacobian(y, v, *how, self.arithmetic)
 
     def misplaced(self, result: Array) -> int:
         """Hidden elements that are anything but +0."""
-        shape = self.case.place.shape
-        hidden = np.zeros(shape, bool)
-        if self.case.causal:
-            hidden |= ~visible_columns(shape, 1)
+        hidden = np.zeros(self.shape, bool)
+        if self.causal:
+            hidden |= ~visible_columns(self.shape, 1)
         if (mask := self.given["mask"]) is not None:
-            hidden |= np.broadcast_to(mask != 0, shape)
+            hidden |= np.broadcast_to(mask != 0, self.shape)
         bits = np.ascontiguousarray(result).view(f"u{result.itemsize}")
         return int(np.count_nonzero(bits[hidden]))
