@@ -17,7 +17,7 @@ from bridge.cli.streams import plain
 
 PIPED_WIDTH = 110  # wide enough for every table
 FOLDED_WIDTH = 24  # of a column whose long words may be cut in lines
-# SIMPLE_HEAD for terminals without its line.
+# It stands for SIMPLE_HEAD on terminals that lack its line.
 ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 NO_BREAK = "\N{NO-BREAK SPACE}"
 

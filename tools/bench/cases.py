@@ -15,7 +15,7 @@ BORDER = "border"  # no op, but the tensors that go from one framework to the ot
 CHAIN = 101  # calls chained inside one jit
 TINY = (2, 8)
 SHARDED = (4, 4, 512, 512)  # of arrays that are split along the first dimension
-# Contenders that are no peers: a copy of x, an addition, and what XLA itself takes for a call.
+# These contenders are no peers: a copy of x, an addition, and what XLA itself takes for a call.
 BESIDE = ("copy", "add", "empty")
 
 
@@ -107,7 +107,7 @@ class Op(ABC):
     """
 
     name: str
-    # In JAX: whether the backward pass starts from what the forward pass kept, or from the operands
+    # This says of JAX whether the backward pass starts from what the forward pass kept, or from the operands
     # again, which is the same work where the derivative does not need the value.
     starts_from_kept = False
 

@@ -90,7 +90,7 @@ def measure(
     if device == "cuda":
         machine.require_cuda()
     recording, budget = recording or Recording(), budget or Budget()
-    # How long each case is sampled. A GPU's calls are queued, and steadier.
+    # Each case is sampled for so long. A GPU's calls are queued, and steadier.
     seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
     busy, notes = machine.load("these timings are")
     contenders = {}

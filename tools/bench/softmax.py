@@ -9,11 +9,11 @@ from typing import Any
 
 from tools.bench.cases import Case, Function, Make, Op
 
-# Attention scores, [batch, heads, queries, keys], and long rows.
+# The first shapes are attention scores, [batch, heads, queries, keys].
 SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
 LONG_SCORES = (1, 16, 2048, 2048)
 LONG_ROWS = (64, 32768)
-# The same elements in rows of 1 Ki to 1 Mi.
+# As many elements lie in rows of 1 Ki to 1 Mi.
 GROWTH = tuple((1 << (22 - bits), 1 << bits) for bits in (10, 12, 14, 16, 18, 20))
 SCALE = 0.125
 

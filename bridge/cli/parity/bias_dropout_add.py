@@ -16,10 +16,10 @@ from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
 from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
 from bridge.ops.dtypes import FLOATING
 
-# Probabilities of dropping; "inference" is training=False.
+# These are probabilities of dropping; "inference" is training=False.
 FORMS = ("p=0.1", "p=0.5", "p=0", "p=1", "inference")
 
-# The bounds, all of them. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
+# All bounds stand here. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
 # residual + t once more, each by half an ULP of the arithmetic.
 BOUNDS: dict[str, Any] = {"roundings_of_t": 3, "roundings_of_y": 1}
 BOUNDS_IN_WORDS = (
@@ -86,7 +86,7 @@ PLACES = (
     Place((700, 1030), once=True),
 )
 
-# Dtypes of x, bias and residual.
+# Each has the dtypes of x, bias and residual.
 MIXED = (
     ("bfloat16", "float32", "bfloat16"),
     ("bfloat16", "bfloat16", "float32"),

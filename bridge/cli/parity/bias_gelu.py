@@ -64,11 +64,11 @@ PLACES = (
 
 MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
 
-# x and bias; the cotangent g of the result; tangents t of x and bias; cotangents v of dx and dbias.
+# g is the cotangent of the result, t_ begins tangents of inputs, v_ cotangents of gradients.
 _OPERANDS = ("x", "bias", "g", "t_x", "t_bias", "v_x", "v_bias")
 _ROWS = ("bias", "t_bias", "v_bias")
 
-# Elements of a case that are compared with float64; bits are compared on all.
+# So many elements of a case are compared with float64; bits are compared on all.
 _SAMPLE = 1 << 15
 
 

@@ -15,7 +15,6 @@ import bridge
 from bridge.exchange.dtypes import TO_JAX, TO_TORCH
 from bridge.exchange.from_tensor import is_aligned, is_compact
 
-NAME = "border"
 DIRECTIONS = ("torch → JAX → torch", "JAX → torch → JAX")
 
 # Views of a dense tensor [6, 5, 8]: what lies in one block crosses as it is, the rest by a copy.
@@ -31,7 +30,12 @@ LAYOUTS = {
     "no elements": lambda t: t[:0],
     "0-d": lambda t: t[0, 0, 0],
 }
-LAZY = {"conjugate": lambda t: t.conj(), "negative": lambda t: torch._neg_view(t)}
+# Views whose values torch computes only when they are read. A negative one is part of a conjugate.
+LAZY = {
+    "conjugate": lambda t: t.conj(),
+    "negative": lambda t: torch.view_as_complex(torch.stack([t, t], -1)).conj().imag,
+}
+PARTS = (torch.float16, torch.float32, torch.float64)  # dtypes that complex ones consist of
 # What XLA thinks of an address it says when a program reads it: a crossing alone would not tell.
 COMPUTED = ("misaligned",)
 QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
@@ -39,13 +43,13 @@ QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
 
 @dataclass(frozen=True)
 class Crossing:
-    """One way there and back.
+    """One journey there and back.
 
     Attributes:
       dtype, layout, copy: what crossed, and with which `copy`.
       elements: how many there are; `differing`: how many came home with other bits, or, in a
         layout of COMPUTED, out of a program of JAX that got the array.
-      promised: whether memory is shared on the whole way; `shared`: whether it was.
+      promised: whether memory is shared all along; `shared`: whether it was.
       refused: whether BufferError was raised, which copy=False asks for where memory is not shared.
     """
 
@@ -75,7 +79,7 @@ def dtypes(quick: bool = False) -> list[torch.dtype]:
 
 
 def in_json(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
-    """Returns the crossings of a dtype in every layout, both ways, with each `copy`."""
+    """Returns the crossings of a dtype in every layout, in both directions, with each `copy`."""
     with jax.enable_x64(True):
         return [crossing.to_json() for crossing in _of_dtype(dtype, device)]
 
@@ -84,8 +88,8 @@ def _of_dtype(dtype: torch.dtype, device: str) -> Iterator[Crossing]:
     dense = _random_bits(dtype, device)
     views = {name: view(dense) for name, view in LAYOUTS.items()}
     if dtype.is_complex:
-        views |= {name: view(dense) for name, view in LAZY.items()}
-    elif dtype.is_floating_point and dtype.itemsize > 1:
+        views["conjugate"] = LAZY["conjugate"](dense)
+    elif dtype in PARTS:
         views["negative"] = LAZY["negative"](dense)
     for layout, tensor in views.items():
         shared = is_compact(tensor) and is_aligned(tensor) and layout not in LAZY
@@ -123,7 +127,7 @@ def _there_and_back(
 @jax.jit
 def _twice(array: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
-        # XLA may copy small numbers by way of larger ones, which quietens NaN.
+        # XLA may copy small numbers as larger ones, which quietens NaN.
         array = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
     return jnp.stack([array, array])
 

@@ -75,7 +75,7 @@ def measure(
     if not with_border and not any(chosen.values()):
         raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
-    # Rows are spread over them. Too late where JAX has run already: then fewer do, or one.
+    # Rows are spread over them. Where JAX has run already it is too late, and fewer devices do.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", 4)
     if device == "cuda":

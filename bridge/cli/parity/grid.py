@@ -90,7 +90,7 @@ class Case(ABC):
     laid_out: ClassVar[tuple[str, ...]] = ("x", "g")
     deviation: ClassVar[float] = 1.0  # of x
     widest: ClassVar[float] = 1.0  # x where the values of the place are "wide"
-    # What is computed besides the value, the gradients and the tangent.
+    # These say what is computed besides the value, the gradients and the tangent.
     second_order: bool = False
     hessian: bool = False
     place: Place

@@ -105,7 +105,7 @@ def shards_of(case: Case, device: str) -> Sequence[Any]:
     return devices[: counts[0]] if counts else ()
 
 
-# One arithmetic of each kind.
+# One dtype stands for each arithmetic.
 _SHARDED = ("float32", "bfloat16")
 
 

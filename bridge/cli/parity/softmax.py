@@ -19,7 +19,7 @@ __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 
 FORMS = ("plain", "masked", "causal")
 
-# Masks by what they tell apart; shapes from the right, as [b, h, sq, sk] broadcasts.
+# The masks are named for what they tell apart. Shapes broadcast from the right, as [b, h, sq, sk].
 MASKS = {
     "full": lambda s: s,
     "keys": lambda s: s[-1:],
@@ -62,10 +62,10 @@ def _lengths(*lengths: int, **how: Any) -> tuple[Place, ...]:
 
 
 _EDGES = [n + d for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096) for d in (-1, 0, 1)]
-# Attention scores, [batch, heads, queries, keys].
+# The shape is that of attention scores, [batch, heads, queries, keys].
 _SCORES = (2, 3, 5, 33)
 PLACES = (
-    # Every kernel changes its way at some of these lengths.
+    # Every kernel takes another path at some of these lengths.
     *_lengths(1, 2, 7, 8, 9, *_EDGES, 16385, forms=("plain",), first=True),
     *_lengths(1, 9, 33, 129, 513, 1025, 4097, forms=("masked", "causal"), first=True),
     Place((2, 65537), forms=("plain", "masked"), mask_dtype="uint8"),
@@ -94,7 +94,7 @@ PLACES = (
     Place((64, 257), values="wide", mask="keys", quick=True, own=True),
 )
 
-# What is given: x, the cotangent g of y, the tangent of x and the cotangent of its gradient.
+# These are x, the cotangent g of y, the tangent of x and the cotangent of its gradient.
 _OPERANDS = ("x", "g", "t_x", "v_x")
 
 
@@ -183,7 +183,7 @@ class Case(grid.Case):
         columns = x.shape[-1]
         every = special_values(self.x, columns)
         if self.place.values == "special cotangent":
-            # Infinities and NaN; extremes would overflow in sums whose true value does not.
+            # Extremes are left out: they overflow in sums whose true value does not.
             g[1], g[2, 3], g[3, 5] = special_values(self.x, columns, infinite=False), np.inf, np.nan
             g[1][np.abs(g[1].astype(np.float64)) > 100.0] = -1.0
             return

@@ -30,13 +30,13 @@ from bridge.ops.softmax import (
 
 Array = np.ndarray
 
-# The bounds, all of them, by the dtype; the arithmetic is float64 for float64, else float32, whose
+# All bounds stand here, by the dtype; the arithmetic is float64 for float64, else float32, whose
 # numbers are `unit` apart at 1. An element y is off by at most (relative + |scale·x − max|)·unit·y
 # before any rounding to 16 bits, and by the smallest number. In 16 bits an exponential of fewer
 # terms is good enough. The float64 reference rounds scale·x too, which costs up to |scale·x| unit
 # more where the arithmetic is float64.
 #
-# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum on its way by half a
+# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum within it by half a
 # unit: `steps` of them towards an element, and in ⟨a,b⟩ one for the product and one for each
 # addition of the tree (of 32 rows of 32 lanes, then of chunks of 1024), relative to ⟨|a|,|b|⟩.
 BOUNDS: dict[str, Any] = {
@@ -121,7 +121,7 @@ def _reference(operands: Any, terms: int, scale: float, causal: bool) -> Array:
 def _scaled(
     values: Array, unit: Array, allowed: Array, factor: Array, scale: float, arithmetic: str
 ) -> Truth:
-    """The truth with errors times scale, and with what underflows on the way."""
+    """The truth with errors times scale, and with what underflows before."""
     least = FORMATS[arithmetic].least * max(1.0, abs(scale))
     with np.errstate(all="ignore"):
         underflow = least * (4.0 + values.shape[-1] * np.where(np.isfinite(factor), factor, 0.0))
