@@ -21,9 +21,9 @@ HALVES = ((0.0, 5.85), (6.15, 5.85))
 # The levels from above to below. Each box has x and width, colour, title and words.
 LEVELS = [
     [
-        (LEFT, TORCH, "bridge.torch", "ops · adapter · sharded\ncollectives · drop-ins"),
-        (MIDDLE, SHARED, "bridge.exchange", "to_torch · to_jax · trees\nfrom_jax · from_torch"),
-        (RIGHT, JAX, "bridge.jax", "ops · adapter · sharded\ncollectives · nnx"),
+        (LEFT, TORCH, "bridge.torch", "ops · adapter · sharded\ncollectives · from_jax · drop-ins"),
+        (MIDDLE, SHARED, "bridge.exchange", "to_torch · to_jax:\ntensors and trees of them"),
+        (RIGHT, JAX, "bridge.jax", "ops · adapter · sharded\ncollectives · from_torch · nnx"),
     ],
     [(WHOLE, SHARED, "bridge.ops", "arguments · derivative rules · float64 reference")],
     [

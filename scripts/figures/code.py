@@ -23,7 +23,7 @@ def machine_code(op: str) -> str:
         spills = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
         rows.append([*row, str(kernel["registers"]), str(spills)])
     header = ["kernel, sm_90", "instructions an element"]
-    header += ["on the longest way"] if with_longest else []
+    header += ["on the longest path"] if with_longest else []
     return table([*header, "registers", "bytes spilled"], rows)
 
 

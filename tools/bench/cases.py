@@ -107,8 +107,8 @@ class Op(ABC):
     """
 
     name: str
-    # This says of JAX whether the backward pass starts from what the forward pass kept, or from the operands
-    # again, which is the same work where the derivative does not need the value.
+    # This says of JAX whether the backward pass starts from what the forward pass kept, or from the
+    # operands again, which is the same work where the derivative does not need the value.
     starts_from_kept = False
 
     @abstractmethod
