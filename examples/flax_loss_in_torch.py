@@ -99,14 +99,14 @@ def crossing(encoder: Encoder, loss: Any, x: torch.Tensor, y: torch.Tensor) -> d
         return jax.value_and_grad(value, (0, 1), has_aux=True)(parameters, features)
 
     arrays = jnp.asarray(features.detach().numpy()), jnp.asarray(y.numpy())
-    ways: dict[str, Callable[[], Any]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "step": lambda: loss(encoder(x), y).backward(),
         "head": lambda: loss(features, y).backward(),
         "jax": lambda: jax.block_until_ready(inside(parameters, state, *arrays)),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(25):
-        for name, run in ways.items():
+        for name, run in runs.items():
             start = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - start))

@@ -109,14 +109,14 @@ def crossing(module: nn.Module, step: Any, x: jax.Array, y: jax.Array) -> dict[s
         value = nn.functional.cross_entropy(module(inputs), labels)
         return torch.autograd.grad(value, parameters)
 
-    ways: dict[str, Callable[[], Any]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "step": lambda: jax.block_until_ready(step(x, y)),
         "jax": lambda: jax.block_until_ready(inside(params)),
         "torch": in_torch,
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(25):
-        for name, run in ways.items():
+        for name, run in runs.items():
             start = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - start))

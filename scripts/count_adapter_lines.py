@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bridge"
 ADAPTERS = ("torch", "jax")
 OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 LIMIT = 60
-# Files that some ops have besides, and what is in them.
+# Some ops have these files besides, with what is named here in them.
 BESIDES = {
     "torch/_ops/integers.py": "seeds and offsets",
     "jax/_ops/integers.py": "seeds and offsets",

@@ -28,7 +28,7 @@ def chebyshev_fit(function: Callable, low: float, high: float, degree: int) -> l
         / count
         for j in range(count)
     ]
-    # Chebyshev series to powers of y in [-1, 1], then y = scale * x + shift.
+    # The Chebyshev series becomes powers of y in [-1, 1], then of x by y = scale * x + shift.
     powers = [mp.mpf(0)] * count
     previous, current = [mp.mpf(1)], [mp.mpf(0), mp.mpf(1)]
     for j, weight in enumerate(series):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import random
@@ -9,12 +10,18 @@ import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rich.console import Console
+
+from bridge.cli import outputs
 from bridge.cli.errors import CommandError
+from bridge.cli.outputs import Report
 from bridge.cli.progress import bar
 from bridge.cli.rows import Recording, Row
+from bridge.cli.terminal import terminal
 
 
 class Budget:
@@ -48,6 +55,28 @@ class Budget:
     def _ask_to_end(self, number: int, frame: FrameType | None) -> None:
         self._asked_to_end = True
         signal.signal(number, self._previous)
+
+
+def run_within(
+    options: argparse.Namespace,
+    measure: Callable[..., Report],
+    show: Callable[[Report, Console], None],
+    **writers: Callable[[Report, Path], None],
+) -> Report:
+    """Measures for as long as is asked for, writes the files, prints; returns the report.
+
+    Args:
+      measure: takes `recording` and `budget`.
+      writers: as `outputs.write` takes them.
+    """
+    outputs.check(options)
+    console = terminal()
+    with Budget(options.seconds) as budget:
+        report = measure(recording=Recording(options.jsonl), budget=budget)
+        outputs.write(options, report, **writers)
+    show(report, console)
+    outputs.name(options, console)
+    return report
 
 
 @dataclass(frozen=True)

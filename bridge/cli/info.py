@@ -104,7 +104,7 @@ def _torch() -> dict[str, Any]:
     return facts
 
 
-# Chooses JAX's other client for GPUs, which does not lend every stream that crossings ask for.
+# This chooses JAX's other client for GPUs, which does not lend every stream that crossings ask for.
 _OTHER_CLIENT = "XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# What each file of a command holds.
+# A command may write these files, which hold what is named here.
 FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _SHARED: dict[str, dict[str, Any]] = {

@@ -7,13 +7,14 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Console
 
 from bridge.cli.errors import CommandError
 from bridge.cli.options import FILES
 
-if TYPE_CHECKING:
-    from rich.console import Console
+Report = dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -59,26 +60,26 @@ def _check_format(path: Path) -> None:
         raise CommandError(f"--plot {path}: no picture format, expected {names}")
 
 
-def name(options: argparse.Namespace, console: Console) -> None:
-    """Prints which files there are."""
-    for option, what in FILES.items():
-        if (path := getattr(options, option, None)) is not None:
-            console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
-
-
 def write(
-    options: argparse.Namespace, report: dict[str, Any], **writers: Callable[[Path], None]
+    options: argparse.Namespace, report: Report, **writers: Callable[[Report, Path], None]
 ) -> None:
     """Writes the files that are asked for, before anything is printed: the terminal may be gone.
 
     Args:
       writers: by option, what writes a file other than the report in JSON.
     """
-
-    def write_json(path: Path) -> None:
-        path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-
-    for option, writer in {"json": write_json, **writers}.items():
+    for option, writer in {"json": _write_json, **writers}.items():
         if (path := getattr(options, option)) is not None:
             with naming(option, path):
-                writer(path)
+                writer(report, path)
+
+
+def _write_json(report: Report, path: Path) -> None:
+    path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+
+
+def name(options: argparse.Namespace, console: Console) -> None:
+    """Prints which files there are."""
+    for option, what in FILES.items():
+        if (path := getattr(options, option, None)) is not None:
+            console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ from bridge.cli.streams import plain
 
 PIPED_WIDTH = 110  # wide enough for every table
 FOLDED_WIDTH = 24  # of a column whose long words may be cut in lines
-# SIMPLE_HEAD for terminals without its line.
+# It stands for SIMPLE_HEAD on terminals that lack its line.
 ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -72,6 +72,13 @@ def print_cells(
         table.add_row(*([""] * group if first == above else first), *row[group:], style=style)
         above = first
     print_table(console, table)
+
+
+def print_method(console: Console, method: str, notes: Sequence[str]) -> None:
+    """Prints how a report was made, and what is to be known of this one."""
+    console.print(f"[dim]{method}[/]", highlight=False)
+    for note in notes:
+        console.print(f"[yellow]{note}[/]", highlight=False)
 
 
 def print_table(console: Console, table: Table) -> None:

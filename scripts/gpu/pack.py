@@ -23,9 +23,9 @@ from scripts.gpu.libraries import (
 )
 
 FOLDER = PREBUILT.parent
-# As in requirements/build.txt.
+# requirements/build.txt has their versions.
 WHEELS = ("apache-tvm-ffi", "nanobind", "scikit-build-core")
-# What may travel to the machine that it was made for.
+# So much may travel to the machine that it was made for.
 MOST_MIB = 64
 PACKING = "BRIDGE_PACKING"  # set in the Python that is like the machine's
 

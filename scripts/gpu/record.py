@@ -20,7 +20,7 @@ from typing import Any
 from scripts.gpu.libraries import ROOT
 
 BENCHMARKS = ROOT / "docs" / "benchmarks"
-# What a parity report says but for its rows, which are many thousands.
+# A parity report says this besides its rows, which are many thousands.
 PARITY = ("date", "options", "seconds", "complete", "cases", "cases_done", "passed", "summary")
 
 Record = dict[str, Any]

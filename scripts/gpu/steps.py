@@ -9,13 +9,13 @@ from typing import Any
 from scripts.gpu.libraries import OPS, PROGRAMS
 from scripts.gpu.stage import Step
 
-# Seconds that a stage may take on a GPU.
+# A stage may take so many seconds on a GPU.
 BUDGETS = {"truth": 300.0, "speed": 420.0, "depth": 540.0}
-# nvidia-smi's, so that a stage ends at once, and says why, where no GPU answers.
+# nvidia-smi reads these first, so that a stage ends at once, and says why, where no GPU answers.
 DEVICE_FIELDS = "name,compute_cap,driver_version,memory.total,clocks.max.sm,clocks.max.memory"
 
 
-# Nsight Compute on the kernels that matter; the clocks stay as they are.
+# Nsight Compute looks at the kernels that matter; the clocks stay as they are.
 COUNTERS = """
 command -v ncu || { echo "no ncu"; exit 1; }
 "$1" --list-profile | while read -r row; do

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bridge.cli.main import main
-from tools.bench import bias_gelu, softmax
-from tools.bench.cases import Case
+from tools.bench import softmax
+from tools.bench.cases import TINY, Case
 from tools.bench.ops import OPS
 from tools.bench.targets import table, targets
 from tools.bench.timing import Contender, interleave
@@ -28,8 +28,7 @@ def few_bias_gelu(_, framework: str, quick: bool) -> list[Case]:
     made.append(Case("bias_gelu", framework, "forward", "float32", "tanh", shape, "old"))
     tiny = ("forward", "forward+backward") if framework == "torch" else ("chain", "outside jit")
     made += [
-        Case("bias_gelu", framework, what, "float32", "tanh", bias_gelu.TINY, part="tiny")
-        for what in tiny
+        Case("bias_gelu", framework, what, "float32", "tanh", TINY, part="tiny") for what in tiny
     ]
     return made
 
@@ -210,7 +209,7 @@ def test_a_chain_of_empty_calls_is_what_xla_takes():
 
     from tools.bench.in_jax import Contenders
 
-    case = Case("bias_gelu", "jax", "chain", "float32", "tanh", bias_gelu.TINY, part="tiny")
+    case = Case("bias_gelu", "jax", "chain", "float32", "tanh", TINY, part="tiny")
     runs = {c.name: c.run for c in Contenders("cpu").of(case)}
     assert set(runs) == {f"{n}{s}" for n in ("bridge", "jit", "empty") for s in ("", " ×101")}
     for name, target in (("bridge ×101", "bridge_bias_gelu"), ("empty ×101", "bridge_empty")):
@@ -219,7 +218,7 @@ def test_a_chain_of_empty_calls_is_what_xla_takes():
             jax.jit(runs[name]).lower().as_text(),
         )
         assert called == [target] * 101
-    assert jax.block_until_ready(runs["empty ×101"]()).shape == bias_gelu.TINY
+    assert jax.block_until_ready(runs["empty ×101"]()).shape == TINY
 
 
 def test_a_call_outside_jit_is_that_of_the_public_function(monkeypatch):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scripts.figures import records
+from scripts.figures.proofs import gpu_records
+from scripts.figures.speed import speed as speed_of
 from scripts.gpu import libraries
 from scripts.gpu.record import record
 
@@ -59,27 +60,14 @@ def bench_rows(cut: bool) -> str:
     return text[:-20] if cut else text
 
 
-@pytest.fixture
-def quote_figures(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    path = ROOT / "scripts" / "quote_figures.py"
-    spec = importlib.util.spec_from_file_location("quote_figures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "quote_figures", module)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_stages_become_one_record_that_the_docs_quote(
-    tmp_path: Path, quote_figures: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("cpu.json", "cubin.json"):
         (tmp_path / name).write_text((ROOT / "docs" / "benchmarks" / name).read_text())
-    monkeypatch.setattr(quote_figures, "BENCHMARKS", tmp_path)
-    assert "not measured yet" in quote_figures.speed("bias_gelu")
-    assert "No stage" in quote_figures.gpu_records()
+    monkeypatch.setattr(records, "BENCHMARKS", tmp_path)
+    assert "not measured yet" in speed_of("bias_gelu")
+    assert "No stage" in gpu_records()
 
     kernels = lines(DEVICE, ROW, ROW | {"kind": "backward", "error": "launch failed"})
     speed = {"kernel_speed.jsonl": kernels + '{"record": "r', "bench-large.jsonl": bench_rows(True)}
@@ -93,13 +81,13 @@ def test_stages_become_one_record_that_the_docs_quote(
     assert not kept["bench"]["bench-large"]["complete"]
     assert len(kept["bench"]["bench-large"]["rows"]) == 4  # the fifth was cut
 
-    text = quote_figures.speed("bias_gelu")
+    text = speed_of("bias_gelu")
     assert "not measured yet" not in text
     assert "| forward tanh | bfloat16 | 65,536 × 4,096 | 2000.0 | 4000 | 93 % |" in text
     assert "launch failed" in text
     assert "NVIDIA H200" in text
-    assert "NVIDIA H200" not in quote_figures.speed("softmax")
-    assert "races" in quote_figures.gpu_records()
+    assert "NVIDIA H200" not in speed_of("softmax")
+    assert "races" in gpu_records()
 
 
 def test_what_says_nothing_of_a_gpu_is_refused(tmp_path: Path) -> None:

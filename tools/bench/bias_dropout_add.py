@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
-from tools.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
+from tools.bench.cases import Case, Function, Make, Op
 
 SMALL, MIDDLE, LARGE = (64, 1024), (1024, 4096), (4096, 4096)
-TINY = (2, 8)
 P = 0.1
-
-# Full-size arrays read or written: (x, residual) → y; g → dx; both. The residual's gradient is g.
-ARRAYS_MOVED = {"forward": 3, "backward": 2, "forward+backward": 5}
 
 
 class BiasDropoutAdd(Op):
@@ -37,13 +32,10 @@ class BiasDropoutAdd(Op):
                 self.name, framework, what, dtype, f"p={P:g}", shape, compiled=compiled, peak=peak
             )
         what = {"torch": "forward", "jax": "outside jit"}[framework]
-        yield Case(self.name, framework, what, "float32", f"p={P:g}", TINY, part="tiny")
-        if framework == "jax" and not quick:
-            how = ("forward+backward", "float32", f"p={P:g}", SHARDED)
-            yield Case(self.name, framework, *how, part="sharded")
+        yield from self.extremes(framework, quick, f"p={P:g}", [what])
 
-    def bytes(self, case: Case) -> int:
-        return ARRAYS_MOVED.get(case.what, 0) * math.prod(case.shape) * BYTES[case.dtype]
+    def moved(self, case: Case) -> tuple[float, float]:
+        return 3.0, 2.0  # (x, residual) → y; g → dx, while the residual's gradient is g
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         inputs = (make.normal(*case.shape), make.normal(case.shape[-1]), make.normal(*case.shape))

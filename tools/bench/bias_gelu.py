@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
-from tools.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
+from tools.bench.cases import Case, Function, Make, Op
 
 SMALL, LARGE = (64, 1024), (4096, 4096)
-TINY = (2, 8)
-
-# Full-size arrays read or written: x → y; (x, g) → dx; both.
-ARRAYS_MOVED = {"forward": 2, "backward": 3, "forward+backward": 5}
 
 
 class BiasGelu(Op):
@@ -23,29 +18,23 @@ class BiasGelu(Op):
     def cases(self, framework: str, quick: bool) -> Iterator[Case]:
         kinds = [("float32", "tanh"), ("float32", "none"), ("bfloat16", "tanh")]
         kinds += [("bfloat16", "none"), ("float16", "tanh")]
-        ways = [
-            ("forward", "new"),
-            ("forward", "old"),
-            ("backward", "new"),
-            ("forward+backward", "new"),
-        ]
+        passes = [("forward", "new"), ("forward", "old"), ("backward", "new")]
+        passes += [("forward+backward", "new")]
         if quick:
             kinds = [("float32", "tanh"), ("bfloat16", "tanh")]
-            ways = [("forward", "old"), ("forward+backward", "new")]
-        for shape, (dtype, form), (what, memory) in itertools.product((SMALL, LARGE), kinds, ways):
+            passes = [("forward", "old"), ("forward+backward", "new")]
+        for shape, (dtype, form), (what, memory) in itertools.product(
+            (SMALL, LARGE), kinds, passes
+        ):
             # Writing into old memory matters where new memory costs: the forms do not differ.
             if memory == "old" and form != "tanh":
                 continue
             yield Case(self.name, framework, what, dtype, form, shape, memory)
         tiny = {"torch": ("forward", "forward+backward"), "jax": ("chain", "outside jit")}
-        for what in tiny[framework]:
-            yield Case(self.name, framework, what, "float32", "tanh", TINY, part="tiny")
-        if framework == "jax" and not quick:
-            how = ("forward+backward", "float32", "tanh", SHARDED)
-            yield Case(self.name, framework, *how, part="sharded")
+        yield from self.extremes(framework, quick, "tanh", tiny[framework])
 
-    def bytes(self, case: Case) -> int:
-        return ARRAYS_MOVED.get(case.what, 0) * math.prod(case.shape) * BYTES[case.dtype]
+    def moved(self, case: Case) -> tuple[float, float]:
+        return 2.0, 3.0  # x → y; (x, g) → dx
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return (make.normal(*case.shape), make.normal(case.shape[-1])), ()

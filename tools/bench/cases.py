@@ -13,8 +13,9 @@ FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 OLD = {"torch": "out=", "jax": "donated"}  # how results go into memory that is there
 BORDER = "border"  # no op, but the tensors that go from one framework to the other
 CHAIN = 101  # calls chained inside one jit
+TINY = (2, 8)
 SHARDED = (4, 4, 512, 512)  # of arrays that are split along the first dimension
-# Contenders that are no peers: a copy of x, an addition, and what XLA itself takes for a call.
+# These contenders are no peers: a copy of x, an addition, and what XLA itself takes for a call.
 BESIDE = ("copy", "add", "empty")
 
 
@@ -106,17 +107,33 @@ class Op(ABC):
     """
 
     name: str
-    # In JAX: whether the backward pass starts from what the forward pass kept, or from the operands
-    # again, which is the same work where the derivative does not need the value.
+    # This says of JAX whether the backward pass starts from what the forward pass kept, or from the
+    # operands again, which is the same work where the derivative does not need the value.
     starts_from_kept = False
 
     @abstractmethod
     def cases(self, framework: str, quick: bool) -> Iterator[Case]:
         """Yields the cases of a framework."""
 
-    @abstractmethod
+    def extremes(
+        self, framework: str, quick: bool, form: str, tiny: Iterable[str]
+    ) -> Iterator[Case]:
+        """Yields the tiny cases of a form, and the one that is split over devices."""
+        for what in tiny:
+            yield Case(self.name, framework, what, "float32", form, TINY, part="tiny")
+        if framework == "jax" and not quick:
+            how = ("forward+backward", "float32", form, SHARDED)
+            yield Case(self.name, framework, *how, part="sharded")
+
     def bytes(self, case: Case) -> int:
         """The fewest bytes that the case can move; 0 where they are not what it is about."""
+        moved = dict(zip(("forward", "backward"), self.moved(case), strict=True))
+        arrays = sum(moved.get(what, 0.0) for what in case.what.split("+"))
+        return int(arrays * math.prod(case.shape)) * BYTES[case.dtype]
+
+    @abstractmethod
+    def moved(self, case: Case) -> tuple[float, float]:
+        """Returns how many arrays of x's size each pass reads or writes, forward and backward."""
 
     @abstractmethod
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridge.cli import machine, options, outputs
-from bridge.cli.budget import Budget, Step, go_through
+from bridge.cli import machine, options
+from bridge.cli.budget import Budget, Step, go_through, run_within
 from bridge.cli.errors import CommandError
 from bridge.cli.rows import Recording, unfinished
-from bridge.cli.terminal import terminal
 from tools.bench import several_devices
 from tools.bench.cases import BESIDE, BORDER, FRAMEWORKS, LARGE_BYTES, Case, enlarged
 from tools.bench.ops import OPS
@@ -46,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    outputs.check(chosen)
-    console = terminal()
-    with Budget(chosen.seconds) as budget:
+    def asked(**how: Any) -> dict[str, Any]:
         report = measure(
             device=chosen.device,
             quick=chosen.quick,
@@ -56,15 +53,14 @@ def run(chosen: argparse.Namespace) -> int:
             ops=chosen.ops,
             frameworks=tuple(chosen.framework or FRAMEWORKS),
             with_compile=not chosen.no_compile,
-            recording=Recording(chosen.jsonl),
-            budget=budget,
+            **how,
         )
         if chosen.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
             report["notes"].append("no plot: what was measured is calls alone")
             chosen.plot = None
-        outputs.write(chosen, report, plot=partial(_plot, report))
-    show(report, console)
-    outputs.name(chosen, console)
+        return report
+
+    run_within(chosen, asked, show, plot=_plot)
     return 0
 
 
@@ -94,7 +90,7 @@ def measure(
     if device == "cuda":
         machine.require_cuda()
     recording, budget = recording or Recording(), budget or Budget()
-    # How long each case is sampled. A GPU's calls are queued, and steadier.
+    # Each case is sampled for so long. A GPU's calls are queued, and steadier.
     seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
     busy, notes = machine.load("these timings are")
     contenders = {}

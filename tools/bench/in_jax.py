@@ -28,7 +28,7 @@ class _Make(Make):
         self.random = np.random.default_rng(0)
 
     def normal(self, *shape: int) -> Any:
-        # Many are many of the same: drawing them would take longer than the measurement.
+        # Few are drawn and repeated: drawing all would take longer than the measurement.
         few = self.random.standard_normal(min(math.prod(shape), 1 << 20), np.float32)
         values = np.resize(few.astype(jnp.dtype(self.dtype)), shape)
         return jax.device_put(values, self.device)
@@ -80,8 +80,10 @@ class Contenders:
         elif case.what == "backward" and OPS[case.op].starts_from_kept:
             runs = {name: _pull(f, inputs, rest, g) for name, f in functions.items()}
         else:
-            way = _WAYS[case.what]
-            runs = {name: _bound(jax.jit(way(f)), inputs, rest, g) for name, f in functions.items()}
+            make = _PASSES[case.what]
+            runs = {
+                name: _bound(jax.jit(make(f)), inputs, rest, g) for name, f in functions.items()
+            }
         return [self._contender(name, run) for name, run in runs.items()]
 
     def memory(self, case: Case) -> dict[str, dict[str, int]]:
@@ -89,7 +91,7 @@ class Contenders:
         operands = self._operands(case)
         found = {}
         for name, f in self._functions(case).items():
-            compiled = jax.jit(_WAYS[case.what](f)).lower(*operands).compile()
+            compiled = jax.jit(_PASSES[case.what](f)).lower(*operands).compile()
             statistics: Any = compiled.memory_analysis()
             peak = statistics.temp_size_in_bytes + statistics.output_size_in_bytes
             found[name] = {"peak": peak}
@@ -178,7 +180,7 @@ def _both(f: Function) -> Function:
     return both
 
 
-_WAYS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
+_PASSES = {"forward": _forward, "backward": _backward, "forward+backward": _both}
 
 
 def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any]:

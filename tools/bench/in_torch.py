@@ -30,7 +30,7 @@ class _Make(Make):
         self.generator = torch.Generator().manual_seed(0)
 
     def normal(self, *shape: int) -> Tensor:
-        # Many are many of the same: drawing them would take longer than the measurement.
+        # Few are drawn and repeated: drawing all would take longer than the measurement.
         count = math.prod(shape)
         few = torch.randn(min(count, 1 << 20), generator=self.generator).to(self.device, self.dtype)
         return few.repeat(-(-count // few.numel()))[:count].reshape(shape)
@@ -89,7 +89,7 @@ class Contenders:
                         operands = (g, function(*operands))
                     contenders.append(self._contender(name, _bound(into, operands)))
             else:
-                run = _WAYS[case.what](function, inputs, rest, g)
+                run = _PASSES[case.what](function, inputs, rest, g)
                 contenders.append(self._contender(name, run))
         if case.what == "forward":
             if case.part == "tiny":
@@ -107,7 +107,7 @@ class Contenders:
         inputs, rest, g = self._operands(case)
         found = {}
         for name, function in self._functions(case).items():
-            run = _WAYS[case.what](function, inputs, rest, g)
+            run = _PASSES[case.what](function, inputs, rest, g)
             run()  # compiles
             peak = _peak_cuda(run) if self.device == "cuda" else _peak_cpu(run)
             found[name] = {"peak": peak, "kept": _kept(function, inputs, rest)}
@@ -173,7 +173,7 @@ def _both(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[]
     return lambda: torch.autograd.grad(f(*operands), leaves, g)
 
 
-_WAYS = {"forward": _forward, "backward": _backward, "forward+backward": _both}
+_PASSES = {"forward": _forward, "backward": _backward, "forward+backward": _both}
 
 
 def _peak_cuda(run: Callable[[], Any]) -> int:

@@ -7,22 +7,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tools.bench.cases import BYTES, SHARDED, Case, Function, Make, Op
+from tools.bench.cases import Case, Function, Make, Op
 
-# Attention scores, [batch, heads, queries, keys], and long rows.
+# The first shapes are attention scores, [batch, heads, queries, keys].
 SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
 LONG_SCORES = (1, 16, 2048, 2048)
 LONG_ROWS = (64, 32768)
-# The same elements in rows of 1 Ki to 1 Mi.
+# As many elements lie in rows of 1 Ki to 1 Mi.
 GROWTH = tuple((1 << (22 - bits), 1 << bits) for bits in (10, 12, 14, 16, 18, 20))
-TINY = (2, 8)
-
-# Full-size arrays read or written, x → y and (y, g) → dx; a causal mask leaves half to be read.
-ARRAYS_MOVED = {
-    "plain": {"forward": 2.0, "backward": 3.0},
-    "masked": {"forward": 2.0, "backward": 3.0},
-    "causal": {"forward": 1.5, "backward": 2.0},
-}
 SCALE = 0.125
 
 
@@ -51,10 +43,7 @@ class Softmax(Op):
             )
             yield Case(self.name, framework, what, dtype, form, shape, compiled=compiled)
         tiny = {"torch": "forward", "jax": "outside jit"}[framework]
-        yield Case(self.name, framework, tiny, "float32", "masked", TINY, part="tiny")
-        if framework == "jax" and not quick:
-            what = "forward+backward"
-            yield Case(self.name, framework, what, "float32", "masked", SHARDED, part="sharded")
+        yield from self.extremes(framework, quick, "masked", [tiny])
         if framework == "torch" and not quick:
             # What lengths and masks cost is seen where no new memory hides it.
             old: dict[str, Any] = {"memory": "old", "compiled": False}
@@ -65,11 +54,12 @@ class Softmax(Op):
                 yield Case(self.name, framework, *how, part="growth", **old)
 
     def bytes(self, case: Case) -> int:
-        moves = ARRAYS_MOVED[case.form]
-        moved = sum(moves.get(what, 0.0) for what in case.what.split("+"))
-        arrays = int(moved * math.prod(case.shape)) * BYTES[case.dtype]
         has_mask = case.form == "masked" and case.what.startswith("forward")
-        return arrays + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
+        return super().bytes(case) + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
+
+    def moved(self, case: Case) -> tuple[float, float]:
+        # x → y and (y, g) → dx; a causal mask leaves half to be read.
+        return (1.5, 2.0) if case.form == "causal" else (2.0, 3.0)
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         x = make.normal(*case.shape)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bridge.cli.terminal import print_cells
+from bridge.cli.terminal import print_cells, print_method
 from tools.bench.cases import CHAIN, FRAMEWORKS
 from tools.bench.targets import PEER_NAMES, PEERS, further_call, table
 
@@ -44,9 +44,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         [line.op, line.what, line.measured, line.aim, verdicts[line.met]] for line in table(report)
     ]
     print_cells(console, "Targets", header, rows, group=1, **how)
-    console.print(f"[dim]{METHOD}[/]", highlight=False)
-    for note in report["notes"]:
-        console.print(f"[yellow]{note}[/]", highlight=False)
+    print_method(console, METHOD, report["notes"])
     seconds, options = report["seconds"], report["options"]
     console.print(f"{options['device']}, {options['threads']} threads, {seconds} s", style="dim")
 

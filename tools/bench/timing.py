@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Contender:
-    """One way to do the work of a case.
+    """Something that does the work of a case.
 
     Attributes:
       name: "bridge", "eager", "compile", "jit", "copy_", …

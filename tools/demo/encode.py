@@ -51,7 +51,7 @@ def _own_softmax_jax(scores: Any, padding: Any) -> Any:
     return jax.nn.softmax(jnp.where(padding, -jnp.inf, scores * SCALE), axis=-1)
 
 
-# By op: in torch and in JAX, with bridge and as the frameworks' own.
+# Each op is called in torch and in JAX, with bridge and as the frameworks' own.
 CALLS: dict[str, dict[str, tuple[Any, Any]]] = {
     "bias_gelu": {
         "bridge": (

@@ -7,6 +7,9 @@ and to bias-dropout-add.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from tools.demo.text import SYMBOLS
@@ -48,6 +51,45 @@ def initial_weights(seed: int = 0) -> Weights:
         weights[f"{norm}.norm.weight"] = np.ones(WIDTH, np.float32)
         weights[f"{norm}.norm.bias"] = np.zeros(WIDTH, np.float32)
     return weights
+
+
+class BridgeOps:
+    """Softmax, bias-GELU and bias-dropout-add through bridge.
+
+    Args:
+      ops: bridge.torch or bridge.jax.
+    """
+
+    def __init__(self, ops: Any) -> None:
+        self.softmax, self.gelu = ops.scaled_causal_softmax, ops.bias_gelu
+        self._dropout_add = ops.bias_dropout_add
+
+    def dropout_add(self, x: Any, bias: Any, residual: Any, step: Any, site: int) -> Any:
+        return self._dropout_add(x, bias, residual, p=P_DROP, seed=SEED, offset=draw(step, site))
+
+
+def logits(
+    ops: Any,
+    normalise: Callable[[str, Any], Any],
+    attention: Callable[[int, Any], Any],
+    w: Mapping[str, Any],
+    pieces: Any,
+    step: Any,
+) -> Any:
+    """Returns `[batch, length, SYMBOLS]` of each next character of `pieces` `[batch, length + 1]`.
+
+    Args:
+      normalise: a layer norm by name, in the framework of the arrays.
+      attention: that of a layer.
+    """
+    x = w["characters"][pieces[:, :-1]] + w["places"]
+    for layer in range(LAYERS):
+        h = attention(layer, normalise(f"{layer}.in", x))
+        x = ops.dropout_add(h, w[f"{layer}.projection.bias"], x, step, 2 * layer)
+        h = normalise(f"{layer}.mid", x) @ w[f"{layer}.up.weight"].T
+        h = ops.gelu(h, w[f"{layer}.up.bias"]) @ w[f"{layer}.down.weight"].T
+        x = ops.dropout_add(h, w[f"{layer}.down.bias"], x, step, 2 * layer + 1)
+    return normalise("out", x) @ w["characters"].T
 
 
 def draw(step: int, site: int) -> int:

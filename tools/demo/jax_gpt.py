@@ -14,21 +14,8 @@ import bridge.jax
 from tools.demo import gpt
 
 
-class BridgeOps:
-    """Softmax, bias-GELU and bias-dropout-add through bridge."""
-
-    softmax = staticmethod(bridge.jax.scaled_causal_softmax)
-    gelu = staticmethod(bridge.jax.bias_gelu)
-
-    @staticmethod
-    def dropout_add(x: Any, bias: Any, residual: Any, step: Any, site: int) -> Any:
-        return bridge.jax.bias_dropout_add(
-            x, bias, residual, p=gpt.P_DROP, seed=gpt.SEED, offset=gpt.draw(step, site)
-        )
-
-
 class OwnOps:
-    """The same in JAX's own ops, dropout from JAX's own generator."""
+    """What `gpt.BridgeOps` does, in JAX's own ops, with dropout from JAX's own generator."""
 
     @staticmethod
     def softmax(scores: Any, scale: float) -> Any:
@@ -48,14 +35,8 @@ class OwnOps:
 
 def loss(ops: Any, w: dict[str, Any], pieces: Any, step: Any) -> Any:
     """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`."""
-    x = w["characters"][pieces[:, :-1]] + w["places"]
-    for layer in range(gpt.LAYERS):
-        h = _attention(ops, w, layer, _normalise(w, f"{layer}.in", x))
-        x = ops.dropout_add(h, w[f"{layer}.projection.bias"], x, step, 2 * layer)
-        h = _normalise(w, f"{layer}.mid", x) @ w[f"{layer}.up.weight"].T
-        h = ops.gelu(h, w[f"{layer}.up.bias"]) @ w[f"{layer}.down.weight"].T
-        x = ops.dropout_add(h, w[f"{layer}.down.bias"], x, step, 2 * layer + 1)
-    logits = _normalise(w, "out", x) @ w["characters"].T
+    normalise, attention = partial(_normalise, w), partial(_attention, ops, w)
+    logits = gpt.logits(ops, normalise, attention, w, pieces, step)
     return optax.softmax_cross_entropy_with_integer_labels(logits, pieces[:, 1:]).mean()
 
 
@@ -86,7 +67,7 @@ class Training:
         )
         self.state = self.optimizer.init(self.weights)
         self._value_and_grad = jax.value_and_grad(
-            partial(loss, BridgeOps if with_bridge else OwnOps)
+            partial(loss, gpt.BridgeOps(bridge.jax) if with_bridge else OwnOps)
         )
         self._update = jax.jit(self._step, donate_argnums=(0, 1))
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 SOURCE = "the Python language reference (pydoc_data.topics, part of the interpreter)"
-# Characters of a model's vocabulary: printable ASCII, and one for everything else.
+# The vocabulary is printable ASCII, and one character for everything else.
 FIRST, SYMBOLS = 32, 96
 
 Array = np.ndarray

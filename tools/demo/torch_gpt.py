@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,8 @@ import bridge.torch
 from tools.demo import gpt
 
 
-class BridgeOps:
-    """Softmax, bias-GELU and bias-dropout-add through bridge."""
-
-    softmax = staticmethod(bridge.torch.scaled_causal_softmax)
-    gelu = staticmethod(bridge.torch.bias_gelu)
-
-    @staticmethod
-    def dropout_add(x: Tensor, bias: Tensor, residual: Tensor, step: int, site: int) -> Tensor:
-        return bridge.torch.bias_dropout_add(
-            x, bias, residual, p=gpt.P_DROP, seed=gpt.SEED, offset=gpt.draw(step, site)
-        )
-
-
 class OwnOps:
-    """The same in torch's own ops, dropout from torch's own generator."""
+    """What `gpt.BridgeOps` does, in torch's own ops, with dropout from torch's own generator."""
 
     @staticmethod
     def softmax(scores: Tensor, scale: float) -> Tensor:
@@ -45,14 +33,8 @@ class OwnOps:
 
 def loss(ops: Any, w: dict[str, Tensor], pieces: Tensor, step: int) -> Tensor:
     """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`."""
-    x = w["characters"][pieces[:, :-1]] + w["places"]
-    for layer in range(gpt.LAYERS):
-        h = _attention(ops, w, layer, _normalise(w, f"{layer}.in", x))
-        x = ops.dropout_add(h, w[f"{layer}.projection.bias"], x, step, 2 * layer)
-        h = _normalise(w, f"{layer}.mid", x) @ w[f"{layer}.up.weight"].T
-        h = ops.gelu(h, w[f"{layer}.up.bias"]) @ w[f"{layer}.down.weight"].T
-        x = ops.dropout_add(h, w[f"{layer}.down.bias"], x, step, 2 * layer + 1)
-    logits = _normalise(w, "out", x) @ w["characters"].T
+    normalise, attention = partial(_normalise, w), partial(_attention, ops, w)
+    logits = gpt.logits(ops, normalise, attention, w, pieces, step)
     return F.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten().long())
 
 
@@ -73,7 +55,7 @@ class Training:
 
     def __init__(self, weights: gpt.Weights, with_bridge: bool, device: str = "cpu") -> None:
         torch.manual_seed(gpt.SEED)
-        self.ops = BridgeOps if with_bridge else OwnOps
+        self.ops = gpt.BridgeOps(bridge.torch) if with_bridge else OwnOps
         self.device = device
         self.weights = {
             name: torch.tensor(value, device=device, requires_grad=True)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import bridge.torch as bt
 from tools.own_process import bytes_sent
 
-Call = Callable[[], Any]
+Exchange = Callable[[], Any]
 
 
 def run(task: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ def run(task: dict[str, Any]) -> None:
     cases = [(case, _call(case, size)) for case in task["cases"]]
     repeats = [_agreed_repeats(call, task["seconds"] / task["rounds"]) for _, call in cases]
     samples: list[list[float]] = [[] for _ in cases]
-    # Rounds outside, cases inside: a change of the machine's mood meets all cases alike.
+    # A change of the machine's mood meets all cases alike, since they take turns in each round.
     for _ in range(task["rounds"]):
         for i, (_, call) in enumerate(cases):
             samples[i].append(_sample(call, repeats[i]))
@@ -53,12 +53,12 @@ def run(task: dict[str, Any]) -> None:
     dist.destroy_process_group()
 
 
-def _call(case: dict[str, Any], size: int) -> Call:
+def _call(case: dict[str, Any], size: int) -> Exchange:
     """What a case does once, into memory that is there."""
     return {"transport": _transport, "rule": _rule}[case["part"]](case, size)
 
 
-def _transport(case: dict[str, Any], size: int) -> Call:
+def _transport(case: dict[str, Any], size: int) -> Exchange:
     """The framework's collective itself, on float32."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -68,7 +68,7 @@ def _transport(case: dict[str, Any], size: int) -> Call:
     return lambda: scatter(part, whole)
 
 
-def _rule(case: dict[str, Any], size: int) -> Call:
+def _rule(case: dict[str, Any], size: int) -> Exchange:
     """A pass of bridge.torch.all_gather under a gradient rule."""
     x = torch.ones(case["rows"], case["bytes"] // 4 // case["rows"], requires_grad=True)
     rule = case["grad"]
@@ -79,7 +79,7 @@ def _rule(case: dict[str, Any], size: int) -> Call:
     return lambda: torch.autograd.grad(y, x, g, retain_graph=True)
 
 
-def _agreed_repeats(call: Call, seconds: float) -> int:
+def _agreed_repeats(call: Exchange, seconds: float) -> int:
     """How many calls take about `seconds`, the same number on all ranks; warms up."""
     call()
     once = torch.tensor([min(_sample(call, 1) for _ in range(2))], dtype=torch.float64)
@@ -87,7 +87,7 @@ def _agreed_repeats(call: Call, seconds: float) -> int:
     return max(1, min(2000, int(seconds / once.item())))
 
 
-def _sample(call: Call, repeats: int) -> float:
+def _sample(call: Exchange, repeats: int) -> float:
     """Seconds of a call, mean of several."""
     dist.barrier()
     start = time.perf_counter()
@@ -96,7 +96,7 @@ def _sample(call: Call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _bytes_of(call: Call) -> int | None:
+def _bytes_of(call: Exchange) -> int | None:
     """Bytes that this rank sends in a call, as the kernel counts them; None where it does not."""
     if sys.platform != "linux":
         return None

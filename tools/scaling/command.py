@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +79,10 @@ def run(chosen: argparse.Namespace) -> int:
     task = Contrastive(chosen.batch, chosen.width)
     layers = Layers(chosen.tokens, chosen.hidden, chosen.layers)
     outputs.check(chosen)
-    console = terminal()
     report = _read(chosen.source) if chosen.source else _measured(chosen, task)
     report |= modelled(report, task, layers)
-    outputs.write(chosen, report, plot=partial(_plot, report))
+    outputs.write(chosen, report, plot=_plot)
+    console = terminal()
     show(report, console)
     outputs.name(chosen, console)
     return 0

@@ -86,7 +86,7 @@ class Contrastive:
                     "sent_bytes": {"forward": forward, "backward": backward},
                     "seconds": {**times, "total": sum(times.values())},
                     "memory_bytes": memory,
-                    # Both once more: the cotangents of the gathered arrays and of the logits.
+                    # Both count twice: the gathered arrays and the logits have cotangents.
                     "fits": 2 * sum(memory.values()) <= device.memory,
                 }
             )

@@ -147,7 +147,7 @@ def _errors(axis: Any, report: Report) -> None:
     _logarithmic(axis, "bytes of a part", _size, 16)
     axis.set_yscale("log", base=2)
     low, high = axis.get_ylim()
-    axis.set_ylim(min(low, 0.5), max(high, 2) * (high / low) ** 0.6)  # room for the legend
+    axis.set_ylim(min(low, 0.5), max(high, 2) * (high / low) ** 0.6)  # leaves place for the legend
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.legend(legend.values(), legend.keys(), frameon=False, fontsize=8, loc="upper left")

@@ -2,7 +2,7 @@
 
 V. Korthikanti et al., "Reducing activation recomputation in large transformer models",
 2022: around each of the two blocks of a layer (attention, MLP) the sequence is gathered
-before and reduce-scattered after; backward the other way round; and each block's input, of which
+before and reduce-scattered after; backward in the reverse order; and each block's input, of which
 only the part is kept, is gathered once more for the gradient of the weights. A layer has 6
 all-gathers and 4 reduce-scatters of arrays that are `tokens·batch·width` large as a whole.
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from bridge.cli.terminal import print_cells
+from bridge.cli.terminal import print_cells, print_method
 from tools.scaling.tables import tables
 
 METHOD = (
@@ -33,8 +33,6 @@ def show(report: dict[str, Any], console: Console) -> None:
         print_cells(console, title, header, rows, left=left, wrap=sources, group=1)
         if table.note:
             console.print(f"[dim]{escape(table.note)}[/]\n", highlight=False)
-    console.print(f"[dim]{report['method']}[/]", highlight=False)
-    for note in report["notes"]:
-        console.print(f"[yellow]{note}[/]", highlight=False)
+    print_method(console, report["method"], report["notes"])
     made = report["machine"]
     console.print(f"{made['processor']}, {made['cores']} cores, {report['seconds']} s", style="dim")

@@ -16,10 +16,10 @@ from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
 from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
 from bridge.ops.dtypes import FLOATING
 
-# Probabilities of dropping; "inference" is training=False.
+# These are probabilities of dropping; "inference" is training=False.
 FORMS = ("p=0.1", "p=0.5", "p=0", "p=1", "inference")
 
-# The bounds, all of them. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
+# All bounds stand here. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
 # residual + t once more, each by half an ULP of the arithmetic.
 BOUNDS: dict[str, Any] = {"roundings_of_t": 3, "roundings_of_y": 1}
 BOUNDS_IN_WORDS = (
@@ -86,7 +86,7 @@ PLACES = (
     Place((700, 1030), once=True),
 )
 
-# Dtypes of x, bias and residual.
+# Each has the dtypes of x, bias and residual.
 MIXED = (
     ("bfloat16", "float32", "bfloat16"),
     ("bfloat16", "bfloat16", "float32"),
@@ -94,6 +94,8 @@ MIXED = (
     ("float16", "bfloat16", "float32"),
     ("float32", "float64", "float32"),
 )
+
+_OPERANDS = ("x", "bias", "residual", "g", "t_x", "t_bias", "t_residual")
 
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
@@ -161,17 +163,8 @@ class Case(grid.Case):
         return of[operand.removeprefix("t_")]
 
     def operands(self) -> Operands:
-        random = self.random()
         shape = self.place.shape
-        filled: Operands = {}
-        for name in ("x", "bias", "residual", "g", "t_x", "t_bias", "t_residual"):
-            dtype = self.dtype_of(name)
-            if dtype is None:
-                filled[name] = None
-                continue
-            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
-            size = shape[-1:] if name.endswith("bias") else laid_out
-            filled[name] = np.asarray(random.standard_normal(size)).astype(NUMPY[dtype])
+        filled = self.normal(_OPERANDS, self.random())
         if self.place.values == "special x":
             x = filled["x"]
             assert x is not None
@@ -203,11 +196,7 @@ class Judge(grid.Judge):
     """True values of a case."""
 
     def __init__(self, case: Case, given: Operands) -> None:
-        self.case = case
-        self.given = {
-            name: None if array is None else grid.viewed(case, name, array)
-            for name, array in given.items()
-        }
+        self.case, self.given = case, case.all_viewed(given)
         spec = Spec(case.place.shape, case.x)
         self.params = check_bias_dropout_add(spec, None, None, **case.how)
 

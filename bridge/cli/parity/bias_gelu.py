@@ -64,11 +64,11 @@ PLACES = (
 
 MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
 
-# x and bias; the cotangent g of the result; tangents t of x and bias; cotangents v of dx and dbias.
+# g is the cotangent of the result, t_ begins tangents of inputs, v_ cotangents of gradients.
 _OPERANDS = ("x", "bias", "g", "t_x", "t_bias", "v_x", "v_bias")
 _ROWS = ("bias", "t_bias", "v_bias")
 
-# Elements of a case that are compared with float64; bits are compared on all.
+# So many elements of a case are compared with float64; bits are compared on all.
 _SAMPLE = 1 << 15
 
 
@@ -92,6 +92,7 @@ class Case(grid.Case):
     """
 
     op = "bias_gelu"
+    deviation, widest = 2.0, 16.0
     second_order = True
     hessian = True
 
@@ -136,21 +137,8 @@ class Case(grid.Case):
         return self.bias if operand in _ROWS else self.x
 
     def operands(self) -> Operands:
-        random = self.random()
         shape = self.place.shape
-        filled: Operands = {}
-        for name in _OPERANDS:
-            dtype = self.dtype_of(name)
-            if dtype is None:
-                filled[name] = None
-                continue
-            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
-            values = random.standard_normal(shape[-1:] if name in _ROWS else laid_out)
-            if name == "x":
-                values = 2.0 * values
-                if self.place.values == "wide":
-                    values[::2] = random.uniform(-16.0, 16.0, values[::2].shape)
-            filled[name] = values.astype(NUMPY[dtype])
+        filled = self.normal(_OPERANDS, self.random())
         if self.place.values == "special x":
             x = filled["x"]
             assert x is not None
@@ -209,7 +197,7 @@ class Judge(grid.Judge):
         self.flat: Operands = {}
         for name, array in given.items():
             if array is not None and name not in _ROWS:
-                view = grid.viewed(case, name, array)
+                view = case.viewed(name, array)
                 array = np.ascontiguousarray(view).reshape(rows, columns)
             self.flat[name] = array
         self.rows, self.columns = rows, columns

@@ -18,7 +18,7 @@ from bridge.ops import BIAS_GELU, BiasGeluParams
 
 Array = np.ndarray
 
-# The bounds, all of them, by the precision of the call: a 16-bit type where every array has it,
+# All bounds stand here, by the precision of the call: a 16-bit type where every array has it,
 # else the arithmetic's dtype. `gelu_ulp` bounds gelu⁽ⁿ⁾(h) for n = 0, 1, 2, in ULP of that type,
 # before any rounding to it; where |h| is in `zeros`, about a zero of gelu⁽ⁿ⁾, an error of
 # `zero_error` passes too. Each product then rounds once (half an ULP of the arithmetic). The
@@ -120,7 +120,7 @@ def product(
         zero_error = zero_error * (1.0 + BOUNDS["reference_ulp"])
     allowed = magnitude * np.maximum(error, zero_error)
     rounding = BOUNDS["product_ulp"] * fmt.ulp(values)
-    # A product that underflows on the way is off by the smallest number, times what follows.
+    # A product that underflows before the last is off by the smallest number, times what follows.
     underflow = fmt.least * at_least_one if factors else 0.0
     return Truth(values, unit, allowed + len(factors) * rounding + underflow)
 

@@ -16,7 +16,6 @@ from bridge._private.torch import neg_view
 from bridge.exchange.dtypes import TO_JAX, TO_TORCH
 from bridge.exchange.from_tensor import is_aligned, is_compact
 
-NAME = "border"
 DIRECTIONS = ("torch → JAX → torch", "JAX → torch → JAX")
 
 # Views of a dense tensor [6, 5, 8]: what lies in one block crosses as it is, the rest by a copy.
@@ -40,13 +39,13 @@ QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
 
 @dataclass(frozen=True)
 class Crossing:
-    """One way there and back.
+    """One journey there and back.
 
     Attributes:
       dtype, layout, copy: what crossed, and with which `copy`.
       elements: how many there are; `differing`: how many came home with other bits, or, in a
         layout of COMPUTED, out of a program of JAX that got the array.
-      promised: whether memory is shared on the whole way; `shared`: whether it was.
+      promised: whether memory is shared all along; `shared`: whether it was.
       refused: whether BufferError was raised, which copy=False asks for where memory is not shared.
     """
 
@@ -76,7 +75,7 @@ def dtypes(quick: bool = False) -> list[torch.dtype]:
 
 
 def in_json(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
-    """Returns the crossings of a dtype in every layout, both ways, with each `copy`."""
+    """Returns the crossings of a dtype in every layout, in both directions, with each `copy`."""
     with jax.enable_x64(True):
         return [crossing.to_json() for crossing in _of_dtype(dtype, device)]
 
@@ -124,7 +123,7 @@ def _there_and_back(
 @jax.jit
 def _twice(array: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
-        # XLA may copy small numbers by way of larger ones, which quietens NaN.
+        # XLA may copy small numbers as larger ones, which quietens NaN.
         array = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
     return jnp.stack([array, array])
 

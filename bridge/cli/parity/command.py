@@ -9,14 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bridge import _native
-from bridge.cli import machine, options, outputs
-from bridge.cli.budget import Budget, Step, go_through
+from bridge.cli import machine, options
+from bridge.cli.budget import Budget, Step, go_through, run_within
 from bridge.cli.errors import CommandError
 from bridge.cli.info import usable_isas
 from bridge.cli.parity import accuracy, summary
 from bridge.cli.parity.ops import OPS
 from bridge.cli.rows import Recording
-from bridge.cli.terminal import terminal
 
 if TYPE_CHECKING:
     from bridge.cli.parity.measure import Variant
@@ -47,23 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    outputs.check(chosen)
-    console = terminal()
-    with Budget(chosen.seconds) as budget:
-        report = measure(
-            device=chosen.device,
-            quick=chosen.quick,
-            isa=chosen.isa,
-            threads=chosen.threads,
-            all_isas=chosen.all_isas,
-            ops=chosen.ops,
-            forms=chosen.forms,
-            recording=Recording(chosen.jsonl),
-            budget=budget,
-        )
-        outputs.write(chosen, report, html=partial(summary.write_page, report))
-    summary.show(report, console)
-    outputs.name(chosen, console)
+    names = ("device", "quick", "isa", "threads", "all_isas", "ops", "forms")
+    asked = partial(measure, **{name: getattr(chosen, name) for name in names})
+    report = run_within(chosen, asked, summary.show, html=summary.write_page)
     return 0 if report["passed"] else 1
 
 
@@ -90,7 +75,7 @@ def measure(
     if not with_border and not any(chosen.values()):
         raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
-    # Rows are spread over them. Too late where JAX has run already: then fewer do, or one.
+    # Rows are spread over them. Where JAX has run already it is too late, and fewer devices do.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", 4)
     if device == "cuda":

@@ -88,7 +88,9 @@ class Case(ABC):
 
     op: ClassVar[str]
     laid_out: ClassVar[tuple[str, ...]] = ("x", "g")
-    # What is computed besides the value, the gradients and the tangent.
+    deviation: ClassVar[float] = 1.0  # of x
+    widest: ClassVar[float] = 1.0  # x where the values of the place are "wide"
+    # These say what is computed besides the value, the gradients and the tangent.
     second_order: bool = False
     hessian: bool = False
     place: Place
@@ -132,6 +134,32 @@ class Case(ABC):
     def operands(self) -> Operands:
         """The operands as dense arrays, those in `laid_out` before their view is taken."""
 
+    def normal(self, names: tuple[str, ...], random: np.random.Generator) -> Operands:
+        """Operands of normal numbers, x as wide as the place says, biases as rows."""
+        shape, filled = self.place.shape, Operands()
+        for name in names:
+            if (dtype := self.dtype_of(name)) is None:
+                filled[name] = None
+                continue
+            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
+            size = shape[-1:] if name.endswith("bias") else laid_out
+            values = np.asarray(random.standard_normal(size))
+            if name == "x":
+                values = self.deviation * values
+                if self.place.values == "wide":
+                    values[::2] = random.uniform(-self.widest, self.widest, values[::2].shape)
+            filled[name] = values.astype(NUMPY[dtype])
+        return filled
+
+    def viewed(self, name: str, array: Any) -> Any:
+        """An operand in its layout; `array` is of NumPy, torch or JAX, or None."""
+        if array is not None and name in self.laid_out:
+            return self.place.layout.view(array, self.place.shape)
+        return array
+
+    def all_viewed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.viewed(name, array) for name, array in given.items()}
+
     @abstractmethod
     def call(self, ops: Any, p: Mapping[str, Any]) -> Any:
         """The op on operands of a framework; `ops` is bridge.torch or bridge.jax."""
@@ -162,13 +190,6 @@ class Judge(ABC):
     def misplaced(self, result: Array) -> int:
         """Elements that the contract fixes to the bit, and that are something else."""
         return 0
-
-
-def viewed(case: Case, name: str, array: Any) -> Any:
-    """An operand of a case in its layout; `array` is of NumPy, torch or JAX."""
-    if name in case.laid_out:
-        return case.place.layout.view(array, case.place.shape)
-    return array
 
 
 def special_values(dtype: str, count: int, infinite: bool = True) -> Array:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bridge.cli.parity.grid import CONTIGUOUS, Case, viewed
+from bridge.cli.parity.grid import CONTIGUOUS, Case
+from bridge.cli.parity.quantities import named
 
 Operands = Mapping[str, Any]  # arrays by name, None where one is absent
 Function = Callable[[Operands], Any]
@@ -30,7 +31,7 @@ def compiled(
     """One jitted function for all quantities, or value and gradients alone; lays out inside."""
 
     def function(p: Operands) -> dict[str, Any]:
-        laid_out = {name: viewed(case, name, array) for name, array in p.items()}
+        laid_out = case.all_viewed(p)
         return quantities(f, case, laid_out, first_order)
 
     return jax.jit(function)
@@ -49,31 +50,27 @@ def quantities(f: Function, case: Case, p: Operands, first_order: bool = False) 
     inputs = tuple(p[name] for name in names)
     results = {"forward": call(*inputs)}
     if first_order:
-        return results | _named("d", names, gradient(inputs, p["g"]))
+        return results | named("d", names, gradient(inputs, p["g"]))
     tangents = tuple(p[f"t_{name}"] for name in names)
     if case.second_order:
         first, pull = jax.vjp(gradient, inputs, p["g"])
         second, second_g = pull(tuple(p[f"v_{name}"] for name in names))
-        results |= _named("d2", names, second) | {"d2g": second_g}
+        results |= named("d2", names, second) | {"d2g": second_g}
     else:
         first = gradient(inputs, p["g"])
-    results |= _named("d", names, first)
+    results |= named("d", names, first)
     results["jvp"] = jax.jvp(call, inputs, tangents)[1]
     if case.hessian:
         _, products = jax.jvp(lambda *inputs: gradient(inputs, p["g"]), inputs, tangents)
-        results |= _named("hvp_", names, products)
+        results |= named("hvp_", names, products)
     return results
-
-
-def _named(prefix: str, names: tuple[str, ...], values: Any) -> dict[str, Any]:
-    return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
     """Value and gradient of x, by vmap over the first dimension."""
 
     def function(p: Operands) -> dict[str, Any]:
-        laid_out = {name: viewed(case, name, array) for name, array in p.items()}
+        laid_out = case.all_viewed(p)
 
         def both(part: dict[str, Any]) -> tuple[Any, Any]:
             value, pull = jax.vjp(lambda x: f({**laid_out, **part, "x": x}), part["x"])
@@ -108,7 +105,7 @@ def shards_of(case: Case, device: str) -> Sequence[Any]:
     return devices[: counts[0]] if counts else ()
 
 
-# One arithmetic of each kind.
+# One dtype stands for each arithmetic.
 _SHARDED = ("float32", "bfloat16")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.cli.parity.grid import NUMPY, Case, viewed
+from bridge.cli.parity.grid import NUMPY, Case
+from bridge.cli.parity.quantities import named
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}
 Operands = Mapping[str, Any]  # tensors by name, None where one is absent
@@ -19,10 +20,12 @@ Function = Callable[[Operands], Tensor]
 
 def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The operands as torch tensors in the case's layout."""
-    return {
-        name: None if array is None else viewed(case, name, _tensor(array).to(device))
-        for name, array in operands.items()
-    }
+    return case.all_viewed(
+        {
+            name: None if array is None else _tensor(array).to(device)
+            for name, array in operands.items()
+        }
+    )
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -48,7 +51,7 @@ def quantities(
     g = p["g"].detach().requires_grad_()
     forward = call(*leaves)
     first = torch.autograd.grad(forward, leaves, g, create_graph=case.second_order)
-    results = {"forward": forward} | _named("d", names, first)
+    results = {"forward": forward} | named("d", names, first)
 
     primals = tuple(tensor.detach() for tensor in leaves)
     tangents = tuple(p[f"t_{name}"] for name in names)
@@ -57,7 +60,7 @@ def quantities(
     if case.second_order:
         cotangents = tuple(p[f"v_{name}"] for name in names)
         second = torch.autograd.grad(first, (*leaves, g), cotangents, retain_graph=True)
-        results |= _named("d2", names, second[:-1]) | {"d2g": second[-1]}
+        results |= named("d2", names, second[:-1]) | {"d2g": second[-1]}
     if case.hessian:
 
         def gradient(*primals: Tensor) -> tuple[Tensor, ...]:
@@ -67,12 +70,8 @@ def quantities(
             products = forward_mode(gradient, primals, tangents)[1]
         else:
             products = torch.autograd.grad(first, leaves, tangents)
-        results |= _named("hvp_", names, products)
+        results |= named("hvp_", names, products)
     return {name: result.detach() for name, result in results.items()}
-
-
-def _named(prefix: str, names: tuple[str, ...], values: Any) -> dict[str, Any]:
-    return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:

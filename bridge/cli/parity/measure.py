@@ -1,4 +1,4 @@
-"""Runs one case and compares: torch with JAX, with float64, and with other ways to run it."""
+"""Runs one case and compares: torch with JAX, with float64, and with other runs of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Variant:
-    """Another way to run that must give the same bits."""
+    """Another setting under which the bits must be the same."""
 
     isa: str
     threads: int

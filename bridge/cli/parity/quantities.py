@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _WORDS = {
     "forward": "value",
@@ -26,6 +27,11 @@ def quantities(
     if hessian:
         names += [f"hvp_{name}" for name in inputs]
     return tuple(names)
+
+
+def named(prefix: str, names: Sequence[str], values: Iterable[Any]) -> dict[str, Any]:
+    """Values by the names of quantities of inputs."""
+    return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def words(quantity: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS
-from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
+from bridge.cli.parity.grid import Array, Operands, special_values
 from bridge.cli.parity.softmax_accuracy import BOUNDS, BOUNDS_IN_WORDS, Judge
 from bridge.ops.dtypes import FLOATING
 
@@ -19,7 +19,7 @@ __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 
 FORMS = ("plain", "masked", "causal")
 
-# Masks by what they tell apart; shapes from the right, as [b, h, sq, sk] broadcasts.
+# The masks are named for what they tell apart. Shapes broadcast from the right, as [b, h, sq, sk].
 MASKS = {
     "full": lambda s: s,
     "keys": lambda s: s[-1:],
@@ -62,10 +62,10 @@ def _lengths(*lengths: int, **how: Any) -> tuple[Place, ...]:
 
 
 _EDGES = [n + d for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096) for d in (-1, 0, 1)]
-# Attention scores, [batch, heads, queries, keys].
+# The shape is that of attention scores, [batch, heads, queries, keys].
 _SCORES = (2, 3, 5, 33)
 PLACES = (
-    # Every kernel changes its way at some of these lengths.
+    # Every kernel takes another path at some of these lengths.
     *_lengths(1, 2, 7, 8, 9, *_EDGES, 16385, forms=("plain",), first=True),
     *_lengths(1, 9, 33, 129, 513, 1025, 4097, forms=("masked", "causal"), first=True),
     Place((2, 65537), forms=("plain", "masked"), mask_dtype="uint8"),
@@ -94,7 +94,7 @@ PLACES = (
     Place((64, 257), values="wide", mask="keys", quick=True, own=True),
 )
 
-# What is given: x, the cotangent g of y, the tangent of x and the cotangent of its gradient.
+# These are x, the cotangent g of y, the tangent of x and the cotangent of its gradient.
 _OPERANDS = ("x", "g", "t_x", "v_x")
 
 
@@ -116,6 +116,7 @@ class Case(grid.Case):
     """
 
     op = "softmax"
+    deviation, widest = 3.0, 70.0
 
     x: str
     form: str
@@ -159,16 +160,7 @@ class Case(grid.Case):
 
     def operands(self) -> Operands:
         random = self.random()
-        shape = self.place.shape
-        filled: Operands = {}
-        for name in _OPERANDS:
-            laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
-            values = random.standard_normal(laid_out)
-            if name == "x":
-                values = 3.0 * values
-                if self.place.values == "wide":
-                    values[::2] = random.uniform(-70.0, 70.0, values[::2].shape)
-            filled[name] = values.astype(NUMPY[self.x])
+        filled = self.normal(_OPERANDS, random)
         filled["mask"] = self._mask(random) if self.form == "masked" else None
         if "special" in self.place.values:
             self._put_special(filled)
@@ -191,7 +183,7 @@ class Case(grid.Case):
         columns = x.shape[-1]
         every = special_values(self.x, columns)
         if self.place.values == "special cotangent":
-            # Infinities and NaN; extremes would overflow in sums whose true value does not.
+            # Extremes are left out: they overflow in sums whose true value does not.
             g[1], g[2, 3], g[3, 5] = special_values(self.x, columns, infinite=False), np.inf, np.nan
             g[1][np.abs(g[1].astype(np.float64)) > 100.0] = -1.0
             return
@@ -241,7 +233,8 @@ class Case(grid.Case):
         return library.triu(ones, columns - rows + 1) if self.causal else None
 
     def judge(self, given: Operands) -> Judge:
-        return Judge(self, given)
+        place = self.place
+        return Judge(self.x, place.shape, place.scale, self.causal, self.all_viewed(given))
 
 
 def _most(dtype: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +28,15 @@ from bridge.ops.softmax import (
     visible_columns,
 )
 
-if TYPE_CHECKING:
-    from bridge.cli.parity.softmax import Case
-
 Array = np.ndarray
 
-# The bounds, all of them, by the dtype; the arithmetic is float64 for float64, else float32, whose
+# All bounds stand here, by the dtype; the arithmetic is float64 for float64, else float32, whose
 # numbers are `unit` apart at 1. An element y is off by at most (relative + |scale·x − max|)·unit·y
 # before any rounding to 16 bits, and by the smallest number. In 16 bits an exponential of fewer
 # terms is good enough. The float64 reference rounds scale·x too, which costs up to |scale·x| unit
 # more where the arithmetic is float64.
 #
-# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum on its way by half a
+# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum within it by half a
 # unit: `steps` of them towards an element, and in ⟨a,b⟩ one for the product and one for each
 # addition of the tree (of 32 rows of 32 lanes, then of chunks of 1024), relative to ⟨|a|,|b|⟩.
 BOUNDS: dict[str, Any] = {
@@ -124,7 +121,7 @@ def _reference(operands: Any, terms: int, scale: float, causal: bool) -> Array:
 def _scaled(
     values: Array, unit: Array, allowed: Array, factor: Array, scale: float, arithmetic: str
 ) -> Truth:
-    """The truth with errors times scale, and with what underflows on the way."""
+    """The truth with errors times scale, and with what underflows before."""
     least = FORMATS[arithmetic].least * max(1.0, abs(scale))
     with np.errstate(all="ignore"):
         underflow = least * (4.0 + values.shape[-1] * np.where(np.isfinite(factor), factor, 0.0))
@@ -147,25 +144,23 @@ def _dot_rounding(columns: int, arithmetic: str) -> float:
 class Judge(grid.Judge):
     """True values of a case; a derivative's from the value that came with it."""
 
-    def __init__(self, case: Case, given: grid.Operands) -> None:
-        self.case = case
-        self.arithmetic = arithmetic_of(case.x)
-        self.given = {
-            name: None if array is None else grid.viewed(case, name, array)
-            for name, array in given.items()
-        }
+    def __init__(
+        self, dtype: str, shape: grid.Shape, scale: float, causal: bool, given: grid.Operands
+    ) -> None:
+        self.dtype, self.shape, self.given = dtype, shape, given
+        self.scale, self.causal = scale, causal
+        self.arithmetic = arithmetic_of(dtype)
 
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         with np.errstate(all="ignore"):
-            return of_elements(results[quantity], self._truth(quantity, results), self.case.x)
+            return of_elements(results[quantity], self._truth(quantity, results), self.dtype)
 
     def _truth(self, quantity: str, results: Mapping[str, Array]) -> Truth:
-        case, p = self.case, self.given
-        how = (case.place.scale, case.causal)
+        p, how = self.given, (self.scale, self.causal)
         x = p["x"]
         assert x is not None
         if quantity == "forward":
-            return value(x, p["mask"], *how, case.x)
+            return value(x, p["mask"], *how, self.dtype)
         y = results["forward"].astype(np.float64)
 
         def given(name: str) -> Array:
@@ -177,18 +172,17 @@ class Judge(grid.Judge):
         if quantity in direction:
             return jacobian(y, Approximate(given(direction[quantity])), *how, self.arithmetic)
         inner = towards_y(y, given("g"), given("v_x"), *how, self.arithmetic)
-        ulp = FORMATS[case.x].ulp(inner.values)
-        error = inner.allowed + (0.5 * ulp if FORMATS[case.x].bits < 24 else 0.0)
+        ulp = FORMATS[self.dtype].ulp(inner.values)
+        error = inner.allowed + (0.5 * ulp if FORMATS[self.dtype].bits < 24 else 0.0)
         v = Approximate(inner.values, error, np.maximum(inner.unit, ulp))
         return jacobian(y, v, *how, self.arithmetic)
 
     def misplaced(self, result: Array) -> int:
         """Hidden elements that are anything but +0."""
-        shape = self.case.place.shape
-        hidden = np.zeros(shape, bool)
-        if self.case.causal:
-            hidden |= ~visible_columns(shape, 1)
+        hidden = np.zeros(self.shape, bool)
+        if self.causal:
+            hidden |= ~visible_columns(self.shape, 1)
         if (mask := self.given["mask"]) is not None:
-            hidden |= np.broadcast_to(mask != 0, shape)
+            hidden |= np.broadcast_to(mask != 0, self.shape)
         bits = np.ascontiguousarray(result).view(f"u{result.itemsize}")
         return int(np.count_nonzero(bits[hidden]))

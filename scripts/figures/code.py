@@ -1,0 +1,59 @@
+"""What an op costs in code: machine instructions of its kernels, lines of its adapters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scripts.count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
+from scripts.figures.records import read, table
+
+
+def machine_code(op: str) -> str:
+    """What the compiled kernels of sm_90 cost, counted in the cubin."""
+    kernels = [kernel for kernel in read("cubin.json")["kernels"] if is_quoted(op, kernel)]
+    if not kernels:
+        return "Not yet in docs/benchmarks/cubin.json."
+    with_longest = any(kernel.get("longest_instructions") for kernel in kernels)
+    rows = []
+    for kernel in sorted(kernels, key=in_order):
+        row = [kernel["kernel"], counted(kernel["instructions_per_element"], kernel["limit"])]
+        if with_longest:
+            most = kernel["longest_instructions"] / kernel["loop_elements"]
+            row.append(counted(most, kernel["longest_limit"]))
+        spills = kernel["spill_store_bytes"] + kernel["spill_load_bytes"]
+        rows.append([*row, str(kernel["registers"]), str(spills)])
+    header = ["kernel, sm_90", "instructions an element"]
+    header += ["on the longest path"] if with_longest else []
+    return table([*header, "registers", "bytes spilled"], rows)
+
+
+def is_quoted(op: str, kernel: dict[str, Any]) -> bool:
+    """Whether it is a hot kernel of the op for sm_90, in bfloat16 or float32."""
+    words = kernel["kernel"].split()
+    if kernel["arch"] != "90" or kernel["instructions_per_element"] is None:
+        return False
+    if words[0].removesuffix("_derivative") != op or words[1] not in ("bfloat16", "float32"):
+        return False
+    if op == "bias_gelu":
+        return words[2] == "tanh"
+    return "any" not in words
+
+
+def in_order(kernel: dict[str, Any]) -> list[tuple[bool, int, str]]:
+    """Sorts names as text, and numbers in them as numbers."""
+    words = kernel["kernel"].split()
+    return [(not word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
+
+
+def counted(count: float, limit: float | None) -> str:
+    return f"{count:.1f}" if limit is None else f"{count:.1f} (limit {limit:g})"
+
+
+def code_lines() -> str:
+    """What an op takes in the adapters."""
+    ops = [[op, *map(str, count_op(op))] for op in OPS]
+    besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
+    header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]
+    return "\n\n".join(
+        [table(header, ops), "Besides:", table(["file", "what is in it", "lines"], besides)]
+    )

@@ -1,0 +1,169 @@
+"""How fast the ops, their kernels and the crossings are: what bench and kernel_speed measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from scripts.count_adapter_lines import OPS
+from scripts.figures.records import Report, machine_of, of_gpus, read, table
+from tools.bench import targets
+from tools.bench.summary import memory_lines
+
+PEERS = ("eager", "compile", "jit")
+
+
+def figures() -> str:
+    """All ops in one table, with the machine that they were measured on."""
+    report = read("cpu.json")
+    rows = []
+    for op in OPS:
+        aims = [line for line in targets.table(report) if line.op == op]
+        reached = f"{sum(line.met for line in aims)} of {len(aims)}" if aims else "not measured"
+        rows.append([f"[{op}](docs/ops/{op}.md)", *speedups(main_rows(report, op)), reached])
+    header = ["op", *(f"over {targets.PEER_NAMES[peer]}" for peer in PEERS), "aims reached"]
+    where = (
+        "Geometric means of all shapes, dtypes and directions that `python -m bridge bench` "
+        f"measures: {machine_of(report)}. Each op's page has its aims, those that are missed too; "
+        "every row, median and spread is in [docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), "
+        "drawn in [cpu.svg](docs/benchmarks/cpu.svg)."
+    )
+    return "\n".join([table(header, rows), "", where])
+
+
+def speed(op: str) -> str:
+    """What was measured of an op, on every machine, with its aims met and missed."""
+    parts = list(speed_on(op, read("cpu.json"), "cpu.json"))
+    gpus = of_gpus()
+    for name, record in gpus.items():
+        parts += kernels_on(op, record, name)
+        for report in record["bench"].values():
+            if main_rows(report, op):
+                parts += speed_on(op, report, name)
+    if not gpus:
+        parts.append("On a GPU: not measured yet.")
+    return "\n\n".join(parts)
+
+
+def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
+    rows = main_rows(report, op)
+    if not rows:
+        yield f"Not yet in docs/benchmarks/{name}."
+        return
+    yield f"Measured on {machine_of(report)} ([every row](../benchmarks/{name}))."
+    yield table(
+        ["speed", "measured", "aim", "reached"],
+        [
+            [line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
+            for line in targets.table(report)
+            if line.op == op
+        ],
+    )
+    for row in report["rows"]:
+        if row["op"] == op and f"empty ×{targets.CHAIN}" in row["timings"]:  # not in older files
+            ours, empty = (f"{targets.further_call(row, n) * 1e6:.2f}" for n in ("bridge", "empty"))
+            yield (
+                f"Of the {ours} µs of a further call inside one jit {empty} µs are XLA's own, "
+                "those of a handler that does nothing."
+            )
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        form = row.get("form", row.get("approximate"))
+        groups.setdefault((form, row["what"], row["dtype"]), []).append(row)
+    yield "How many times as fast, in the geometric mean of the shapes:"
+    yield table(
+        ["form", "pass", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
+        [[*group, *found] for group, rows in groups.items() if any(found := speedups(rows))],
+    )
+    growth = [row for row in report["rows"] if row["op"] == op and row.get("part") == "growth"]
+    if growth:
+        yield f"{growth[0]['what'].capitalize()} of as many elements in rows of other lengths:"
+        yield growth_table(growth)
+    memory = [line for line in memory_lines(report) if line[0].startswith(f"{op} ")]
+    if memory:
+        yield f"Memory besides the operands, of {memory[0][0].removeprefix(f'{op} ')}:"
+        first = memory[0][0]
+        yield table(
+            ["computed by", "MiB at the peak", "MiB kept for the backward pass"],
+            [line[1:] for line in memory if line[0] == first],
+        )
+    for note in report["notes"]:
+        yield f"Note of the run: {note}."
+
+
+def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
+    """The op's kernels called through the C border, beside a copy of as many bytes."""
+    measured = record.get("kernel_speed")
+    rows = [] if measured is None else [r for r in measured["rows"] if r["op"].startswith(op)]
+    if not rows:
+        return
+    yield (
+        f"Kernels on {record['device']}, called one by one, beside a copy of as many bytes "
+        f"([every row](../benchmarks/{name})):"
+    )
+    lines = []
+    for row in rows:
+        size = f"{row['batch'] * row['heads'] * row['queries']:,} × {row['cols']:,}"
+        if "error" in row:
+            lines.append([row["kind"], row["dtype"], size, row["error"], "", ""])
+            continue
+        times = row["one_by_one"]
+        figures = [f"{times['seconds'] * 1e6:.1f}", f"{times['gb_per_second']:.0f}"]
+        lines.append([row["kind"], row["dtype"], size, *figures, f"{100 * times['of_copy']:.0f} %"])
+    yield table(["kernel", "dtype", "rows × columns", "µs", "GB/s", "of copy"], lines)
+
+
+def main_rows(report: Report, op: str) -> list[dict[str, Any]]:
+    return [row for row in report["rows"] if row["op"] == op and row.get("part", "main") == "main"]
+
+
+def speedups(rows: list[dict[str, Any]]) -> list[str]:
+    """How many times faster than each peer, in the geometric mean of the rows that have it."""
+    means = [targets.geometric_mean(targets.speedups(rows, peer)) for peer in PEERS]
+    return ["" if mean is None else f"{mean:.2f} ×" for mean in means]
+
+
+def growth_table(rows: list[dict[str, Any]]) -> str:
+    names = [name for name in ("bridge", "eager", "copy") if name in rows[0]["timings"]]
+    lines = []
+    for row in rows:
+        nanoseconds = 1e9 / math.prod(row["shape"])
+        values = [row["timings"][name]["median"] * nanoseconds for name in names]
+        lines.append([f"{row['shape'][-1]:,}", *(f"{value:.2f}" for value in values)])
+    header = [f"{targets.PEER_NAMES.get(name, name)}, ns an element" for name in names]
+    return table(["columns", *header], lines)
+
+
+def crossings() -> str:
+    """What to_torch and to_jax cost, on every machine that was measured."""
+    parts = []
+    reports = [("cpu.json", read("cpu.json"))]
+    gpus = of_gpus()
+    for name, record in gpus.items():
+        reports += [(name, report) for report in record["bench"].values()]
+    for name, report in reports:
+        rows = [
+            [
+                f"`{row['what']}`" if "," not in row["what"] else row["what"],
+                f"{row['timings']['bridge']['median'] * 1e6:.1f}",
+                f"{row['timings']['from_dlpack']['median'] * 1e6:.1f}",
+                f"{row['speedup']['from_dlpack']:.1f} ×",
+            ]
+            for row in report["rows"]
+            if row["op"] == "border" and "from_dlpack" in row["timings"]
+        ]
+        if not rows:
+            continue
+        versions = report["versions"]
+        where = report["machine"]["gpu" if report["options"]["device"] == "cuda" else "processor"]
+        parts.append(
+            f"Medians of a call on {where}, torch {versions['torch']}, jax {versions['jax']} "
+            f"([every figure](benchmarks/{name})); beside it the framework's own `from_dlpack`, "
+            "for a tree called on each leaf."
+        )
+        parts.append(table(["", "bridge, µs", "from_dlpack, µs", "faster"], rows))
+        parts += [f"Note of the run: {note}." for note in report["notes"]]
+    if not gpus:
+        parts.append("On a GPU: not measured yet.")
+    return "\n\n".join(parts)
