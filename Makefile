@@ -37,6 +37,12 @@ demo: $(VENV)/.built
 test: lint check-cpp check-cuda check-package check-faults $(VENV)/.built
 	$(PYTEST)
 
+# For the inner loop, three minutes once it is built: C++ under sanitizers, and of each Python test
+# one case, others for each commit. Without planted faults, and without what starts processes.
+check: lint $(VENV)/.built
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
+	$(PYTEST) --sample 1 --ignore tests/distributed --ignore tests/cli
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

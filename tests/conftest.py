@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.frameworks import FRAMEWORKS
+
+
+def commit() -> str:
+    """The commit that is tested; empty outside of a clone."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="run N cases of each test, others for each commit",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    cases = config.getoption("--sample")
+    return f"sample: {cases} of each test's cases, drawn for commit {commit()}" if cases else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draws the sample. What a failure names is the case itself, which runs alone by its name."""
+    cases = config.getoption("--sample")
+    if not cases:
+        return
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    seed = commit()
+    drawn: set[str] = set()
+    for name, those in tests.items():
+        chosen = random.Random(f"{seed} {name}").sample(those, min(cases, len(those)))
+        drawn |= {item.nodeid for item in chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
+    items[:] = [item for item in items if item.nodeid in drawn]
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
