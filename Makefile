@@ -7,7 +7,7 @@ SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.
 LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 
 # The Python suite on all cores; a worker and its frameworks take a gigabyte.
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive soak bench \
   scaling lock clean
@@ -53,9 +53,10 @@ lint: $(VENV)/.installed
 check-cpp: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh
 
-# nvcc's own warnings, registers, spills and instruction counts; says so where there is no nvcc.
+# nvcc's own warnings, registers, spills and instruction counts, for sm_90 and one architecture
+# more; says so where there is no nvcc.
 check-cuda: $(VENV)/.installed
-	$(BIN)/python scripts/check_cubin.py --if-available
+	$(BIN)/python scripts/check_cubin.py --if-available --sample
 
 # The sdist holds what a build needs and the wheel imports where no CUDA driver is.
 check-package: $(VENV)/.built
@@ -71,6 +72,7 @@ check-faults: $(VENV)/.built
 exhaustive: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
+	$(BIN)/python scripts/check_cubin.py --if-available
 	$(PYTEST) --sample 0 -m "slow or sampled"
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
