@@ -14,9 +14,12 @@ from tests.frameworks import FRAMEWORKS
 
 
 def commit() -> str:
-    """The commit that is tested; empty outside of a clone."""
+    """The commit that is tested; empty outside of a clone and where there is no git."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
