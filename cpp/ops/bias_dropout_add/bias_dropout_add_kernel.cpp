@@ -212,13 +212,7 @@ void tiled(const BiasDropoutAddBlock& block) {
         add_to(value, residual, count);
       }
       if (block.output.data != nullptr) store_tile(block.output, row, col, rows, cols, value);
-      if (!sums) continue;
-      for (int64_t i = 0; i < rows;) {
-        const int64_t run = smaller(tree.rows_left(), rows - i);
-        add_rows_to(tree.lane(), value + i * cols, run, cols);
-        tree.added(run);
-        i += run;
-      }
+      if (sums) tree.add_rows(value, rows, cols);
     }
     if (sums) write_sums(block, col, cols, tree.end());
   }
