@@ -25,11 +25,11 @@ struct BiasDropoutAdd {
     if (is_present(call.residual)) full(call.residual);
   }
 
-  // Batches draw each from its own start.
+  // Each batch draws from a start of its own.
   static bool batches_are_alike(const Call& call) { return keep_of(call) != Keep::some; }
   static bool rows_go_on(const Call& call) { return is_index_dense(call); }
 
-  // Every full operand of one dtype, and an arithmetic that is that dtype's own.
+  // Takes calls whose every full operand has one dtype, and an arithmetic that is that dtype's own.
   static BiasDropoutAddFunction fused_kernel(const Kernels& kernels, const Call& call) {
     const int32_t dtype = call.input.full.dtype, keep = static_cast<int32_t>(keep_of(call));
     auto same = [&](const bridge_array& full) { return !is_present(full) || full.dtype == dtype; };

@@ -31,11 +31,11 @@ constexpr HotKernels hot_kernels() {
             make_kernel<ChunkKernel, HotOperands<T, Keep::some, With::sums>>()}}};
 }
 
-// By bridge_dtype.
+// The index is a bridge_dtype.
 constexpr HotKernels kHotKernels[] = {hot_kernels<math::float16>(), hot_kernels<math::bfloat16>(),
                                       hot_kernels<float>(), hot_kernels<double>()};
 
-// By is_double().
+// The index is is_double().
 constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<float>>(),
                                   make_kernel<ChunkKernel, AnyOperands<double>>()};
 

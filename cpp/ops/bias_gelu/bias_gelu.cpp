@@ -19,7 +19,7 @@ struct BiasGelu {
   static constexpr bridge_status (*validate)(const Call&, char*, size_t) = bridge::validate;
   static constexpr bool (*is_double)(const Call&) = bridge::is_double;
 
-  // Without the factors that are not in use, which are most of a call's bytes.
+  // Leaves out the factors that are not in use, which are most of a call's bytes.
   static Call copy_of(const Call& given) {
     Call call;
     memcpy(&call, &given,
@@ -41,8 +41,8 @@ struct BiasGelu {
   static bool batches_are_alike(const Call&) { return true; }
   static bool rows_go_on(const Call&) { return true; }
 
-  // Every full operand of one dtype, as many full factors as the order, and an arithmetic that is
-  // that dtype's own.
+  // Takes calls whose every full operand has one dtype, with as many full factors as the order, and
+  // an arithmetic that is that dtype's own.
   static BiasGeluFunction fused_kernel(const Kernels& kernels, const Call& call) {
     if (call.factors != call.order || call.order > 2) return nullptr;
     const int32_t dtype = call.input.full.dtype;

@@ -49,13 +49,13 @@ constexpr HotForms hot_forms() {
            hot_kernels<T, Precision, math::GeluForm::sigmoid>()}};
 }
 
-// By bridge_dtype; the kernels by bridge_gelu_form.
+// The index is a bridge_dtype, that of its forms a bridge_gelu_form.
 constexpr HotForms kHotKernels[] = {hot_forms<math::float16, math::SingleFor16Bits>(),
                                     hot_forms<math::bfloat16, math::SingleFor16Bits>(),
                                     hot_forms<float, math::Single>(),
                                     hot_forms<double, math::Double>()};
 
-// By Arithmetic.
+// The index is an Arithmetic.
 constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<math::SingleFor16Bits>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Single>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Double>>()};

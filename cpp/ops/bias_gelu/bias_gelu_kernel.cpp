@@ -117,7 +117,7 @@ void fused(const BiasGeluBlock& block) {
         auto at = [&](const BlockArray& array) {
           return reinterpret_cast<T*>(array.data + row * array.row_bytes) + col;
         };
-        // To the next segment: the next row, or the next tile of columns.
+        // How far it is to the next segment: the next row, or the next tile of columns.
         auto distance = [&](const BlockArray& array) {
           return row + 1 < bottom ? array.row_bytes
                                   : (top - row) * array.row_bytes + int64_t{kWidth * sizeof(T)};

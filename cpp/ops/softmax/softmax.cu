@@ -32,7 +32,7 @@ struct Kernels {
 struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
-  const Kernel (&segments)[3];  // by Step
+  const Kernel (&segments)[3];  // the index is a Step
 };
 
 template <class T, class Precision>
@@ -41,12 +41,12 @@ constexpr KernelLists kernel_lists() {
   return {K::Rows::kAligned, K::Rows::kAny, K::kSegments};
 }
 
-// By bridge_dtype.
+// The index is a bridge_dtype.
 constexpr KernelLists kKernels[] = {
     kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
 
-// Of a term of a row's sum (math::SoftmaxTerm).
+// Bytes that a term of a row's sum has (math::SoftmaxTerm).
 size_t term_bytes(const bridge_softmax& call) {
   return call.dtype == BRIDGE_FLOAT32 ? sizeof(math::SoftmaxTerm<math::Single>) : real_bytes(call);
 }

@@ -26,7 +26,7 @@ struct Kernels {
   using Rows = rows::RowKernels<T, 64 / sizeof(T), OfTeam>;
   static constexpr rows::RowKernel<Params> kGeneral[1] = {
       rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / Rows::kVector>, Precision>>()};
-  // By kJacobian, then by Step.
+  // The first index is kJacobian, the second a Step.
   static constexpr Kernel kSegments[2][2] = {
       {rows::make_kernel<SegmentKernel<T, Precision, Step::dots, false>>(),
        rows::make_kernel<SegmentKernel<T, Precision, Step::store, false>>()},
@@ -47,7 +47,7 @@ constexpr KernelLists kernel_lists() {
   return {K::Rows::kAligned, K::Rows::kAny, K::kGeneral, K::kSegments};
 }
 
-// By bridge_dtype.
+// The index is a bridge_dtype.
 constexpr KernelLists kKernels[] = {
     kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
@@ -65,7 +65,7 @@ int64_t rows_at_once(const bridge_softmax_derivative& call) {
                             operands * call.space.cols * dtype_bytes(call.dtype));
 }
 
-// Of one dot of one launch.
+// What the nodes of one dot of one launch take.
 size_t dot_bytes(const bridge_softmax_derivative& call) {
   return rows::node_bytes(rows_at_once(call), ceil_divide(call.space.cols, rows::kSegmentCols),
                           real_bytes(call));

@@ -45,7 +45,8 @@ struct Block {
   void fold_rows(int64_t) {}
 };
 
-// At most so many chunks in a block with column sums, so that the levels of the tree stay in cache.
+// A block with column sums has at most so many chunks, so that the levels of the tree stay in
+// cache.
 constexpr int64_t kBlockChunks = 32;
 
 // Adds the nodes of one level, count vectors of cols values one stride of elements apart, up to the

@@ -19,7 +19,7 @@ constexpr Kernel<typename K::Params> make_kernel() {
   return {simt::launch<K>, simt::load<K>};
 }
 
-// For rows of at most `cols` columns.
+// A kernel that takes rows of at most `cols` columns.
 template <class Params>
 struct RowKernel {
   int64_t cols;
