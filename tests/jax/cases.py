@@ -110,5 +110,5 @@ CASES = (
     ),
 )
 
-# Those that take arguments of any shape: the mask of the others has one of its own.
+# These take arguments of any shape: the mask of the others has one of its own.
 ANY_SHAPE = tuple(case for case in CASES if case.name != "masked softmax")

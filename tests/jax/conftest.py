@@ -9,7 +9,7 @@ import pytest
 
 DEVICES = 4
 
-# Before any test runs: a process cannot change its mind once the backend is up.
+# This comes before any test runs: a process cannot change its mind once the backend is up.
 jax.config.update("jax_num_cpu_devices", DEVICES)
 
 

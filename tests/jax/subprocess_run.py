@@ -8,7 +8,7 @@ import sys
 
 from tests.run_from_tree import FROM_TREE
 
-# As the tests themselves were started.
+# The code is started as the tests themselves were.
 _FROM_TREE = "from tests.run_from_tree import forget_installed_package as f; f(); del f\n"
 
 

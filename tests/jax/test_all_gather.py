@@ -123,7 +123,7 @@ def test_higher_derivatives(
     np.testing.assert_allclose(
         second, gradients(6 * whole * whole_t * np.asarray(w), 1, tiled, grad), rtol=1e-12
     )
-    # What a shard's dx tells t: the transpose of the rule's own gradient, then the rule again.
+    # A shard's dx tells t the transpose of the rule's own gradient, and then the rule again.
     share = {"sum": 1.0, "mean": 1.0 / DEVICES}.get(grad)
     if share is None:
         own = np.zeros((DEVICES, *whole.shape))
@@ -217,7 +217,7 @@ def test_dtypes(dtype: Any, grad: str, rng: np.random.Generator) -> None:
             expected = 1j * gradients(g.imag, 0, True, grad)
             np.testing.assert_allclose(dx, expected, rtol=1e-6)
         else:
-            # The sum in float32, which these powers of two add to exactly, rounded once.
+            # These powers of two add to the sum in float32 exactly, which is rounded once.
             expected = jnp.asarray(gradients(g.astype(np.float64), 0, True, grad), np.float32)
             np.testing.assert_array_equal(dx, expected.astype(dtype))
 

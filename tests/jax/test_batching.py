@@ -15,7 +15,8 @@ from tests.jax.compositions import assert_close, normal, plain
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# Axes of x and bias, and the shapes that they are taken from; a mapped axis has 4 elements.
+# These are axes of x and bias, and the shapes that they are taken from; a mapped axis has 4
+# elements.
 CASES = [
     (0, None, (4, 3, 5), (5,)),
     (1, None, (3, 4, 5), (5,)),

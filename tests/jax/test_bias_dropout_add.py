@@ -54,7 +54,7 @@ def test_mixed_dtypes(x_dtype: str, residual_dtype: Any, rng: np.random.Generato
         inside = EPSILON["float64" if set(wanted) == {"float64"} else "float32"]
         for array, reference, dtype in zip(ours, expected, wanted, strict=True):
             assert array.dtype == dtype
-            # One rounding to the result's dtype, and at least float32 inside, the sums too.
+            # Results are rounded once to their dtype; sums too are computed in float32 at least.
             assert_close(array.astype(jnp.float64), reference, EPSILON[dtype] + 4.0 * inside)
 
 

@@ -113,7 +113,7 @@ def test_denormals_are_numbers(dtype: str) -> None:
         expected, _ = BIAS_GELU.reference([tiny, None], BiasGeluParams(form, full=dtype))
         assert np.abs(y - expected).max() <= bound * quantum
         assert np.all(y != 0)
-    # Denormal factors, and a denormal sum of columns.
+    # The factors are denormal, and so is a sum of columns.
     ones, slope = jnp.ones((2, 5), dtype), BIAS_GELU.reference([np.ones(1), None], ORDER_ONE)[0]
     dx, db = jax.jit(lambda g: jax.vjp(bias_gelu, ones, jnp.zeros(5, dtype))[1](g))(
         jnp.stack([x, x])

@@ -240,6 +240,6 @@ def test_gradients_have_the_dtype_of_their_argument(rng: np.random.Generator) ->
             wide = [a.astype(jnp.float64) for a in (x, bias, g)]
             expected = jax.vjp(plain, *wide[:2])[1](wide[2])
             for gradient, reference in zip((dx, db), expected, strict=True):
-                # One rounding to the argument's dtype, and float32 inside.
+                # Gradients are computed in float32 and rounded once to the argument's dtype.
                 tolerance = max(jnp.finfo(gradient.dtype).eps, 2.0**-22)
                 assert_close(gradient.astype(jnp.float64), reference, float(tolerance))

@@ -32,7 +32,7 @@ def attributes(count: int, slots: list[int], *own: float) -> dict[str, Any]:
     }
 
 
-# A call of each op that is right: operands, results, attributes.
+# Of each op these make a call that is right: operands, results, attributes.
 GOOD: dict[str, tuple[list[Array], list[Array], dict[str, Any]]] = {
     "bias_gelu": ([X, BIAS], [X], attributes(2, [0, 1], 0, 0, 0)),
     "softmax": ([X, MASK], [X], attributes(2, [0, 1], 0.5, 0)),
@@ -52,7 +52,7 @@ def own(op: str, index: int, value: float) -> dict[str, Any]:
 # of the message.
 Case = tuple[str, str, list[Array] | None, list[Array] | None, dict[str, Any], str]
 
-# What belongs to every op: the arrays are bias_gelu's.
+# This holds for every op: the arrays are bias_gelu's.
 CALL = [
     ("too few slots", None, None, {"slots": [0]}, "slots has 1 entries for 2 buffers"),
     ("too many slots", None, None, {"slots": [0, 1, 2]}, "slots has 3 entries for 2 buffers"),
@@ -77,7 +77,7 @@ CALL = [
     ("no attributes", None, None, {"attributes": np.zeros(0)}, "0 attributes, expected 3"),
     ("too few", None, None, {"attributes": np.zeros(2)}, "2 attributes, expected 3"),
     ("too many", None, None, {"attributes": np.zeros(99)}, "99 attributes, expected 3"),
-    # What XLA itself finds before it calls the handler.
+    # XLA itself finds this before it calls the handler.
     *(
         (f"no {name}", None, None, {name: None}, "Wrong number of attributes: expected 4")
         for name in GOOD["bias_gelu"][2]

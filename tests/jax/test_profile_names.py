@@ -20,7 +20,7 @@ from tests.jax.test_sharding import make_mesh
 
 _MASK = np.eye(8, dtype=bool)
 _BIAS = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
-# For each public function: a call, and the kernels of it and of its derivatives.
+# Each public function has a call here, and the kernels of it and of its derivatives.
 OPS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "bias_gelu": (lambda x: bj.bias_gelu(x, _BIAS), "bridge_bias_gelu", "bridge_bias_gelu"),
     "bias_dropout_add": (

@@ -145,7 +145,7 @@ def test_bits_and_collectives(
             assert array.sharding.is_equivalent_to(NamedSharding(mesh, split), array.ndim)
 
 
-# Shapes, splits, and the subtrees whose sums are exchanged.
+# These are shapes, splits, and the subtrees whose sums are exchanged.
 DTYPES = ["float32", "bfloat16", "float16", "float64", "bfloat16"]
 SUMS = [
     ((4096, 8), P("data"), 2),

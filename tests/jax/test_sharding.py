@@ -31,7 +31,7 @@ def loss(function: Callable[..., Any], x: Any, bias: Any, weights: Any) -> Any:
     return jnp.vdot(y, weights) + jnp.vdot(y, y)
 
 
-# x [4, 6] split over rows, columns, both, neither; a bias that every row shares.
+# x [4, 6] is split over rows, columns, both, neither; every row shares a bias.
 SPLITS = [
     (P("data"), P()),
     (P(("data", "model")), P()),

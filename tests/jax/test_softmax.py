@@ -125,7 +125,7 @@ def test_what_is_hidden_is_zero_whatever_it_holds(
         for array in (y, pull(g)[0]):
             assert np.all(np.asarray(array)[mask] == 0)
             assert not np.any(np.signbit(np.asarray(array, np.float32)[mask]))
-        # Above the diagonal likewise.
+        # What is above the diagonal is so too.
         upper = ~np.tri(3, 4, 1, dtype=bool)
         x = jnp.where(upper, jnp.asarray(poison, dtype), clean)
         np.testing.assert_array_equal(scaled_causal_softmax(x), scaled_masked_softmax(clean, upper))
@@ -136,7 +136,7 @@ def test_rows_that_see_nothing() -> None:
     y, pull = jax.vjp(scaled_softmax, x)
     np.testing.assert_array_equal(y, [[0, 0, 0], [0.5, 0, 0.5]])
     np.testing.assert_array_equal(pull(jnp.asarray([[1.0, 2, 3]] * 2))[0][0], 0.0)
-    # Queries before the first key.
+    # These queries are before the first key.
     y = scaled_causal_softmax(jnp.ones((4, 2)))
     np.testing.assert_array_equal(y, [[0, 0], [0, 0], [1, 0], [0.5, 0.5]])
 

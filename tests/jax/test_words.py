@@ -35,8 +35,8 @@ def rngs() -> nnx.Rngs:
     return nnx.Rngs(0)
 
 
-# A call, the error, and its message. What takes JAX's arrays is made in the call, as importing a
-# test must not start JAX.
+# Each row has a call, the error, and its message. What takes JAX's arrays is made in the call, as
+# importing a test must not start JAX.
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     # Numbers that are traced; others are in tests/test_numbers.py.
     (
@@ -51,7 +51,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "scaled_causal_softmax: scale is traced, expected a number known when the function is "
         "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
     ),
-    # Seeds.
+    # Seeds are refused.
     (
         lambda: bj.bias_dropout_add(X, seed=jnp.ones(2)),
         TypeError,
@@ -67,7 +67,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "bias_dropout_add: seed has dtype float32, expected an integer dtype",
     ),
-    # Flags.
+    # Flags are refused.
     (
         lambda: bj.bias_dropout_add(X, seed=1, training="no"),
         TypeError,
@@ -84,7 +84,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "bias_dropout_add: training is traced, expected True or False known when the function is "
         "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
     ),
-    # The form of GELU.
+    # The form of GELU is refused.
     (
         lambda: bj.bias_gelu(X, approximate=None),
         ValueError,
@@ -95,7 +95,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         f"bias_gelu: approximate is array([1., 1.]), expected {FORMS}",
     ),
-    # all_gather.
+    # all_gather refuses.
     *(
         (
             lambda name=name: bj.all_gather(X, name),
@@ -122,7 +122,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "all_gather: check is 1, expected True or False",
     ),
-    # make_viewless.
+    # make_viewless refuses.
     *(
         (
             lambda x=x: bj.make_viewless(x),
@@ -135,7 +135,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
             (np.asarray([object()]), "dtype object"),
         )
     ),
-    # BiasGELU.
+    # BiasGELU refuses.
     *(
         (
             lambda features=features: BiasGELU(features, rngs=rngs()),
@@ -192,7 +192,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "BiasGELU: x has type str, expected an array of a dtype that JAX has",
     ),
-    # BiasDropoutAdd.
+    # BiasDropoutAdd refuses.
     (
         lambda: BiasDropoutAdd(None),
         TypeError,
@@ -238,7 +238,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "BiasDropoutAdd: deterministic is array([1., 1.]), expected True or False",
     ),
-    # FusedScaleMaskSoftmax.
+    # FusedScaleMaskSoftmax refuses.
     (
         lambda: FusedScaleMaskSoftmax(np.ones(2)),
         ValueError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import jax
@@ -29,27 +29,22 @@ from bridge.jax._from_torch.watch import Watch
 from bridge.ops import Spec
 
 
+@dataclass(eq=False)
 class Owner:
-    """What all calls of one `from_torch` share."""
+    """What all calls of one `from_torch` share: its arguments, and what has been seen of them.
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        module: FunctionalModule | None,
-        *,
-        name: str,
-        seeded: bool,
-        vmap_method: str | None,
-        result_shape: Any,
-    ) -> None:
-        self.function = function
-        self.module = module
-        self.name = name
-        self.seeded = seeded
-        self.vmap_method = vmap_method
-        self.result_shape = result_shape
-        # Says which programs have been seen to let their arguments go; see `border`.
-        self.lends: dict[Any, bool] = {}
+    Attributes:
+        lends: which programs have been seen to let their arguments go; see `border`.
+    """
+
+    function: Callable[..., Any]
+    module: FunctionalModule | None
+    _: KW_ONLY
+    name: str
+    seeded: bool
+    vmap_method: str | None
+    result_shape: Any
+    lends: dict[Any, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
