@@ -6,8 +6,8 @@ the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a ke
 main loop: all instructions from the first to the last address of the smallest loop with a 16-byte
 load and a 16-byte store, divided by the elements that its stores write. The loads of bias, the
 addresses and the edges of a row lie outside; what a long walk down the rows costs is the loop. The
-kernels of softmax have no such loop: there the count is that of the way through the code, the plain
-one and the longest (see row_path.py), for rows that fill all vectors of their threads.
+kernels of softmax have no such loop: there the count is that of the path through the code, the
+plain one and the longest (see row_path.py), for rows that fill all vectors of their threads.
 
 Exit status 1 if a kernel spills more than SPILL_LIMITS lets it, or exceeds one of LIMITS.
 """
@@ -30,11 +30,11 @@ from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
-    "ops/bias_dropout_add.cu",
-    "ops/bias_gelu.cu",
-    "ops/column_sums.cu",
-    "ops/softmax.cu",
-    "ops/softmax_derivative.cu",
+    "ops/bias_dropout_add/bias_dropout_add.cu",
+    "ops/bias_gelu/bias_gelu.cu",
+    "walks/columns/column_sums.cu",
+    "ops/softmax/softmax.cu",
+    "ops/softmax/softmax_derivative.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # As in cpp/cuda/CMakeLists.txt.
@@ -93,7 +93,7 @@ class KernelReport:
     loop_instructions: int | None = None
     loop_elements: int | None = None
     limit: float | None = None
-    longest_instructions: int | None = None  # of the longest way, where there is no main loop
+    longest_instructions: int | None = None  # of the longest path, where there is no main loop
     longest_limit: float | None = None
 
     @property
@@ -105,7 +105,7 @@ class KernelReport:
 
     @property
     def longest_per_element(self) -> float | None:
-        """The same of the longest way, None for a kernel with a main loop."""
+        """The same of the longest path, None for a kernel with a main loop."""
         if not self.longest_instructions or not self.loop_elements:
             return None
         return self.longest_instructions / self.loop_elements
@@ -144,9 +144,11 @@ def readable(symbol: str) -> tuple[str, int | None]:
         keep = ("keeping all", "drawing")[int(dropout[4])]
         also = ("", " residual", " sums")[int(dropout[5])]
         return f"bias_dropout_add {dtype} {keep}{also}", size
-    any_dtype = re.search(r"bias_gelu11AnyOperandsINS\d?_4math\d+(Half|Single|Double)", symbol)
-    if any_dtype:
-        return f"bias_gelu any, {any_dtype[1].lower()} arithmetic", None
+    any_gelu = r"bias_gelu11AnyOperandsINS\d?_4math\d+(Single|Double)(For16Bits)?"
+    precision = re.search(any_gelu, symbol)
+    if precision:
+        accuracy = " for 16 bits" if precision[2] else ""
+        return f"bias_gelu any, {precision[1].lower()} arithmetic{accuracy}", None
     any_dtype = re.search(r"bias_dropout_add11AnyOperandsI([df])", symbol)
     if any_dtype:
         return f"bias_dropout_add any, {DTYPES[any_dtype[1]][0]} arithmetic", None

@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Plants faults in a copy of the sources, one at a time, and asks whether the suite sees them.
+"""Plants faults in copies of the sources, one at a time, and asks whether the suite sees them.
 
 A fault is an edit of one place, which must be found exactly once: when the code moves, this script
-says so. Exit status 1 if a fault survives or its place is gone. While one fault is tested, the next
-is compiled.
+says so. Exit status 1 if a fault survives, its place is gone, or the test that saw it fails without
+the fault too.
+
+Nothing is built whole: of the objects of the build that is installed only those are compiled again
+that a fault is in, and a fault in Python needs none.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +22,7 @@ import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from planted_faults import FAULTS, Fault
 
@@ -26,47 +31,8 @@ SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 UNSEEN = "all tests passed"
 
 
-def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def run(command: list[str] | str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, **options)  # type: ignore[call-overload]
-
-
-def copy_if_changed(source: str, target: str) -> None:
-    """Copies a file, with the present time where it differs and untouched where it does not.
-
-    A copied time would be older than an object that was compiled with a fault in the file.
-    """
-    if not Path(target).exists() or Path(source).read_bytes() != Path(target).read_bytes():
-        shutil.copyfile(source, target)
-
-
-def copy_sources(tree: Path, folders: tuple[str, ...]) -> None:
-    for folder in folders:
-        shutil.copytree(
-            ROOT / folder,
-            tree / folder,
-            dirs_exist_ok=True,
-            copy_function=copy_if_changed,
-            ignore=shutil.ignore_patterns("*.so", "*.new", "__pycache__"),
-        )
-    for file in ("CMakeLists.txt", "pyproject.toml"):
-        copy_if_changed(str(ROOT / file), str(tree / file))
-
-
-def configure(tree: Path) -> None:
-    command = ["cmake", "-S", str(tree), "-B", str(tree / "build"), "-G", "Ninja"]
-    command += ["-DBRIDGE_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
-    result = run([*command, "-DCMAKE_BUILD_TYPE=Release"])
-    if result.returncode != 0:
-        sys.exit(result.stdout + result.stderr)
-
-
-def build(tree: Path, module: Path) -> Path:
-    """Makes the native module and moves it to `module`."""
-    result = run(["cmake", "--build", str(tree / "build"), "--target", "_native"])
-    if result.returncode != 0:
-        raise RuntimeError(f"the faulty tree does not compile:\n{result.stdout[-3000:]}")
-    shutil.copy2(tree / "build" / f"_native{SUFFIX}", module)
-    return module
 
 
 def planted(text: str, fault: Fault) -> str | None:
@@ -74,62 +40,111 @@ def planted(text: str, fault: Fault) -> str | None:
     return text.replace(fault.original, fault.planted) if text.count(fault.original) == 1 else None
 
 
-class Trees:
-    """The sources that are compiled, and the package that is tested meanwhile."""
+class Build:
+    """A finished build without a fault: its commands, and which sources each object is made of."""
 
-    def __init__(self, root: Path) -> None:
-        self.sources, self.package, self.modules = (
-            root / name for name in ("sources", "package", "modules")
-        )
-        for folder in (self.sources, self.package, self.modules):
-            folder.mkdir(parents=True, exist_ok=True)
-        copy_sources(self.sources, ("cpp", "cmake"))
-        copy_sources(self.package, ("bridge", "tests", "docs"))
-        configure(self.sources)
-        self.sound = build(self.sources, self.modules / "sound")
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.module = folder / f"_native{SUFFIX}"
+        self.commands = self._ninja("commands", "_native").splitlines()
+        self.sources: dict[str, set[Path]] = {}
+        for entry in self._ninja("deps").strip().split("\n\n"):
+            output, *sources = entry.splitlines()
+            self.sources[output.split(":")[0]] = {
+                (folder / source.strip()).resolve() for source in sources
+            }
 
-    def compile(self, number: int, fault: Fault) -> Path | None:
-        """The module with a fault in it (the sound one if that is in Python)."""
-        path = ROOT / fault.file if fault.file.endswith(".py") else self.sources / fault.file
+    def _ninja(self, tool: str, *arguments: str) -> str:
+        return run(["ninja", "-C", str(self.folder), "--quiet", "-t", tool, *arguments]).stdout
+
+    def again(self, changed: Path, copy: Path, objects: Path) -> Path:
+        """The module of a copy of the folder cpp in which one file differs from ours.
+
+        Args:
+          changed: our file.
+          copy: the folder that holds the copy of cpp.
+          objects: the folder for what is made anew.
+        """
+        made: dict[str, str] = {}  # by the word that stands for it in the commands
+
+        def translated(command: str) -> str:
+            words = [made.get(word, word) for word in command.split(" ")]
+            # A fault may leave a parameter unused.
+            words = [word for word in words if not word.startswith("-Werror")]
+            return " ".join(words).replace(f"{ROOT}/cpp", f"{copy}/cpp")
+
+        for command in self.commands:
+            output = re.search(r"(?: -o|\bar qc) (\S+)", command)
+            if output is None:
+                continue
+            name = output[1]
+            if changed not in self.sources.get(name, ()) and not made.keys() & command.split(" "):
+                continue
+            target = objects / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            made |= {name: str(target), f"{name}.d": f"{target}.d"}
+            made[str(self.folder / name)] = str(target)
+            result = run(translated(command), shell=True, cwd=self.folder)
+            if result.returncode != 0:
+                raise RuntimeError(f"a faulty source does not compile:\n{result.stderr[-3000:]}")
+        if not made:
+            raise RuntimeError(f"no object of {self.folder} is made of {changed}")
+        return objects / self.module.name
+
+
+class Tree:
+    """A copy of the sources and of the package, in which one fault at a time is tried."""
+
+    def __init__(self, folder: Path, build: Build) -> None:
+        self.folder, self.build = folder, build
+        shutil.rmtree(folder, ignore_errors=True)
+        unwanted = shutil.ignore_patterns("*.so", "*.new", "__pycache__")
+        for part in ("cpp", "bridge", "tests", "docs"):
+            shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
+        for file in ("CMakeLists.txt", "pyproject.toml"):
+            shutil.copyfile(ROOT / file, folder / file)
+
+    def fails(self, fault: Fault) -> str | None:
+        """The first test that fails with a fault, or UNSEEN; None if the fault's place is gone."""
+        path = self.folder / fault.file
         sound = path.read_text()
         faulty = planted(sound, fault)
-        if faulty is None or fault.file.endswith(".py"):
-            return None if faulty is None else self.sound
+        if faulty is None:
+            return None
         path.write_text(faulty)
         try:
-            return build(self.sources, self.modules / str(number))
+            module = self.build.module
+            if path.suffix != ".py":
+                changed = ROOT / fault.file
+                module = self.build.again(changed, self.folder, self.folder / "objects")
+            return self.test(module, [fault.tests, "-k", fault.keyword])
         finally:
             path.write_text(sound)
 
-    def test(self, module: Path, tests: list[str], fault: Fault | None = None) -> str:
+    def test(self, module: Path, tests: list[str]) -> str:
         """The first test that fails, or UNSEEN."""
-        shutil.copy2(module, self.package / "bridge" / f"_native{SUFFIX}")
+        shutil.copy2(module, self.folder / "bridge" / f"_native{SUFFIX}")
         # Ahead of an editable install, whose finder would otherwise bring in the sound package.
-        environment = {**os.environ, "PYTHONPATH": str(self.package)}
+        environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [
-            sys.executable,
-            "-m",
-            "tests.run_from_tree",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-        ]
-        path = self.package / fault.file if fault is not None else None
-        in_python = path is not None and path.suffix == ".py"
-        sound = path.read_text() if in_python else ""
-        try:
-            if in_python:
-                path.write_text(planted(sound, fault))
-            result = run([*command, *tests], cwd=self.package, env=environment)
-        finally:
-            if in_python:
-                path.write_text(sound)
+        command = [sys.executable, "-m", "tests.run_from_tree", "-x", "-q"]
+        command += ["-p", "no:cacheprovider", *tests]
+        result = run(command, cwd=self.folder, env=environment)
         if result.returncode not in (0, 1):
-            sys.exit(f"pytest did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        lines = [line for line in result.stdout.splitlines() if line.startswith("FAILED")]
-        return UNSEEN if result.returncode == 0 else lines[0].removeprefix("FAILED ")[:90]
+            raise RuntimeError(
+                f"pytest did not run:\n{result.stdout[-2000:]}{result.stderr[-2000:]}"
+            )
+        failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", result.stdout, re.MULTILINE)
+        return UNSEEN if result.returncode == 0 or failed is None else failed[1]
+
+
+def find_build() -> Path:
+    """Where the installed module was built."""
+    found = sorted(ROOT.glob(f"build/cp*-cp*-*/_native{SUFFIX}"))
+    if not found:
+        sys.exit("check_faults: nothing is built yet (make)")
+    return found[-1].parent
 
 
 def main() -> int:
@@ -138,33 +153,45 @@ def main() -> int:
     parser.add_argument(
         "--sample", type=int, metavar="N", help="plant so many of them, others for each commit"
     )
+    parser.add_argument("--build", type=Path, help="a build folder of the sources as they are")
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if options.only in fault.name]
     if options.sample is not None and options.sample < len(faults):
-        head = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).stdout
-        chosen = random.Random(head).sample(range(len(faults)), options.sample)
-        faults = [faults[i] for i in sorted(chosen)]
+        head = run(["git", "-C", str(ROOT), "rev-parse", "HEAD"]).stdout.strip()
+        print(f"{options.sample} of {len(faults)} faults, drawn for commit {head}")
+        faults = random.Random(head).sample(faults, options.sample)
+
     begin = time.monotonic()
-    trees = Trees(ROOT / "build" / "faults")
-    print(f"compiled without a fault ({time.monotonic() - begin:.0f} s)", flush=True)
-    survived = 0
-    with ThreadPoolExecutor(1) as compiler:
-        modules = [compiler.submit(trees.compile, *numbered) for numbered in enumerate(faults)]
-        seen = trees.test(trees.sound, sorted({fault.tests for fault in faults}))
-        if seen != UNSEEN:
-            compiler.shutdown(cancel_futures=True)
-            sys.exit(f"the suite fails without any fault: {seen}")
-        print(f"{UNSEEN} without a fault ({time.monotonic() - begin:.0f} s)", flush=True)
-        for fault, module in zip(faults, modules, strict=True):
-            faulty = module.result()
-            if faulty is None:
+    build = Build((options.build or find_build()).resolve())
+    workers = min(os.cpu_count() or 1, 4)
+    trees: SimpleQueue[Tree] = SimpleQueue()
+    for worker in range(workers):
+        trees.put(Tree(ROOT / "build" / "faults" / str(worker), build))
+
+    def attempt(fault: Fault) -> str | None:
+        tree = trees.get()
+        try:
+            return tree.fails(fault)
+        finally:
+            trees.put(tree)
+
+    survived, seen = 0, set()
+    with ThreadPoolExecutor(workers) as pool:
+        for fault, test in zip(faults, pool.map(attempt, faults), strict=True):
+            if test is None:
                 print(f"{fault.name}: its place in {fault.file} is gone")
                 survived += 1
-                continue
-            seen = trees.test(faulty, [fault.tests, "-k", fault.keyword], fault)
-            survived += seen == UNSEEN
-            verdict = "SURVIVED" if seen == UNSEEN else "seen"
-            print(f"{fault.name}: {verdict} ({seen})", flush=True)
+            elif test == UNSEEN:
+                print(f"{fault.name}: SURVIVED {fault.tests} -k '{fault.keyword}'")
+                survived += 1
+            else:
+                print(f"{fault.name}: seen ({test[:90]})", flush=True)
+                seen.add(test)
+    if seen:
+        without = trees.get().test(build.module, sorted(seen))
+        if without != UNSEEN:
+            print(f"no fault is needed for this to fail: {without}")
+            return 1
     print(f"{len(faults)} faults, {survived} survived ({time.monotonic() - begin:.0f} s)")
     return 1 if survived else 0
 

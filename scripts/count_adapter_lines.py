@@ -21,8 +21,8 @@ OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 LIMIT = 60
 # Some ops have these files besides, with what is named here in them.
 BESIDES = {
-    "torch/_adapter/integers.py": "seeds and offsets",
-    "jax/_adapter/integers.py": "seeds and offsets",
+    "torch/_ops/integers.py": "seeds and offsets",
+    "jax/_ops/integers.py": "seeds and offsets",
     "torch/_ops/viewless.py": "viewless tensors, which have neither kernel nor definition",
     "torch/_drop_ins/functions.py": "what drop-ins for autograd Functions have in common",
     "torch/_drop_ins/broadcasting.py": "the drop-ins' operands that broadcast",

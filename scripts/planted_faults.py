@@ -1,7 +1,7 @@
 """The faults that check_faults.py plants: where, and which tests must see each.
 
-The binding of a call (cpp/python) is where both front doors meet: what is dropped there is dropped
-in torch and in JAX alike, so that only a comparison with a reference can tell.
+The binding of a call (cpp/border) is where calls from torch and JAX meet: what is dropped there is
+dropped in torch and in JAX alike, so that only a comparison with a reference can tell.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def zeroed(size: str, dtype: str, data: str) -> str:
 item_bytes({dtype}) * {size});"
 
 
-_GELU = "cpp/python/bias_gelu_call.cpp"
+_GELU = "cpp/border/binding/bias_gelu_call.cpp"
 _GELU_BOUND = (
     "    if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;\n"
 )
-_SOFTMAX = "cpp/python/softmax_call.cpp"
+_SOFTMAX = "cpp/border/binding/softmax_call.cpp"
 _SOFTMAX_BOUND = "    write_rows(binding, 2, &call.output);\n"
 _JACOBIAN_BOUND = "    write_rows(binding, 3, &call.output);\n"
-_DROPOUT = "cpp/python/bias_dropout_add_call.cpp"
+_DROPOUT = "cpp/border/binding/bias_dropout_add_call.cpp"
 _DROPOUT_BOUND = "    if (out->index_cols == 0) out->index_cols = out->cols;\n"
 _ROWS = "[&] { int64_t n = call->space.cols; for (int i = 0; i < call->space.dims; ++i) n *= \
 call->space.size[i]; return n; }()"
@@ -167,7 +167,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: diagonal off by one where there are fewer or more queries than keys",
-        "cpp/ops/softmax.cpp",
+        "cpp/ops/softmax/softmax.cpp",
         "query + 1 + space.cols - space.size[space.dims - 1]",
         "query + (space.cols == space.size[space.dims - 1]) + space.cols - "
         "space.size[space.dims - 1]",
@@ -175,21 +175,21 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: a fully masked row left uniform",
-        "cpp/ops/softmax_kernel.cpp",
+        "cpp/ops/softmax/softmax_kernel.cpp",
         "constexpr float kInfinity = __builtin_inff();",
         "constexpr float kInfinity = 1e30f;",
         tests=MASKED,
     ),
     Fault(
         "softmax: bytes of a mask other than 1 let through",
-        "cpp/ops/softmax_kernel.cpp",
+        "cpp/ops/softmax/softmax_kernel.cpp",
         "              row.mask[i] != 0 ? Real(-kInfinity)",
         "              row.mask[i] == 1 ? Real(-kInfinity)",
         keyword="uint8",
     ),
     Fault(
         "softmax: gradient of a fully masked row left uniform",
-        "cpp/ops/softmax_derivative_kernel.cpp",
+        "cpp/ops/softmax/softmax_derivative_kernel.cpp",
         "    const Real value = math::softmax_jacobian(",
         "    const Real value = dot == 0 ? scale * to_real<Real>(v[i]) / Real(count)\n"
         "                                : math::softmax_jacobian(",
@@ -197,7 +197,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: wide instruction sets round otherwise",
-        "cpp/ops/softmax_derivative_kernel.cpp",
+        "cpp/ops/softmax/softmax_derivative_kernel.cpp",
         "      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);\n",
         "#if defined(__AVX2__)\n"
         "      for (int64_t i = 0; i < count; ++i) sum[i] = sum[i] - factor[i] * dot;\n"
@@ -209,7 +209,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: a mask of one batch indexed by batch",
-        "cpp/python/row_space.cpp",
+        "cpp/border/binding/row_binding.cpp",
         "operand.shape[own] == 1) continue;",
         "false) continue;",
         tests=LAYOUTS,
@@ -284,7 +284,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: words of JAX's seeds in the wrong order",
-        "bridge/jax/_adapter/integers.py",
+        "bridge/jax/_ops/integers.py",
         "[value & 0xFFFFFFFF, value >> 32]",
         "[value >> 32, value & 0xFFFFFFFF]",
         keyword="dropout and jax",
@@ -302,7 +302,7 @@ BIAS_DROPOUT_ADD = (
 SHARED = (
     Fault(
         "a row's chunks added in another order",
-        "cpp/ops/row_sum.h",
+        "cpp/walks/rows/row_sums.h",
         "for (int64_t bits = chunks_++; bits & 1; bits >>= 1) chunk",
         "if (chunks_++ > 0) chunk",
         tests=ROW_TREE,
@@ -316,7 +316,7 @@ SHARED = (
     ),
     Fault(
         "one lane of the tree of column sums moved",
-        "cpp/ops/column_sum_tree.h",
+        "cpp/walks/columns/column_sum_tree.h",
         "constexpr int64_t kLaneRows = 16;",
         "constexpr int64_t kLaneRows = 32;",
         tests=COLUMN_TREE,

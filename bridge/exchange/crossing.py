@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 import torch
-from jax._src.array import ArrayImpl
 
+from bridge._private.jax import ArrayImpl
 from bridge.exchange import from_array, from_tensor, trees
 from bridge.exchange.refusal import Refused
 

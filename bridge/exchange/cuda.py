@@ -24,12 +24,12 @@ import numpy as np
 import torch
 
 from bridge import _native
+from bridge._private.torch import capsule_to_tensor
 from bridge.exchange.refusal import Refused
 from bridge.exchange.runtime import (
     array_to_capsule,
     array_to_capsule_on,
     capsule_to_array,
-    capsule_to_tensor,
     collect_garbage,
     cuda_device,
     tensor_to_capsule,

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax._src.array import ArrayImpl
 
+from bridge._private.jax import ArrayImpl
+from bridge._private.torch import DisableFuncTorch, capsule_to_tensor
 from bridge.exchange import cuda
 from bridge.exchange.dtypes import FLOAT8, SUPPORTED, TO_TORCH
 from bridge.exchange.from_producer import from_producer
@@ -16,7 +17,6 @@ from bridge.exchange.refusal import NO_CODE, Refused
 from bridge.exchange.runtime import (
     ON_CPU,
     array_to_capsule,
-    capsule_to_tensor,
     refuse_after_fork,
 )
 
@@ -105,7 +105,7 @@ def _shared(array: jax.Array) -> torch.Tensor:
 
 
 def _copied(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
-    with torch._C._DisableFuncTorch(), torch.no_grad():
+    with DisableFuncTorch(), torch.no_grad():
         copied = tensor.clone(memory_format=torch.contiguous_format)
     if type(copied) is not torch.Tensor:
         raise Refused(

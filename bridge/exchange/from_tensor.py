@@ -7,8 +7,15 @@ from typing import Any
 
 import jax
 import torch
-from torch.autograd import forward_ad
 
+from bridge._private.torch import (
+    DisableFuncTorch,
+    FakeTensor,
+    async_collective_tensor,
+    forward_ad,
+    is_functorch_wrapped,
+    is_zero_tensor,
+)
 from bridge.exchange import cuda
 from bridge.exchange.dtypes import FLOAT8, NARROW, SUPPORTED, TO_JAX, crosses_to_jax
 from bridge.exchange.refusal import NO_CODE, Refused
@@ -20,12 +27,9 @@ from bridge.exchange.runtime import (
 )
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-# Bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every program that
-# gets the array then fails, because XLA compiles for parameters that lie so.
+# These are bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every
+# program that gets the array then fails, because XLA compiles for parameters that lie so.
 ALIGNMENT = {"cpu": 64, "cuda": 16}
-
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_forward_levels = vars(forward_ad)
 
 
 def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
@@ -46,8 +50,8 @@ def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
         and (detached or not tensor.requires_grad)
         and not tensor.is_neg()
         and not tensor.is_conj()
-        and not _is_wrapped(tensor)
-        and (detached or _forward_levels["_current_level"] < 0)
+        and not is_functorch_wrapped(tensor)
+        and (detached or forward_ad._current_level < 0)
     ):
         try:
             if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
@@ -74,7 +78,7 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
         original = tensor
         # Nothing that watches torch's operations has a part in this copy. A lazy conjugate or
         # negative is resolved by it.
-        with torch._C._DisableFuncTorch(), torch.no_grad():
+        with DisableFuncTorch(), torch.no_grad():
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
         if type(tensor) is not torch.Tensor:
             raise Refused(
@@ -103,7 +107,7 @@ def _shared(tensor: torch.Tensor) -> jax.Array:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The ordinary tensor that a subclass or wrapper stands for."""
-    if _is_wrapped(tensor):
+    if is_functorch_wrapped(tensor):
         raise Refused(
             TypeError,
             tensor,
@@ -112,17 +116,16 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
         )
     if type(tensor) in PLAIN:
         return tensor
-    kinds = _subclasses()
-    if isinstance(tensor, kinds.get("AsyncCollectiveTensor", ())):
+    if isinstance(tensor, async_collective_tensor()):
         return _plain(tensor.wait())  # type: ignore[attr-defined]
-    if isinstance(tensor, kinds.get("FakeTensor", ())):
+    if isinstance(tensor, FakeTensor):
         raise Refused(
             TypeError,
             tensor,
             "has no memory: it is being traced by torch.compile or torch.export",
             "wrap the JAX function with bridge.torch.from_jax, which is traced as one operation",
         )
-    if isinstance(tensor, kinds.get("DTensor", ())):
+    if isinstance(tensor, _dtensor()):
         raise Refused(
             TypeError,
             tensor,
@@ -139,18 +142,9 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_subclass(torch.Tensor)
 
 
-def _subclasses() -> dict[str, Any]:
-    """The subclasses that get an answer of their own, of the modules that are loaded."""
-    found = {}
-    for module, name in (
-        ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"),
-        ("torch._subclasses.fake_tensor", "FakeTensor"),
-        ("torch.distributed.tensor", "DTensor"),
-    ):
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None:
-            found[name] = kind
-    return found
+def _dtensor() -> Any:
+    """The type DTensor, where there can be one."""
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
 
 
 def _refuse_gradients(tensor: torch.Tensor) -> None:
@@ -161,10 +155,7 @@ def _refuse_gradients(tensor: torch.Tensor) -> None:
             "requires a gradient, which would end here without a word",
             "pass tensor.detach(), or call the JAX function through bridge.torch.from_jax",
         )
-    if (
-        _forward_levels["_current_level"] >= 0
-        and forward_ad.unpack_dual(tensor).tangent is not None
-    ):
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise Refused(
             ValueError,
             tensor,
@@ -181,7 +172,7 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
     if tensor.device.type not in ("cpu", "cuda"):
         fix = "make it with values" if tensor.device.type == "meta" else "move it with .cpu()"
         raise Refused(ValueError, tensor, f"lies on {tensor.device}, not on cpu or cuda", fix)
-    if tensor.numel() and tensor.data_ptr() == 0 and not tensor._is_zerotensor():
+    if tensor.numel() and tensor.data_ptr() == 0 and not is_zero_tensor(tensor):
         why, fix = "has elements, but its storage was freed", "gather or materialise it first"
         raise Refused(ValueError, tensor, why, fix)
     if tensor.dtype not in TO_JAX:
@@ -201,7 +192,7 @@ def _why_copy(tensor: torch.Tensor) -> str:
         return "is a lazy conjugate (its bit is set), whose values are not in memory"
     if tensor.is_neg():
         return "is a lazy negative (its bit is set), whose values are not in memory"
-    if tensor._is_zerotensor():
+    if is_zero_tensor(tensor):
         return "is a lazy zero without memory"
     if not is_compact(tensor):
         return "has strides that are no permutation of a compact array"

@@ -16,16 +16,13 @@ import jax
 import torch
 
 from bridge import _fork
+from bridge._private.jax import jaxlib_module
 
 CPU, CUDA = 1, 2  # DLPack's device types
 
 
 def _function_of_jaxlib(name: str) -> Callable[..., Any] | None:
-    try:
-        from jax._src.lib import _jax
-    except ImportError:
-        return None
-    return getattr(_jax, name, None)
+    return getattr(jaxlib_module, name, None)
 
 
 _export = _function_of_jaxlib("buffer_to_dlpack_managed_tensor")
@@ -79,10 +76,6 @@ capsule_to_array: Callable[[Any, jax.Device, int | None, bool | None], jax.Array
     _import or _import_publicly
 )
 tensor_to_capsule: Callable[[torch.Tensor], Any] = torch.utils.dlpack.to_dlpack
-# torch.from_dlpack hands a capsule to the same function after looking for __dlpack__ on it.
-capsule_to_tensor: Callable[[Any], torch.Tensor] = getattr(
-    torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack
-)
 
 
 @functools.cache
@@ -102,7 +95,7 @@ def cuda_device(index: int) -> jax.Device:
     raise RuntimeError(f"JAX has no device for cuda:{index}")
 
 
-# Shardings that say: one CPU device of this process. Filled as arrays come along.
+# These shardings say: one CPU device of this process. The set is filled as arrays come along.
 ON_CPU: set[jax.sharding.Sharding] = set()
 
 

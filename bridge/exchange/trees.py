@@ -15,6 +15,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from bridge._private.torch import pytree_nodes
+
 Leaf = Callable[[Any], Any]
 
 
@@ -107,7 +109,7 @@ _BUILTIN: dict[type, Callable[[Leaf, Any, type[Exception]], Any]] = {
     tuple: _map_sequence,
 }
 
-# Types that are surely leaves, so that nobody is asked about them.
+# Values of these types are surely leaves, so that nobody is asked about them.
 _LEAF_TYPES: set[type] = {int, float, complex, bool, str, bytes}
 
 
@@ -159,8 +161,7 @@ def _children_by_jax(tree: Any) -> Children | None:
 
 
 def _children_by_torch(tree: Any) -> Children | None:
-    pytree = sys.modules.get("torch.utils._pytree")
-    node = getattr(pytree, "SUPPORTED_NODES", {}).get(type(tree))
+    node = pytree_nodes().get(type(tree))
     if node is None:
         return None
     values, context = node.flatten_fn(tree)

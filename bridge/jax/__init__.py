@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bridge.jax._from_torch.errors import torch_errors as torch_errors
     from bridge.jax._from_torch.functions import from_torch as from_torch
 
-# Public as well, but these need torch, which is imported when they are asked for.
+# These are public as well, but need torch, which is imported when they are asked for.
 _OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch.errors"}
 
 __all__ = [

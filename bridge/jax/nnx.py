@@ -300,7 +300,7 @@ class FusedScaleMaskSoftmax(nnx.Module):
         (mask,) = as_arrays(None if mask is None else as_mask(name, mask))
         scale = 1.0 if self.scale is None else self.scale
         causal = _CAUSAL_OF[self.attn_mask_type]
-        has_two = causal or self.window_size is not None  # dimensions, to tell queries from keys
+        has_two = causal or self.window_size is not None  # queries are told from keys
         check_softmax(
             name, spec_of(scores), spec_of(mask), scale, causal=has_two, argument="scores"
         )

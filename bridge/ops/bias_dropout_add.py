@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Operands, Role, Spec, ZerosLike, passed_on
+from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, passed_on
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.philox import words
 from bridge.ops.scalars import real_number
@@ -59,7 +59,7 @@ class BiasDropoutAddParams:
         }
 
 
-class BiasDropoutAdd:
+class BiasDropoutAdd(Op[BiasDropoutAddParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_dropout_add"
@@ -81,6 +81,9 @@ class BiasDropoutAdd:
 
     def fixed_ndim(self, params: BiasDropoutAddParams) -> int:
         return 0
+
+    def counts_from(self, params: BiasDropoutAddParams) -> int | None:
+        return _START if params.threshold > 0 else None
 
     def is_linear_in(self, position: int, params: BiasDropoutAddParams) -> bool:
         return position <= _RESIDUAL

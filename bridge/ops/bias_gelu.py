@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Operands, Role, Spec
+from bridge.ops.definition import Call, Op, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING, promote
 
 FORMS = {"tanh": 0, "none": 1, "sigmoid": 2}
@@ -52,11 +52,11 @@ class BiasGeluParams:
         return {"form": FORMS[self.form], "order": self.order, "batch_ndim": self.batch_ndim}
 
 
-class BiasGelu:
+class BiasGelu(Op[BiasGeluParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_gelu"
-    operand_names = (
+    operand_names: tuple[str, ...] = (
         "x",
         "bias",
         *(f"factor{i}{part}" for i in range(MAX_FACTORS) for part in ("", "_row")),
@@ -272,8 +272,8 @@ def _logistic(h: Any, form: str, order: int) -> Any:
     import numpy as np
 
     a, b = (1.702, 0.0) if form == "sigmoid" else (2.0 * math.sqrt(2.0 / math.pi), 0.044715)
-    # Taylor coefficients of the argument around h, then of s = σ(argument) from s′ = q·argument′
-    # with q = s(1 − s).
+    # These are Taylor coefficients of the argument around h, then of s = σ(argument), which follow
+    # from s′ = q·argument′ with q = s(1 − s).
     inner = [a * (h + b * h**3), a * (1.0 + 3.0 * b * h * h), a * 3.0 * b * h, a * b + 0.0 * h]
     small = np.exp(-np.abs(inner[0]))
     high, low = 1.0 / (1.0 + small), small / (1.0 + small)

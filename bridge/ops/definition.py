@@ -89,13 +89,16 @@ def passed_on(*operands: Any) -> Call[Any]:
 
 
 class Op(Protocol[P]):
-    """The rules of one op. Instances are stateless singletons."""
+    """The rules of one op. Instances are stateless singletons.
+
+    An op that gives sums over rows has the results `full` and `row`, and fields of these names.
+    """
 
     name: str
-    # Names of the operands by position; all but the first may be absent.
+    # Operands have these names by position; all but the first may be absent.
     operand_names: tuple[str, ...]
-    # The (frozen) dataclass of its parameters: fields of str, int, or `str | None` for the dtype of
-    # a result, which has the name of the result.
+    # Its parameters are this (frozen) dataclass. Fields are str, int, or `str | None` for the dtype
+    # of a result, and have the name of that.
     params_type: type[P]
     result_names: tuple[str, ...]
 
@@ -166,6 +169,22 @@ class Op(Protocol[P]):
         Another dimension that comes before them all is only more rows, wherever it is.
         """
         ...
+
+    def counts_from(self, params: P) -> int | None:
+        """The position of the operand that says how many elements are in front of the array's.
+
+        None for a call to which the number of an element makes no difference. The others have a
+        parameter `index_cols`: the length of rows of the array in which elements are counted, 0 for
+        that of the call's own rows.
+        """
+        return None
+
+    def without_causal_rule(self, params: P) -> P | None:
+        """The parameters without the rule that hides later keys from a query; None: it has none.
+
+        An op that takes a mask then needs one that hides them. To any other what is hidden is 0.
+        """
+        return None
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:
         """Bytes of scratch memory that the CUDA kernel never exceeds.

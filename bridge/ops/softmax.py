@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from bridge.ops.definition import Call, Operands, Role, Spec
+from bridge.ops.definition import Call, Op, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import real_number
 
-# Terms of softmax_derivative, as in bridge.h.
+# The terms of softmax_derivative have these numbers in bridge.h too.
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
 JACOBIAN = PRODUCT | TERM_U
 
@@ -79,7 +79,7 @@ class SoftmaxDerivativeParams:
         return {"scale": self.scale, "causal": self.causal, "terms": self.terms}
 
 
-class Softmax:
+class Softmax(Op[SoftmaxParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax"
@@ -101,6 +101,9 @@ class Softmax:
 
     def fixed_ndim(self, params: SoftmaxParams) -> int:
         return 1 + params.causal
+
+    def without_causal_rule(self, params: SoftmaxParams) -> SoftmaxParams | None:
+        return replace(params, causal=0) if params.causal else None
 
     def is_linear_in(self, position: int, params: SoftmaxParams) -> bool:
         return False
@@ -173,7 +176,7 @@ class Softmax:
         return (y,)
 
 
-class SoftmaxDerivative:
+class SoftmaxDerivative(Op[SoftmaxDerivativeParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax_derivative"
@@ -196,9 +199,14 @@ class SoftmaxDerivative:
     def fixed_ndim(self, params: SoftmaxDerivativeParams) -> int:
         return 1 + params.causal
 
+    def without_causal_rule(
+        self, params: SoftmaxDerivativeParams
+    ) -> SoftmaxDerivativeParams | None:
+        return replace(params, causal=0) if params.causal else None
+
     def is_linear_in(self, position: int, params: SoftmaxDerivativeParams) -> bool:
-        # Not u where it stands for w as well: but then it is the value of a softmax, and nothing
-        # asks for a transpose towards that.
+        # It is not linear in u where that stands for w as well: but then u is the value of a
+        # softmax, and nothing asks for a transpose towards that.
         return position < 2 or not params.terms & PRODUCT
 
     def workspace_bytes(

@@ -36,14 +36,15 @@ class AnySplit:
 Split = TypeVar("Split", bound=AnySplit)
 
 
-def is_indexed(params: Any) -> bool:
-    """Whether a call counts the elements of the array: dropout does."""
-    return getattr(params, "threshold", 0) > 0
+def counts_elements(op: Any, params: Any) -> bool:
+    """Whether a call counts the elements of the array."""
+    return op.counts_from(params) is not None
 
 
-def has_sums(params: Any) -> bool:
+def adds_rows(op: Any, params: Any) -> bool:
     """Whether a call adds up the rows."""
-    return getattr(params, "row", None) is not None
+    results = zip(op.result_names, op.result_roles(), strict=True)
+    return any(role is Role.ROW and getattr(params, name) is not None for name, role in results)
 
 
 def row_dims(split: AnySplit, params: Any) -> range:
@@ -69,10 +70,10 @@ def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool 
     if fixed:
         whole.add(ndim - 1)  # the dimension that is summed over
     if fixed > 1 and (alone or operands > 2):
-        whole.add(ndim - 2)  # the causal rule tells queries apart: see the frameworks' `shards.py`
-    if alone and (is_indexed(params) or has_sums(params)):
+        whole.add(ndim - 2)  # the causal rule tells queries apart: see `parts.call_on_part`
+    if alone and (counts_elements(op, params) or adds_rows(op, params)):
         whole.update(row_dims(split, params))
-    if alone and is_indexed(params):
+    if alone and counts_elements(op, params):
         whole.add(ndim - 1)
     for dim, size in enumerate(split.shape):
         if size == 0 or size % split.parts(dim):

@@ -8,6 +8,7 @@ from bridge.torch._adapter import (
     dispatcher_rules as _dispatcher_rules,  # noqa: F401  (registers derivatives and vmap)
 )
 from bridge.torch._adapter import threads as _threads
+from bridge.torch._adapter.dispatcher import at_first_dtensor as _at_first_dtensor
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
@@ -21,6 +22,12 @@ from bridge.torch._ops.softmax import (
 )
 from bridge.torch._ops.viewless import make_viewless_tensor
 
+
+def _add_dtensor_rules() -> None:
+    from bridge.torch._sharded import dtensor  # noqa: F401  (takes a second to import)
+
+
+_at_first_dtensor(_add_dtensor_rules)
 _threads.lend()
 _load_kernels()
 
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from bridge.torch._from_jax.functions import from_jax as from_jax
     from bridge.torch._from_jax.modules import JaxModule as JaxModule
 
-# Public as well; they need JAX, which is imported when they are asked for.
+# These are public as well; they need JAX, which is imported when they are asked for.
 _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 
 __all__ = [

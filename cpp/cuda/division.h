@@ -2,7 +2,7 @@
 #ifndef BRIDGE_CUDA_DIVISION_H_
 #define BRIDGE_CUDA_DIVISION_H_
 
-#include "simt.h"
+#include "cuda/simt.h"
 
 namespace bridge::simt {
 

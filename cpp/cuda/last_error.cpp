@@ -1,4 +1,4 @@
-#include "last_error.h"
+#include "cuda/last_error.h"
 
 #include <stdio.h>
 

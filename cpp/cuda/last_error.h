@@ -11,7 +11,7 @@ namespace bridge::cuda {
 
 constexpr size_t kMessageBytes = 512;
 
-// Room for kMessageBytes, the terminating zero included.
+// Holds kMessageBytes, the terminating zero included.
 char* error_message();
 
 // Writes "operation: what" and returns the status.

@@ -61,7 +61,7 @@ struct alignas(16) Vector16 {
 }  // namespace bridge::simt
 
 #ifdef __CUDACC__
-#include "simt_cuda.h"
+#include "cuda/simt_cuda.h"
 #else
 #include "simt_emulator.h"
 #endif

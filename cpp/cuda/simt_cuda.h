@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "driver.h"
+#include "cuda/driver.h"
 
 #define BRIDGE_DEVICE __device__ __forceinline__
 

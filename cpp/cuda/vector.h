@@ -6,8 +6,8 @@
 
 #include <type_traits>
 
+#include "cuda/simt.h"
 #include "math/convert.h"
-#include "simt.h"
 
 namespace bridge::simt {
 

@@ -11,7 +11,7 @@ enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
 }  // namespace bridge::math
 
 #include "math/gelu_erf.h"
-#include "math/gelu_half.h"
+#include "math/gelu_for_16_bits.h"
 #include "math/gelu_high_order.h"
 #include "math/gelu_logistic.h"
 #include "math/precision.h"
@@ -24,11 +24,11 @@ template <class Precision, GeluForm F, int Order>
 BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
   static_assert(Order >= 0 && Order <= 2, "higher orders are gelu_high_order's");
   using Real = typename Precision::real;
-  constexpr bool half = std::is_same_v<Precision, Half> && Order < 2;
-  if constexpr (half && F == GeluForm::erf) {
-    return detail::half_erf<Order>(h);
-  } else if constexpr (half) {
-    return detail::half_logistic<F, Order>(h);
+  constexpr bool for_16_bits = std::is_same_v<Precision, SingleFor16Bits> && Order < 2;
+  if constexpr (for_16_bits && F == GeluForm::erf) {
+    return detail::erf_for_16_bits<Order>(h);
+  } else if constexpr (for_16_bits) {
+    return detail::logistic_for_16_bits<F, Order>(h);
   } else if constexpr (F == GeluForm::erf) {
     return detail::gelu_erf<Real, Order>(h);
   } else {

@@ -3,8 +3,8 @@
 
 namespace bridge::math {
 
-// Every operand of the call is 16-bit: float arithmetic, accurate enough for 16-bit results.
-struct Half {
+// float arithmetic that is accurate enough for 16-bit results, where every operand is 16-bit.
+struct SingleFor16Bits {
   using real = float;
 };
 

@@ -1,8 +1,8 @@
 // Softmax and its derivatives, element by element, and what a row has in common. A row is computed
 // in four steps: a key for each element, -infinity where it is hidden; the largest key, from which
-// the row's shift follows; the powers, and the sum of their terms (in the tree of ops/row_sums.h),
-// hidden ones being 0; power times the sum's inverse. Where that is NaN, what is hidden must be set
-// to 0 by itself.
+// the row's shift follows; the powers, and the sum of their terms (in the tree of
+// walks/rows/row_sum_tree.h), hidden ones being 0; power times the sum's inverse. Where that is
+// NaN, what is hidden must be set to 0 by itself.
 //
 // How exact float32 is, in units u = 2^-24 of a result; (2 + |scale x - max|) 2^-23 is 4 u and
 // more: a power lacks at most 1.4 u (its own rounding, at most u where it is just above a power of
@@ -124,7 +124,7 @@ template <class Precision, class Real>
 BRIDGE_HD SoftmaxShift<Real> softmax_shift(Real largest, const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
   if (largest < -Format<Real>::largest) largest = Real(0);
-  if constexpr (std::is_same_v<Precision, Half>) {
+  if constexpr (std::is_same_v<Precision, SingleFor16Bits>) {
     return {largest, Table::magic, scale.floor};
   } else {
     constexpr Real moderate = 4 * detail::SoftmaxTable<Real>::bound;
@@ -141,23 +141,23 @@ template <class Precision, class Real>
 BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
                              const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
-  constexpr bool half = std::is_same_v<Precision, Half>;
+  constexpr bool for_16_bits = std::is_same_v<Precision, SingleFor16Bits>;
   const Real t = key - row.shift;
   // The exponent field of 2^(lift + n), n = round(t rate) + offset, in the low bits.
-  const Real magic = half ? Table::magic : row.magic;
+  const Real magic = for_16_bits ? Table::magic : row.magic;
   const Real shifted = fma(t, scale.rate, magic);
   const Real n = shifted - magic;
   const Real lifted = bit_cast<Real>(
       static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
   const Real f = fma(t, scale.rate, -n);
   Real power;
-  if constexpr (half) {
-    power = detail::half_exp2(f) * lifted;  // the rest of the rate does not show in 16 bits
+  if constexpr (for_16_bits) {
+    power = detail::exp2_for_16_bits(f) * lifted;  // the rest of the rate does not show in 16 bits
   } else {
     const Real exact = fma(t, scale.rate_low, f);
     power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
   }
-  return t < (half ? scale.floor : row.floor) ? Real(0) : power;
+  return t < (for_16_bits ? scale.floor : row.floor) ? Real(0) : power;
 }
 
 // A term of a row's sum: the power itself, but for float32, where the tree's roundings would be
@@ -233,7 +233,7 @@ BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const SoftmaxParts<Real>& sum) {
 // The result; NaN where the inverse is.
 template <class Precision, class Real>
 BRIDGE_HD Real softmax_value(Real power, const SoftmaxInverse<Real>& inverse) {
-  if constexpr (std::is_same_v<Precision, Half>) {
+  if constexpr (std::is_same_v<Precision, SingleFor16Bits>) {
     return power * inverse.high;
   } else {
     return fma(power, inverse.high, power * inverse.low);

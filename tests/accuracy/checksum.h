@@ -51,7 +51,7 @@ inline std::vector<double> double_inputs() {
 }
 
 template <class T>
-std::vector<float> half_inputs() {
+std::vector<float> inputs_of_16_bits() {
   std::vector<float> h;
   for (std::uint32_t i = 0; i < 65536; ++i) h.push_back(to_float(T{static_cast<std::uint16_t>(i)}));
   return h;
@@ -101,13 +101,13 @@ void print_precision(std::ostream& out, const std::string& name,
 inline void print_checksums(std::ostream& out) {
   const std::vector<float> single = single_inputs();
   const std::vector<double> wide = double_inputs();
-  print_precision<Half, bfloat16>(out, "bfloat16", half_inputs<bfloat16>());
-  print_precision<Half, float16>(out, "float16", half_inputs<float16>());
-  print_precision<Half, float>(out, "half arithmetic", single);
+  print_precision<SingleFor16Bits, bfloat16>(out, "bfloat16", inputs_of_16_bits<bfloat16>());
+  print_precision<SingleFor16Bits, float16>(out, "float16", inputs_of_16_bits<float16>());
+  print_precision<SingleFor16Bits, float>(out, "float32 for 16 bits", single);
   print_precision<Single, float>(out, "float32", single);
   print_precision<Double, double>(out, "float64", wide);
-  print_hash<float>(out, "bfloat16 to float", half_inputs<bfloat16>());
-  print_hash<float>(out, "float16 to float", half_inputs<float16>());
+  print_hash<float>(out, "bfloat16 to float", inputs_of_16_bits<bfloat16>());
+  print_hash<float>(out, "float16 to float", inputs_of_16_bits<float16>());
   print_hash<bfloat16>(out, "float to bfloat16", single);
   print_hash<float16>(out, "float to float16", single);
   print_hash<float>(out, "float to float", single);

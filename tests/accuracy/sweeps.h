@@ -200,7 +200,7 @@ void sweep_half_type(Report& report) {
   float* const y[3] = {y0.data(), y1.data(), y2.data()};
   for (int i = 0; i < count; ++i) h[i] = to_float(T{static_cast<std::uint16_t>(i)});
   for (int f = 0; f < 3; ++f) {
-    evaluate<Half>(forms[f], h.data(), y, count);
+    evaluate<SingleFor16Bits>(forms[f], h.data(), y, count);
     const double zero = zero_of_derivative(forms[f], 1);
     for (int order = 0; order < 3; ++order) {
       Row row;

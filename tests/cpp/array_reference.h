@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "math/convert.h"
-#include "ops/dtypes.h"
+#include "walks/dtypes.h"
 
 namespace bridge::reference {
 

@@ -23,7 +23,7 @@ using namespace bridge::random;
 using bridge::reference::philox4x32_10;
 
 // A call, and the integers that it reads.
-struct Call : Arrays<bridge_bias_dropout_add> {
+struct DropoutCall : Arrays<bridge_bias_dropout_add> {
   std::vector<std::unique_ptr<int64_t[]>> integers;
 
   bridge_integers add_integers(int64_t (*value)()) {
@@ -46,13 +46,13 @@ int64_t any_start() {
   return static_cast<int64_t>(place - (place == 0 ? 0 : random_bits() % 5000) + random_bits() % 40);
 }
 
-Call random_call(bool large) {
+DropoutCall random_call(bool large) {
   static const int64_t some_rows[] = {0,  1,   2,   3,   15,  16,  17,  31,  33,  64,
                                       96, 127, 128, 129, 255, 257, 300, 513, 1100};
   static const int64_t some_cols[] = {0,   1,   2,   3,   4,   5,    7,    8,    15,   16,
                                       17,  31,  32,  33,  48,  63,   64,   65,   100,  127,
                                       200, 255, 257, 511, 512, 1000, 1025, 1500, 2100, 4099};
-  Call made;
+  DropoutCall made;
   bridge_bias_dropout_add& call = made.call;
   do {
     call.batch = chance(60) ? 1 : pick(4) + (chance(95) ? 1 : 0);
@@ -104,7 +104,7 @@ Call random_call(bool large) {
   return made;
 }
 
-void check_call(Call& made, const std::vector<bridge_executor>& executors) {
+void check_call(DropoutCall& made, const std::vector<bridge_executor>& executors) {
   check_bits(made, executors, bridge_bias_dropout_add_cpu,
              [](const bridge_bias_dropout_add& call) { bridge::reference::run(call); });
 }
@@ -240,11 +240,11 @@ int main(int argc, char** argv) {
   const bridge_executor none{nullptr, 1, nullptr};
   check_known_answers();
   for (int i = 0; i < calls; ++i) {
-    Call call = random_call(false);
+    DropoutCall call = random_call(false);
     check_call(call, {none});
   }
   for (int i = 0; i < calls / 25; ++i) {
-    Call call = random_call(true);
+    DropoutCall call = random_call(true);
     check_call(call, {none, bridge_pool(2), bridge_pool(3)});
   }
   check_thresholds();

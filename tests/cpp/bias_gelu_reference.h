@@ -8,7 +8,7 @@
 
 #include "array_reference.h"
 #include "math/gelu.h"
-#include "ops/bias_gelu.h"
+#include "ops/bias_gelu/bias_gelu.h"
 
 namespace bridge::reference {
 
@@ -67,7 +67,7 @@ inline void run(const bridge_bias_gelu& call) {
     one_16_bit = one_16_bit && (is_result || operand->dtype == call.input.full.dtype);
   }
   if (any_double) return run_in<math::Double>(call);
-  if (one_16_bit) return run_in<math::Half>(call);
+  if (one_16_bit) return run_in<math::SingleFor16Bits>(call);
   run_in<math::Single>(call);
 }
 

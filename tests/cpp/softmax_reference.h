@@ -121,7 +121,7 @@ void softmax_in(const bridge_softmax& call) {
 inline void run(const bridge_softmax& call) {
   if (call.dtype == BRIDGE_FLOAT64) return softmax_in<math::Double>(call);
   if (call.dtype == BRIDGE_FLOAT32) return softmax_in<math::Single>(call);
-  softmax_in<math::Half>(call);
+  softmax_in<math::SingleFor16Bits>(call);
 }
 
 template <class Real>

@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from bridge._private import jax as private
+from bridge._private.jax import assignment_of
 from bridge.jax._sharded import partitioning
 from bridge.ops import BIAS_GELU, BiasGeluParams, Role
 
@@ -55,7 +57,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
     tiled = 0
     for _ in range(100):
         array = draw(rng, ndim)
-        split = partitioning._split_of(array.shape, partitioning._assignment(array))
+        split = partitioning._split_of(array.shape, assignment_of(array))
         mesh = partitioning._mesh(jax.devices("cpu"), split)
         found = NamedSharding(mesh.abstract_mesh, split.spec(range(ndim)))
         expected = parts_of(array.hlo, ndim)
@@ -64,6 +66,21 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
         )
         tiled += expected is not None
     assert tiled > 50
+
+
+@pytest.mark.parametrize("axes", [("a",), ("b",), ("a", "b"), ("b", "a"), ()], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_the_public_answer_says_the_same(axes: tuple[str, ...], dim: int) -> None:
+    """What is asked where a release of JAX lacks the private method."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    spec = P(*[None] * dim, axes or None)
+    array = jax.device_put(np.zeros((8, 12)), NamedSharding(mesh, spec))
+    split, other = (
+        partitioning._split_of(array.shape, assignment)
+        for assignment in (assignment_of(array), private._assignment_by_indices(array))
+    )
+    assert split == other
+    assert split.shards == 2 ** len(axes)
 
 
 @pytest.mark.parametrize("devices", [[1, 0, 2, 3], [0, 1, 3, 2], [0, 2, 3, 1], [0, 1, 2, 3, 5, 4]])

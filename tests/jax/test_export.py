@@ -92,7 +92,7 @@ def test_both_platforms_at_once(rng: np.random.Generator) -> None:
 
 
 def tree_bytes(batch: int, rows: int, cols: int, real_bytes: int) -> int:
-    """What the CUDA library asks for (cpp/ops/bias_gelu.cu), level by level."""
+    """What the CUDA library asks for (cpp/ops/bias_gelu/bias_gelu.cu), level by level."""
     total, nodes = 0, -(-rows // 128)
     while nodes > 1:
         total += -(-batch * nodes * cols * real_bytes // 16) * 16

@@ -96,35 +96,21 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         f"bias_gelu: approximate is array([1., 1.]), expected {FORMS}",
     ),
     # all_gather.
-    (
-        lambda: bj.all_gather(X, 3),
-        TypeError,
-        f"all_gather: axis_name has type int, expected {NAME}",
+    *(
+        (
+            lambda name=name: bj.all_gather(X, name),
+            TypeError,
+            f"all_gather: axis_name has type {kind}, expected {NAME}",
+        )
+        for name, kind in ((3, "int"), (None, "NoneType"), (X, "ndarray"), (("data", {}), "dict"))
     ),
-    (
-        lambda: bj.all_gather(X, None),
-        TypeError,
-        f"all_gather: axis_name has type NoneType, expected {NAME}",
-    ),
-    (
-        lambda: bj.all_gather(X, X),
-        TypeError,
-        f"all_gather: axis_name has type ndarray, expected {NAME}",
-    ),
-    (
-        lambda: bj.all_gather(X, ("data", {})),
-        TypeError,
-        f"all_gather: axis_name has type dict, expected {NAME}",
-    ),
-    (
-        lambda: bj.all_gather("x", "data"),
-        TypeError,
-        "all_gather: x has type str, expected an array of a dtype that JAX has",
-    ),
-    (
-        lambda: bj.all_gather(None, "data"),
-        TypeError,
-        "all_gather: x has type NoneType, expected an array of a dtype that JAX has",
+    *(
+        (
+            lambda x=x: bj.all_gather(x, "data"),
+            TypeError,
+            f"all_gather: x has type {kind}, expected an array of a dtype that JAX has",
+        )
+        for x, kind in (("x", "str"), (None, "NoneType"))
     ),
     (
         lambda: bj.all_gather(X, "data", tiled="yes"),
@@ -137,41 +123,31 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "all_gather: check is 1, expected True or False",
     ),
     # make_viewless.
-    (
-        lambda: bj.make_viewless("a"),
-        TypeError,
-        "make_viewless: x has type str, expected an array of a dtype that JAX has",
-    ),
-    (
-        lambda: bj.make_viewless(None),
-        TypeError,
-        "make_viewless: x has type NoneType, expected an array of a dtype that JAX has",
-    ),
-    (
-        lambda: bj.make_viewless(np.asarray([object()])),
-        TypeError,
-        "make_viewless: x has dtype object, expected an array of a dtype that JAX has",
+    *(
+        (
+            lambda x=x: bj.make_viewless(x),
+            TypeError,
+            f"make_viewless: x has {found}, expected an array of a dtype that JAX has",
+        )
+        for x, found in (
+            ("a", "type str"),
+            (None, "type NoneType"),
+            (np.asarray([object()]), "dtype object"),
+        )
     ),
     # BiasGELU.
-    (
-        lambda: BiasGELU(None, rngs=rngs()),
-        TypeError,
-        "BiasGELU: features has type NoneType, expected an integer from 0 on",
-    ),
-    (
-        lambda: BiasGELU(8.0, rngs=rngs()),
-        TypeError,
-        "BiasGELU: features has type float, expected an integer from 0 on",
-    ),
-    (
-        lambda: BiasGELU(np.ones(2), rngs=rngs()),
-        TypeError,
-        "BiasGELU: features is array([1., 1.]), expected an integer from 0 on",
-    ),
-    (
-        lambda: BiasGELU(-1, rngs=rngs()),
-        ValueError,
-        "BiasGELU: features is -1, expected an integer from 0 on",
+    *(
+        (
+            lambda features=features: BiasGELU(features, rngs=rngs()),
+            error,
+            f"BiasGELU: features {found}, expected an integer from 0 on",
+        )
+        for features, error, found in (
+            (None, TypeError, "has type NoneType"),
+            (8.0, TypeError, "has type float"),
+            (np.ones(2), TypeError, "is array([1., 1.])"),
+            (-1, ValueError, "is -1"),
+        )
     ),
     (
         lambda: BiasGELU(8, approximate="erf", rngs=rngs()),
@@ -183,20 +159,13 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "BiasGELU: use_bias is None, expected True or False",
     ),
-    (
-        lambda: BiasGELU(8, dtype="floaty", rngs=rngs()),
-        TypeError,
-        f"BiasGELU: dtype is 'floaty', expected {FLOATS}",
-    ),
-    (
-        lambda: BiasGELU(8, param_dtype=None, rngs=rngs()),
-        TypeError,
-        f"BiasGELU: param_dtype is None, expected {FLOATS}",
-    ),
-    (
-        lambda: BiasGELU(8, param_dtype="int32", rngs=rngs()),
-        TypeError,
-        f"BiasGELU: param_dtype is 'int32', expected {FLOATS}",
+    *(
+        (
+            lambda name=name, dtype=dtype: BiasGELU(8, **{name: dtype}, rngs=rngs()),
+            TypeError,
+            f"BiasGELU: {name} is {dtype!r}, expected {FLOATS}",
+        )
+        for name, dtype in (("dtype", "floaty"), ("param_dtype", None), ("param_dtype", "int32"))
     ),
     (
         lambda: BiasGELU(8, bias_init=0.0, rngs=rngs()),

@@ -14,7 +14,7 @@
 
 #include "../cpp/bias_dropout_add_reference.h"
 #include "array_cases.h"
-#include "ops/bias_dropout_add_cuda.h"
+#include "ops/bias_dropout_add/bias_dropout_add_cuda.h"
 
 namespace {
 

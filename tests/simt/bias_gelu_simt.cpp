@@ -13,7 +13,7 @@
 
 #include "../cpp/bias_gelu_reference.h"
 #include "array_cases.h"
-#include "ops/bias_gelu_cuda.h"
+#include "ops/bias_gelu/bias_gelu_cuda.h"
 
 namespace {
 

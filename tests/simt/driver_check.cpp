@@ -1,6 +1,6 @@
 // Which device a call enters and what it leaves behind, on a driver that keeps book: the contexts
 // of its devices, and the stack of contexts of the thread.
-#include "driver.h"
+#include "cuda/driver.h"
 
 #include <cstdint>
 #include <cstdio>

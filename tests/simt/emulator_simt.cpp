@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "simt.h"
+#include "cuda/simt.h"
 
 namespace {
 

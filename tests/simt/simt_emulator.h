@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "simt.h"
+#include "cuda/simt.h"
 
 #define BRIDGE_DEVICE inline
 

@@ -15,10 +15,10 @@
 
 #include "../cpp/softmax_reference.h"
 #include "executor.h"
-#include "ops/row_space.h"
-#include "ops/softmax_cuda.h"
+#include "ops/softmax/softmax_cuda.h"
+#include "walks/rows/row_operands.h"
 #ifndef BRIDGE_EXECUTOR_GPU
-#include "ops/row_nodes.cuh"
+#include "walks/rows/row_nodes.cuh"
 #endif
 
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "math/convert.h"
-#include "ops/dtypes.h"
+#include "walks/dtypes.h"
 
 namespace bridge::speed {
 

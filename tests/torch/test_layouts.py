@@ -10,12 +10,12 @@ from torch.autograd import grad
 
 from bridge import _native
 from bridge.torch import (
-    _kernels,
     bias_dropout_add,
     bias_gelu,
     bias_gelu_,
     scaled_masked_softmax,
 )
+from bridge.torch._adapter import kernels as _kernels
 from tests.torch.cases import CASES
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 

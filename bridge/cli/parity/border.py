@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import bridge
+from bridge._private.torch import neg_view
 from bridge.exchange.dtypes import TO_JAX, TO_TORCH
 from bridge.exchange.from_tensor import is_aligned, is_compact
 
@@ -30,12 +31,7 @@ LAYOUTS = {
     "no elements": lambda t: t[:0],
     "0-d": lambda t: t[0, 0, 0],
 }
-# Views whose values torch computes only when they are read. A negative one is part of a conjugate.
-LAZY = {
-    "conjugate": lambda t: t.conj(),
-    "negative": lambda t: torch.view_as_complex(torch.stack([t, t], -1)).conj().imag,
-}
-PARTS = (torch.float16, torch.float32, torch.float64)  # dtypes that complex ones consist of
+LAZY = {"conjugate": lambda t: t.conj(), "negative": neg_view}
 # What XLA thinks of an address it says when a program reads it: a crossing alone would not tell.
 COMPUTED = ("misaligned",)
 QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
@@ -88,8 +84,8 @@ def _of_dtype(dtype: torch.dtype, device: str) -> Iterator[Crossing]:
     dense = _random_bits(dtype, device)
     views = {name: view(dense) for name, view in LAYOUTS.items()}
     if dtype.is_complex:
-        views["conjugate"] = LAZY["conjugate"](dense)
-    elif dtype in PARTS:
+        views |= {name: view(dense) for name, view in LAZY.items()}
+    elif dtype.is_floating_point and dtype.itemsize > 1:
         views["negative"] = LAZY["negative"](dense)
     for layout, tensor in views.items():
         shared = is_compact(tensor) and is_aligned(tensor) and layout not in LAZY

@@ -10,14 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge._private.jax import INLINE
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops.dtypes import FLOATING, promote
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
-
-# Inlined into the function that is being traced, so that checkpoint policies and the lowering see
-# the call itself. From jax 0.11 on True inlines later than that.
-_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
 def as_array_like(
@@ -33,7 +30,7 @@ def as_array_like(
       TypeError: if it is no array, NumPy array or number, or NumPy's and of a dtype that JAX would
         refuse in words of its own.
     """
-    if isinstance(value, jax.Array):  # tracers too
+    if isinstance(value, jax.Array):  # as tracers are
         return value
     if hasattr(value, "__jax_array__"):
         return value.__jax_array__()
@@ -133,6 +130,6 @@ def compiled_for(make: Callable[..., Callable[..., jax.Array]]) -> Callable[...,
     def compiled(*static: Any) -> Callable[..., jax.Array]:
         function = make(*static)
         named = jax.named_scope(f"bridge.{function.__name__}")(function)
-        return jax.jit(named, inline=_INLINE)
+        return jax.jit(named, inline=INLINE)
 
     return compiled

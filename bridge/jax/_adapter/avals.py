@@ -1,4 +1,4 @@
-"""Types of traced values: what JAX's releases from 0.9 on name differently is named here alone."""
+"""Types of traced values, and what makes the operands of a call be typed alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bridge._private.jax import ShapedArray, varying_axes_of
 from bridge.ops import Role, Spec
 
 
@@ -25,7 +26,7 @@ def result_aval(like: Any, spec: Spec, role: Role, batch_ndim: int) -> Any:
     """
     dtype = jax.numpy.dtype(spec.dtype)
     if like.sharding.mesh.empty:
-        return jax.core.ShapedArray(spec.shape, dtype)
+        return ShapedArray(spec.shape, dtype)
     axes = tuple(like.sharding.spec)
     axes += (None,) * (len(like.shape) - len(axes))
     if role is Role.ROW:
@@ -34,21 +35,13 @@ def result_aval(like: Any, spec: Spec, role: Role, batch_ndim: int) -> Any:
     return like.update(shape=spec.shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
-def varying_axes(value: Any) -> frozenset[Any]:
-    """The mesh axes over which a value, or values of a type, vary: types say it under check_vma."""
-    aval = value if isinstance(value, jax.core.ShapedArray) else jax.typeof(value)
-    if hasattr(aval, "vma"):  # until 0.9
-        return aval.vma
-    return aval.manual_axis_type.varying
-
-
 def vary_alike(values: Sequence[Any]) -> list[Any]:
     """Makes all values vary over the union of the mesh axes that they vary over.
 
     Only inside `shard_map(check_vma=True)` does any. The transpose of this cast is the psum that a
     replicated bias's gradient needs.
     """
-    axes = [varying_axes(value) for value in values]
+    axes = [varying_axes_of(jax.typeof(value)) for value in values]
     union = frozenset().union(*axes)
     if not union:
         return list(values)
@@ -83,6 +76,6 @@ def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
 
 def _moved(value: Any, sharding: Any) -> Any:
     if jax.typeof(value).sharding.mesh.empty:
-        # Its gradient then is whole too, however XLA would split it.
+        # This makes its gradient whole too, however XLA would split it.
         value = jax.sharding.reshard(value, NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.sharding.reshard(value, sharding)

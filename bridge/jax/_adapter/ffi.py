@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
-from jax.interpreters.mlir import ir
 
 from bridge import _native
+from bridge._private.jax import ShapedArray, ir
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops import Role
 
@@ -71,8 +71,8 @@ def lower(
             specs[slot] = spec_of(aval)
         size = op.workspace_bytes(specs, params)
         if isinstance(size, int):
-            size = max(size, 16)  # so that the buffer has an address
-        avals_out.append(jax.core.ShapedArray((size,), np.dtype(np.uint8)))
+            size = max(size, 16)  # an empty buffer would have no address
+        avals_out.append(ShapedArray((size,), np.dtype(np.uint8)))
     roles = op.operand_roles(count)
     full = [roles[slot] is Role.FULL for slot in slots]
     donated = _donated_operand(context, operands, full) if wanted[0] else None
@@ -108,7 +108,7 @@ def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) 
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue
-        for use in operand.uses:  # by earlier calls, which must now leave it whole
+        for use in operand.uses:  # earlier calls must now leave it whole
             _withdraw_alias(use.owner.attributes, use.operand_number)
         return position
     return None

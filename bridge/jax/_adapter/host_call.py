@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bridge._private.jax import add_host_callback, platforms_of
+
 
 def platform_of(context: Any, what: str) -> str:
     """The platform that a rule lowers for, "cpu" or "cuda".
@@ -19,7 +21,7 @@ def platform_of(context: Any, what: str) -> str:
     Raises:
       NotImplementedError: for another one, or several at once.
     """
-    platforms = tuple(context.platforms or context.module_context.platforms)
+    platforms = platforms_of(context)
     if len(platforms) > 1 or platforms[0] not in ("cpu", "cuda"):
         raise NotImplementedError(
             f"{what} cannot be compiled for {', '.join(platforms)}, expected cpu or cuda alone"
@@ -36,8 +38,7 @@ def host_call(
     where a context manager of the caller's does not hold; nor by jax.pure_callback, which makes JAX
     arrays of the operands on that thread, and can wait there for itself.
     """
-    module = context.module_context
-    module.add_host_callback(function)
+    index = add_host_callback(context, function)
     device = "cpu" if platform == "cpu" else "gpu"
     emit = jax.ffi.ffi_lowering(f"xla_ffi_python_{device}_callback", has_side_effect=False)
-    return emit(context, *operands, index=np.uint64(len(module.host_callbacks) - 1))
+    return emit(context, *operands, index=np.uint64(index))

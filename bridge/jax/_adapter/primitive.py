@@ -13,9 +13,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, partial_eval
 
+from bridge._private.jax import (
+    Primitive,
+    Zero,
+    axes_in_shard_map,
+    dce_rules,
+    device_count,
+    instantiate_zeros,
+    is_for_export,
+    is_undefined_primal,
+    lower_fun,
+    platforms_of,
+    primitive_batchers,
+    primitive_jvps,
+    primitive_transposes,
+    register_lowering,
+    with_devices,
+)
 from bridge.jax._adapter.avals import result_aval, spec_of, split_alike, vary_alike
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.ffi import PLATFORMS, lower
@@ -25,12 +40,11 @@ from bridge.jax._sharded.partitioning import (
     name_in_cache_key,
     on_automatic_axes,
     on_explicit_axes,
-    with_devices,
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
 
-# Roles of operands that nothing is differentiated towards.
+# Nothing is differentiated towards operands of these roles.
 _DISCRETE = (Role.MASK, Role.INTEGER)
 
 
@@ -51,7 +65,7 @@ def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
 def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
     """Runs a call that a derivative rule answered with; `avals` are the types of the operands."""
     operands = [
-        ad.instantiate_zeros(ad.Zero(avals[operand.position]))
+        instantiate_zeros(Zero(avals[operand.position]))
         if isinstance(operand, ZerosLike)
         else operand
         for operand in derivative.operands
@@ -94,7 +108,7 @@ def _jvp(
     roles = op.operand_roles(count)
     directions = _scatter(
         [
-            None if type(tangent) is ad.Zero or roles[slot] in _DISCRETE else tangent
+            None if type(tangent) is Zero or roles[slot] in _DISCRETE else tangent
             for slot, tangent in zip(slots, tangents, strict=True)
         ],
         slots,
@@ -110,14 +124,14 @@ def _jvp(
             present if totals is None else [a + b for a, b in zip(totals, present, strict=True)]
         )
     if totals is None:
-        totals = [ad.Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
+        totals = [Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
     return outputs, totals
 
 
 def _transpose(
     op: Any, cotangents: Any, *arguments: Any, slots: Any, count: int, params: Any
 ) -> list[Any]:
-    linear = [ad.is_undefined_primal(argument) for argument in arguments]
+    linear = [is_undefined_primal(argument) for argument in arguments]
     for slot, is_linear in zip(slots, linear, strict=True):
         if is_linear and not op.is_linear_in(slot, params):
             raise TypeError(f"{op.name} is not linear in {op.operand_names[slot]}: no transpose")
@@ -126,7 +140,7 @@ def _transpose(
         for a, is_linear in zip(arguments, linear, strict=True)
     ]
     known = [None if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
-    placed = _in_places(op, params, [None if type(ct) is ad.Zero else ct for ct in cotangents])
+    placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
     placed_avals = _scatter(avals, slots, count)
     gradients: list[Any] = [None] * count
     for derivative, places in op.vjp(
@@ -142,7 +156,7 @@ def _transpose(
             if place is not None:
                 gradients[place] = result
     return [
-        (gradients[slot] if gradients[slot] is not None else ad.Zero(aval)) if is_linear else None
+        (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)
     ]
 
@@ -182,7 +196,7 @@ def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
         for operand, role in zip(operands, op.operand_roles(len(operands)), strict=True)
         if operand is not None
     }
-    if Role.MASK in roles:  # which lies against the array from the right
+    if Role.MASK in roles:  # a mask lies against the array from the right
         return 0
     fixed = max(op.fixed_ndim(params), Role.ROW in roles)
     for operand, dim in zip(operands, dims, strict=True):
@@ -207,9 +221,7 @@ def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], An
     return [True] * count, equation
 
 
-def _lower(
-    op: Any, any_platform: Primitive, context: Any, *operands: Any, **parameters: Any
-) -> Any:
+def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     """Emits the call where it stands, so that the rule sees where its operands come from.
 
     A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
@@ -225,15 +237,15 @@ def _lower(
             parameters["count"],
             [aval.shape for aval in context.avals_in],
         )
-        results = mlir.lower_fun(partial(where, site), multiple_results=True)(
+        results = lower_fun(partial(where, site), multiple_results=True)(
             with_devices(context), *operands
         )
         name_in_cache_key(site, results)
         return results
-    platforms = tuple(context.platforms or context.module_context.platforms)
+    platforms = platforms_of(context)
     if len(platforms) > 1:
         bind = partial(any_platform.bind, **parameters)
-        return mlir.lower_fun(bind, multiple_results=True)(context, *operands)
+        return lower_fun(bind, multiple_results=True)(context, *operands)
     if platforms[0] not in PLATFORMS:
         raise NotImplementedError(
             f"bridge has no {op.name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
@@ -243,18 +255,18 @@ def _lower(
 
 def _where(context: Any) -> Any:
     """The way to call for several devices at once; None where this is the program of one."""
-    if context.module_context.lowering_parameters.for_export or not context.avals_in[0].shape:
+    if is_for_export(context) or not context.avals_in[0].shape:
         return None
     if has_explicit_axes(context.avals_in[0]):
         return on_explicit_axes
-    axes = context.module_context.axis_context
-    if hasattr(axes, "manual_axes"):  # inside of shard_map
-        left = set(axes.mesh.axis_names) - set(axes.manual_axes)
-        return partial(on_automatic_axes, alone=True) if left and axes.manual_axes else None
-    return on_automatic_axes if getattr(axes, "num_devices", 1) > 1 else None
+    axes = axes_in_shard_map(context)
+    if axes is not None:
+        manual, automatic = axes
+        return partial(on_automatic_axes, alone=True) if manual and automatic else None
+    return on_automatic_axes if device_count(context) > 1 else None
 
 
-def _define(op: Any) -> Primitive:
+def _define(op: Any) -> Any:
     primitive = Primitive(f"bridge_{op.name}")
     any_platform = Primitive(primitive.name)
     for each in (primitive, any_platform):
@@ -269,13 +281,13 @@ def _define(op: Any) -> Primitive:
         return results
 
     primitive.def_impl(run)
-    ad.primitive_jvps[primitive] = partial(_jvp, op)
-    ad.primitive_transposes[primitive] = partial(_transpose, op)
-    batching.primitive_batchers[primitive] = partial(_batch, op)
-    partial_eval.dce_rules[primitive] = partial(_eliminate, op)
-    mlir.register_lowering(primitive, partial(_lower, op, any_platform), cacheable=False)
+    primitive_jvps[primitive] = partial(_jvp, op)
+    primitive_transposes[primitive] = partial(_transpose, op)
+    primitive_batchers[primitive] = partial(_batch, op)
+    dce_rules[primitive] = partial(_eliminate, op)
+    register_lowering(primitive, partial(_lower, op, any_platform), cacheable=False)
     for platform in PLATFORMS:
-        mlir.register_lowering(any_platform, partial(lower, op, platform), platform=platform)
+        register_lowering(any_platform, partial(lower, op, platform), platform=platform)
     return primitive
 
 

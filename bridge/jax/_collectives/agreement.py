@@ -16,14 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
+from bridge._private.jax import Primitive, register_lowering, varying_axes_of
 from bridge.collectives import Signature
-from bridge.jax._adapter.avals import varying_axes
 from bridge.jax._adapter.host_call import host_call, platform_of
 
-# The error that signatures of all shards deserve, if any.
+# Says which error the signatures of all shards deserve, if any.
 Judge = Callable[[list[Signature]], Exception | None]
 
 
@@ -52,7 +50,7 @@ def where_agreed(
 
 def _zeros(like: Any, _: Any) -> Any:
     zeros = jnp.zeros(like.shape, like.dtype)
-    axes = tuple(varying_axes(like))
+    axes = tuple(varying_axes_of(like))
     return lax.pcast(zeros, axes, to="varying") if axes else zeros
 
 
@@ -75,4 +73,4 @@ def _lower(context: Any, rows: Any, *, judge: Judge) -> Any:
     return host_call(context, platform_of(context, "all_gather with check=True"), compare, rows)
 
 
-mlir.register_lowering(_verdict, _lower, cacheable=False)
+register_lowering(_verdict, _lower, cacheable=False)

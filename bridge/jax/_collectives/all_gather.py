@@ -11,12 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
+from bridge._private.jax import (
+    Primitive,
+    Zero,
+    fancy_primitive_batchers,
+    lower_fun,
+    primitive_jvps,
+    primitive_transposes,
+    register_lowering,
+    varying_axes_of,
+)
 from bridge.collectives import Signature, check_grad_rule, fault_of, normalised_dim
 from bridge.jax._adapter.arguments import as_any_array, as_flag
-from bridge.jax._adapter.avals import varying_axes
 from bridge.jax._collectives.agreement import Agreement, Judge, where_agreed
 
 
@@ -108,7 +115,7 @@ def all_gather(
         check = _check_by_default(names)
     agreement = Agreement(_signature(x, axis, tiled, grad), _judge_of(x, axis)) if check else None
     is_bool = x.dtype == np.bool_
-    if is_bool:  # as bytes, which every engine sends
+    if is_bool:  # every engine sends bytes
         x = x.astype(np.uint8)
     is_own_rule = grad != "sum" and jnp.issubdtype(x.dtype, jnp.inexact)
     if agreement is None and not is_own_rule and not _is_8_bit_float(x.dtype):
@@ -201,8 +208,8 @@ def _gather(
 def _jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Any, Any]:
     y = _primitive.bind(*primals, **parameters)
     (tangent,) = tangents
-    if type(tangent) is ad.Zero:
-        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    if type(tangent) is Zero:
+        return y, Zero(jax.typeof(y).to_tangent_aval())
     # What is derived from arrays that agree does so as well.
     return y, _primitive.bind(tangent, **{**parameters, "agreement": None})
 
@@ -218,8 +225,8 @@ def _transpose(
     grad: str,
     agreement: Agreement | None,
 ) -> list[Any]:
-    if type(cotangent) is ad.Zero:
-        return [ad.Zero(x.aval)]
+    if type(cotangent) is Zero:
+        return [Zero(x.aval)]
     _check_own_part(x.aval, cotangent, names, grad)
     if grad == "local":
         own = lax.axis_index(names)
@@ -234,7 +241,8 @@ def _transpose(
 
 def _check_own_part(x: Any, cotangent: Any, names: tuple[Any, ...], grad: str) -> None:
     """Raises ValueError if x is the same on all shards, where types tell."""
-    shared = [name for name in names if name in varying_axes(cotangent) - varying_axes(x)]
+    unlike = varying_axes_of(jax.typeof(cotangent)) - varying_axes_of(x)
+    shared = [name for name in names if name in unlike]
     if shared and grad != "sum":
         raise ValueError(
             f"all_gather: x is the same on all shards of the axis {shared[0]!r}, expected it to "
@@ -262,13 +270,13 @@ def _batch(axis_data: Any, arguments: Any, dims: Any, *, axis: int, **parameters
     return _primitive.bind(x, axis=axis, **parameters), dim
 
 
-def _define() -> Primitive:
+def _define() -> Any:
     primitive = Primitive("bridge_all_gather")
     primitive.def_abstract_eval(_abstract)
-    ad.deflinear2(primitive, _transpose)
-    ad.primitive_jvps[primitive] = _jvp
-    batching.fancy_primitive_batchers[primitive] = _batch
-    mlir.register_lowering(primitive, mlir.lower_fun(_gather, multiple_results=False))
+    primitive_transposes[primitive] = _transpose
+    primitive_jvps[primitive] = _jvp
+    fancy_primitive_batchers[primitive] = _batch
+    register_lowering(primitive, lower_fun(_gather, multiple_results=False))
     return primitive
 
 

@@ -2,8 +2,8 @@
 
 - `functions`: the public `from_torch`; `errors`: the public `torch_errors`.
 - `modules`: a torch module as a function.
-- `call`, `results`, `watch`: what of a user's call is a tensor, what comes back, and what the
-  function does besides.
+- `arguments`, `call`, `results`, `watch`: what of a user's call is a tensor, what comes back, and
+  what the function does besides.
 - `program`, `primitive`: its derivatives and batches, programs again, under one JAX primitive.
 - `border`, `thread`, `seed`: programs run on JAX's arrays, on which thread and from which seed.
 """

@@ -17,13 +17,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from bridge.exchange.callbacks import inside_callback
 from bridge.exchange.crossing import array_to_tensor, tensor_to_array
 from bridge.exchange.dtypes import TO_TORCH
-from bridge.jax._from_torch.call import Call, Owner
+from bridge.jax._from_torch.call import Owner, TorchCall
 from bridge.jax._from_torch.errors import reported
 from bridge.jax._from_torch.program import Program, dtype_name
 from bridge.jax._from_torch.thread import plain_thread
 from bridge.ops import Spec
 
-# On arrays of a caller: no callback.
+# What follows runs on arrays of a caller, without a callback.
 
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
@@ -31,7 +31,7 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
     with plain_thread():
         tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
         versions = [tensor._version for tensor in tensors]
-        if isinstance(program, Call):
+        if isinstance(program, TorchCall):
             specs = tuple(Spec(tuple(o.shape), o.dtype.name) for o in operands)
             results = program.run_eagerly(tensors, specs)
         else:
@@ -53,7 +53,7 @@ def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
     return tensor_to_array(result, copy or None, function="from_torch", detached=True)
 
 
-# In callbacks, on memory that belongs to XLA and is gone when the callback returns.
+# What follows runs in callbacks, on memory of XLA that is gone when the callback returns.
 
 
 def buffer_callback(
@@ -159,7 +159,7 @@ def _in_words(specs: Sequence[Spec]) -> str:
 def _deliver(result: Tensor, buffer: Any) -> None:
     """Copies a result into a buffer of XLA, or a NumPy array, of its shape and dtype."""
     if result.is_cpu and result.is_contiguous() and not (result.is_conj() or result.is_neg()):
-        # Not by torch, whose threads wait for one another where others have the cores.
+        # Torch does not copy it: its threads wait for one another where others have the cores.
         target = np.asarray(buffer)
         ctypes.memmove(target.ctypes.data, result.data_ptr(), target.nbytes)
     elif isinstance(buffer, np.ndarray):
@@ -183,7 +183,7 @@ def _of_numpy(array: np.ndarray) -> Tensor:
 
 
 def _owner(program: Any) -> Owner:
-    while not isinstance(program, Call):
+    while not isinstance(program, TorchCall):
         program = program.of
     return program.owner
 

@@ -11,14 +11,15 @@ from typing import Any
 import jax
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from bridge._private.torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-
 from bridge.exchange import trees
 from bridge.exchange.dtypes import crosses_to_jax
+from bridge.jax._from_torch.arguments import argument_paths
 from bridge.jax._from_torch.modules import FunctionalModule, narrowed, widened
 from bridge.jax._from_torch.program import dtype_name, is_smooth
 from bridge.jax._from_torch.results import Layout, Never, Slot, does_not_cross, flatten
@@ -47,7 +48,7 @@ class Owner:
         self.seeded = seeded
         self.vmap_method = vmap_method
         self.result_shape = result_shape
-        # Which programs have been seen to let their arguments go; see `border`.
+        # Says which programs have been seen to let their arguments go; see `border`.
         self.lends: dict[Any, bool] = {}
 
 
@@ -76,7 +77,7 @@ def stated_spec(leaf: Any) -> Spec:
     return Spec(tuple(leaf.shape), jax.numpy.dtype(leaf.dtype).name)
 
 
-class Call:
+class TorchCall:
     """The program of the user's function. Operands: the seed, if it is seeded; the arrays."""
 
     def __init__(self, owner: Owner, structure: Structure) -> None:
@@ -97,7 +98,7 @@ class Call:
         self._buffer_names = None if buffers is None else tuple(buffers)
         self._layouts: dict[tuple[Spec, ...], Layout] = {}
 
-    # What a program is.
+    # These make it a program.
 
     def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
         operands = list(operands)
@@ -152,7 +153,7 @@ class Call:
         count = len(dtypes) - len(self._structure.state)
         return tuple(i for i in range(count) if is_smooth(dtypes[i]))
 
-    # What the primitive and the public function ask besides.
+    # The primitive and the public function ask these besides.
 
     def layout(self, operands: tuple[Spec, ...]) -> Layout:
         """What the call returns, found without running it where it is not known yet."""
@@ -254,15 +255,7 @@ def _default_device() -> str:
 
 
 _UNSEEDED = contextlib.nullcontext()
-_threads = threading.local()  # template, watch: of the call that this thread is in
-last_layout = threading.local()  # of: the call that ran last on this thread; layout: its results'
-
-
-def argument_paths(parameters: Any, buffers: Any, args: Any, kwargs: Any) -> list[str]:
-    """How the user would name each leaf: `args[0]['w']`, with the parameters as the first."""
-    paths = []
-    for name, tree in (("params", parameters), ("buffers", buffers), ("args", args)):
-        flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-        paths += [f"{name}{jax.tree_util.keystr(path)}" for path, _ in flat]
-    flat, _ = jax.tree_util.tree_flatten_with_path(kwargs)
-    return paths + [f"{p[0].key}{jax.tree_util.keystr(p[1:])}" for p, _ in flat]
+# `template` and `watch` belong to the call that this thread is in.
+_threads = threading.local()
+# `of` is the call that ran last on this thread, `layout` that of its results.
+last_layout = threading.local()

@@ -35,7 +35,7 @@ def reported(name: str, aloud: bool) -> Iterator[None]:
     """
     try:
         yield
-    except BaseException as error:  # Ctrl-C too, which arrives here on the main thread
+    except BaseException as error:  # Ctrl-C arrives here too, on the main thread
         # The frames would keep tensors whose memory is XLA's.
         link: BaseException | None = error
         while link is not None:

@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
 
 from bridge.exchange import trees
 from bridge.exchange.callbacks import refuse_in_callback
 from bridge.exchange.crossing import tensor_to_array
-from bridge.exchange.dtypes import SUPPORTED, TO_TORCH, WIDE
 from bridge.exchange.runtime import refuse_after_fork
 from bridge.jax._adapter.avals import spec_of
+from bridge.jax._from_torch.arguments import (
+    ARRAYS,
+    as_jax_array,
+    checked_state,
+    is_hashable,
+    path_of,
+)
 from bridge.jax._from_torch.call import (
-    Call,
     Owner,
     Structure,
-    argument_paths,
+    TorchCall,
     last_layout,
     stated_spec,
 )
@@ -138,7 +141,7 @@ class TorchFunction:
             vmap_method=vmap_method,
             result_shape=result_shape,
         )
-        self._calls: dict[Any, Call] = {}
+        self._calls: dict[Any, TorchCall] = {}
         if module is None:
             functools.update_wrapper(self, fn, updated=())
 
@@ -186,8 +189,8 @@ class TorchFunction:
         leaves, tree = jax.tree_util.tree_flatten(marked)
         static: list[tuple[int, type, Any]] = []
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, _ARRAYS):
-                operands.append(_array(leaf, marked, place))
+            if isinstance(leaf, ARRAYS):
+                operands.append(as_jax_array(leaf, marked, place))
             else:
                 static.append((place, type(leaf), leaf))
         program = self._program(tree, tuple(static), marked)
@@ -198,28 +201,28 @@ class TorchFunction:
             return last_layout.layout.rebuild(results)
         return program.layout(tuple(spec_of(jax.typeof(o)) for o in operands)).rebuild(results)
 
-    def _program(self, tree: Any, static: Any, marked: Any) -> Call:
+    def _program(self, tree: Any, static: Any, marked: Any) -> TorchCall:
         try:
             program = self._calls.get((tree, static))
         except TypeError as error:
             for place, kind, value in static:
-                if not _is_hashable(value):
+                if not is_hashable(value):
                     raise TypeError(
-                        f"from_torch: {_path(marked, place)} has type {kind.__name__}, expected an "
-                        "array, or a value that can be hashed"
+                        f"from_torch: {path_of(marked, place)} has type {kind.__name__}, expected "
+                        "an array, or a value that can be hashed"
                     ) from error
             raise
         if program is None:
             for place, kind, value in static:
                 if isinstance(value, torch.Tensor):
                     raise TypeError(
-                        f"from_torch: {_path(marked, place)} is a torch tensor ({kind.__name__}), "
-                        "expected JAX arrays: pass bridge.to_jax(tensor), or call the torch "
-                        "function itself"
+                        f"from_torch: {path_of(marked, place)} is a torch tensor "
+                        f"({kind.__name__}), expected JAX arrays: pass bridge.to_jax(tensor), or "
+                        "call the torch function itself"
                     )
             first = len(jax.tree_util.tree_leaves(marked[0]))
             state = range(first, first + len(jax.tree_util.tree_leaves(marked[1])))
-            new = Call(self._owner, Structure(tree, static, tree.num_leaves, state))
+            new = TorchCall(self._owner, Structure(tree, static, tree.num_leaves, state))
             program = self._calls.setdefault((tree, static), new)
         return program
 
@@ -247,68 +250,7 @@ class TorchFunction:
                 "g.buffers(), or None for the module's own"
             )
         module = self._owner.module
-        parameters = _checked("params", args[0], module.parameters)
+        parameters = checked_state("params", args[0], module.parameters)
         if buffers is not None:
-            buffers = _checked("buffers", buffers, module.buffers)
+            buffers = checked_state("buffers", buffers, module.buffers)
         return parameters, buffers, args[1:]
-
-
-def _checked(
-    what: str, given: Mapping[str, Any], own: Mapping[str, torch.Tensor]
-) -> dict[str, Any]:
-    if given.keys() != own.keys():
-        missing = sorted(own.keys() - given.keys())
-        unknown = sorted(map(str, given.keys() - own.keys()))
-        raise ValueError(
-            f"from_torch: {what} lacks {missing} and has {unknown} that the module has not, "
-            f"expected the names of g.{what}()"
-        )
-    for name, tensor in own.items():
-        shape = getattr(given[name], "shape", None)
-        if shape is None:
-            raise TypeError(
-                f"from_torch: {what}[{name!r}] has type {type(given[name]).__name__}, expected an "
-                "array"
-            )
-        if tuple(shape) != tuple(tensor.shape):
-            raise ValueError(
-                f"from_torch: {what}[{name!r}] has shape {list(shape)}, expected "
-                f"{list(tensor.shape)}"
-            )
-    return dict(given)
-
-
-def _array(leaf: Any, marked: Any, place: int) -> Any:
-    dtype = leaf.dtype
-    if dtype not in TO_TORCH:
-        key = isinstance(leaf, jax.Array) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-        expected = (
-            "expected arrays: pass a key as seed=, with from_torch(..., seeded=True)"
-            if key
-            else f"expected one of {SUPPORTED}"
-        )
-        raise TypeError(f"from_torch: {_path(marked, place)} has dtype {dtype}, {expected}")
-    if isinstance(leaf, jax.Array):
-        return leaf
-    if dtype.name in WIDE and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise ValueError(
-            f"from_torch: {_path(marked, place)} is a NumPy array of {dtype}, which JAX narrows to "
-            "32 bits while jax_enable_x64 is off: convert it, or call "
-            "jax.config.update('jax_enable_x64', True) at the start"
-        )
-    return jnp.asarray(leaf)
-
-
-def _path(marked: Any, place: int) -> str:
-    return argument_paths(*marked)[place]
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
-_ARRAYS = (jax.Array, np.ndarray, np.generic)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
+from bridge._private.torch import DisableFuncTorch, disable_current_modes
 from bridge.exchange.dtypes import crosses_to_jax
 
 
@@ -54,7 +54,7 @@ class FunctionalModule:
             bare[id(buffer)] = torch.empty_like(buffer, device="meta")
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
-            torch.cuda.synchronize(device)  # once: calls read them on streams of XLA
+            torch.cuda.synchronize(device)  # now, as calls read them on streams of XLA
         try:
             self._prototype = copy.deepcopy(module, bare)
         except Exception as error:
@@ -87,8 +87,8 @@ class FunctionalModule:
         try:
             module = self._idle.pop()
         except IndexError:
-            # Out of sight of whatever traces the call that needs it.
-            with _disable_current_modes(), torch._C._DisableFuncTorch():
+            # What traces the call that needs it must not see this.
+            with disable_current_modes(), DisableFuncTorch():
                 module = copy.deepcopy(self._prototype)
         try:
             result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)

@@ -12,16 +12,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental.buffer_callback import buffer_callback
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
-from jax.interpreters.mlir import ir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bridge._private.jax import (
+    Primitive,
+    ShapedArray,
+    Zero,
+    axes_in_shard_map,
+    device_count,
+    instantiate_zeros,
+    ir,
+    is_undefined_primal,
+    lower_fun,
+    primitive_batchers,
+    primitive_jvps,
+    primitive_transposes,
+    register_lowering,
+)
 from bridge.jax._adapter.avals import spec_of, vary_alike
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.host_call import host_call, platform_of
 from bridge.jax._from_torch import border
-from bridge.jax._from_torch.call import Call
+from bridge.jax._from_torch.call import TorchCall
 from bridge.jax._from_torch.program import Batched, Cotangent, Program, Tangent, is_smooth
 from bridge.ops import Spec
 
@@ -68,7 +80,7 @@ def _abstract(*avals: Any, program: Program) -> list[Any]:
 def _result_avals(avals: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
     """Results vary over the mesh axes that the operands vary over, and are split over none."""
     if not avals or avals[0].sharding.mesh.empty:
-        return [jax.core.ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
+        return [ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
     mesh = avals[0].sharding.mesh
     return [
         avals[0].update(
@@ -88,18 +100,18 @@ def _jvp(primals: Any, tangents: Any, *, program: Program) -> tuple[Any, Any]:
     active = tuple(
         i
         for i, tangent in enumerate(tangents)
-        if type(tangent) is not ad.Zero
+        if type(tangent) is not Zero
         and i not in constant
         and is_smooth(jax.typeof(primals[i]).dtype.name)
     )
     smooth = program.smooth_results([jax.typeof(result).dtype.name for result in results])
-    directions: list[Any] = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    directions: list[Any] = [Zero(jax.typeof(result).to_tangent_aval()) for result in results]
     if not active or not smooth:
         return results, directions
     linear = program.linear_operands(count)
     if set(active) <= set(linear):
         moved = [
-            ad.instantiate_zeros(tangents[i]) if i in linear else primal
+            instantiate_zeros(tangents[i]) if i in linear else primal
             for i, primal in enumerate(primals)
         ]
         return results, call(program, moved)
@@ -111,12 +123,12 @@ def _jvp(primals: Any, tangents: Any, *, program: Program) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
-    linear = [i for i, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
+    linear = [i for i, operand in enumerate(operands) if is_undefined_primal(operand)]
     if not set(linear) <= set(program.linear_operands(len(operands))):
         raise TypeError(f"from_torch: {program.name} is not linear in what is to be transposed")
-    given = tuple(i for i, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero)
+    given = tuple(i for i, cotangent in enumerate(cotangents) if type(cotangent) is not Zero)
     gradients: list[Any] = [
-        ad.Zero(operand.aval) if ad.is_undefined_primal(operand) else None for operand in operands
+        Zero(operand.aval) if is_undefined_primal(operand) else None for operand in operands
     ]
     if not given:
         return gradients
@@ -140,10 +152,9 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
         smooth = program.of.smooth_results([spec.dtype for spec in specs])
         found = [tangents[smooth.index(program.given[i - first])] for i in linear]
     else:
-        # Linear, so its derivative is the same everywhere: at zero, for instance.
+        # It is linear, so its derivative is the same everywhere: at zero, for instance.
         point = [
-            jnp.zeros(o.aval.shape, o.aval.dtype) if ad.is_undefined_primal(o) else o
-            for o in operands
+            jnp.zeros(o.aval.shape, o.aval.dtype) if is_undefined_primal(o) else o for o in operands
         ]
         found = call(Cotangent(program, tuple(linear), given), [*point, *known])
     for place, gradient in zip(linear, found, strict=True):
@@ -171,7 +182,7 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
         results = call(Batched(program, tuple(dims), size), arguments)
     else:
         # Derivatives want whole operands: a tangent for each, a cotangent for each place.
-        expands = method == "expand_dims" and isinstance(program, Call)
+        expands = method == "expand_dims" and isinstance(program, TorchCall)
         moved = []
         for i, (argument, dim) in enumerate(zip(arguments, dims, strict=True)):
             if dim is not None:
@@ -197,27 +208,28 @@ def _lower(context: Any, *operands: Any, program: Program) -> Any:
     specs = [spec_of(aval) for aval in context.avals_out]
     if not specs:
         return []
-    axis_context = context.module_context.axis_context
-    if _is_split_by_xla(axis_context, program):
+    if _is_split_by_xla(context, program):
         return _lower_on_first_device(context, operands, program, specs, platform)
-    alone = not hasattr(axis_context, "manual_axes")
+    alone = axes_in_shard_map(context) is None
     emit = buffer_callback(
         border.buffer_callback(program, specs, platform, alone),
         [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in context.avals_out],
     )
-    return mlir.lower_fun(emit, multiple_results=True)(context, *operands)
+    return lower_fun(emit, multiple_results=True)(context, *operands)
 
 
-def _is_split_by_xla(axis_context: Any, program: Program) -> bool:
+def _is_split_by_xla(context: Any, program: Program) -> bool:
     """Whether XLA divides the computation among devices itself, in a jit without shard_map."""
-    if hasattr(axis_context, "manual_axes"):
-        if axis_context.manual_axes != frozenset(axis_context.mesh.axis_names):
+    axes = axes_in_shard_map(context)
+    if axes is not None:
+        _, automatic = axes
+        if automatic:
             raise NotImplementedError(
                 f"from_torch: {program.name} is called where some axes of the mesh are manual and "
                 "others automatic, expected a shard_map over all axes, or none"
             )
         return False
-    return getattr(axis_context, "num_devices", 1) > 1
+    return device_count(context) > 1
 
 
 def _lower_on_first_device(
@@ -232,7 +244,7 @@ def _lower_on_first_device(
     _place(results, ["<mesh<[], device_ids=[0]>, []>" for _ in specs])
     # Results that are "on the first device" would keep JAX from using them with others.
     spread = context.replace(avals_in=context.avals_out)
-    results = mlir.lower_fun(_barrier, multiple_results=True)(spread, *results)
+    results = lower_fun(_barrier, multiple_results=True)(spread, *results)
     if results[0].owner.name == "stablehlo.optimization_barrier":
         everywhere = [", ".join(["{}"] * len(spec.shape)) for spec in specs]
         _place(results, [f"<mesh<[]>, [{dims}]>" for dims in everywhere])
@@ -249,7 +261,7 @@ def _place(results: Any, shardings: Sequence[str]) -> None:
     results[0].owner.attributes["sdy.sharding"] = ir.Attribute.parse(attribute)
 
 
-ad.primitive_jvps[_primitive] = _jvp
-ad.primitive_transposes[_primitive] = _transpose
-batching.primitive_batchers[_primitive] = _batch
-mlir.register_lowering(_primitive, _lower, cacheable=False)
+primitive_jvps[_primitive] = _jvp
+primitive_transposes[_primitive] = _transpose
+primitive_batchers[_primitive] = _batch
+register_lowering(_primitive, _lower, cacheable=False)

@@ -80,8 +80,25 @@ class _Derived:
         return self.of.is_seeded
 
 
+class _Derivative(_Derived):
+    """A derivative: it is linear in its last operands, so many as it has directions."""
+
+    @property
+    def directions(self) -> int:
+        raise NotImplementedError
+
+    def constant_operands(self, count: int) -> Sequence[int]:
+        return self.of.constant_operands(count - self.directions)
+
+    def linear_operands(self, count: int) -> Sequence[int]:
+        return range(count - self.directions, count)
+
+    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(range(len(dtypes)))
+
+
 @dataclass(frozen=True)
-class Tangent(_Derived):
+class Tangent(_Derivative):
     """J(x)·t: operands (*x, *tangents of the operands `active`), results: the smooth results'.
 
     Tangents mean the same in both frameworks, of complex numbers too.
@@ -107,18 +124,13 @@ class Tangent(_Derived):
         results = self.of.specs(operands[: len(operands) - len(self.active)])
         return tuple(results[i] for i in self.of.smooth_results([r.dtype for r in results]))
 
-    def constant_operands(self, count: int) -> Sequence[int]:
-        return self.of.constant_operands(count - len(self.active))
-
-    def linear_operands(self, count: int) -> Sequence[int]:
-        return range(count - len(self.active), count)
-
-    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
-        return tuple(range(len(dtypes)))
+    @property
+    def directions(self) -> int:
+        return len(self.active)
 
 
 @dataclass(frozen=True)
-class Cotangent(_Derived):
+class Cotangent(_Derivative):
     """J(x)ᵀ·c: operands (*x, *cotangents of the results `given`), results: those of `active`.
 
     JAX transposes without conjugation, torch with it: c and the result are conjugated at the
@@ -174,14 +186,9 @@ class Cotangent(_Derived):
     def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         return tuple(operands[i] for i in self.active)
 
-    def constant_operands(self, count: int) -> Sequence[int]:
-        return self.of.constant_operands(count - len(self.given))
-
-    def linear_operands(self, count: int) -> Sequence[int]:
-        return range(count - len(self.given), count)
-
-    def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
-        return tuple(range(len(dtypes)))
+    @property
+    def directions(self) -> int:
+        return len(self.given)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Never(Exception):
 
 def flatten(tree: Any, flat: list[Tensor], function: str) -> Any:
     """Adds the tensors to `flat`; returns the tree with a Slot in the place of each."""
-    if type(tree) is Tensor:  # the usual case
+    if type(tree) is Tensor:  # as is usual
         flat.append(tree)
         return Slot(len(flat) - 1)
 

@@ -11,14 +11,13 @@ import jax
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from bridge.jax._adapter.integers import as_integers, words
+from bridge.jax._ops.integers import as_integers, words
 
 # Torch has one generator per device for all threads, so one seeded call runs at a time. A call
 # inside a seeded call, on a thread of XLA, would wait for ever: it gives up instead.
 _generators = threading.RLock()
-_TIMEOUT = 600  # seconds
+_TIMEOUT_SECONDS = 600
 
 
 def seed_words(seed: Any, function: str) -> Any:
@@ -37,15 +36,15 @@ def seeded(seed: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     Raises:
         RuntimeError: another seeded call does not end.
     """
-    if isinstance(seed, FakeTensor):
+    if type(seed) is not Tensor:  # a FakeTensor, of no value
         yield
         return
     low, high = seed.tolist()
     cuda = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
-    if not _generators.acquire(timeout=_TIMEOUT):
+    if not _generators.acquire(timeout=_TIMEOUT_SECONDS):
         raise RuntimeError(
-            f"from_torch: another seeded call has held torch's generators for {_TIMEOUT} seconds: "
-            "is this call made inside of it, by way of JAX?"
+            f"from_torch: another seeded call has held torch's generators for {_TIMEOUT_SECONDS} "
+            "seconds: is this call made inside of it, by way of JAX?"
         )
     try:
         with torch.random.fork_rng(devices=cuda):

@@ -27,6 +27,6 @@ def plain_thread() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
-        # Last: the end of inference mode turns gradients on.
+        # This comes last, as the end of inference mode turns gradients on.
         with torch.no_grad():
             yield

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from bridge._private.torch import TorchDispatchMode, tree_leaves
 
 # These write running statistics that their schemas do not admit to: (first argument, training).
 _NORMS = {

@@ -13,8 +13,8 @@ from bridge.jax._adapter.arguments import (
     refuse_traced,
     settled,
 )
-from bridge.jax._adapter.integers import as_integers, words
 from bridge.jax._adapter.primitive import call
+from bridge.jax._ops.integers import as_integers, words
 from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
 from bridge.ops.bias_dropout_add import check_p
 

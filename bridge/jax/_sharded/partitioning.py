@@ -7,7 +7,6 @@ say how arrays are split, and the program of one shard goes into a `shard_map`.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ from jax.experimental.custom_partitioning import (
     SdyShardingRule,
     custom_partitioning,
 )
-from jax.interpreters.mlir import ir
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from bridge.jax._sharded.shards import Call, call_on_shard
+from bridge._private.jax import assignment_of, ir
+from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split
 from bridge.ops import Role
 from bridge.ops.splitting import dims_of, supported
@@ -34,11 +33,11 @@ class Site:
     """A call of an op somewhere in a program: what all of its arrays are, split or not."""
 
     def __init__(
-        self, call: Call, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
+        self, run: Run, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
     ) -> None:
-        self.call, self.op, self.params = call, op, params
+        self._run, self.op, self.params = run, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
-        # Of this thread: XLA asks in another one.
+        # This thread has it: XLA asks in another one.
         self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         roles = op.operand_roles(count)
         self.operand_roles = [roles[slot] for slot in slots]
@@ -55,9 +54,9 @@ class Site:
             placed[slot] = operand
         with jax.enable_x64(self.x64):
             if split is None:
-                results = self.call(self.op, placed, self.params)
+                results = self._run(self.op, placed, self.params)
             else:
-                results = call_on_shard(self.call, self.op, placed, self.params, split)
+                results = call_on_shard(self._run, self.op, placed, self.params, split)
         return tuple(result for result in results if result is not None)
 
     def supported(self, split: Split, *, alone: bool) -> Split:
@@ -137,22 +136,6 @@ def _names_of(entry: Any) -> tuple[str, ...]:
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
-def with_devices(context: Any) -> Any:
-    """The context of a lowering, with the devices that `custom_partitioning` asks for.
-
-    A program is lowered for any devices of its number, and XLA numbers them by their place: which
-    ones stand here makes no difference.
-    """
-    axes = context.module_context.axis_context
-    if getattr(axes, "device_assignment", ()) is not None:
-        return context
-    found = itertools.cycle(jax.devices())
-    axes = dataclasses.replace(
-        axes, device_assignment=tuple(itertools.islice(found, axes.num_devices))
-    )
-    return context.replace(module_context=context.module_context.replace(axis_context=axes))
-
-
 def name_in_cache_key(site: Site, results: Any) -> None:
     """Writes down of which op and parameters these results of a lowered call are.
 
@@ -209,7 +192,7 @@ def _agreed(
     """One split for all arrays: where full ones are split unlike each other, the finest."""
     full = [array for array, role in zip(arrays, roles, strict=True) if role is Role.FULL]
     splits = [
-        site.supported(_split_of(array.shape, _assignment(array)), alone=alone) for array in full
+        site.supported(_split_of(array.shape, assignment_of(array)), alone=alone) for array in full
     ]
     split = max(splits, key=lambda split: split.shards)
     return _mesh(full[0].sharding.device_set, split), split
@@ -233,18 +216,6 @@ def _mesh(devices: Any, split: Split) -> Mesh:
     return Mesh(array.reshape(sizes), names)
 
 
-def _assignment(array: Any) -> Any:
-    """Which device has which part: an array of device numbers, a dimension to a dimension.
-
-    One more at the end counts the copies. None where every device has the whole.
-    """
-    hlo = array.sharding._to_xla_hlo_sharding(array.ndim)
-    if not hlo.is_tiled() or not array.ndim:
-        return None
-    sizes = hlo.tile_assignment_dimensions()
-    return np.array(hlo.tile_assignment_devices()).reshape(*sizes[: array.ndim], -1)
-
-
 def _split_of(shape: Sequence[int], assignment: Any) -> Split:
     """The split that an assignment is, over axes of a mesh that are found in it.
 
@@ -254,7 +225,7 @@ def _split_of(shape: Sequence[int], assignment: Any) -> Split:
     whole = Split(tuple(shape), ((),) * ndim, ())
     if assignment is None:
         return whole
-    # For each device, in their order: its part along each dimension.
+    # `part` says of each device, in their order, its part along each dimension.
     part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
     axes = _axes_in(part)
     sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))

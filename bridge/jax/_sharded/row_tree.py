@@ -6,7 +6,6 @@ integers: each number comes from one shard, and the others add 0 to its bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,18 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge.ops import BIAS_DROPOUT_ADD, BiasDropoutAddParams
-
-# Rows that are added one after the other. Whole leaves can be added by different shards.
-LEAF_ROWS = 16
-
-Call = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
-
-
-def arithmetic_of(operands: Sequence[Any], params: Any) -> str:
-    """The dtype in which rows are added up."""
-    dtypes = {params.full, params.row, *(o.dtype.name for o in operands if o is not None)}
-    return "float64" if "float64" in dtypes else "float32"
+from bridge.ops.sums import LEAF_ROWS, sum_of_rows
 
 
 def bits_of(array: Any) -> Any:
@@ -49,43 +37,24 @@ def placed_and_added(own: Any, whole: tuple[int, ...], at: Any, axes: tuple[str,
     return from_bits(lax.psum(placed, axes), own.dtype)
 
 
-def folded(call: Call, row: Any, dtype: str) -> Any:
-    """`[*batch, d]` of the nodes `[*batch, nodes, d]`: the rest of the tree, rounded once.
-
-    The kernel adds, as XLA flushes denormals on the CPU.
-    """
-    while True:
-        nodes = row.shape[-2]
-        params = BiasDropoutAddParams(0, 1.0, full=row.dtype.name if nodes > 2 else dtype)
-        if nodes == 1:
-            only = row[..., 0, :]
-            return only if only.dtype.name == dtype else call(BIAS_DROPOUT_ADD, _x(only), params)[0]
-        paired = nodes // 2 * 2
-        left, right = row[..., 0:paired:2, :], row[..., 1:paired:2, :]
-        added = call(BIAS_DROPOUT_ADD, _x(left, right), params)[0]
-        if nodes == 2:
-            return added[..., 0, :]
-        row = jnp.concatenate([added, row[..., paired:, :]], -2) if paired < nodes else added
-
-
-def added_leaves(call: Call, rows: Any, runs: Any) -> Any:
+def added_leaves(part: Any, rows: Any) -> Any:
     """`[*batch, leaves, d]`: the sums of all leaves, where runs share some of them.
 
     `rows` are those of this shard, unrounded. The shards exchange the sums of the leaves that lie
     within a run, and the rows of those that do not.
     """
-    where = _Leaves(runs.rows, runs.total)
-    batch, columns, dtype = rows.shape[: runs.batch_ndim], rows.shape[-1], rows.dtype
-    numbers = runs.numbers()
-    rows = rows.reshape(*batch, runs.count, runs.rows, columns)
+    where = _Leaves(part.rows, part.total)
+    batch, columns, dtype = rows.shape[: part.batch_ndim], rows.shape[-1], rows.dtype
+    numbers = part.numbers()
+    rows = rows.reshape(*batch, part.count, part.rows, columns)
 
     def of_runs(table: np.ndarray) -> Any:
         return jnp.asarray(table)[numbers]
 
-    # Each run as whole leaves: its rows stand where they stand in their leaf.
+    # Runs are made whole leaves, in which their rows stand where they stand in their leaf.
     touched = where.touched
     edges = [(0, 0, 0)] * (rows.ndim - 2)
-    ends = (LEAF_ROWS - 1, touched * LEAF_ROWS - runs.rows, 0)
+    ends = (LEAF_ROWS - 1, touched * LEAF_ROWS - part.rows, 0)
     lowest = np.array(-0.0, dtype)  # what a missing row counts as
     padded = lax.pad(rows, lowest, [*edges, ends, (0, 0, 0)])
     first_row = of_runs(where.first_row)
@@ -96,12 +65,12 @@ def added_leaves(call: Call, rows: Any, runs: Any) -> Any:
 
     axis = len(batch)
     aligned = jax.vmap(shifted, (axis, 0), axis)(padded, first_row)
-    leaves = aligned.reshape(*batch, runs.count * touched, LEAF_ROWS, columns)
-    sums = _sums(call, leaves)
+    leaves = aligned.reshape(*batch, part.count * touched, LEAF_ROWS, columns)
+    sums = _sums(part, leaves)
 
-    # Both kinds in one array: sums of leaves, then the rows of shared leaves.
+    # One array has both kinds: sums of leaves, then the rows of shared leaves.
     place = np.arange(touched * LEAF_ROWS) - first_row[:, None]
-    is_own = ((place >= 0) & (place < runs.rows)).reshape(-1, LEAF_ROWS, 1)
+    is_own = ((place >= 0) & (place < part.rows)).reshape(-1, LEAF_ROWS, 1)
     bits = jnp.where(is_own, bits_of(leaves), np.uint32(0))
     shared = len(where.shared)
     width = bits.shape[-1]
@@ -110,11 +79,11 @@ def added_leaves(call: Call, rows: Any, runs: Any) -> Any:
     raw = jnp.zeros((*batch, shared, LEAF_ROWS, width), np.uint32)
     raw = raw.at[..., of_runs(where.slot).reshape(-1), :, :].add(bits, mode="drop")
     both = jnp.concatenate([known, raw.reshape(*batch, shared * LEAF_ROWS, width)], -2)
-    both = from_bits(lax.psum(both, runs.axes()), dtype)
+    both = from_bits(lax.psum(both, part.axes()), dtype)
     raw = both[..., where.count :, :].reshape(*batch, shared, LEAF_ROWS, columns)
     row = where.shared[:, None] * LEAF_ROWS + np.arange(LEAF_ROWS)
-    raw = jnp.where((row < runs.rows * runs.total)[..., None], raw, lowest)
-    return both[..., : where.count, :].at[..., where.shared, :].set(_sums(call, raw))
+    raw = jnp.where((row < part.rows * part.total)[..., None], raw, lowest)
+    return both[..., : where.count, :].at[..., where.shared, :].set(_sums(part, raw))
 
 
 class _Leaves:
@@ -145,11 +114,7 @@ class _Leaves:
         self.slot = np.where(is_touched & ~is_own, slot, none).astype(np.int32)
 
 
-def _sums(call: Call, leaves: Any) -> Any:
+def _sums(part: Any, leaves: Any) -> Any:
     """`[..., d]` of `[..., 16, d]`."""
-    params = BiasDropoutAddParams(0, 1.0, row=leaves.dtype.name, batch_ndim=leaves.ndim - 2)
-    return call(BIAS_DROPOUT_ADD, _x(leaves), params)[1]
-
-
-def _x(x: Any, residual: Any = None) -> tuple[Any, ...]:
-    return (x, None, residual, None, None, None)
+    call = sum_of_rows(leaves, leaves.dtype.name, leaves.ndim - 2)
+    return part.run(call.op, call.operands, call.params)[-1]

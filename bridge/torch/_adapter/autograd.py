@@ -5,7 +5,7 @@
 - plain tensors, no gradient wanted: the kernel, directly;
 - autograd, forward mode, torch.func: an `autograd.Function` whose derivatives are calls again;
 - tracing (torch.compile, export, fake tensors, modes, tensor subclasses): the dispatcher op of the
-  same name (see `_dispatcher`).
+  same name (see `dispatcher`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad, profiler
 
 from bridge import _native
+from bridge._private.torch import (
+    backward_class,
+    cuda_device,
+    dispatch_modes,
+    forward_ad,
+    function_modes,
+    functorch_active,
+    inside_dispatcher,
+    is_old_batched,
+    profiler,
+    set_fwd_grad_enabled,
+    tracing_state,
+    unpack_dual,
+)
 from bridge.ops.batching import Move, batch_call
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps
 from bridge.torch._adapter.dispatcher import dispatch
@@ -27,13 +40,7 @@ from bridge.torch._adapter.kernels import Kernel, Results, allocate, dtypes_of
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
-_functorch_active = torch._C._are_functorch_transforms_active
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_tracing_state = torch._C._get_tracing_state
-_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 _is_grad_enabled = torch.is_grad_enabled
-_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
 
 
 def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
@@ -48,21 +55,14 @@ def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") ->
 
 def is_traced(tensors: Sequence[Any]) -> bool:
     """Whether something other than eager execution sees every operation on these tensors."""
-    if _dispatch_modes() or _function_modes() or _tracing_state():
+    if dispatch_modes() or function_modes() or tracing_state():
         return True
     return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
 
 
-def _inside_dispatcher() -> bool:
-    """Whether a transform of torch.func is asking a kernel of the dispatcher for a derivative."""
-    return _functorch_active() and torch._C._dispatch_tls_is_dispatch_key_excluded(
-        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode
-    )
-
-
 def is_watched(tensors: Sequence[Any]) -> bool:
     """Whether tracing or torch.func sees every operation on these tensors."""
-    return is_traced(tensors) or _functorch_active()
+    return is_traced(tensors) or functorch_active()
 
 
 class Plan(Kernel):
@@ -76,15 +76,15 @@ class Plan(Kernel):
         self.name = function or op.name
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
         self.wanted = tuple(self.derivatives.wanted)
-        # A single step that is a plain call, or a list of steps.
+        # Each value is a single step that is a plain call, or a list of steps.
         self._vjp_steps: dict[Any, Any] = {}
         self._jvp_steps: dict[Any, list[Step]] = {}
         self.native = native_kernel(op, self.name)
         self.add_to(self.native)
-        # Bound here, as a tiny call is mostly the finding of such names.
+        # These are bound here, as a tiny call is mostly the finding of such names.
         self.compute = self.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
-        # Whether all operands are kept for the derivatives, and nothing else; at first not known.
+        # True says that all operands are kept for the derivatives, and nothing else.
         self.keeps_operands = False
         self._keep: Any = None
         self._zeros: tuple[int, ...] = ()
@@ -96,9 +96,9 @@ class Plan(Kernel):
 
     def watched(self, *operands: Any) -> Results:
         """The same for a call that is not an ordinary one."""
-        if is_traced(operands) or _inside_dispatcher():
+        if is_traced(operands) or inside_dispatcher():
             return dispatch(self.op, operands, self.params)
-        if _functorch_active():
+        if functorch_active():
             return self.place(named(_FunctorchCall, self.name).apply(self, *operands))
         if forward_ad._current_level >= 0 or (
             _is_grad_enabled() and any(o is not None and o.requires_grad for o in operands)
@@ -123,7 +123,7 @@ class Plan(Kernel):
         except RuntimeError:
             # Gradients in batches (is_grads_batched) still come in tensors of the old vmap, which
             # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.
-            if any(operand is not None and _is_old_batched(operand) for operand in operands):
+            if any(operand is not None and is_old_batched(operand) for operand in operands):
                 return dispatch(self.op, operands, self.params)
             raise
 
@@ -207,13 +207,13 @@ def named(function: Any, name: str, forward: bool = True) -> Any:
     something else shows the forward pass.
     """
     own = type(f"bridge::{name}" if forward else function.__name__, (function,), {})
-    if "_backward_cls" in vars(own):
-        own._backward_cls.__name__ = f"bridge::{name}Backward"  # type: ignore[attr-defined]
+    if (node := backward_class(own)) is not None:
+        node.__name__ = f"bridge::{name}Backward"
     return own
 
 
-class Call(torch.autograd.Function):
-    """The derivative rules, shared by the ways of writing forward."""
+class Rules(torch.autograd.Function):
+    """The derivative rules of a plan, shared by the ways of writing forward."""
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -231,7 +231,7 @@ class Call(torch.autograd.Function):
         return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
 
 
-class _EagerCall(Call):
+class _EagerCall(Rules):
     """Forward and context in one, which costs a third of what setup_context does."""
 
     @staticmethod
@@ -260,12 +260,12 @@ def _eager_call(name: str) -> Any:
     function = named(_EagerCall, name)
     # What the engine calls would look up `backward` and whether there is a `vjp` before calling it,
     # at a good part of what a tiny backward pass costs. A torch without this class does just that.
-    if "_backward_cls" in vars(function):
-        function._backward_cls.apply = _backward_below
+    if (node := backward_class(function)) is not None:
+        node.apply = _backward_below
     return function
 
 
-class _FunctorchCall(Call):
+class _FunctorchCall(Rules):
     """The form that torch.func can transform."""
 
     @staticmethod
@@ -282,14 +282,14 @@ class _FunctorchCall(Call):
 
 
 def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> Any:
-    """`Call.jvp` where there may be outer transforms of torch.func.
+    """`Rules.jvp` where there may be outer transforms of torch.func.
 
     Autograd calls it with forward mode switched off, which is meant for this level alone. The outer
     ones are to see what the caller set; so this level's tangents are taken off instead. (Torch has
     one dual level, 0, in each of its own; `forward_ad` does not know of those that dynamo enters.)
     """
-    kept = [None if t is None else _unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
-    with forward_ad._set_fwd_grad_enabled(forward_enabled):
+    kept = [None if t is None else unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
+    with set_fwd_grad_enabled(forward_enabled):
         return ctx.plan.present(ctx.plan.jvp(ctx, kept, tangents))
 
 
@@ -326,7 +326,7 @@ def _frontend(name: str) -> tuple[Any, ...]:
     """What a native kernel asks, to know whether a call is an ordinary one, and needs to run it."""
     return (
         (Tensor, torch.nn.Parameter),
-        (_dispatch_modes, _function_modes, _functorch_active, _tracing_state),
+        (dispatch_modes, function_modes, functorch_active, tracing_state),
         vars(forward_ad),
         vars(profiler),
         _is_grad_enabled,
@@ -335,9 +335,9 @@ def _frontend(name: str) -> tuple[Any, ...]:
         torch.empty_like,
         Tensor.data_ptr,
         torch.get_num_threads,
-        getattr(torch._C, "_cuda_getDevice", None),
+        cuda_device,
         allocate,
-        # Without the wrapper in Python, which asks what the kernel has asked already.
+        # This leaves out the wrapper in Python, which asks what the kernel has asked already.
         super(torch.autograd.Function, _eager_call(name)).apply,
     )
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from bridge.torch._adapter.autograd import Call, Plan, call, is_watched, named, plan_of, remember
+from bridge._private.torch import forward_ad
+from bridge.torch._adapter.autograd import Plan, Rules, call, is_watched, named, plan_of, remember
 from bridge.torch._adapter.checks import check_destination
 from bridge.torch._adapter.kernels import dtypes_of
 
@@ -102,7 +102,7 @@ def _has_rows(x: Tensor) -> bool:
     return x.shape[-1] == 1 or x.stride(-1) == 1
 
 
-class _Overwrite(Call):
+class _Overwrite(Rules):
     """Records a call in place on x; `before` is a copy of x. The kernel runs afterwards."""
 
     @staticmethod

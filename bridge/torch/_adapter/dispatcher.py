@@ -3,7 +3,7 @@
 One dispatcher op per set of results, because a schema has a fixed number of them:
 `torch.ops.bridge.bias_gelu` gives the full array, `bias_gelu_row` the column sums,
 `bias_gelu_full_row` both. Operands that are absent are None, parameters are keyword arguments.
-What autograd and vmap make of them is in `_dispatcher_rules`.
+What autograd and vmap make of them is in `dispatcher_rules`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import constant_to_dynamo
 from bridge.ops import OPS
 from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results, wanted_results
 
@@ -24,14 +25,20 @@ library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
 
 
+_at_first_dtensor: list[Callable[[], None]] = []
+
+
+def at_first_dtensor(function: Callable[[], None]) -> None:
+    """Calls `function` before the first call of an op after DTensors have been imported."""
+    _at_first_dtensor.append(function)
+
+
+@constant_to_dynamo
 def _meet_dtensors() -> None:
-    """Registers the rules for DTensors, whose module takes a second to import, if they are used."""
     if "torch.distributed.tensor" in sys.modules:
-        from bridge.torch._sharded import dtensor  # noqa: F401
-
-
-# Dynamo is to run it, not to trace it: torch.compiler.assume_constant_result without its import.
-_meet_dtensors._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        while _at_first_dtensor:
+            _at_first_dtensor[-1]()
+            _at_first_dtensor.pop()
 
 
 def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:

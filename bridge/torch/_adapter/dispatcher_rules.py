@@ -9,13 +9,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch.autograd_function import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 
+from bridge._private.torch import (
+    AutoDispatchBelowAutograd,
+    after_autograd_keyset,
+    enable_single_level_autograd_function,
+    functorch_active,
+    is_fwd_grad_enabled,
+    set_fwd_grad_enabled,
+)
 from bridge.ops import OPS
 from bridge.torch._adapter.autograd import (
-    Call,
     Plan,
+    Rules,
     batched,
     jvp_among_levels,
     named,
@@ -46,15 +52,15 @@ class _BelowAutograd(NamedTuple):
         # A Function's forward runs with both modes switched off. That is meant for this level; an
         # outer transform of torch.func, which takes its turn below, is to see what the caller set.
         with (
-            torch._C._AutoDispatchBelowAutograd(),
+            AutoDispatchBelowAutograd(),
             torch.set_grad_enabled(self.grad_enabled),
-            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+            set_fwd_grad_enabled(self.forward_enabled),
         ):
-            keys = self.keys & torch._C._after_autograd_keyset
+            keys = self.keys & after_autograd_keyset
             return self.overload.redispatch(keys, *operands, **fields_of(self.plan.params))
 
 
-class _DispatchedCall(Call):
+class _DispatchedCall(Rules):
     """An op of the dispatcher as autograd sees it."""
 
     @staticmethod
@@ -79,10 +85,8 @@ def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        rest = _BelowAutograd(
-            plan, overload, keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-        )
-        if not torch._C._are_functorch_transforms_active():
+        rest = _BelowAutograd(plan, overload, keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
+        if not functorch_active():
             return record(rest, *operands)
         with enable_single_level_autograd_function():
             return record(rest, *operands)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bridge import _native
+from bridge._private.torch import check, is_zero_tensor
 from bridge.ops import Role, Spec
 
 DTYPES = {
@@ -52,7 +53,7 @@ def _agree(size: int, other: int) -> bool:
 
     if not guard_or_true(size == other):
         return False
-    torch._check(size == other)
+    check(size == other)
     return True
 
 
@@ -118,7 +119,7 @@ def load_kernels() -> None:
 
 def _in_memory(tensor: Tensor) -> Tensor:
     """The tensor with its values in memory, where the kernel looks for them."""
-    if tensor._is_zerotensor():  # which autograd makes, without memory
+    if is_zero_tensor(tensor):  # which autograd makes, without memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return tensor.resolve_neg()
 

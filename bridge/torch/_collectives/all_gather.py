@@ -12,8 +12,16 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
+from bridge._private.torch import (
+    dispatch_modes,
+    forward_ad,
+    functorch_active,
+    is_fake,
+    is_old_batched,
+    set_fwd_grad_enabled,
+)
 from bridge.collectives import Signature, normalised_dim
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -35,9 +43,7 @@ _NAME = "all_gather"
 # A Function is not to see a tensor that it will return as one of its inputs.
 Held = tuple[Started]
 
-_functorch_active = torch._C._are_functorch_transforms_active
 _is_compiling = torch.compiler.is_compiling
-_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def gather_backward(g: Tensor, exchange: Exchange) -> Tensor:
@@ -105,7 +111,7 @@ class _TransformedGather(Function):
         if tangent is None:
             return None
         # Autograd calls this with forward mode off, which outer levels are not to see.
-        with forward_ad._set_fwd_grad_enabled(True):
+        with set_fwd_grad_enabled(True):
             return differentiable_gather(tangent, ctx.exchange)
 
     @staticmethod
@@ -129,7 +135,7 @@ class _TransformedReduce(Function):
     def jvp(ctx: Any, tangent: Tensor | None, _: None) -> Tensor | None:
         if tangent is None:
             return None
-        with forward_ad._set_fwd_grad_enabled(True):
+        with set_fwd_grad_enabled(True):
             return differentiable_reduce(tangent, ctx.exchange)
 
     @staticmethod
@@ -138,13 +144,13 @@ class _TransformedReduce(Function):
 
 
 def _is_transformed() -> bool:
-    return _functorch_active() or (not _is_compiling() and forward_ad._current_level >= 0)
+    return functorch_active() or (not _is_compiling() and forward_ad._current_level >= 0)
 
 
 def _needs_dispatcher(x: Tensor) -> bool:
     if _is_compiling():
-        return _functorch_active()
-    return _is_old_batched(x)
+        return functorch_active()
+    return is_old_batched(x)
 
 
 def differentiable_gather(x: Tensor, exchange: Exchange, started: Held | None = None) -> Tensor:
@@ -332,7 +338,7 @@ def agreed_exchange(
     key = None
     kinds = type(dim), type(tiled), type(grad)
     if not check and type(x) is Tensor and kinds == (int, bool, str) and not claim:
-        # Calls of a kind that passed the checks on this rank.
+        # Calls of a kind that has passed the checks on this rank are not checked again.
         key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
             return known
@@ -342,7 +348,7 @@ def agreed_exchange(
         shape = x.shape
         needs_grad = x.requires_grad and torch.is_grad_enabled()
     signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad, claim)
-    if check and torch._C._len_torch_dispatch_stack() and _is_fake():
+    if check and dispatch_modes() and is_fake():
         check = False
     agree(function, ranks, signature, lambda: _found(x, dim, grad), check)
     exchange = Exchange(ranks, normalised_dim(dim, x.ndim, bool(tiled)), bool(tiled), grad)
@@ -365,14 +371,6 @@ def _is_dense(x: Any) -> bool:
         and not x.is_quantized
         and not x.is_nested
         and type(x).__name__ != "DTensor"
-    )
-
-
-def _is_fake() -> bool:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None or (
-        isinstance(torch.utils._python_dispatch._get_current_dispatch_mode(), FakeTensorMode)
     )
 
 

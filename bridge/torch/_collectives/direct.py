@@ -8,7 +8,6 @@ straight to every other, and receives theirs where they belong.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +15,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from bridge._private.torch import (
+    FakeTensor,
+    has_direct_gather,
+    proxy_mode,
+    resolve_process_group,
+)
 from bridge.torch._collectives.groups import Ranks
 
-# From where on the copy costs more than W − 1 messages each way. The same on all ranks, as are the
-# shapes: they all go this way or none does.
+# From this size on the copy costs more than W − 1 messages each way. It is the same on all ranks,
+# as the shapes are: they all go this way or none does.
 _LEAST_BYTES = 1 << 20
 
-# Of messages that belong to no other exchange.
+# No other exchange marks its messages with it.
 _TAG = 0x6272_6467
 
 
@@ -37,9 +41,7 @@ class Pending:
     sent: Tensor
 
 
-_tracer = functools.partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY)
-
-# What nobody may be waiting for, but other ranks are sent.
+# Nobody may be waiting for these, but they are what other ranks are sent.
 _under_way: deque[Pending] = deque()
 
 
@@ -49,7 +51,7 @@ def gather(x: Tensor, ranks: Ranks) -> Tensor | None:
     With as little Python as can be: where processes wait for each other, it runs from cold caches,
     several times slower than in a loop.
     """
-    if type(x) is not Tensor or not x.is_contiguous() or x.is_neg() or _tracer() is not None:
+    if type(x) is not Tensor or not x.is_contiguous() or x.is_neg() or proxy_mode() is not None:
         return None
     if not 0 < x.nbytes < _LEAST_BYTES or (group := _gloo(x, ranks)) is None:
         return None
@@ -62,7 +64,7 @@ def gather(x: Tensor, ranks: Ranks) -> Tensor | None:
 
 def start(packed: Tensor, ranks: Ranks) -> Pending | None:
     """Sends and receives; None where something traces, or the transport is not Gloo."""
-    if isinstance(packed, FakeTensor) or _tracer() is not None:
+    if isinstance(packed, FakeTensor) or proxy_mode() is not None:
         return None
     if (group := _gloo(packed, ranks)) is None:
         return None
@@ -80,9 +82,9 @@ def start(packed: Tensor, ranks: Ranks) -> Pending | None:
 
 def _gloo(x: Tensor, ranks: Ranks) -> Any:
     """The group, if it exchanges such arrays by Gloo."""
-    if not x.is_cpu or not dist.is_gloo_available():
+    if not x.is_cpu or not has_direct_gather or not dist.is_gloo_available():
         return None
-    group: Any = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
+    group: Any = resolve_process_group(ranks.name)
     return group if type(group._get_backend(_CPU)) is dist.ProcessGroupGloo else None
 
 

@@ -12,9 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import enable_single_level_autograd_function
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
+from bridge._private.torch import (
+    AutoDispatchBelowAutograd,
+    after_autograd_keyset,
+    enable_single_level_autograd_function,
+    functorch_active,
+    is_fwd_grad_enabled,
+    set_fwd_grad_enabled,
+)
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._collectives.groups import Ranks
 from bridge.torch._collectives.transport import Exchange
@@ -54,7 +61,7 @@ class _Dispatched(Function):
     def jvp(ctx: Any, _below: None, _rules: None, _exchange: None, tangent: Any) -> Any:
         if tangent is None:
             return None
-        with forward_ad._set_fwd_grad_enabled(ctx.forward_enabled):
+        with set_fwd_grad_enabled(ctx.forward_enabled):
             return ctx.rules[1](tangent, ctx.exchange)
 
 
@@ -68,15 +75,15 @@ class _Below:
     def __init__(self, overload: Any, keys: Any, fields: tuple[Any, ...]) -> None:
         self.overload, self.keys, self.fields = overload, keys, fields
         self.grad_enabled = torch.is_grad_enabled()
-        self.forward_enabled = torch._C._is_fwd_grad_enabled()
+        self.forward_enabled = is_fwd_grad_enabled()
 
     def __call__(self, x: Tensor) -> Tensor:
         with (
-            torch._C._AutoDispatchBelowAutograd(),
+            AutoDispatchBelowAutograd(),
             torch.set_grad_enabled(self.grad_enabled),
-            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+            set_fwd_grad_enabled(self.forward_enabled),
         ):
-            keys = self.keys & torch._C._after_autograd_keyset
+            keys = self.keys & after_autograd_keyset
             return self.overload.redispatch(keys, x, *self.fields)
 
 
@@ -111,7 +118,7 @@ def define(name: str, run: Rule, shape_of: Any, pull: Rule, push: Rule) -> Rule:
     def autograd(keys: Any, x: Tensor, *fields: Any) -> Tensor:
         below = _Below(overload, keys, fields)
         arguments = (below, (pull, push), _exchange_of(fields), x)
-        if not torch._C._are_functorch_transforms_active():
+        if not functorch_active():
             return _record(*arguments)
         with enable_single_level_autograd_function():
             return _record(*arguments)

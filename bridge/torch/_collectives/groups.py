@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from bridge._private.torch import (
+    all_gather_numbers,
+    device_types,
+    functorch_active,
+    is_known_group,
+    no_interpreters,
+    resolve_process_group,
+)
 from bridge.collectives import SIGNATURE_LENGTH, Signature, fault_of
 
 
@@ -29,7 +37,7 @@ class Ranks(NamedTuple):
 
 _ALONE = Ranks("", 1, 0)
 
-_world: Any = dist.distributed_c10d._world if dist.is_available() else None
+_HAS_GROUPS = dist.is_available()
 
 
 def ranks_of(function: str, group: Any) -> Ranks:
@@ -47,14 +55,14 @@ def ranks_of(function: str, group: Any) -> Ranks:
     """
     if group is None:
         # The dynamo of torch 2.11 takes WORLD for a group even where there is none.
-        if _world is None or not dist.is_initialized():
+        if not _HAS_GROUPS or not dist.is_initialized():
             return _without_group(function)
         return _ranks(dist.group.WORLD)
     if not isinstance(group, dist.ProcessGroup):
         group = _group_of_mesh(function, group)
     if torch.compiler.is_compiling():
         return _ranks(group)
-    if group not in _world.pg_map:
+    if not is_known_group(group):
         raise ValueError(
             f"{function}: group is a process group that was destroyed, or that "
             "torch.distributed does not know; make one with torch.distributed.new_group"
@@ -147,20 +155,20 @@ def agree(
 
 
 def _gather_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
-    if torch._C._are_functorch_transforms_active():
+    if functorch_active():
         # They are about the caller's tensors, not about these.
-        with torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack():
+        with no_interpreters():
             return _exchanged_numbers(function, ranks, numbers)
     return _exchanged_numbers(function, ranks, numbers)
 
 
 def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
-    group = dist.distributed_c10d._resolve_process_group(ranks.name)  # type: ignore[arg-type]
+    group = resolve_process_group(ranks.name)
     device = _device_of(ranks.name)
     sent = torch.tensor(numbers, dtype=torch.int64, device=device)
     got = torch.empty(ranks.size * SIGNATURE_LENGTH, dtype=torch.int64, device=device)
     try:
-        group._allgather_base(got, sent).wait()
+        all_gather_numbers(group, got, sent).wait()
     except RuntimeError as error:
         raise explained(error, function, ranks) from error
     return got.view(ranks.size, SIGNATURE_LENGTH).tolist()
@@ -169,8 +177,7 @@ def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[
 @functools.lru_cache(maxsize=256)
 def _device_of(name: str) -> torch.device:
     """Where the group exchanges without waiting for an accelerator, if it can."""
-    group = dist.distributed_c10d._resolve_process_group(name)  # type: ignore[arg-type]
-    devices = list(group._device_types)
+    devices = device_types(resolve_process_group(name))
     return next((d for d in devices if d.type == "cpu"), devices[0])
 
 

@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from bridge import _native
+from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
 from bridge.torch._collectives import direct
 from bridge.torch._collectives.direct import Pending
 from bridge.torch._collectives.groups import Ranks, explained
 
-_all_gather = torch.ops._c10d_functional.all_gather_into_tensor.default
-_reduce_scatter = torch.ops._c10d_functional.reduce_scatter_tensor.default
-_wait = torch.ops._c10d_functional.wait_tensor.default
-
-# What every transport takes. Other arrays travel as bytes, which a gather does not look into.
+# Every transport takes these. Other arrays travel as bytes, which a gather does not look into.
 _SENT_AS_THEY_ARE = frozenset(
     {
         torch.uint8,
@@ -92,13 +89,13 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
         if packed.dtype not in _SENT_AS_THEY_ARE:
             packed = packed.view(torch.uint8)
     if torch.compiler.is_compiling():
-        return _all_gather(packed, ranks.size, ranks.name)
+        return all_gather_into_tensor(packed, ranks.size, ranks.name)
     if packed.is_cuda:  # no kernel is to be loaded while the others are waited for
         _native.prepare_cuda(packed.get_device())
     try:
         if (pending := direct.start(packed, ranks)) is not None:
             return pending
-        return _all_gather(packed, ranks.size, ranks.name)
+        return all_gather_into_tensor(packed, ranks.size, ranks.name)
     except RuntimeError as error:
         raise explained(error, "all_gather", ranks) from error
 
@@ -169,9 +166,9 @@ def reduce(g: Tensor, exchange: Exchange) -> Tensor:
 
 def _start_reduce(packed: Tensor, ranks: Ranks) -> Tensor:
     if torch.compiler.is_compiling():
-        return _reduce_scatter(packed, "sum", ranks.size, ranks.name)
+        return reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
     try:
-        return _reduce_scatter(packed, "sum", ranks.size, ranks.name)
+        return reduce_scatter_tensor(packed, "sum", ranks.size, ranks.name)
     except RuntimeError as error:
         raise explained(error, "all_gather's gradient", ranks) from error
 
@@ -195,9 +192,9 @@ def _numbers_of(x: Tensor) -> Tensor:
 
 def _waited(function: str, started: Started, ranks: Ranks) -> Tensor:
     if torch.compiler.is_compiling():
-        return _wait(started)
+        return wait_tensor(started)
     try:
-        return direct.finish(started) if isinstance(started, Pending) else _wait(started)
+        return direct.finish(started) if isinstance(started, Pending) else wait_tensor(started)
     except RuntimeError as error:
         raise explained(error, function, ranks) from error
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
+from bridge._private.torch import forward_ad, functorch_active
 from bridge.ops.bias_dropout_add import check_p
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import is_known, same_shape
@@ -102,10 +102,10 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
         type(x) is Tensor
         and all(_has_shape(tensor) for tensor in (x, *others))
         and not any(tensor.requires_grad for tensor in (x, *others))
-        and not torch._C._are_functorch_transforms_active()
+        and not functorch_active()
         and x.dtype == residual.dtype
         and torch.broadcast_shapes(x.shape, *[other.shape for other in others]) == x.shape
-        # Of what is dense and does not overlap, a tensor like it has the strides.
+        # A tensor that is made like it has its strides if it is dense and does not overlap.
         and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
         and x._base is None
         and _is_apart(x, others)

@@ -6,33 +6,49 @@
 - no gradient wanted: the jitted function, directly;
 - autograd: a `Function` that keeps JAX's residuals;
 - `torch.func`, and derivatives that are differentiated: a `Function` whose derivatives are calls;
-- tracing: an op of torch's dispatcher (see `dispatcher`).
+- tracing: an op of torch's dispatcher (see `dispatcher`, which says so by `dispatch_by`).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
+from bridge._private.torch import (
+    add_batch_dim,
+    backward_class,
+    can_unbatch,
+    forward_ad,
+    functorch_active,
+    is_old_batched,
+    old_vmap_level,
+    remove_batch_dim,
+    set_fwd_grad_enabled,
+    unpack_dual,
+    unwrap_if_dead,
+)
 from bridge.exchange.from_array import cross as to_torch
 from bridge.exchange.from_tensor import cross as to_array
 from bridge.exchange.refusal import Refused
 from bridge.torch._adapter.autograd import is_traced
-from bridge.torch._from_jax.forward import Forward
+from bridge.torch._from_jax.forward import Forward, forward_of
 from bridge.torch._from_jax.program import Mask, Program
 
-_functorch_active = torch._C._are_functorch_transforms_active
 _is_grad_enabled = torch.is_grad_enabled
-_is_old_batched = torch._C._functorch.is_legacy_batchedtensor
-_unwrap = torch._C._functorch.unwrap_if_dead
-_forward_levels = vars(forward_ad)
-_unpack_dual = torch._VF._unpack_dual  # type: ignore[attr-defined]
+
+Outputs = Callable[[Program, Sequence[Any]], Sequence[Any]]
+_dispatch: Outputs
+
+
+def dispatch_by(function: Outputs) -> None:
+    """Says what traced calls go through: the dispatcher, whose rules are calls again."""
+    global _dispatch
+    _dispatch = function
 
 
 def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
@@ -46,14 +62,12 @@ def call_on(
 ) -> Sequence[Any]:
     """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
     if traced:
-        from bridge.torch._from_jax.dispatcher import dispatch
-
-        return dispatch(program, leaves)
-    if _functorch_active():
+        return _dispatch(program, leaves)
+    if functorch_active():
         return placed(_FunctorchCall.apply(program, *leaves))
     try:
         if program.has_derivatives and (
-            _forward_levels["_current_level"] >= 0
+            forward_ad._current_level >= 0
             or (_is_grad_enabled() and any([t.requires_grad for t in tensors]))
         ):
             return placed(_record(program, *leaves))
@@ -61,10 +75,10 @@ def call_on(
     except (Refused, RuntimeError):
         # Both are rare, and nothing but the tensors themselves tells: tensors of torch's first
         # vmap, and wrappers that have outlived their transform.
-        if any(map(_is_old_batched, tensors)):
+        if can_unbatch and any(map(is_old_batched, tensors)):
             return _call_old_batched(program, leaves)
         pairs = zip(leaves, program.tensors, strict=True)
-        alive = [_unwrap(leaf) if is_tensor else leaf for leaf, is_tensor in pairs]
+        alive = [unwrap_if_dead(leaf) if is_tensor else leaf for leaf, is_tensor in pairs]
         if all(map(operator.is_, alive, leaves)):
             raise
         return call(program, alive)
@@ -79,19 +93,18 @@ def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
 
 def _call_old_batched(program: Program, leaves: Sequence[Any]) -> list[Any]:
     """A call on tensors of torch's first vmap, in which gradients come with is_grads_batched."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
+    level = old_vmap_level()
     dims: list[int | None] = []
     moved, size = [], 0
     for leaf, is_tensor in zip(leaves, program.tensors, strict=True):
-        is_batched = is_tensor and _is_old_batched(leaf)
+        is_batched = is_tensor and is_old_batched(leaf)
         if is_batched:
-            leaf = torch._remove_batch_dim(leaf, level, 0, 0)
+            leaf = remove_batch_dim(leaf, level, 0, 0)
             size = leaf.shape[0]
         moved.append(leaf)
         dims.append(0 if is_batched else None)
     outputs = call(program.vmap(tuple(dims), size), moved)
-    return [torch._add_batch_dim(output, 0, level) for output in outputs]
+    return [add_batch_dim(output, 0, level) for output in outputs]
 
 
 def arrays_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
@@ -126,7 +139,7 @@ class _Kept:
         self.residuals = residuals
 
 
-class Call(torch.autograd.Function):
+class ProgramFunction(torch.autograd.Function):
     """The derivatives as calls of programs, shared by the ways of writing forward.
 
     ctx has `program`, and `others`: the leaves, None where there is a tensor.
@@ -144,7 +157,7 @@ class Call(torch.autograd.Function):
         return presented(outputs), presented(dims)
 
 
-class _EagerCall(Call):
+class _EagerCall(ProgramFunction):
     """Forward and context in one, keeping residuals."""
 
     @staticmethod
@@ -153,7 +166,7 @@ class _EagerCall(Call):
         arrays = arrays_of(program, leaves)
         saved = list(leaves) if program.only_tensors else tensors_of(program, leaves)
         if any(wanted):
-            forward = program.forward(wanted)
+            forward = forward_of(program, wanted)
             results = forward.run(*arrays)
             outputs = outputs_of(program, results[: forward.out_count])
             saved += [outputs[i] for i in forward.aliased]
@@ -192,13 +205,14 @@ def _backward(ctx: Any, *cotangents: Any) -> Any:
     return (None, *spread(needed, map(to_torch, gradients)))
 
 
-# What the engine calls; it would look for `backward` on the class first, as for ops.
-_EagerCall._backward_cls.apply = _backward  # type: ignore[attr-defined]
-# Without the wrapper in Python, which asks what has been asked already.
+# The engine calls this; it would look for `backward` on the class first, as for ops.
+if (_node := backward_class(_EagerCall)) is not None:
+    _node.apply = _backward
+# This leaves out the wrapper in Python, which asks what has been asked already.
 _record = super(torch.autograd.Function, _EagerCall).apply
 
 
-class _FunctorchCall(Call):
+class _FunctorchCall(ProgramFunction):
     """The form that torch.func can transform."""
 
     @staticmethod
@@ -237,8 +251,8 @@ def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
     program = ctx.program
     given = given_of(tangents)
     saved = ctx.saved_tensors[: sum(program.tensors)]
-    with forward_ad._set_fwd_grad_enabled(forward_enabled):
-        primals = [_unpack_dual(tensor, level=0)[0] for tensor in saved]
+    with set_fwd_grad_enabled(forward_enabled):
+        primals = [unpack_dual(tensor, level=0)[0] for tensor in saved]
         leaves = _leaves(program, primals, ctx.others)
         present = [tangent for tangent in tangents if tangent is not None]
         outputs = call(program.jvp(given), (*leaves, *present))
@@ -255,7 +269,7 @@ def remember(ctx: Any, program: Program, leaves: Sequence[Any]) -> None:
 
 def _are_plain(cotangents: Sequence[Any]) -> bool:
     present = [cotangent for cotangent in cotangents if cotangent is not None]
-    return not (is_traced(present) or _functorch_active() or any(map(_is_old_batched, present)))
+    return not (is_traced(present) or functorch_active() or any(map(is_old_batched, present)))
 
 
 def tensors_of(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
@@ -293,5 +307,5 @@ def presented(outputs: Sequence[Any]) -> Any:
 
 
 def placed(outputs: Any) -> Sequence[Any]:
-    """The inverse of `_presented`."""
+    """The inverse of `presented`."""
     return outputs if type(outputs) is tuple else (outputs,)

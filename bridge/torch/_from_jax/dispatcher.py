@@ -13,12 +13,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.autograd_function import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 
+from bridge._private.torch import (
+    AutoDispatchBelowAutograd,
+    after_autograd_keyset,
+    enable_single_level_autograd_function,
+    functorch_active,
+    is_fwd_grad_enabled,
+    set_fwd_grad_enabled,
+)
 from bridge.exchange.dtypes import TO_TORCH
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._from_jax import call
+from bridge.torch._from_jax.forward import forward_of
 from bridge.torch._from_jax.program import Program
 
 _programs: dict[int, Program] = {}
@@ -72,7 +79,7 @@ torch.library.register_fake("bridge::jax_program", _fake, lib=library)
 
 
 class _BelowAutograd(NamedTuple):
-    """The rest of a dispatch that has reached autograd; see `_dispatcher_rules`."""
+    """The rest of a dispatch that has reached autograd, as the ops have one."""
 
     program: Program
     keys: Any
@@ -81,22 +88,22 @@ class _BelowAutograd(NamedTuple):
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         with (
-            torch._C._AutoDispatchBelowAutograd(),
+            AutoDispatchBelowAutograd(),
             torch.set_grad_enabled(self.grad_enabled),
-            forward_ad._set_fwd_grad_enabled(self.forward_enabled),
+            set_fwd_grad_enabled(self.forward_enabled),
         ):
-            keys = self.keys & torch._C._after_autograd_keyset
+            keys = self.keys & after_autograd_keyset
             return _op.redispatch(keys, list(inputs), self.program.number)
 
 
-class _DispatchedCall(call.Call):
+class _DispatchedCall(call.ProgramFunction):
     """The op as autograd sees it."""
 
     @staticmethod
     def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
         ctx.forward_enabled = rest.forward_enabled
         wanted = ctx.needs_input_grad[1:]
-        kept = rest.program.forward(wanted) if any(wanted) else None
+        kept = forward_of(rest.program, wanted) if any(wanted) else None
         whole = kept.whole() if kept is not None else None
         if kept is None or whole is None:
             ctx.kept, residuals = None, []
@@ -127,17 +134,16 @@ class _DispatchedCall(call.Call):
         return call.jvp(ctx, tangents, ctx.forward_enabled)
 
 
-# As in `_dispatcher_rules`: the dispatcher has peeled torch.func's transforms off by level.
+# The dispatcher has peeled the transforms of torch.func off; Function.apply in Python would do so
+# again.
 _record = super(torch.autograd.Function, _DispatchedCall).apply
 
 
 def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
-    rest = _BelowAutograd(
-        _programs[program], keys, torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-    )
+    rest = _BelowAutograd(_programs[program], keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
     if not rest.program.has_derivatives:
         return rest(inputs)
-    if not torch._C._are_functorch_transforms_active():
+    if not functorch_active():
         return list(call.placed(_record(rest, *inputs)))
     with enable_single_level_autograd_function():
         return list(call.placed(_record(rest, *inputs)))
@@ -149,5 +155,6 @@ def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
     return outputs, [0] * len(outputs)
 
 
+call.dispatch_by(dispatch)
 library.impl("jax_program", _autograd, "Autograd", with_keyset=True)
 torch.library.register_vmap("bridge::jax_program", _vmap, lib=library)

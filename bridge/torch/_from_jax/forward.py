@@ -78,7 +78,7 @@ class Forward:
         """How many jitted functions there are."""
         return 1 + len(self._backward)
 
-    # The same as programs, for tracing, where residuals are tensors of the graph.
+    # These give the same as programs, for tracing, where residuals are tensors of the graph.
 
     def whole(self) -> Program | None:
         """The program of `run`; None where a residual is a random key, which no tensor can hold."""
@@ -116,6 +116,12 @@ class Forward:
         program = self._programs[key]
         assert program is not None
         return program
+
+
+def forward_of(program: Program, wanted: Mask) -> Forward:
+    """The forward pass that also keeps what the gradients of the `wanted` inputs need."""
+    forward: Forward = program.derive(("forward", wanted), lambda: Forward(program, wanted))
+    return forward
 
 
 def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:

@@ -11,35 +11,25 @@ import jax
 import torch
 from torch import Tensor
 
+from bridge._private.jax import trace_context
+from bridge._private.torch import dispatch_modes, function_modes, nonstrict_trace, tracing_state
 from bridge.exchange.callbacks import refuse_in_callback
 from bridge.exchange.refusal import Refused
 from bridge.exchange.runtime import refuse_after_fork
+from bridge.torch._from_jax import dispatcher as _dispatcher  # noqa: F401  (traced calls)
 from bridge.torch._from_jax.call import call, call_on
 from bridge.torch._from_jax.leaves import (
     aval_of,
     describe,
-    is_traced,
-    placed,
+    is_input,
     refuse_many_devices,
     unhashable,
+    with_place,
 )
 from bridge.torch._from_jax.program import Program
 from bridge.torch._from_jax.static_arguments import StaticArguments
 
-try:
-    # All settings that a trace depends on, also those of context managers.
-    from jax._src.config import trace_context as _trace_context
-except ImportError:
-
-    def _trace_context() -> Any:
-        config: Any = jax.config
-        return config.jax_enable_x64, config.jax_default_matmul_precision
-
-
 _flatten = jax.tree_util.default_registry.flatten
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
-_tracing_state = torch._C._get_tracing_state
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -142,7 +132,7 @@ class JaxFunction:
         if self._static.any:
             static, args, kwargs = self._static.take(args, kwargs)
         leaves, tree = _flatten((args, kwargs))
-        parts: list[Any] = [tree, static, _trace_context()]
+        parts: list[Any] = [tree, static, trace_context()]
         all_tensors = True
         for leaf in leaves:
             if type(leaf) in _PLAIN:
@@ -155,13 +145,13 @@ class JaxFunction:
         entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
         try:
             if all_tensors and leaves:
-                traced = _dispatch_modes() or _function_modes() or _tracing_state()
+                traced = dispatch_modes() or function_modes() or tracing_state()
                 outputs = call_on(entry.program, leaves, leaves, bool(traced))
             else:
                 refuse_after_fork()  # what crosses asks it, but here nothing may
                 outputs = call(entry.program, [leaves[i] for i in entry.traced])
         except Refused as refused:
-            raise placed(refused, args, kwargs) from refused.__cause__
+            raise with_place(refused, args, kwargs) from refused.__cause__
         except ValueError as error:
             refuse_many_devices(args, kwargs, error)
             raise
@@ -182,7 +172,7 @@ class JaxFunction:
                     try:
                         entry = self._entries[key] = _Entry(self, leaves, tree, static)
                     except Refused as refused:
-                        raise placed(refused, args, kwargs) from refused.__cause__
+                        raise with_place(refused, args, kwargs) from refused.__cause__
         self._last = parts, entry
         return entry
 
@@ -211,8 +201,8 @@ class _Entry:
 
     def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
         self.out_tree: Any = None
-        self.traced = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
-        constants = [None if is_traced(leaf) else leaf for leaf in leaves]
+        self.traced = [i for i, leaf in enumerate(leaves) if is_input(leaf)]
+        constants = [None if is_input(leaf) else leaf for leaf in leaves]
 
         def flat(*arrays: Any) -> Any:
             owner._traces += 1
@@ -234,6 +224,4 @@ def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     Neither where it becomes part of a graph, nor where an argument that dynamo cannot put into one
     (a JAX array) breaks the graph, and the call runs between two.
     """
-    import torch._dynamo
-
-    return torch._dynamo.nonstrict_trace(torch._dynamo.disable(function))
+    return nonstrict_trace()(torch.compiler.disable(function))  # type: ignore[no-any-return]

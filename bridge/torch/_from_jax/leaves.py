@@ -55,8 +55,8 @@ def _refuse_containers(leaf: Any) -> None:
                 )
 
 
-def is_traced(leaf: Any) -> bool:
-    """Whether the leaf is traced, and not static."""
+def is_input(leaf: Any) -> bool:
+    """Whether the leaf is an input of the traced function, and not static."""
     return type(leaf) in _NUMBERS or isinstance(leaf, Tensor | jax.Array | np.ndarray | np.generic)
 
 
@@ -84,7 +84,7 @@ def unhashable(static: Any, args: Any, kwargs: Any) -> TypeError:
                 "hashed"
             )
     for path, leaf in _paths(args, kwargs):
-        if not is_traced(leaf) and not _is_hashable(leaf):
+        if not is_input(leaf) and not _is_hashable(leaf):
             return TypeError(
                 f"from_jax: {path} has type {type(leaf).__name__}, expected a tensor, an array, a "
                 "number, or a value that can be hashed"
@@ -107,7 +107,7 @@ def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
 
 
-def placed(refused: Refused, args: Any, kwargs: Any) -> Exception:
+def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
     """The error with the place of the tensor that cannot cross."""
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):

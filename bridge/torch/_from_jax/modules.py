@@ -109,7 +109,7 @@ class JaxModule(torch.nn.Module):
         """What the JAX module returns, with tensors for arrays."""
         tensors = [getattr(owner, name) for owner, name in self._places]
         buffers = tensors[self._count :]
-        # Copies, as what is written to afterwards must not be what the backward pass reads.
+        # These are copies: what is written to afterwards must not be what a backward pass reads.
         copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
         names = sorted(name for name in kwargs if name in self._static_argnames)
         static = tuple((name, kwargs.pop(name)) for name in names)
@@ -157,9 +157,9 @@ class JaxModule(torch.nn.Module):
         owner: torch.nn.Module = self
         for parent in parents:
             parent = _free(owner, parent)
-            if parent not in owner._modules:
+            if parent not in dict(owner.named_children()):
                 owner.add_module(parent, torch.nn.Module())
-            owner = owner._modules[parent]  # type: ignore[assignment]
+            owner = owner.get_submodule(parent)
         name = _free(owner, name)
         try:
             tensor = from_array.cross(part.value, True)
@@ -178,6 +178,6 @@ def _run_method(name: str, module: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _free(owner: torch.nn.Module, name: str) -> str:
     """The name, or one like it where torch's modules have an attribute of that name."""
-    if name in owner._modules:
+    if name in dict(owner.named_children()):
         return name
     return f"{name}_" if hasattr(owner, name) or not name else name

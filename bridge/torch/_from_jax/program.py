@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.extend.core import jaxpr_as_fun
 
-if TYPE_CHECKING:
-    from bridge.torch._from_jax.forward import Forward
+from bridge._private.jax import jaxpr_as_fun
 
 Mask = tuple[bool, ...]
 
@@ -51,7 +49,7 @@ class Program:
         self.out_avals = tuple(self.jaxpr.out_avals)
         self.differentiable = tuple(_is_inexact(aval) for aval in self.out_avals)
         self.opaque = tuple(_is_opaque(aval) for aval in self.out_avals)
-        # What is asked of every call.
+        # Every call asks for these.
         self.only_tensors = all(tensors)
         self.plain_outputs = not any(self.opaque)
         self.is_plain = self.only_tensors and self.plain_outputs
@@ -66,21 +64,15 @@ class Program:
         In torch's convention, which conjugates complex gradients where JAX does not: for z -> f(z)
         holomorphic, torch's gradient is g * conj(f'(z)), JAX's is g * f'(z).
         """
-        return self._derive(("vjp", wanted, given), lambda: self._vjp(wanted, given))
+        return self.derive(("vjp", wanted, given), lambda: self._vjp(wanted, given))
 
     def jvp(self, given: Mask) -> Program:
         """Tangents of the differentiable outputs from the inputs and the tangents `given`."""
-        return self._derive(("jvp", given), lambda: self._jvp(given))
+        return self.derive(("jvp", given), lambda: self._jvp(given))
 
     def vmap(self, dims: tuple[int | None, ...], size: int) -> Program:
         """The program over one more dimension, which outputs have in front."""
-        return self._derive(("vmap", dims, size), lambda: self._vmap(dims, size))
-
-    def forward(self, wanted: Mask) -> Forward:
-        """The program that also keeps what the gradients of the `wanted` inputs need."""
-        from bridge.torch._from_jax.forward import Forward
-
-        return self._derive(("forward", wanted), lambda: Forward(self, wanted))
+        return self.derive(("vmap", dims, size), lambda: self._vmap(dims, size))
 
     def bind(self, others: Sequence[Any]) -> Program:
         """The program of the tensors alone; `others` are the other inputs, at their places.
@@ -89,10 +81,11 @@ class Program:
         """
         if all(other is None or isinstance(other, int | float | complex) for other in others):
             key = ("bind", *((type(other), other) for other in others))
-            return self._derive(key, lambda: self._bind(others))
+            return self.derive(key, lambda: self._bind(others))
         return self._bind(others)
 
-    def _derive(self, key: Any, make: Callable[[], Any]) -> Any:
+    def derive(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made of this program under that key: a Program, or another thing that counts."""
         derived = self._derived.get(key)
         if derived is None:
             with self._lock:

@@ -11,9 +11,9 @@ from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
 from bridge.ops.bias_dropout_add import check_integer_array, check_p
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
-from bridge.torch._adapter.integers import as_integers
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.integers import as_integers
 
 _NAME = "bias_dropout_add"
 
@@ -84,7 +84,7 @@ def bias_dropout_add(
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
     if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
-        # Of the other calls the op asks this: before a seed is drawn it costs nothing to speak of.
+        # The op asks this of all other calls: before a seed is drawn it costs nothing to speak of.
         if is_overridden(tensors := (x, bias, residual, seed, offset)):
             return hand_over(tensors)
         p = check_p(p)

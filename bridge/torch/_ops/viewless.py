@@ -12,15 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
+from bridge._private.torch import (
+    DisableTorchFunctionSubclass,
+    forward_ad,
+    functorch_active,
+    make_subclass,
+    unsafe_view,
+)
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# What a leaf in a compiled graph takes its requires_grad from.
+# A leaf in a compiled graph takes its requires_grad from this.
 _anchor = torch.empty(0, requires_grad=True)
 
 
@@ -144,17 +151,17 @@ def _check(function: str, /, **tensors: Any) -> None:
 
 
 def _with_graph(inp: Tensor) -> Tensor:
-    transformed = torch._C._are_functorch_transforms_active()
+    transformed = functorch_active()
     if _is_dynamo_compiling():
         # Dynamo would trace a Function without jvp as its forward: tangents would be lost.
-        return torch.ops.aten._unsafe_view(inp, inp.shape) if transformed else _Identity.apply(inp)
+        return unsafe_view(inp, inp.shape) if transformed else _Identity.apply(inp)
     if transformed or forward_ad._current_level >= 0:
         return _TransformedIdentity.apply(inp)
     return _Identity.apply(inp)
 
 
 def _leaf(inp: Tensor, requires_grad: bool) -> Tensor:
-    requires_grad = requires_grad and not torch._C._are_functorch_transforms_active()
+    requires_grad = requires_grad and not functorch_active()
     if _is_dynamo_compiling():
         leaf = inp.detach()
         return _TracedLeaf.apply(leaf, _anchor) if requires_grad else leaf
@@ -166,9 +173,9 @@ def _detached(inp: Tensor) -> Tensor:
     if type(inp) is Tensor:
         return inp.detach()
     # A subclass without __torch_dispatch__ gets its class back by as_subclass, which makes a view.
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         plain = inp.detach()
-    return plain if type(plain) is type(inp) else Tensor._make_subclass(type(inp), plain)
+    return plain if type(plain) is type(inp) else make_subclass(type(inp), plain)
 
 
 def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:

@@ -1,0 +1,238 @@
+"""Every name of jax and jaxlib that is not public and that bridge uses; it needs none of flax.
+
+Names that nothing can replace are looked up when a module asks for them first: where primitives
+cannot be defined any more, arrays still cross to torch and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bridge._private.names import Names
+
+names = Names("jax", known="0.9.1 to 0.11.2")
+
+# What has something to fall back to.
+
+ArrayImpl: Any = names.find(
+    "jax._src.array.ArrayImpl",
+    "tells an array from a tracer by its type alone; without it arrays cross on the general path",
+    jax.Array,
+)
+
+jaxlib_module: Any = names.find(
+    "jax._src.lib._jax",
+    "has the DLPack functions below jax.dlpack; without it the public ones take their place",
+    None,
+)
+
+
+def _some_settings() -> Any:
+    config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_matmul_precision
+
+
+trace_context: Callable[[], Any] = names.find(
+    "jax._src.config.trace_context",
+    "has all settings that a trace depends on; without it two of them count, and a change of "
+    "others is not seen by functions that have been traced",
+    _some_settings,
+)
+
+
+def _function_of(closed: Any) -> Callable[..., Any]:
+    return lambda *operands: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *operands)
+
+
+jaxpr_as_fun: Callable[[Any], Callable[..., Any]] = names.find(
+    "jax.extend.core.jaxpr_as_fun",
+    "makes a function of a traced one; without it jax.core.eval_jaxpr does",
+    _function_of,
+)
+
+
+def _typed(shape: Any, dtype: Any) -> Any:
+    return jax.typeof(jax.ShapeDtypeStruct(shape, dtype))
+
+
+ShapedArray: Callable[..., Any] = names.find(
+    "jax.core.ShapedArray",
+    "is the type of a result that is on no mesh; without it jax.typeof gives it",
+    _typed,
+)
+
+INLINE: Any = names.find(
+    "jax.Inline.JAX_EARLY",
+    "inlines a jitted function into the one that is being traced, so that checkpoint policies and "
+    "the lowering see the call itself; before 0.11, which lacks it, True means the same",
+    True,
+)
+
+dce_rules: dict[Any, Any] = names.find(
+    "jax.interpreters.partial_eval.dce_rules",
+    "holds the rule that drops results which nobody reads; without it they are computed",
+    {},
+)
+
+_to_xla_hlo_sharding = names.find(
+    "jax.sharding.Sharding._to_xla_hlo_sharding",
+    "says which device has which part of an array; without it devices_indices_map does, which has "
+    "an entry for each device and no answer for sizes that the devices do not divide",
+    None,
+)
+
+
+def assignment_of(array: Any) -> Any:
+    """Which device has which part: an array of device numbers, a dimension to a dimension.
+
+    One more dimension at the end counts the copies. The answer is None where every device has the
+    whole.
+    """
+    if not array.ndim:
+        return None
+    if _to_xla_hlo_sharding is None:
+        return _assignment_by_indices(array)
+    hlo = array.sharding._to_xla_hlo_sharding(array.ndim)
+    if not hlo.is_tiled():
+        return None
+    sizes = hlo.tile_assignment_dimensions()
+    return np.array(hlo.tile_assignment_devices()).reshape(*sizes[: array.ndim], -1)
+
+
+def _assignment_by_indices(array: Any) -> Any:
+    try:
+        indices = array.sharding.devices_indices_map(tuple(array.shape))
+    except ValueError:  # a dimension is not divided evenly
+        return None
+    if len(indices) < array.sharding.num_devices:  # a device stands for several
+        return None
+    starts = np.array([[part.start or 0 for part in parts] for parts in indices.values()])
+    if not starts.any():
+        return None
+    sizes = [len(np.unique(column)) for column in starts.T]
+    order = np.lexsort([np.arange(len(starts)), *starts.T[::-1]])  # by parts, then by device
+    return order.reshape(*sizes, -1)
+
+
+# What nothing can replace: from the name here to what looks it up.
+
+
+def _find_varying_axes_of() -> Callable[[Any], frozenset[Any]]:
+    """Finds what says over which mesh axes values of a type vary.
+
+    Gradients inside of `shard_map(check_vma=True)` would lack a sum without it.
+    """
+    if _vma() is not None:
+        return lambda aval: aval.vma
+    _manual_axis_type()
+    return lambda aval: aval.manual_axis_type.varying
+
+
+_vma = names.later(
+    "jax.core.ShapedArray.vma",
+    "says over which mesh axes values of a type vary in jax 0.9; later ones have the next",
+    None,
+)
+_manual_axis_type = names.later("jax.core.ShapedArray.manual_axis_type", "says it from 0.10 on")
+
+_needed: dict[str, Callable[[], Any]] = {
+    "Primitive": names.later(
+        "jax.extend.core.Primitive", "is what an op, a torch program and a gather are to JAX"
+    ),
+    "Zero": names.later(
+        "jax.interpreters.ad.Zero", "is a tangent or cotangent that is known to be zero"
+    ),
+    "instantiate_zeros": names.later(
+        "jax.interpreters.ad.instantiate_zeros", "makes an array of such a zero"
+    ),
+    "is_undefined_primal": names.later(
+        "jax.interpreters.ad.is_undefined_primal",
+        "tells towards which operands of a linear call to transpose",
+    ),
+    "primitive_jvps": names.later(
+        "jax.interpreters.ad.primitive_jvps", "holds the rules of forward mode"
+    ),
+    "primitive_transposes": names.later(
+        "jax.interpreters.ad.primitive_transposes", "holds the rules of reverse mode"
+    ),
+    "primitive_batchers": names.later(
+        "jax.interpreters.batching.primitive_batchers", "holds the rules of vmap"
+    ),
+    "fancy_primitive_batchers": names.later(
+        "jax.interpreters.batching.fancy_primitive_batchers",
+        "holds the rules of vmap that are told the name of the axis, as all_gather's must be",
+    ),
+    "register_lowering": names.later(
+        "jax.interpreters.mlir.register_lowering", "says what a primitive is compiled to"
+    ),
+    "lower_fun": names.later(
+        "jax.interpreters.mlir.lower_fun", "compiles a primitive to what a function of JAX is"
+    ),
+    "ir": names.later(
+        "jax.interpreters.mlir.ir", "reads and writes attributes of operations that are lowered"
+    ),
+    "varying_axes_of": _find_varying_axes_of,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _needed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = _needed[name]()
+    return value
+
+
+# What a lowering rule reads of its context, whose attributes have no documentation. None of them
+# has changed from jax 0.9.1 to 0.11.2; without one, a program with a call in it is not compiled.
+
+
+def platforms_of(context: Any) -> tuple[str, ...]:
+    """The platforms that a rule lowers for."""
+    return tuple(context.platforms or context.module_context.platforms)
+
+
+def is_for_export(context: Any) -> bool:
+    """Whether the program is lowered for jax.export."""
+    return context.module_context.lowering_parameters.for_export
+
+
+def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | None:
+    """The manual and the automatic axes of the mesh inside of a shard_map; None outside."""
+    axes = context.module_context.axis_context
+    if not hasattr(axes, "manual_axes"):
+        return None
+    return frozenset(axes.manual_axes), frozenset(axes.mesh.axis_names) - axes.manual_axes
+
+
+def device_count(context: Any) -> int:
+    """How many devices a program outside of shard_map is lowered for."""
+    return getattr(context.module_context.axis_context, "num_devices", 1)
+
+
+def with_devices(context: Any) -> Any:
+    """The context of a lowering, with the devices that `custom_partitioning` asks for.
+
+    A program is lowered for any devices of its number, and XLA numbers them by their place: which
+    ones stand here makes no difference.
+    """
+    axes = context.module_context.axis_context
+    if getattr(axes, "device_assignment", ()) is not None:
+        return context
+    found = itertools.cycle(jax.devices())
+    axes = dataclasses.replace(
+        axes, device_assignment=tuple(itertools.islice(found, axes.num_devices))
+    )
+    return context.replace(module_context=context.module_context.replace(axis_context=axes))
+
+
+def add_host_callback(context: Any, function: Callable[..., Any]) -> int:
+    """Keeps a function for as long as the program lives; returns the number it is called by."""
+    module = context.module_context
+    module.add_host_callback(function)
+    return len(module.host_callbacks) - 1

@@ -1,0 +1,353 @@
+"""Every name of torch that is not public and that bridge uses.
+
+All of them were seen in torch 2.11 and 2.13. Hot callers import them from here as they are: where a
+name is there, no call is added to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import forward_ad as _forward_ad
+from torch.autograd import profiler as _profiler
+
+from bridge._private.names import Names
+
+names = Names("torch", known="2.11 to 2.13")
+
+Ask = Callable[[], Any]
+
+# Who watches the operations of this thread.
+
+functorch_active: Ask = names.find(
+    "torch._C._are_functorch_transforms_active",
+    "tells whether a transform of torch.func is under way",
+)
+dispatch_modes: Ask = names.find(
+    "torch._C._len_torch_dispatch_stack",
+    "counts modes that see every op; without it every call goes through the dispatcher",
+    lambda: 1,
+)
+function_modes: Ask = names.find(
+    "torch._C._len_torch_function_stack",
+    "counts modes that see every function; without it every call goes through the dispatcher",
+    lambda: 1,
+)
+tracing_state: Ask = names.find(
+    "torch._C._get_tracing_state",
+    "is there under torch.jit.trace; without it a function in Python is asked",
+    torch.jit.is_tracing,
+)
+_get_dispatch_mode = names.find(
+    "torch._C._get_dispatch_mode",
+    "finds the mode of a key; without it any mode is taken for that",
+    None,
+)
+
+
+def _finder(key: str) -> Ask:
+    """A function that finds the mode of a key."""
+    path = f"torch._C._TorchDispatchModeKey.{key}"
+    value = names.find(path, "is the key; without it any mode is taken for that", None)
+    if _get_dispatch_mode is None or value is None:
+        return lambda: dispatch_modes() or None
+    return functools.partial(_get_dispatch_mode, value)  # enters no function of Python
+
+
+proxy_mode, _fake_mode = _finder("PROXY"), _finder("FAKE")
+_MODES = "torch.utils._python_dispatch"
+_current_dispatch_mode: Ask = names.find(
+    f"{_MODES}._get_current_dispatch_mode",
+    "finds a FakeTensorMode that was entered by hand; without it only the mode of the key counts",
+    lambda: None,
+)
+_FAKE = "torch._subclasses.fake_tensor"
+FakeTensor: Any = names.find(
+    f"{_FAKE}.FakeTensor", "is refused by name; without it as any other subclass is", ()
+)
+_fake_mode_type = names.find(
+    f"{_FAKE}.FakeTensorMode", "is the type of such modes; without it the key alone tells them", ()
+)
+
+
+def is_fake() -> bool:
+    """Whether a FakeTensorMode is on, in which nothing can be exchanged."""
+    return _fake_mode() is not None or isinstance(_current_dispatch_mode(), _fake_mode_type)
+
+
+def _module(module: Any, name: str, why: str, value: Any) -> Any:
+    """A module; one in which `name` is `value`, where it lacks that name."""
+    names.attribute(name, "is read off the module at every call, to which that adds none")
+    if names.find(f"{module.__name__}.{name}", why, None) is not None:
+        return module
+    return types.SimpleNamespace(**{**vars(module), name: value})
+
+
+forward_ad: Any = _module(
+    _forward_ad,
+    "_current_level",
+    "is below 0 outside of forward mode; without it all calls are made as if there were tangents",
+    0,
+)
+profiler: Any = _module(
+    _profiler,
+    "_is_profiler_enabled",
+    "is true while a profiler runs; without it calls that autograd does not record have no range",
+    False,
+)
+
+# Derivatives.
+
+set_fwd_grad_enabled = names.find_function(
+    "torch.autograd.forward_ad._set_fwd_grad_enabled",
+    "gives outer levels of forward mode what a Function's jvp is denied",
+)
+is_fwd_grad_enabled = names.find_function(
+    "torch._C._is_fwd_grad_enabled", "tells whether the caller wants tangents"
+)
+unpack_dual: Callable[..., Any] = names.find(
+    "torch._VF._unpack_dual",
+    "takes off the tangents of a level, one that dynamo entered too; without it the public "
+    "function does, which does not know of that one",
+    _forward_ad.unpack_dual,
+)
+after_autograd_keyset: Any = names.find(
+    "torch._C._after_autograd_keyset", "has the keys that are left once autograd has recorded"
+)
+AutoDispatchBelowAutograd = names.find_function(
+    "torch._C._AutoDispatchBelowAutograd", "keeps autograd from recording a second time"
+)
+enable_single_level_autograd_function = names.find_function(
+    "torch._functorch.autograd_function.enable_single_level_autograd_function",
+    "lets a Function run where the dispatcher has peeled the transforms off",
+)
+_is_key_excluded = names.find_function(
+    "torch._C._dispatch_tls_is_dispatch_key_excluded", "tells which keys a dispatch has passed"
+)
+_FRONT_MODE = names.find(
+    "torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", "is the key torch.func begins with"
+)
+_has_backward_class = names.find(
+    "torch.autograd.Function._backward_cls",
+    "is the class of a Function's nodes; without it they have torch's own names, and the engine "
+    "looks `backward` up at every call",
+    None,
+)
+
+
+def inside_dispatcher() -> bool:
+    """Whether a transform of torch.func is asking a kernel of the dispatcher for a derivative."""
+    return functorch_active() and _is_key_excluded(_FRONT_MODE)  # type: ignore[no-any-return]
+
+
+def backward_class(function: Any) -> Any:
+    """The class of a Function's nodes in the graph, if there is one."""
+    return vars(function).get("_backward_cls") if _has_backward_class else None
+
+
+# Tensors inside of transforms.
+
+DisableFuncTorch: Any = names.find(
+    "torch._C._DisableFuncTorch",
+    "copies plain tensors inside of a transform; without it that can raise",
+    contextlib.nullcontext,
+)
+no_interpreters: Any = names.find(
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
+    "lets ranks compare arguments inside of a transform; without it as with other plain tensors",
+    DisableFuncTorch,
+)
+is_functorch_wrapped: Callable[[Tensor], bool] = names.find(
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+    "tells values of a transform; without it all tensors inside of one are taken for that",
+    lambda tensor: functorch_active(),
+)
+unwrap_if_dead: Callable[[Tensor], Tensor] = names.find(
+    "torch._C._functorch.unwrap_if_dead",
+    "unwraps what has outlived its transform; without it from_jax refuses that",
+    lambda tensor: tensor,
+)
+is_old_batched: Callable[[Tensor], bool] = names.find(
+    "torch._C._functorch.is_legacy_batchedtensor",
+    "tells gradients of is_grads_batched=True; without it these raise an error of torch",
+    lambda tensor: False,
+)
+_OLD_BATCHES = "unbatches those gradients for from_jax; without it they raise an error of torch"
+_enter_old_vmap = names.find("torch._C._vmapmode_increment_nesting", _OLD_BATCHES, None)
+_leave_old_vmap = names.find("torch._C._vmapmode_decrement_nesting", _OLD_BATCHES, None)
+remove_batch_dim: Any = names.find("torch._remove_batch_dim", _OLD_BATCHES, None)
+add_batch_dim: Any = names.find("torch._add_batch_dim", _OLD_BATCHES, None)
+can_unbatch = None not in (_enter_old_vmap, _leave_old_vmap, remove_batch_dim, add_batch_dim)
+
+
+def old_vmap_level() -> int:
+    """The level of the innermost of these batches; for where `can_unbatch`."""
+    level: int = _enter_old_vmap() - 1
+    _leave_old_vmap()
+    return level
+
+
+# Tensors and memory.
+
+names.find("torch.Tensor._base", "tells a view, for what dynamo traces too")
+names.attribute("_base", "is read where dynamo traces it, which knows it as an attribute alone")
+is_zero_tensor: Callable[[Tensor], bool] = names.find(
+    "torch.Tensor._is_zerotensor",
+    "tells zeros without memory; without it what has no memory is taken for that",
+    lambda tensor: tensor.numel() > 0 and not tensor.is_meta and tensor.data_ptr() == 0,
+)
+make_subclass: Callable[[Any, Tensor], Tensor] = names.find(
+    "torch.Tensor._make_subclass",
+    "gives a viewless tensor its class back; without it the result is a view",
+    lambda kind, tensor: tensor.as_subclass(kind),
+)
+unsafe_view: Callable[[Tensor, Sequence[int]], Tensor] = names.find(
+    "torch.ops.aten._unsafe_view",
+    "is the identity in a graph of torch.func; without it a copy is",
+    lambda tensor, shape: tensor.clone(),
+)
+neg_view: Callable[[Tensor], Tensor] = names.find(
+    "torch._neg_view",
+    "makes a lazy negative; without it the imaginary part of a conjugate does",
+    lambda tensor: torch.complex(torch.zeros_like(tensor), tensor).conj().imag,
+)
+DisableTorchFunctionSubclass: Any = names.find(
+    "torch._C.DisableTorchFunctionSubclass",
+    "takes a subclass for what it is made of; without it its __torch_function__ is asked",
+    contextlib.nullcontext,
+)
+cuda_device: Ask | None = names.find(
+    "torch._C._cuda_getDevice",
+    "finds the current device; without it, as without CUDA, small calls on a GPU cost more",
+    None,
+)
+capsule_to_tensor: Callable[[Any], Tensor] = names.find(
+    "torch._C._from_dlpack",
+    "takes a capsule as it is; without it torch.from_dlpack asks what was asked already",
+    torch.utils.dlpack.from_dlpack,
+)
+pytree_nodes: Ask = names.if_loaded(
+    "torch.utils._pytree.SUPPORTED_NODES",
+    "has the nodes registered with torch; without it they are leaves to to_jax and to_torch",
+    {},
+)
+async_collective_tensor: Ask = names.if_loaded(
+    "torch.distributed._functional_collectives.AsyncCollectiveTensor",
+    "is waited for at the border; without it it is refused, as any other subclass is",
+    (),
+)
+
+# Tracing.
+
+check = names.find_function(
+    "torch._check", "is the check of sizes that a traced program makes when it runs"
+)
+nonstrict_trace: Ask = names.later(
+    "torch._dynamo.nonstrict_trace",
+    "puts from_jax into a graph as one call; without it the graph is broken there",
+    lambda function: function,
+)
+names.attribute("_dynamo_marked_constant", "is written here only, where dynamo looks for it")
+
+
+def constant_to_dynamo(function: Any) -> Any:
+    """Lets dynamo run a function that it would trace.
+
+    As torch.compiler.assume_constant_result does, but without the import of dynamo. A dynamo that
+    looks for another attribute breaks its graph there.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+# Process groups.
+
+all_gather_into_tensor = names.find_function(
+    "torch.ops._c10d_functional.all_gather_into_tensor.default", "is a gather in a graph"
+)
+reduce_scatter_tensor = names.find_function(
+    "torch.ops._c10d_functional.reduce_scatter_tensor.default", "is its gradient in a graph"
+)
+wait_tensor = names.find_function(
+    "torch.ops._c10d_functional.wait_tensor.default", "waits for one of them"
+)
+resolve_process_group = names.find_function(
+    "torch.distributed.distributed_c10d._resolve_process_group", "finds a group by its name"
+)
+_world = names.find(
+    "torch.distributed.distributed_c10d._world",
+    "knows which groups exist; without it torch's own error says that one was destroyed",
+    None,
+)
+_GROUP = "torch.distributed.ProcessGroup"
+_allgather_base = names.find(
+    f"{_GROUP}._allgather_base",
+    "gathers on Gloo at the least cost; without it torch's collectives do",
+    None,
+)
+_get_backend = names.find(
+    f"{_GROUP}._get_backend",
+    "tells whether that is Gloo; without it torch's collectives gather",
+    None,
+)
+_device_types = names.find(
+    f"{_GROUP}._device_types",
+    "tells on which devices a group exchanges; without it the names of its backends do",
+    None,
+)
+has_direct_gather = _allgather_base is not None and _get_backend is not None
+names.attribute("_allgather_base", "is called on a group where every microsecond counts")
+names.attribute("_get_backend", "is called on a group where every microsecond counts")
+
+
+def is_known_group(group: Any) -> bool:
+    return _world is None or group in _world.pg_map
+
+
+def all_gather_numbers(group: Any, into: Tensor, x: Tensor) -> Any:
+    """The work of gathering x from all ranks `into` memory that is there."""
+    if _allgather_base is None:
+        return dist.all_gather_into_tensor(into, x, group=group, async_op=True)
+    return group._allgather_base(into, x)
+
+
+def device_types(group: Any) -> list[torch.device]:
+    """The devices whose tensors a group exchanges."""
+    if _device_types is None:
+        pairs = str(dist.get_backend_config(group)).split(",")
+        return [torch.device(pair.partition(":")[0]) for pair in pairs]
+    return list(group._device_types)
+
+
+# What only torch functions in JAX, and the measurements, need: looked up when it is imported.
+
+_later: dict[str, Ask] = {
+    name: names.later(path, why)
+    for name, path, why in (
+        ("FakeTensorMode", f"{_FAKE}.FakeTensorMode", "finds what a function returns, unrun"),
+        ("DataDependentOutputException", f"{_FAKE}.DataDependentOutputException", "says that not"),
+        ("DynamicOutputShapeException", f"{_FAKE}.DynamicOutputShapeException", "says that not"),
+        ("TorchDispatchMode", f"{_MODES}.TorchDispatchMode", "sees every op of a function"),
+        ("disable_current_modes", f"{_MODES}._disable_current_modes", "makes plain tensors"),
+        ("tree_leaves", "torch.utils._pytree.tree_leaves", "finds tensors in arguments of ops"),
+        ("softmax_backward_data", "torch.ops.aten._softmax_backward_data", "is timed against ours"),
+        ("functorch_config", "torch._functorch.config", "lets a compiled graph be differentiated"),
+    )
+}
+names.attribute("_version", "counts the writes to a tensor, which from_torch must not make")
+names.attribute("_schema", "says what an op writes to, draws and returns")
+names.attribute("_cdata", "tells storages apart by their address, as nothing public does")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _later:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = _later[name]()
+    return value

@@ -1,0 +1,85 @@
+"""Seeds and offsets: 64-bit integers, as two 32-bit words, so that they need no x64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bridge.jax._adapter.avals import spec_of
+from bridge.ops import Spec
+from bridge.ops.bias_dropout_add import check_integer, check_integer_array
+
+
+def as_integers(seed: Any, offset: Any) -> tuple[Any, Any]:
+    """A seed and an offset as what a jitted function takes, and `words` then.
+
+    A number becomes a tuple of its words, an argument like any: another number compiles nothing. An
+    offset of 0 becomes None.
+
+    Raises:
+      TypeError: if one is no integer, or the seed is None.
+      ValueError: if one has dimensions, or no place in 64 bits.
+    """
+    if seed is None:
+        raise TypeError(
+            "bias_dropout_add: seed is None, expected an integer or a jax.random key where "
+            "training and p > 0"
+        )
+    first = _as_integer("seed", seed)
+    if type(offset) is int and offset == 0:
+        return first, None
+    return first, _as_integer("offset", offset)
+
+
+def _as_integer(argument: str, value: Any) -> Any:
+    if type(value) is not int:
+        if isinstance(value, jax.Array):  # as tracers are
+            return value
+        if hasattr(value, "__jax_array__"):
+            return value.__jax_array__()
+        if isinstance(value, np.ndarray):
+            spec = Spec(value.shape, value.dtype.name)
+            if argument == "seed" and _is_raw_key(spec):
+                return value
+            check_integer_array(argument, spec)
+    value = check_integer(argument, value)
+    return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)
+
+
+def words(argument: str, value: Any) -> Any:
+    """uint32 `[2]`, the low word first, from what `as_integers` returned; inside a jitted function.
+
+    The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
+    first. A key of another generator than threefry is asked for two random words.
+    """
+    if value is None or isinstance(value, tuple):
+        return None if value is None else value[0]
+    value = jnp.asarray(value)
+    spec = spec_of(value)
+    if argument == "seed" and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if value.shape:
+            raise ValueError(
+                f"bias_dropout_add: seed has shape {list(value.shape)}, expected one key, not an "
+                f"array of keys; jax.vmap takes one for each batch"
+            )
+        if str(jax.random.key_impl(value)) != "threefry2x32":
+            return jax.random.bits(value, (2,), np.uint32)
+        return jax.random.key_data(value)[::-1]
+    if argument == "seed" and _is_raw_key(spec):
+        return value[::-1]
+    check_integer_array(argument, spec)
+    if value.dtype.itemsize == 8:
+        low, high = value, value >> 32
+    else:
+        # The sign fills the high word.
+        signed = jnp.issubdtype(value.dtype, jnp.signedinteger)
+        low = value.astype(np.int32 if signed else np.uint32)
+        high = low >> 31 if signed else jnp.zeros_like(low)
+    return jnp.stack([low.astype(np.uint32), high.astype(np.uint32)])
+
+
+def _is_raw_key(spec: Spec) -> bool:
+    return spec == Spec((2,), "uint32")

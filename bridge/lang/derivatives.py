@@ -1,0 +1,363 @@
+"""Derivatives of programs, which are programs: forward and reverse mode, to any order.
+
+Both modes share one table, `_PARTIALS`: the partial derivatives of an operation as values computed
+from its inputs and its value. They are written so that the chain rule never subtracts nearly equal
+numbers: 1 − tanh² is 4·σ(2x)·σ(−2x), e^(−x²) an operation of its own. The derivative of a square
+is one product, doubled, which is exact.
+
+The order of additions is part of the result (docs/numerics.md): a value's cotangents are added in
+the order in which reverse mode meets its uses, the last use first and of one operation the left
+input first; those at every place of the space before their sum along the row, and that before what
+came a row at a time. Tangents are added from the left input to the right. What is known to be zero
+from the structure alone is left out; no number is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf, log, pi, sqrt
+from typing import Any
+
+from bridge.lang import functions as f
+from bridge.lang import roles
+from bridge.lang.program import AXES, COLUMNS, FULL, ROWS, Node, Operand, Program, Result, pruned
+from bridge.lang.values import Builder, Value, while_active
+
+Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value | None]]
+
+
+def _silu(x: Value) -> Value:
+    s = f.sigmoid(x)
+    return s + s * (x * f.sigmoid(-x))
+
+
+def _gelu(x: Value, kind: str, order: int) -> Value:
+    """The next derivative of a derivative of GELU.
+
+    The first two are operations of their own, since the chain rule would cancel in them. That of
+    the second is the derivative of its formula, where only true zeros are left.
+    """
+    if order < 2:
+        return f._apply("gelu", x, static=(kind, order + 1))
+    if kind == "none":
+        second = f.gauss(x, halved=True) * ((2.0 - x * x) * (1 / sqrt(2 * pi)))
+    else:
+        k, c = (2 * sqrt(2 / pi), 0.044715) if kind == "tanh" else (1.702, 0.0)
+        u, first, bend = k * (x + c * x**3), k + (3 * c * k) * (x * x), (6 * c * k) * x
+        p, q = f.sigmoid(u), f.sigmoid(-u)
+        second = (p * q) * (2.0 * first + x * (bend + (q - p) * (first * first)))
+    return differentiated(second, x)
+
+
+def differentiated(y: Value, x: Value) -> Value:
+    """dy/dx, for a y that was computed from x in the same program."""
+    builder = x.builder
+    read = {y.number}
+    for number in range(y.number, x.number, -1):
+        if number in read:
+            read.update(builder.nodes[number].inputs)
+    tangents: dict[int, Value] = {x.number: builder.constant(1.0)}
+    for number in sorted(read):
+        node = builder.nodes[number]
+        if node.dtype == "float" and any(i in tangents for i in node.inputs):
+            inputs = [Value(builder, i) for i in node.inputs]
+            pushed = _push(
+                node, inputs, Value(builder, number), [tangents.get(i) for i in node.inputs]
+            )
+            assert pushed is not None
+            tangents[number] = pushed
+    return tangents[y.number]
+
+
+_PARTIALS: dict[str, Partials] = {
+    "neg": lambda x, y, s: [x[0].builder.constant(-1.0)],
+    "mul": lambda x, y, s: [x[1], x[0]],
+    "div": lambda x, y, s: [1.0 / x[1], -y / x[1]],
+    "fma": lambda x, y, s: [x[1], x[0], x[0].builder.constant(1.0)],
+    "abs": lambda x, y, s: [f.where(x[0] > 0.0, 1.0, f.where(x[0] < 0.0, -1.0, 0.0))],
+    "sqrt": lambda x, y, s: [0.5 / y],
+    "rsqrt": lambda x, y, s: [-0.5 * (y * y * y)],
+    "exp": lambda x, y, s: [y],
+    "exp2": lambda x, y, s: [log(2) * y],
+    "expm1": lambda x, y, s: [f.exp(x[0])],
+    "log": lambda x, y, s: [1.0 / x[0]],
+    "log1p": lambda x, y, s: [1.0 / (1.0 + x[0])],
+    "tanh": lambda x, y, s: [4.0 * (f.sigmoid(2.0 * x[0]) * f.sigmoid(-2.0 * x[0]))],
+    "sigmoid": lambda x, y, s: [y * f.sigmoid(-x[0])],
+    "silu": lambda x, y, s: [_silu(x[0])],
+    "softplus": lambda x, y, s: [f.sigmoid(x[0])],
+    "erf": lambda x, y, s: [2 / sqrt(pi) * f.gauss(x[0])],
+    "gauss": lambda x, y, s: [-2.0 * s * (x[0] * y)],
+    "gelu": lambda x, y, s: [_gelu(x[0], *s)],
+    # Of a row of -inf every power is 0.
+    "logsumexp": lambda x, y, s: [f.exp(x[0] - f.where(y == -inf, 0.0, y))],
+    "max": lambda x, y, s: [f.where(f.column() == f.argmax(x[0]), 1.0, 0.0)],
+}
+
+
+def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -> Value | None:
+    """The tangent of a node from those of its inputs; None is zero by structure."""
+    if all(tangent is None for tangent in t):
+        return None
+    operation = node.operation
+    if operation == "sum":
+        assert t[0] is not None
+        return f.sum(t[0])
+    if operation == "where":
+        return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
+    if operation in ("minimum", "maximum"):
+        return f.where(_first(operation, x), *(0.0 if i is None else i for i in t))
+    if operation == "neg":
+        assert t[0] is not None
+        return -t[0]
+    if operation == "sub":
+        if t[1] is None:
+            return t[0]
+        return -t[1] if t[0] is None else t[0] - t[1]
+    if operation == "add":
+        terms = [tangent for tangent in t if tangent is not None]
+    elif operation == "max":
+        # Chosen, not multiplied: what is not chosen may be infinite.
+        assert t[0] is not None
+        return f.sum(f.where(f.column() == f.argmax(x[0]), t[0], -0.0))
+    elif operation == "div":
+        # (t₀ − y·t₁)/x₁, one division.
+        top = t[0]
+        if t[1] is not None:
+            moved = y * t[1]
+            top = -moved if top is None else top - moved
+        assert top is not None
+        return top / x[1]
+    elif operation == "mul" and node.inputs[0] == node.inputs[1]:
+        assert t[0] is not None
+        return 2.0 * (x[0] * t[0])
+    else:
+        partials = _PARTIALS[operation](x, y, node.static)
+        terms = [p * i for p, i in zip(partials, t, strict=True) if p is not None and i is not None]
+        if operation == "logsumexp":
+            return f.sum(terms[0])
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value | None]:
+    """The cotangents of a node's inputs from its own."""
+    operation = node.operation
+    if operation == "where":
+        return [None, f.where(x[0], g, 0.0), f.where(x[0], 0.0, g)]
+    if operation in ("minimum", "maximum"):
+        first = _first(operation, x)
+        return [f.where(first, g, 0.0), f.where(first, 0.0, g)]
+    if operation == "neg":
+        return [-g]
+    if operation == "add":
+        return [g, g]
+    if operation == "sub":
+        return [g, -g]
+    if operation == "sum":
+        return [g]
+    if operation == "max":
+        return [f.where(f.column() == f.argmax(x[0]), g, 0.0)]
+    if operation == "div":
+        down = g / x[1]
+        return [down, -(down * y)]
+    if operation == "mul" and node.inputs[0] == node.inputs[1]:
+        return [2.0 * (g * x[0]), None]
+    return [None if p is None else g * p for p in _PARTIALS[operation](x, y, node.static)]
+
+
+def _first(operation: str, x: Sequence[Value]) -> Value:
+    """Whether the first of two is the minimum or maximum; where one is NaN, it is that one."""
+    before = x[0] <= x[1] if operation == "minimum" else x[1] <= x[0]
+    return before | (x[0] != x[0])
+
+
+def _replayed(
+    program: Program, builder: Builder, kept: dict[int, Value] | None = None
+) -> list[Value]:
+    """The program's nodes written into another builder; those that are kept are read."""
+    values: list[Value] = []
+    for number, node in enumerate(program.nodes):
+        if kept and number in kept:
+            values.append(kept[number])
+            continue
+        inputs = tuple(values[i].number for i in node.inputs)
+        values.append(
+            builder.node(node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype)
+        )
+    return values
+
+
+def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:
+    """Which nodes depend, differentiably, on the operands that are moved."""
+    moving: list[bool] = []
+    for node in program.nodes:
+        if node.operation == "operand":
+            moving.append(node.dtype == "float" and moved[node.static[0]])
+        else:
+            moving.append(node.dtype == "float" and any(moving[i] for i in node.inputs))
+    return moving
+
+
+def _halves(role: type[roles.Annotation]) -> range:
+    return range(2 if role is roles.Halves else 1)
+
+
+def jvp(program: Program, moved: Sequence[bool]) -> Program:
+    """The tangents of a program's results.
+
+    Args:
+      program: any.
+      moved: for each operand whether it has a tangent; those that have none are held fixed.
+
+    Returns:
+      A program of the operands and, behind them, the tangents of the moved ones, with the roles of
+      these. Its results are the tangents of all results, a constant 0 where there is none.
+    """
+    builder = Builder()
+    operands = list(program.operands)
+
+    def write() -> list[Result]:
+        values = _replayed(program, builder)
+        tangents: list[Value | None] = [None] * len(values)
+        place = {
+            position: _append(operands, program, position, "tangent of ")
+            for position, is_moved in enumerate(moved)
+            if is_moved
+        }
+        moving = _moving(program, moved)
+        for number, node in enumerate(program.nodes):
+            if not moving[number]:
+                continue
+            if node.operation == "operand":
+                position, half = node.static
+                tangents[number] = builder.operand(place[position], half, node.axes, "float")
+            else:
+                tangents[number] = _push(
+                    node,
+                    [values[i] for i in node.inputs],
+                    values[number],
+                    [tangents[i] for i in node.inputs],
+                )
+        results = []
+        for result in program.results:
+            found = [tangents[number] for number in result.nodes]
+            numbers = [builder.constant(0.0) if t is None else builder.floating(t) for t in found]
+            results.append(replace(result, nodes=tuple(value.number for value in numbers)))
+        return results
+
+    results = while_active(builder, write)
+    return pruned(f"jvp of {program.name}", operands, builder.nodes, results)
+
+
+def _append(operands: list[Operand], program: Program, position: int, prefix: str) -> int:
+    own = program.operands[position]
+    operands.append(Operand(prefix + own.name, own.role))
+    return len(operands) - 1
+
+
+def vjp(
+    program: Program,
+    given: Sequence[bool],
+    wanted: Sequence[bool],
+    kept: Sequence[int] = (),
+) -> Program:
+    """The cotangents of a program's operands.
+
+    Args:
+      program: any.
+      given: for each result whether it has a cotangent; the others count as zero.
+      wanted: for each operand whether its cotangent is wanted: floating ones alone.
+      kept: nodes of the program whose values come in as operands instead of being computed again.
+
+    Returns:
+      A program of the operands, the kept values and the given cotangents, in this order, whose
+      results are the wanted cotangents, each with the dtype of its operand: Row operands get a
+      column sum, PerRow operands a sum along the row, tables a sum over what they were repeated
+      along.
+    """
+    builder = Builder()
+    operands = list(program.operands)
+    by_axes = {FULL: roles.Full, ROWS: roles.PerRow, COLUMNS: roles.Row}
+    operands += [Operand(f"kept {number}", by_axes[program.nodes[number].axes]) for number in kept]
+
+    def write() -> list[Result]:
+        first = len(program.operands)
+        values = _replayed(
+            program,
+            builder,
+            {
+                number: builder.operand(first + i, 0, program.nodes[number].axes, "float")
+                for i, number in enumerate(kept)
+            },
+        )
+        moving = _moving(program, wanted)
+        # What came at every place of a row, and what came a row at a time.
+        along: list[Value | None] = [None] * len(values)
+        beside: list[Value | None] = [None] * len(values)
+
+        def receive(number: int, cotangent: Value | None) -> None:
+            if cotangent is None or not moving[number]:
+                return
+            is_wider = cotangent.axes & COLUMNS and not program.nodes[number].axes & COLUMNS
+            received = along if is_wider else beside
+            own = received[number]
+            received[number] = cotangent if own is None else own + cotangent
+
+        def total(number: int) -> Value | None:
+            wide, own = along[number], beside[number]
+            if wide is None:
+                return own
+            summed = f.sum(wide)
+            return summed if own is None else summed + own
+
+        for result, is_given in zip(program.results, given, strict=True):
+            if not is_given:
+                continue
+            operands.append(Operand(f"cotangent of {result.name or 'result'}", result.role))
+            for half, number in zip(_halves(result.role), result.nodes, strict=True):
+                receive(
+                    number,
+                    builder.operand(len(operands) - 1, half, AXES[result.role], "float"),
+                )
+        for number in range(len(program.nodes) - 1, -1, -1):
+            node = program.nodes[number]
+            if node.operation == "operand" or not moving[number]:
+                continue
+            cotangent = total(number)
+            if cotangent is None:
+                continue
+            inputs = [values[i] for i in node.inputs]
+            for i, pulled in zip(
+                node.inputs, _pull(node, inputs, values[number], cotangent), strict=True
+            ):
+                receive(i, pulled)
+        places = {
+            node.static: number
+            for number, node in enumerate(program.nodes)
+            if node.operation == "operand"
+        }
+        results = []
+        for position, operand in enumerate(program.operands):
+            if not wanted[position]:
+                continue
+            numbers = []
+            for half in _halves(operand.role):
+                place = places.get((position, half))
+                found = None if place is None else total(place)
+                numbers.append(builder.constant(0.0) if found is None else found)
+            results.append(
+                Result(
+                    operand.role,
+                    tuple(value.number for value in numbers),
+                    position,
+                    f"cotangent of {operand.name}",
+                )
+            )
+        return results
+
+    results = while_active(builder, write)
+    return pruned(f"vjp of {program.name}", operands, builder.nodes, results)

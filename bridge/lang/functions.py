@@ -1,0 +1,191 @@
+"""The functions of declarations, under NumPy's names where it has them."""
+
+from __future__ import annotations
+
+import builtins
+import numbers
+from typing import Any, Literal
+
+from bridge.lang.errors import refuse
+from bridge.lang.program import COLUMNS, FULL
+from bridge.lang.values import ColumnSum, HalvesValue, Value, builder_of
+
+GELU_KINDS = ("tanh", "none", "sigmoid")
+
+
+def _apply(operation: str, *arguments: Any, static: Any = None) -> Value:
+    for argument in arguments:
+        if isinstance(argument, ColumnSum | HalvesValue):
+            argument._refused()
+    return builder_of(*arguments).apply(operation, *arguments, static=static)
+
+
+def where(condition: Any, x: Any, y: Any) -> Value:
+    """x where the condition holds, else y; what was not chosen gets a gradient of 0, never NaN."""
+    return _apply("where", condition, x, y)
+
+
+def abs(x: Any) -> Value:
+    """|x|; its derivative is the sign of x, 0 at 0."""
+    return _apply("abs", x)
+
+
+def minimum(x: Any, y: Any) -> Value:
+    """The smaller one, x where they are equal; NaN if either is. The gradient goes to that one."""
+    return _apply("minimum", x, y)
+
+
+def maximum(x: Any, y: Any) -> Value:
+    """The larger one, x where they are equal; NaN if either is. The gradient goes to that one."""
+    return _apply("maximum", x, y)
+
+
+def fma(x: Any, y: Any, z: Any) -> Value:
+    """x·y + z, rounded once."""
+    return _apply("fma", x, y, z)
+
+
+def sqrt(x: Any) -> Value:
+    """√x, correctly rounded; NaN below 0."""
+    return _apply("sqrt", x)
+
+
+def rsqrt(x: Any) -> Value:
+    """1/√x; ∞ at 0."""
+    return _apply("rsqrt", x)
+
+
+def exp(x: Any) -> Value:
+    """e^x."""
+    return _apply("exp", x)
+
+
+def exp2(x: Any) -> Value:
+    """2^x."""
+    return _apply("exp2", x)
+
+
+def expm1(x: Any) -> Value:
+    """e^x − 1, also where x is small."""
+    return _apply("expm1", x)
+
+
+def log(x: Any) -> Value:
+    """The natural logarithm; −∞ at 0, NaN below."""
+    return _apply("log", x)
+
+
+def log1p(x: Any) -> Value:
+    """log(1 + x), also where x is small."""
+    return _apply("log1p", x)
+
+
+def tanh(x: Any) -> Value:
+    """The hyperbolic tangent."""
+    return _apply("tanh", x)
+
+
+def sigmoid(x: Any) -> Value:
+    """1/(1 + e^−x)."""
+    return _apply("sigmoid", x)
+
+
+def silu(x: Any) -> Value:
+    """x·sigmoid(x); −0 at −∞."""
+    return _apply("silu", x)
+
+
+def softplus(x: Any) -> Value:
+    """log(1 + e^x)."""
+    return _apply("softplus", x)
+
+
+def erf(x: Any) -> Value:
+    """The error function."""
+    return _apply("erf", x)
+
+
+def gauss(x: Any, *, halved: bool = False) -> Value:
+    """e^(−x²), or e^(−x²/2), with x² not rounded in between."""
+    return _apply("gauss", x, static=0.5 if halved else 1.0)
+
+
+def gelu(x: Any, kind: Literal["tanh", "none", "sigmoid"] = "tanh") -> Value:
+    """GELU, its kinds as `approximate` of bias_gelu: "none" is x·Φ(x)."""
+    if kind not in GELU_KINDS:
+        raise refuse(f"gelu has no kind {kind!r}: one of {', '.join(map(repr, GELU_KINDS))}")
+    return _apply("gelu", x, static=(kind, 0))
+
+
+def sum(x: Any) -> Value:
+    """The sum along the row, in the tree of docs/numerics.md; −0.0 of an empty row."""
+    return _apply("sum", x)
+
+
+def mean(x: Any) -> Value:
+    """The sum along the row over the number of columns."""
+    return sum(x) / columns()
+
+
+def max(x: Any) -> Value:
+    """The largest of the row, NaN if one is; −∞ of an empty row.
+
+    Its gradient goes to one place, the first of those that are largest.
+    """
+    return _apply("max", x)
+
+
+def argmax(x: Any) -> Value:
+    """The column of the first of the largest numbers of the row, an integer; of the first NaN."""
+    return _apply("argmax", x)
+
+
+def logsumexp(x: Any) -> Value:
+    """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
+    return _apply("logsumexp", x)
+
+
+def column() -> Value:
+    """The number of the column, an integer, from 0."""
+    return builder_of().node("column", axes=COLUMNS, dtype="int")
+
+
+def columns() -> Value:
+    """How many columns a row has, a floating number."""
+    return builder_of().node("columns", axes=0)
+
+
+def column_sum(x: Any) -> ColumnSum:
+    """The sum over the rows in the tree of docs/numerics.md, a Row: only to be returned."""
+    if isinstance(x, ColumnSum | HalvesValue):
+        x._refused()
+    builder = builder_of(x)
+    return ColumnSum(builder.floating(builder.value(x)))
+
+
+def halves(first: Any, second: Any) -> HalvesValue:
+    """Two values as the halves of one array `[*rows, 2d]`, to be returned."""
+    builder = builder_of(first, second)
+    return HalvesValue(
+        builder.floating(builder.value(first)), builder.floating(builder.value(second))
+    )
+
+
+def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
+    """A truth value at every place, false with the probability p: Philox of docs/numerics.md.
+
+    Args:
+      p: a number in [0, 1].
+      seed, offset: Integer operands, or numbers.
+    """
+    if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= p <= 1:
+        raise refuse(f"p is {p!r}, expected a number in [0, 1]")
+    builder = builder_of(seed, offset)
+    values = [builder.value(seed), builder.value(offset)]
+    for name, value in zip(("seed", "offset"), values, strict=True):
+        if value.dtype != "int" or value.axes:
+            raise refuse(f"{name} is no bridge.Integer and no integer number")
+    threshold = builtins.round(float(p) * 2**32)
+    return builder.node(
+        "keep", tuple(value.number for value in values), threshold, axes=FULL, dtype="bool"
+    )

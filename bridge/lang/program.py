@@ -1,0 +1,209 @@
+"""Programs: what a declaration leaves behind, a short list of operations on whole rows.
+
+A value varies over the rows of the space, over its columns, over both or over neither; that, and
+whether it is floating, an integer or a truth value, is all that there is to its type. Arithmetic
+broadcasts. A row reduction takes the columns away; a column sum, which takes the rows away, is
+possible in results alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.lang import roles
+
+ROWS, COLUMNS = 1, 2
+FULL = ROWS | COLUMNS
+AXES = {
+    roles.Full: FULL,
+    roles.Row: COLUMNS,
+    roles.PerRow: ROWS,
+    roles.PerRowOfIntegers: ROWS,
+    roles.Table: FULL,
+    roles.Mask: FULL,
+    roles.Halves: FULL,
+    roles.Integer: 0,
+}
+
+REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp"})
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array of a program.
+
+    Attributes:
+      name: as its parameter is called.
+      role: the annotation.
+    """
+
+    name: str
+    role: type[roles.Annotation]
+
+    @property
+    def dtype(self) -> str:
+        if self.role is roles.Mask:
+            return "bool"
+        return "int" if self.role.integer else "float"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation.
+
+    Attributes:
+      operation: its name; "operand" and "constant" have no inputs.
+      inputs: numbers of the nodes that it reads, all smaller than its own.
+      static: what of it is fixed: a constant (a floating one as its hexadecimal text, for 0.0 and
+        -0.0 are equal and not the same), the operand and its half, the kind and order of a GELU, a
+        threshold.
+      axes: over what the value varies, ROWS | COLUMNS.
+      dtype: "float", "int" or "bool".
+    """
+
+    operation: str
+    inputs: tuple[int, ...]
+    static: Any
+    axes: int
+    dtype: str
+
+
+def constant_of(node: Node) -> Any:
+    """The number of a constant."""
+    return float.fromhex(node.static) if node.dtype == "float" else node.static
+
+
+@dataclass(frozen=True)
+class Result:
+    """An array that a program gives.
+
+    Attributes:
+      role: Full, PerRow, Row (the sum over the rows), Table (the sum over the dimensions along
+        which the table was repeated) or Halves.
+      nodes: its node, two for Halves.
+      like: the operand whose dtype it has; -1: Full and Halves have the promoted dtype of all
+        floating operands, Row and PerRow the type of the arithmetic.
+      name: for errors and print.
+    """
+
+    role: type[roles.Annotation]
+    nodes: tuple[int, ...]
+    like: int = -1
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations in the order in which they are written, each once.
+
+    Attributes:
+      name: of the declaration, and of the derivative.
+      operands, nodes, results: see there.
+      named: local variables of the declaration, and their nodes: what `keep=` chooses from.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[Result, ...]
+    named: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+
+    def phase(self) -> list[int]:
+        """For each node the number of row reductions that must be done before it."""
+        phases: list[int] = []
+        for node in self.nodes:
+            phases.append(
+                max(
+                    (phases[i] + (self.nodes[i].operation in REDUCTIONS) for i in node.inputs),
+                    default=0,
+                )
+            )
+        return phases
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def pruned(
+    name: str,
+    operands: Sequence[Operand],
+    nodes: Sequence[Node],
+    results: Sequence[Result],
+    named: Sequence[tuple[str, int]] = (),
+) -> Program:
+    """The program without the nodes that no result needs."""
+    used = {number for result in results for number in result.nodes}
+    for number in range(len(nodes) - 1, -1, -1):
+        if number in used:
+            used.update(nodes[number].inputs)
+    new = {old: place for place, old in enumerate(sorted(used))}
+    return Program(
+        name,
+        tuple(operands),
+        tuple(
+            Node(n.operation, tuple(new[i] for i in n.inputs), n.static, n.axes, n.dtype)
+            for n in (nodes[old] for old in sorted(used))
+        ),
+        tuple(Result(r.role, tuple(new[i] for i in r.nodes), r.like, r.name) for r in results),
+        tuple((name, new[number]) for name, number in named if number in new),
+    )
+
+
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&",
+    "or": "|",
+}
+_VARIES = {0: "", ROWS: "per row", COLUMNS: "per column", FULL: "full"}
+
+
+def _letters(taken: set[str]) -> Iterator[str]:
+    for length in itertools.count(1):
+        for letters in itertools.product(string.ascii_lowercase, repeat=length):
+            if (name := "".join(letters)) not in taken:
+                yield name
+
+
+def _lines(program: Program) -> Iterator[str]:
+    operands = program.operands
+    yield f"{program.name}({', '.join(f'{o.name}: {o.role.__name__}' for o in operands)})"
+    letters = _letters({o.name for o in operands})
+    names: list[str] = []
+    phases = program.phase()
+    by_phase: dict[int, list[str]] = {}
+    for node, phase in zip(program.nodes, phases, strict=True):
+        if node.operation == "operand":
+            position, half = node.static
+            is_half = operands[position].role is roles.Halves
+            names.append(operands[position].name + (".first", ".second")[half] * is_half)
+            continue
+        if node.operation == "constant":
+            names.append(repr(constant_of(node)))
+            continue
+        names.append(next(letters))
+        read = [names[i] for i in node.inputs]
+        if node.operation in _INFIX:
+            text = f" {_INFIX[node.operation]} ".join(read)
+        else:
+            static = "" if node.static is None else f"[{node.static}]"
+            text = f"{node.operation}{static}({', '.join(read)})"
+        by_phase.setdefault(phase, []).append(f"{names[-1]:>6} = {text:<40} {_VARIES[node.axes]}")
+    for phase, lines in sorted(by_phase.items()):
+        yield f"  phase {phase}"
+        yield from (line.rstrip() for line in lines)
+    for result in program.results:
+        values = ", ".join(names[i] for i in result.nodes)
+        how = {roles.Row: "column sum of ", roles.Table: "table sum of "}.get(result.role, "")
+        label = f"{result.name}: " if result.name else ""
+        yield f"  -> {label}{how}{values} ({result.role.__name__})"

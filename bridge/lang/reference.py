@@ -1,0 +1,196 @@
+"""Programs in float64 NumPy: what right is. Sums are NumPy's, not those of the kernels' tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.lang import roles
+from bridge.lang.program import Program, Result, constant_of
+from bridge.ops import philox
+
+Array = Any
+
+
+def _sigmoid(x: Array) -> Array:
+    power = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + power), power / (1 + power))
+
+
+def _silu(x: Array) -> Array:
+    return np.where(x == -np.inf, -0.0, x * _sigmoid(x))
+
+
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _logsumexp(x: Array) -> Array:
+    largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(largest), largest, 0)
+    return np.log(np.sum(np.exp(x - shift), axis=-1, keepdims=True)) + shift
+
+
+def _argmax(x: Array) -> Array:
+    if x.shape[-1] == 0:
+        return np.zeros((*x.shape[:-1], 1), np.int64)
+    return np.argmax(x, axis=-1, keepdims=True)
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "neg": np.negative,
+    "fma": lambda x, y, z: x * y + z,
+    "abs": np.abs,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "where": np.where,
+    "float": lambda x: x.astype(np.float64),
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log1p": np.log1p,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "silu": _silu,
+    "softplus": _softplus,
+    "erf": _erf,
+    "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
+    "max": lambda x: np.max(x, axis=-1, keepdims=True, initial=-np.inf),
+    "argmax": _argmax,
+    "logsumexp": _logsumexp,
+}
+
+
+def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """The results of a program in float64.
+
+    Args:
+      program: any.
+      operands: NumPy arrays or numbers of any dtype, in the shapes of their roles.
+    """
+    space = _space(program, operands)
+    rows, columns = math.prod(space[:-1]), space[-1]
+    loaded = [
+        _loaded(operand.role, operand.dtype, np.asarray(array), space)
+        for operand, array in zip(program.operands, operands, strict=True)
+    ]
+    values: list[Array] = []
+    with np.errstate(all="ignore"):
+        for node in program.nodes:
+            inputs = [values[i] for i in node.inputs]
+            if node.operation == "operand":
+                position, half = node.static
+                values.append(loaded[position][half])
+            elif node.operation == "constant":
+                values.append(np.asarray(constant_of(node)))
+            elif node.operation == "column":
+                values.append(np.arange(columns)[None, :])
+            elif node.operation == "columns":
+                values.append(np.float64(columns))
+            elif node.operation == "keep":
+                index = np.arange(rows * columns, dtype=np.uint64)
+                words = philox.words(int(inputs[0]), int(inputs[1]), index)
+                values.append((words >= node.static).reshape(rows, columns))
+            elif node.operation == "gauss":
+                values.append(np.exp(-node.static * inputs[0] * inputs[0]))
+            elif node.operation == "gelu":
+                values.append(_gelu(inputs[0], *node.static))
+            elif node.operation in ("sum", "max", "argmax", "logsumexp"):
+                (x,) = inputs
+                whole = np.broadcast_to(x, (rows, columns))
+                values.append(_FUNCTIONS[node.operation](whole))
+            else:
+                values.append(_FUNCTIONS[node.operation](*inputs))
+        return tuple(
+            _stored(result, [np.asarray(values[i]) for i in result.nodes], space, program, operands)
+            for result in program.results
+        )
+
+
+def _space(program: Program, operands: Sequence[Array]) -> tuple[int, ...]:
+    shape = tuple(np.shape(operands[0]))
+    if program.operands[0].role is roles.Halves:
+        return (*shape[:-1], shape[-1] // 2)
+    return shape
+
+
+def _loaded(
+    role: type[roles.Annotation], dtype: str, array: Array, space: tuple[int, ...]
+) -> list[Array]:
+    rows, columns = math.prod(space[:-1]), space[-1]
+    array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
+    if role is roles.Full:
+        return [array.reshape(rows, columns)]
+    if role is roles.Row:
+        return [array.reshape(1, columns)]
+    if role in (roles.Table, roles.Mask):
+        return [np.broadcast_to(array, space).reshape(rows, columns)]
+    if role is roles.Halves:
+        whole = array.reshape(rows, 2 * columns)
+        return [whole[:, :columns], whole[:, columns:]]
+    if role is roles.Integer:
+        return [array]
+    return [array.reshape(rows, 1)]
+
+
+def _stored(
+    result: Result,
+    values: list[Array],
+    space: tuple[int, ...],
+    program: Program,
+    operands: Sequence[Array],
+) -> Array:
+    rows, columns = math.prod(space[:-1]), space[-1]
+    if result.role is roles.PerRow:
+        return np.broadcast_to(values[0], (rows, 1)).reshape(space[:-1])
+    whole = [np.broadcast_to(value, (rows, columns)) for value in values]
+    if result.role is roles.Row:
+        return whole[0].sum(axis=0)
+    if result.role is roles.Halves:
+        return np.concatenate(whole, axis=1).reshape(*space[:-1], 2 * columns)
+    full = whole[0].reshape(space)
+    if result.role is not roles.Table:
+        return full
+    shape = np.shape(operands[result.like])
+    full = full.sum(axis=tuple(range(len(space) - len(shape))))
+    repeated = tuple(i for i, size in enumerate(shape) if size == 1 and full.shape[i] != 1)
+    return full.sum(axis=repeated, keepdims=True)
+
+
+def _gelu(x: Array, kind: str, order: int) -> Array:
+    """GELU, its first or its second derivative."""
+    if kind == "none":
+        below = 0.5 * (1 + _erf(x / math.sqrt(2)))
+        density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+        values = [x * below, below + x * density, density * (2 - x * x)]
+    else:
+        k, c = (2 * math.sqrt(2 / math.pi), 0.044715) if kind == "tanh" else (1.702, 0.0)
+        first, bend = k * (1 + 3 * c * x * x), 6 * c * k * x
+        u = k * (x + c * x**3)
+        p, q = _sigmoid(u), _sigmoid(-u)
+        values = [
+            x * p,
+            p + x * p * q * first,
+            p * q * (2 * first + x * (bend + (q - p) * first * first)),
+        ]
+    at_ends = ((-0.0, 0.0, 0.0)[order], (np.inf, 1.0, 0.0)[order])
+    return np.where(np.isinf(x), np.where(x < 0, *at_ends), values[order])

@@ -1,0 +1,66 @@
+"""What an operand of a declared op may be: the annotations of its parameters.
+
+A call works in a row space of shape `[*rows, d]`. Each class says how an array lies in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Annotation:
+    """What all of them have in common: they are written, never made."""
+
+    integer = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            f"bridge.{cls.__name__} is an annotation: write `x: bridge.{cls.__name__}` among the "
+            "parameters of a declaration"
+        )
+
+
+class Full(Annotation):
+    """A floating number at every place: `[*rows, d]`."""
+
+
+class Row(Annotation):
+    """A floating number a column, the same for all rows: `[d]`."""
+
+
+class PerRow(Annotation):
+    """A floating number a row: `[*rows]`. `PerRow[int]` is an integer a row."""
+
+    def __class_getitem__(cls, kind: type) -> type[PerRow]:
+        if kind is float:
+            return PerRow
+        if kind is int:
+            return PerRowOfIntegers
+        raise TypeError(f"bridge.PerRow[{kind!r}]: expected PerRow[float] or PerRow[int]")
+
+
+class PerRowOfIntegers(PerRow):
+    """An integer a row: `[*rows]`, of any integer dtype."""
+
+    integer = True
+
+
+class Table(Annotation):
+    """Floating numbers that broadcast against the space from the right, read as they lie."""
+
+
+class Mask(Annotation):
+    """Booleans that broadcast against the space from the right, read as they lie."""
+
+
+class Halves(Annotation):
+    """An array `[*rows, 2d]` seen as two Fulls: `first, second = x`."""
+
+
+class Integer(Annotation):
+    """One 64-bit integer of the whole call that is known when it runs, as a seed."""
+
+    integer = True
+
+
+ANNOTATIONS = (Full, Row, PerRow, PerRowOfIntegers, Table, Mask, Halves, Integer)

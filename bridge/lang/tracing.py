@@ -1,0 +1,218 @@
+"""Declarations: a Python function that is run once, on values, and leaves a program."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge.lang import roles
+from bridge.lang.errors import DeclarationError
+from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
+from bridge.lang.values import Builder, ColumnSum, HalvesValue, Value, while_active
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An operand of a declaration: its name, its role, and whether it may be left out."""
+
+    name: str
+    role: type[roles.Annotation]
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A function as it was declared.
+
+    Attributes:
+      function: the user's.
+      parameters: its operands, by position.
+      static: its keyword parameters, and their defaults (`inspect.Parameter.empty` without one).
+      keep: names of local variables whose values are saved for the backward pass.
+    """
+
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    static: Mapping[str, Any]
+    keep: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+def declared(function: Callable[..., Any], keep: Sequence[str] = ()) -> Declaration:
+    """Reads a function's signature.
+
+    Raises:
+      DeclarationError: if a parameter has no annotation of bridge's and is not keyword-only.
+    """
+    if not isinstance(function, types.FunctionType):
+        raise DeclarationError(f"bridge.op: {function!r} is no Python function")
+    where = f"{function.__qualname__}, line {function.__code__.co_firstlineno} of "
+    where += function.__code__.co_filename
+    # Names that an annotation uses may be local to where the function is declared.
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
+    try:
+        signature = inspect.signature(function, locals=local, eval_str=True)
+    except NameError as error:
+        raise DeclarationError(f"{where}: an annotation is not known: {error}") from error
+    parameters: list[Parameter] = []
+    static: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        role, optional = _role(parameter.annotation)
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise DeclarationError(f"{where}: *{name}: the operands of an op have names, one each")
+        if role is None:
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                raise DeclarationError(
+                    f"{where}: parameter {name} is annotated with {_shown(parameter.annotation)}, "
+                    "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves or "
+                    "bridge.lang.Integer; what is no array comes behind a *, as a keyword"
+                )
+            static[name] = parameter.default
+            continue
+        if parameter.default is not inspect.Parameter.empty and parameter.default is not None:
+            raise DeclarationError(f"{where}: operand {name} has a default other than None")
+        may_be_absent = parameter.default is None
+        if may_be_absent and not optional:
+            raise DeclarationError(
+                f"{where}: operand {name} may be None: annotate it with {role.__name__} | None"
+            )
+        parameters.append(Parameter(name, role, may_be_absent))
+    if not parameters or parameters[0].optional:
+        raise DeclarationError(f"{where}: the first operand gives the shape and is always there")
+    if parameters[0].role not in (roles.Full, roles.Halves):
+        raise DeclarationError(f"{where}: the first operand gives the shape: a Full or Halves")
+    return Declaration(function, tuple(parameters), types.MappingProxyType(static), tuple(keep))
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
+def _role(annotation: Any) -> tuple[type[roles.Annotation] | None, bool]:
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        options = [option for option in typing.get_args(annotation) if option is not type(None)]
+        if len(options) == 1 and options[0] in roles.ANNOTATIONS:
+            return options[0], True
+        return None, False
+    return (annotation if annotation in roles.ANNOTATIONS else None), False
+
+
+def _shown(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return "nothing"
+    return getattr(annotation, "__name__", repr(annotation))
+
+
+def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str, Any]) -> Program:
+    """Runs a declaration once.
+
+    Args:
+      declaration: of `declared`.
+      present: for each operand whether it is there; those that are not are None to the function.
+      static: all keyword parameters.
+
+    Raises:
+      DeclarationError: naming the line of the function that cannot be.
+    """
+    builder = Builder()
+    operands: list[Operand] = []
+    arguments: list[Any] = []
+    for parameter, is_present in zip(declaration.parameters, present, strict=True):
+        if not is_present:
+            arguments.append(None)
+            continue
+        operand = Operand(parameter.name, parameter.role)
+        values = [
+            builder.operand(len(operands), half, AXES[parameter.role], operand.dtype)
+            for half in range(2 if parameter.role is roles.Halves else 1)
+        ]
+        operands.append(operand)
+        arguments.append(HalvesValue(*values) if len(values) == 2 else values[0])
+    given = {
+        parameter.name: argument
+        for parameter, argument in zip(declaration.parameters, arguments, strict=True)
+    }
+    returned, variables = while_active(
+        builder, lambda: _run(declaration.function, {**given, **static})
+    )
+    where = f"{declaration.name}, declared on line {declaration.function.__code__.co_firstlineno}"
+    where += f" of {declaration.function.__code__.co_filename}"
+    several = isinstance(returned, tuple | list)
+    results = [
+        _result(result, f"result {place}" if several else "the result", where, builder)
+        for place, result in enumerate(returned if several else [returned])
+    ]
+    if not results:
+        raise DeclarationError(f"{where}: no result")
+    named = [(name, v.number) for name, v in variables.items() if isinstance(v, Value)]
+    known = dict(named)
+    for name in declaration.keep:
+        if name not in known:
+            raise DeclarationError(f"{where}: keep={name!r}: no local variable of that name")
+        if builder.nodes[known[name]].dtype != "float":
+            raise DeclarationError(f"{where}: keep={name!r} is no floating value")
+    program = pruned(declaration.name, operands, builder.nodes, results, named)
+    return program
+
+
+def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What the function returns, and its local variables then, which `keep=` names."""
+    found: dict[str, Any] = {}
+    code, profiler = function.__code__, sys.getprofile()
+
+    def at_return(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "return" and frame.f_code is code:
+            found.update(frame.f_locals)
+
+    signature = inspect.signature(function)
+    positional = [
+        arguments.pop(name)
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    sys.setprofile(at_return)
+    try:
+        returned = function(*positional, **arguments)
+    finally:
+        sys.setprofile(profiler)
+    return returned, found
+
+
+def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
+    if isinstance(result, ColumnSum):
+        return Result(roles.Row, (result.value.number,), name=name)
+    values = list(result) if isinstance(result, HalvesValue) else [result]
+    for value in values:
+        if not isinstance(value, Value):
+            raise DeclarationError(
+                f"{where}: {name} is {type(value).__name__}, expected a value of the declaration"
+            )
+        if value.builder is not builder:
+            raise DeclarationError(f"{where}: {name} is a value of another declaration")
+        if value.dtype != "float":
+            raise DeclarationError(
+                f"{where}: {name} is not floating but {value.dtype}: return "
+                "bl.where(condition, 1.0, 0.0)"
+            )
+        if not value.axes & ~COLUMNS:
+            raise DeclarationError(
+                f"{where}: {name} is the same for all rows: it needs no kernel; return what "
+                "depends on the rows, or a bl.column_sum"
+            )
+    if isinstance(result, HalvesValue):
+        return Result(roles.Halves, tuple(value.number for value in values), name=name)
+    role = roles.Full if values[0].axes & COLUMNS else roles.PerRow
+    return Result(role, (values[0].number,), name=name)

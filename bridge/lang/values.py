@@ -1,0 +1,370 @@
+"""Values: what the parameters of a declaration are while it is traced, and what it computes."""
+
+from __future__ import annotations
+
+import numbers
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from bridge.lang.errors import refuse
+from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
+
+COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
+_LOGIC = frozenset({"and", "or", "not"})
+_OF_NUMPY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
+
+
+class Builder:
+    """The operations of one program, each once, in the order in which they were first asked for."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def node(
+        self,
+        operation: str,
+        inputs: tuple[int, ...] = (),
+        static: Any = None,
+        *,
+        axes: int | None = None,
+        dtype: str = "float",
+    ) -> Value:
+        if axes is None:
+            axes = 0
+            for number in inputs:
+                axes |= self.nodes[number].axes
+        key = (operation, inputs, static, axes, dtype)
+        number = self._numbers.setdefault(key, len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(Node(operation, inputs, static, axes, dtype))
+        return Value(self, number)
+
+    def constant(self, number: float | int | bool) -> Value:
+        kind = "bool" if isinstance(number, bool) else "int" if isinstance(number, int) else "float"
+        static = number.hex() if isinstance(number, float) else number
+        return self.node("constant", static=static, axes=0, dtype=kind)
+
+    def operand(self, position: int, half: int, axes: int, dtype: str) -> Value:
+        return self.node("operand", static=(position, half), axes=axes, dtype=dtype)
+
+    def value(self, x: Any) -> Value:
+        """A value of this program: one of its own, or a Python number."""
+        if isinstance(x, Value):
+            if x.builder is not self:
+                raise refuse("a value of another declaration: pass it as an operand")
+            return x
+        if isinstance(x, ColumnSum):
+            raise refuse(
+                "a column sum can only be returned: what is computed from it is another op, "
+                "which takes it as a Row"
+            )
+        if isinstance(x, bool):
+            return self.constant(x)
+        if isinstance(x, numbers.Integral):
+            return self.constant(int(x))
+        if isinstance(x, numbers.Real):
+            return self.constant(float(x))
+        raise refuse(
+            f"{type(x).__name__} is neither a value of the declaration nor a number: arrays come "
+            "in as operands"
+        )
+
+    def apply(self, operation: str, *inputs: Any, static: Any = None) -> Value:
+        """An operation on values and numbers, with types checked and integers made floating."""
+        values = [self.value(x) for x in inputs]
+        kinds = {value.dtype for value in values}
+        if operation in _LOGIC:
+            if kinds != {"bool"}:
+                raise refuse("&, | and ~ are for truth values: compare first, as in (x > 0) & mask")
+            return self.node(operation, _numbers(values), dtype="bool")
+        if operation == "where":
+            condition, *values = values
+            if condition.dtype != "bool":
+                raise refuse("the first argument of where is no truth value: compare, as in x > 0")
+            values = self._alike(values)
+            return _simplified(self, operation, [condition, *values], None, values[0].dtype)
+        if "bool" in kinds:
+            raise refuse("no arithmetic on truth values: write bl.where(condition, 1.0, 0.0)")
+        if operation in COMPARISONS:
+            return self.node(operation, _numbers(self._alike(values)), dtype="bool")
+        if kinds == {"int"} and operation in ("add", "sub", "mul", "neg"):
+            return self.node(operation, _numbers(values), dtype="int")
+        values = [self.floating(value) for value in values]
+        if operation in REDUCTIONS:
+            kind = "int" if operation == "argmax" else "float"
+            return self.node(operation, _numbers(values), static, axes=ROWS, dtype=kind)
+        return _simplified(self, operation, values, static, "float")
+
+    def floating(self, value: Value) -> Value:
+        if value.dtype == "float":
+            return value
+        if value.dtype == "bool":
+            raise refuse("no arithmetic on truth values: write bl.where(condition, 1.0, 0.0)")
+        node = self.nodes[value.number]
+        if node.operation == "constant":
+            return self.constant(float(constant_of(node)))
+        return self.node("float", (value.number,))
+
+    def _alike(self, values: list[Value]) -> list[Value]:
+        kinds = {value.dtype for value in values}
+        if len(kinds) == 1:
+            return values
+        return [self.floating(value) for value in values]
+
+
+def _numbers(values: list[Value]) -> tuple[int, ...]:
+    return tuple(value.number for value in values)
+
+
+def _simplified(
+    builder: Builder, operation: str, values: list[Value], static: Any, dtype: str
+) -> Value:
+    """The operation, or what has the same bits for every input.
+
+    x + 0.0 is not among them: it makes +0.0 of -0.0.
+    """
+    nodes = builder.nodes
+
+    def is_constant(place: int, number: float) -> bool:
+        node = nodes[values[place].number]
+        return node.operation == "constant" and node.static == number.hex()
+
+    if operation == "neg":
+        node = nodes[values[0].number]
+        if node.operation == "constant":
+            return builder.constant(-constant_of(node))
+        if node.operation == "neg":
+            return Value(builder, node.inputs[0])
+    elif operation in ("mul", "add"):
+        neutral = 1.0 if operation == "mul" else -0.0
+        for place in (0, 1):
+            other = values[1 - place]
+            if is_constant(place, neutral):
+                return other
+            if operation == "mul" and is_constant(place, -1.0):
+                return -other
+    elif (operation == "div" and is_constant(1, 1.0)) or (
+        operation == "sub" and is_constant(1, 0.0)
+    ):
+        return values[0]
+    elif operation == "where" and values[1].number == values[2].number:
+        varying = nodes[values[0].number].axes | values[1].axes
+        if varying == values[1].axes:
+            return values[1]
+    return builder.node(operation, _numbers(values), static, dtype=dtype)
+
+
+class Value:
+    """A number at each place of the row space, or a row, or a column.
+
+    Attributes:
+      axes: over what it varies: ROWS | COLUMNS.
+      dtype: "float", "int" or "bool".
+    """
+
+    __slots__ = ("builder", "number")
+    __hash__ = object.__hash__
+
+    def __init__(self, builder: Builder, number: int) -> None:
+        self.builder = builder
+        self.number = number
+
+    @property
+    def axes(self) -> int:
+        return self.builder.nodes[self.number].axes
+
+    @property
+    def dtype(self) -> str:
+        return self.builder.nodes[self.number].dtype
+
+    def __add__(self, other: Any) -> Value:
+        return self.builder.apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.builder.apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self.builder.apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.builder.apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self.builder.apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self.builder.apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.builder.apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.builder.apply("div", other, self)
+
+    def __neg__(self) -> Value:
+        return self.builder.apply("neg", self)
+
+    def __pos__(self) -> Value:
+        return self
+
+    def __abs__(self) -> Value:
+        return self.builder.apply("abs", self)
+
+    def __pow__(self, exponent: Any) -> Value:
+        """x**n by squaring: x**2 is x·x, x**3 (x·x)·x, x**4 (x·x)·(x·x); x**-n is 1/x**n."""
+        if isinstance(exponent, bool) or not isinstance(exponent, numbers.Integral):
+            raise refuse("only integer powers: write bl.sqrt(x), or bl.exp(p * bl.log(x))")
+        exponent = int(exponent)
+        count = abs(exponent)
+        if count == 0:
+            raise refuse("a power of 0 is 1: write 1.0")
+        power = self
+        for bit in bin(count)[3:]:
+            power = power * power
+            if bit == "1":
+                power = power * self
+        return power if exponent > 0 else 1.0 / power
+
+    def __lt__(self, other: Any) -> Value:
+        return self.builder.apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return self.builder.apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return self.builder.apply("lt", other, self)
+
+    def __ge__(self, other: Any) -> Value:
+        return self.builder.apply("le", other, self)
+
+    def __eq__(self, other: Any) -> Value:  # type: ignore[override]
+        return self.builder.apply("eq", self, other)
+
+    def __ne__(self, other: Any) -> Value:  # type: ignore[override]
+        return self.builder.apply("ne", self, other)
+
+    def __and__(self, other: Any) -> Value:
+        return self.builder.apply("and", self, other)
+
+    def __rand__(self, other: Any) -> Value:
+        return self.builder.apply("and", other, self)
+
+    def __or__(self, other: Any) -> Value:
+        return self.builder.apply("or", self, other)
+
+    def __ror__(self, other: Any) -> Value:
+        return self.builder.apply("or", other, self)
+
+    def __invert__(self) -> Value:
+        return self.builder.apply("not", self)
+
+    def __bool__(self) -> NoReturn:
+        raise refuse(
+            "a value has no truth of its own while the op is declared, so `if`, `while`, `and`, "
+            "`or` and `not` cannot ask for it: write bl.where(condition, a, b), &, | and ~"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise refuse("a value has no number while the op is declared: compute with it as it is")
+
+    __int__ = __index__ = __complex__ = __float__
+
+    def __iter__(self) -> NoReturn:
+        raise refuse(
+            "a value is not iterable: bl.sum, bl.max and bl.mean go along its row; an operand of "
+            "two halves is declared as bridge.Halves"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise refuse("a value has no elements to choose: write bl.where(bl.column() == k, x, 0.0)")
+
+    def __len__(self) -> NoReturn:
+        raise refuse("the length of a row is not known when the op is declared: bl.columns() is it")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
+        """Arithmetic whose left operand is a number of NumPy's; nothing else of NumPy works."""
+        operation = _OF_NUMPY.get(ufunc.__name__)
+        if operation is None or method != "__call__" or kwargs:
+            raise refuse("NumPy's functions do not work on values: use those of bridge.lang")
+        return self.builder.apply(operation, *inputs)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refuse("NumPy's functions do not work on values: use those of bridge.lang")
+
+    def __repr__(self) -> str:
+        varies = {0: "", ROWS: " per row", COLUMNS: " per column", FULL: ""}[self.axes]
+        return f"<{self.dtype}{varies}>"
+
+
+class HalvesValue:
+    """An operand that is two Fulls: `first, second = x`."""
+
+    def __init__(self, first: Value, second: Value) -> None:
+        self.first, self.second = first, second
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter((self.first, self.second))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refuse("an operand of two halves: take it apart first, `first, second = x`")
+
+    def _refused(self, *args: Any) -> NoReturn:
+        raise refuse("an operand of two halves: take it apart first, `first, second = x`")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused
+    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = _refused
+
+
+class ColumnSum:
+    """The sum of a value over the rows, which can only be returned."""
+
+    __slots__ = ("value",)
+    __array_ufunc__ = None
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def _refused(self, *args: Any) -> NoReturn:
+        raise refuse(
+            "a column sum can only be returned: what is computed from it is another op, which "
+            "takes it as a Row"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = _refused
+    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = _refused
+
+
+def builder_of(*arguments: Any) -> Builder:
+    """The program that is being written, by the values among the arguments."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            return argument.builder
+    active = current()
+    if active is None:
+        raise refuse("bridge.lang's functions work inside a declaration: see bridge.op")
+    return active
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.builders: list[Builder] = []
+
+
+_active = _Active()
+
+
+def current() -> Builder | None:
+    return _active.builders[-1] if _active.builders else None
+
+
+def while_active(builder: Builder, call: Callable[[], Any]) -> Any:
+    """Runs a call with the functions that take no value, as `column()`, writing to `builder`."""
+    _active.builders.append(builder)
+    try:
+        return call()
+    finally:
+        _active.builders.pop()

@@ -1,0 +1,184 @@
+"""A call on one part of split arrays, with the bits of the call on the whole arrays.
+
+Three things depend on where a part lies: the numbers by which elements are counted, which keys a
+query sees under the causal rule, and in which order rows are added up (docs/sharding.md). What a
+framework must do for them is in its subclass of `Part`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge.ops.definition import Role
+from bridge.ops.splitting import adds_rows, counts_elements, row_dims
+from bridge.ops.sums import LEAF_ROWS, folded
+
+Run = Callable[[Any, tuple[Any, ...], Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Part(ABC):
+    """The rows of a part as runs that are consecutive in the whole array.
+
+    Attributes:
+      run: takes an op, operands and parameters to the results.
+      split: of the whole array; it has a method `index(dim)`, the number of this part.
+      batch_ndim: of the call.
+      dim: the last split dimension of rows: a run is what the part has of it and of all behind.
+    """
+
+    run: Run
+    split: Any
+    batch_ndim: int
+    dim: int
+
+    @classmethod
+    def of(cls, run: Run, split: Any, params: Any) -> Any:
+        rows = row_dims(split, params)
+        dim = max((dim for dim in rows if split.parts(dim) > 1), default=rows.start)
+        return cls(run, split, params.batch_ndim, dim)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Sizes of the call's own batch in this part."""
+        return tuple(map(self.split.local, range(self.batch_ndim)))
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """Sizes of the dimensions of rows in front of `dim`: the part's runs."""
+        return tuple(map(self.split.local, range(self.batch_ndim, self.dim)))
+
+    @property
+    def count(self) -> int:
+        """How many runs a batch has in this part."""
+        return math.prod(self.outer)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a run."""
+        return math.prod(map(self.split.local, range(self.dim, len(self.split.shape) - 1)))
+
+    def call(
+        self, op: Any, operands: Sequence[Any], params: Any, parts: int = 1
+    ) -> tuple[Any, ...]:
+        """The call with each part of each run as a batch of its own, if there are several."""
+        x, count, at = operands[0], self.count * parts, self.batch_ndim
+        placed = list(operands)
+        if count > 1:
+            for i, role in enumerate(op.operand_roles(len(operands))):
+                operand = operands[i]
+                if operand is None:
+                    continue
+                if role is Role.FULL:
+                    shape = (*self.batch, count, self.rows // parts, x.shape[-1])
+                    placed[i] = operand.reshape(shape)
+                else:
+                    shape = (*self.batch, count, *operand.shape[at:])
+                    placed[i] = self.repeated(operand, at, shape)
+            params = params.with_batch()
+        start = op.counts_from(params)
+        if start is not None:
+            placed[start] = self.starts(parts, params.index_cols, placed[start], x)
+        full, row = self.run(op, tuple(placed), params)
+        return None if full is None else full.reshape(x.shape), row
+
+    def arithmetic(self, operands: Sequence[Any], params: Any) -> str:
+        """The dtype in which rows are added up."""
+        dtypes = {self.dtype(operand) for operand in operands if operand is not None}
+        return "float64" if "float64" in {params.full, params.row, *dtypes} else "float32"
+
+    def folded(self, nodes: Any, dtype: str) -> Any:
+        """`[*batch, d]` of the nodes `[*batch, nodes, d]` of all parts."""
+        return folded(nodes, self.dtype(nodes), dtype, self.run, self.concatenate)
+
+    @staticmethod
+    @abstractmethod
+    def dtype(array: Any) -> str:
+        """The name of its dtype."""
+
+    @staticmethod
+    @abstractmethod
+    def concatenate(arrays: Any, dim: int) -> Any:
+        """The arrays side by side along a dimension."""
+
+    @staticmethod
+    @abstractmethod
+    def repeated(array: Any, at: int, shape: tuple[int, ...]) -> Any:
+        """The array with a new dimension `at`, repeated along it to a shape."""
+
+    @staticmethod
+    @abstractmethod
+    def hidden(first: Any, queries: int, of: int, keys: int, like: Any) -> Any:
+        """Booleans `[queries, keys]`: which keys are hidden from queries `first` on out of `of`."""
+
+    @abstractmethod
+    def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
+        """The numbers of the first elements of all parts of runs, in rows of `width`, plus `given`.
+
+        An integer operand of the call with, or without, another dimension of batches behind its
+        own, on the device of `like`.
+        """
+
+    @abstractmethod
+    def exchanged(self, nodes: Any, parts: int) -> Any:
+        """`[*batch, nodes, d]` of all parts in the order of the rows, from those of this part.
+
+        These are `[*batch, d]` where there is one, `[*batch, nodes, d]` where there are several.
+        """
+
+    @abstractmethod
+    def rows_added(self, rows: Any, dtype: str) -> Any:
+        """`[*batch, d]`: sums over the rows of all parts, whose runs share leaves of the tree."""
+
+
+def call_on_part(
+    kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
+) -> tuple[Any, ...]:
+    """The call on this part of the operands; `split` is that of the first operand."""
+    operands, ndim = tuple(operands), len(split.shape)
+    free = op.without_causal_rule(params)
+    if free is not None and split.parts(ndim - 2) > 1:
+        return run(op, _with_hidden_keys(kind, op, operands, split), free)
+    is_split_in_rows = any(split.parts(dim) > 1 for dim in row_dims(split, params))
+    sums_are_spread = adds_rows(op, params) and is_split_in_rows
+    is_split = is_split_in_rows or (ndim > 0 and split.parts(ndim - 1) > 1)
+    if counts_elements(op, params) and is_split:
+        # Elements are counted in rows of this length, that of the whole array.
+        params = replace(params, index_cols=params.index_cols or split.shape[-1])
+    elif not sums_are_spread:
+        return run(op, operands, params)
+    part = kind.of(run, split, params)
+    if not sums_are_spread:
+        return part.call(op, operands, params)
+    dtype = part.arithmetic(operands, params)
+    if part.rows % LEAF_ROWS:
+        full = None
+        if params.full is not None:
+            full = part.call(op, operands, replace(params, row=None))[0]
+        unrounded = part.call(op, operands, replace(params, full=dtype, row=None))[0]
+        return full, part.rows_added(unrounded, params.row)
+    leaves = part.rows // LEAF_ROWS
+    nodes = leaves // (leaves & -leaves)  # the fewest that are complete subtrees
+    full, row = part.call(op, operands, replace(params, row=dtype), parts=nodes)
+    return full, part.folded(part.exchanged(row, nodes), params.row)
+
+
+def _with_hidden_keys(
+    kind: type[Part], op: Any, operands: tuple[Any, ...], split: Any
+) -> tuple[Any, ...]:
+    """The operands of the same call on some of the queries, without the rule that counts these."""
+    roles = op.operand_roles(op.operand_count(len(operands)))
+    if Role.MASK not in roles:
+        return operands
+    at = roles.index(Role.MASK)
+    x, mask = operands[0], (*operands, *[None] * len(roles))[at]
+    queries, keys = split.shape[-2:]
+    first = split.index(len(split.shape) - 2) * x.shape[-2]
+    hidden = kind.hidden(first, x.shape[-2], queries, keys, x)
+    if mask is not None:
+        hidden = hidden | (mask != 0)
+    return (*operands[:at], hidden, *operands[at + 1 :])

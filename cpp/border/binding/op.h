@@ -1,0 +1,153 @@
+// What the native module knows of an op: one row of one table, which calls from Python and from XLA
+// both read.
+//
+// An op is described by a traits struct:
+//
+//   using Bound;                      // the C struct, or LoopedCall of it: see row_binding.h
+//   static constexpr OpCounts kCounts;
+//   static bool bind(const Arguments&, Bound*, CallError*);  // false: *error says why
+//   static int64_t elements(const Bound&);           // of the largest array
+//   static bridge_status run_on_cpu(const <C struct>*, const bridge_executor*);
+//   using CudaWorkspace, CudaRun;                // types of the entry points in the CUDA library
+#ifndef BRIDGE_BORDER_BINDING_OP_H_
+#define BRIDGE_BORDER_BINDING_OP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+
+#include "border/binding/operand.h"
+
+namespace bridge::border {
+
+constexpr size_t kMaxOperands = 16;
+constexpr size_t kMaxResults = 3;
+constexpr size_t kMaxAttributes = 8;
+
+// A call as it came in, by position. Absent places are there, but not `present`.
+struct Arguments {
+  const Operand* operands;
+  size_t operand_count;
+  const Operand* results;
+  size_t result_count;
+  const double* attributes;
+  size_t attribute_count;
+  bool results_are_fresh = false;  // nothing else can lie in their memory
+
+  // The places after the last that the caller gave are absent.
+  const Operand& operand(size_t i) const {
+    static const Operand absent;
+    return i < operand_count ? operands[i] : absent;
+  }
+};
+
+struct OpCounts {
+  const char* name;
+  size_t min_operands, max_operands;
+  size_t results;
+  size_t attributes;
+  // Calls on fewer elements run in the calling thread: to wake a thread of XLA's pool takes the
+  // time of so many.
+  int64_t few_elements = int64_t{1} << 17;
+};
+
+// Two entry points of the CUDA library, of the types that the op knows; nullptr where it lacks one.
+struct CudaEntry {
+  void* workspace = nullptr;
+  void* run = nullptr;
+};
+
+// Holds the C struct of any op and is not cleared: to clear what is not in use would cost a tiny
+// call more than all else that is done for it.
+constexpr size_t kMaxCallBytes = 2048;
+struct CallStorage {
+  alignas(16) unsigned char bytes[kMaxCallBytes];
+};
+
+struct Op {
+  OpCounts counts;
+  bool (*bind)(const Arguments& arguments, CallStorage* call, CallError* error);
+  int64_t (*elements)(const CallStorage& call);
+  bridge_status (*run_on_cpu)(const CallStorage& call, const bridge_executor* executor);
+  size_t (*workspace_on_cuda)(const CudaEntry& entry, const CallStorage& call);
+  bridge_status (*run_on_cuda)(const CudaEntry& entry, const CallStorage& call, void* workspace,
+                               size_t bytes, void* stream);
+};
+
+constexpr size_t kOpCount = 4;
+extern const Op* const kOps[kOpCount];
+
+// nullptr if there is none.
+const Op* find_op(const char* name);
+
+// Whether the numbers of operands, results and attributes are right; then the op's own bind.
+bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error);
+
+bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);
+
+// Reads an attribute that is a whole number between `lowest` and `highest`, which Integer holds.
+template <class Integer>
+bool read_whole(const char* name, double value, double lowest, double highest, Integer* out,
+                CallError* error) {
+  if (value >= lowest && value <= highest) {  // NaN is not
+    *out = static_cast<Integer>(value);
+    if (static_cast<double>(*out) == value) return true;
+  }
+  return not_whole(name, value, lowest, highest, error);
+}
+
+bool read_finite(const char* name, double value, double* out, CallError* error);
+
+constexpr double kExactHighest = 9007199254740992.0;  // 2^53: whole numbers a double counts to
+
+// Calls kernel(C struct) for all of a call; LoopedCall has an overload that may do so several
+// times.
+template <class Bound, class Kernel>
+bridge_status for_each_kernel_call(const Bound& call, Kernel kernel) {
+  return kernel(&call);
+}
+
+template <class Bound>
+const Bound& get(const CallStorage& storage) {
+  return *std::launder(reinterpret_cast<const Bound*>(storage.bytes));
+}
+
+template <class Traits>
+constexpr Op make_op() {
+  using Bound = typename Traits::Bound;
+  static_assert(sizeof(Bound) <= kMaxCallBytes && alignof(Bound) <= alignof(CallStorage));
+  static_assert(std::is_trivially_destructible_v<Bound>);
+  Op op{};
+  op.counts = Traits::kCounts;
+  op.bind = [](const Arguments& arguments, CallStorage* storage, CallError* error) {
+    return Traits::bind(arguments, new (storage->bytes) Bound, error);
+  };
+  op.elements = [](const CallStorage& storage) { return Traits::elements(get<Bound>(storage)); };
+  op.run_on_cpu = [](const CallStorage& storage, const bridge_executor* executor) {
+    return for_each_kernel_call(
+        get<Bound>(storage), [=](const auto* call) { return Traits::run_on_cpu(call, executor); });
+  };
+  op.workspace_on_cuda = [](const CudaEntry& entry, const CallStorage& storage) {
+    const auto ask = reinterpret_cast<typename Traits::CudaWorkspace>(entry.workspace);
+    size_t most = 0;
+    for_each_kernel_call(get<Bound>(storage), [&](const auto* call) {
+      const size_t bytes = ask(call);
+      most = bytes > most ? bytes : most;
+      return BRIDGE_OK;
+    });
+    return most;
+  };
+  op.run_on_cuda = [](const CudaEntry& entry, const CallStorage& storage, void* workspace,
+                      size_t bytes, void* stream) {
+    const auto run = reinterpret_cast<typename Traits::CudaRun>(entry.run);
+    // Calls of one stream run one after the other: they can share the workspace.
+    return for_each_kernel_call(
+        get<Bound>(storage), [=](const auto* call) { return run(call, workspace, bytes, stream); });
+  };
+  return op;
+}
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_BINDING_OP_H_

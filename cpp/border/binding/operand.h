@@ -1,0 +1,67 @@
+// What DLPack and XLA FFI alike reduce a tensor to before an op looks at it.
+#ifndef BRIDGE_BORDER_BINDING_OPERAND_H_
+#define BRIDGE_BORDER_BINDING_OPERAND_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <bridge/bridge.h>
+
+namespace bridge::border {
+
+enum class Device : int32_t { cpu, cuda };
+
+// Dtypes that masks and integer operands come in, after those of bridge_dtype.
+enum : int32_t { kNoDtype = -1, kBool = BRIDGE_FLOAT64 + 1, kUint8, kInt64, kUint32 };
+
+// A tensor as it came in. Shape and strides belong to the producer and live as long as the call.
+struct Operand {
+  bool present = false;
+  void* data = nullptr;
+  int32_t dtype = kNoDtype;  // bridge_dtype or one of the above; kNoDtype: one that no op takes
+  int32_t ndim = 0;
+  const int64_t* shape = nullptr;
+  const int64_t* strides = nullptr;  // in elements; nullptr: row-major and compact
+  Device device = Device::cpu;
+  int32_t device_index = 0;
+  bool read_only = false;
+};
+
+// Why a call cannot be made. `unreadable` is the position of the operand whose strides the kernels
+// cannot walk, which the caller may copy and try again; -1 for errors that a copy does not mend.
+struct CallError {
+  std::string message;
+  int32_t unreadable = -1;
+
+  // Always false, for `return error->set(...)`.
+  bool set(std::string text) {
+    message = std::move(text);
+    return false;
+  }
+};
+
+inline bool is_floating(int32_t dtype) { return dtype >= 0 && dtype <= BRIDGE_FLOAT64; }
+inline int64_t item_bytes(int32_t dtype) {
+  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4};
+  return bytes[dtype];
+}
+
+// "float32"; "a dtype that no op takes".
+const char* describe_dtype(int32_t dtype);
+
+// Shape in brackets, as Python prints a list: "[2, 3]".
+std::string describe_shape(const Operand& operand);
+
+bool is_empty(const Operand& operand);
+bool same_shape(const Operand& a, const Operand& b);
+inline bool same_device(const Operand& a, const Operand& b) {
+  return a.device == b.device && a.device_index == b.device_index;
+}
+
+// An empty tensor may have no address; for the library no address means no operand.
+void* address_of(const Operand& operand);
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_BINDING_OPERAND_H_

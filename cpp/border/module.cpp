@@ -1,0 +1,122 @@
+// bridge._native: the table of contents of what Python can call.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "border/cuda_library.h"
+#include "border/python/kernel_type.h"
+#include "border/python/openmp.h"
+#include "border/python/python_call.h"
+#include "border/xla/xla_ffi.h"
+#include "border/xla/xla_stream.h"
+
+namespace nb = nanobind;
+namespace bp = bridge::border;
+
+namespace {
+
+[[noreturn]] void raise(bridge_status status, const char* message) {
+  if (status == BRIDGE_INVALID_ARGUMENT) throw nb::value_error(message);
+  if (status == BRIDGE_OUT_OF_MEMORY) throw std::bad_alloc();
+  throw std::runtime_error(message);
+}
+
+void check(bridge_status status) {
+  if (status != BRIDGE_OK) raise(status, bridge_last_error());
+}
+
+const bp::CudaLibrary& require_cuda() {
+  std::string why;
+  const bp::CudaLibrary* library = bp::cuda_library(&why);
+  if (library == nullptr) raise(BRIDGE_UNAVAILABLE, why.c_str());
+  return *library;
+}
+
+// What the CUDA library asks for, against which the Python side's own formula is tested.
+size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool column_sums,
+                           bool float64) {
+  bridge_bias_gelu call{};
+  char nowhere = 0;
+  const int32_t dtype = float64 ? BRIDGE_FLOAT64 : BRIDGE_FLOAT32;
+  call.batch = batch;
+  call.rows = rows;
+  call.cols = cols;
+  call.input.full = {&nowhere, dtype, rows * cols, cols};
+  if (column_sums) call.output.row = {&nowhere, dtype, cols, 0};
+  std::string why;
+  const bp::CudaEntry* entry = require_cuda().entry_of(*bp::find_op("bias_gelu"), &why);
+  if (entry == nullptr) raise(BRIDGE_UNAVAILABLE, why.c_str());
+  return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(entry->workspace)(&call);
+}
+
+nb::capsule target(void* handler) { return nb::capsule(handler, "xla._CUSTOM_CALL_TARGET"); }
+
+nb::dict ffi_handlers() {
+  nb::dict targets;
+  for (const bp::FfiHandlers& handlers : bp::ffi_handlers()) {
+    nb::dict platforms;
+    nb::dict stages;
+    stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+    stages["execute"] = target(handlers.cuda);
+    platforms["cpu"] = target(handlers.cpu);
+    platforms["CUDA"] = stages;
+    targets[(std::string("bridge_") + handlers.op->counts.name).c_str()] = platforms;
+  }
+  return targets;
+}
+
+nb::dict stream_handlers() {
+  nb::dict platforms;
+  platforms["cpu"] = target(bp::stream_handler_on_cpu());
+  platforms["CUDA"] = target(bp::stream_handler_on_cuda());
+  return platforms;
+}
+
+nb::dict build_info() {
+  nb::dict info;
+  nb::list isas;
+  for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) isas.append(*isa);
+  info["cpu_isas"] = isas;
+  info["cpu_isa"] = bridge_cpu_isa();
+  info["compiler"] = BRIDGE_COMPILER;
+  info["ffi_api"] = nb::make_tuple(bp::ffi_api_major(), bp::ffi_api_minor());
+  return info;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
+  m.def("ffi_handlers", &ffi_handlers);
+  m.def("empty_handler",
+        [] { return nb::capsule(bp::empty_handler(), "xla._CUSTOM_CALL_TARGET"); });
+  m.def("stream_handlers", &stream_handlers);
+  m.def("noted_stream", &bp::noted_stream);
+  m.def("use_openmp", &bp::use_openmp);
+  m.def("bias_gelu_workspace", &bias_gelu_workspace);
+  m.def("build_info", &build_info);
+  m.def("cpu_isa", &bridge_cpu_isa);
+  m.def(
+      "set_cpu_isa",
+      [](nb::handle name) {
+        check(bridge_set_cpu_isa(name.is_none() ? nullptr : nb::cast<const char*>(name)));
+      },
+      nb::arg("name").none());
+  m.def("set_cuda_library_path", &bp::set_cuda_library_path);
+  m.def("cuda_unavailable", [] {
+    std::string why;
+    return bp::cuda_library(&why) == nullptr ? why : std::string();
+  });
+  m.def("cuda_device_count", [] {
+    const bp::CudaLibrary* library = bp::cuda_library(nullptr);
+    return library == nullptr ? 0 : library->device_count();
+  });
+  m.def("cuda_archs", [] { return std::string(require_cuda().archs()); });
+  m.def(
+      "prepare_cuda", [](int32_t device) { bp::prepare_cuda(device); },
+      nb::call_guard<nb::gil_scoped_release>());
+  m.def("prepare_cuda", [] { bp::prepare_cuda(); }, nb::call_guard<nb::gil_scoped_release>());
+}

@@ -1,0 +1,206 @@
+#include "border/python/fast_call.h"
+
+#include <algorithm>
+
+#include "border/python/python_call.h"
+#include "border/python/tensors.h"
+
+namespace bridge::border {
+namespace {
+
+// Calls on fewer elements run in the calling thread, whatever the thread count.
+constexpr int64_t kFewElements = 1 << 14;
+
+// Whether an operand lies in memory row-major and without gaps. A number is left out with the other
+// layouts where it is no integer: to add a bias to it is an error, which the kernels do not know.
+bool is_compact(const Operand& operand) {
+  int64_t elements = 1;
+  for (int32_t i = operand.ndim - 1; i >= 0; --i) {
+    if (operand.shape[i] != 1 && operand.strides != nullptr && operand.strides[i] != elements) {
+      return false;
+    }
+    elements *= operand.shape[i];
+  }
+  return operand.ndim > 0 || !is_floating(operand.dtype);
+}
+
+// Whether the kernels find the values of a tensor where they look for them. Masks are not asked
+// whether their negative bit is set: what hides an element hides it with either sign.
+bool is_plain(const Frontend& frontend, const Operand& operand, PyObject* tensor) {
+  return is_compact(operand) &&
+         (operand.dtype == kBool || operand.dtype == kUint8 || holds_its_values(frontend, tensor));
+}
+
+int64_t elements_of(const Operand& operand) {
+  int64_t elements = 1;
+  for (int32_t i = 0; i < operand.ndim; ++i) elements *= operand.shape[i];
+  return elements;
+}
+
+// Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
+// nullptr if they are not.
+const Variant* find_variant(const Kernel& self, const Operand* operands, PyObject* const* objects,
+                            size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (operands[i].present && !is_plain(self.frontend, operands[i], objects[i])) return nullptr;
+  }
+  for (const Variant& variant : *self.variants) {
+    if (variant.operand_count != count) continue;
+    size_t same = 0;
+    while (same < count &&
+           (operands[same].present ? operands[same].dtype : kUnwanted) == variant.dtypes[same]) {
+      ++same;
+    }
+    if (same < count) continue;
+    if (operands[0].device == Device::cpu) return &variant;
+    PyObject* ask = self.frontend.current_device;
+    return ask != Py_None && ask_number(ask) == operands[0].device_index ? &variant : nullptr;
+  }
+  return nullptr;
+}
+
+// Runs the kernel into results that are there; the outcome as run() has it.
+int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
+             const Operand* results, bool fresh, PyObject* first) {
+  // The thread count is asked for where it can matter.
+  const long threads = elements_of(operands.operands()[0]) < kFewElements
+                           ? 1
+                           : ask_number(self.frontend.get_num_threads);
+  if (threads < 1) return kRaised;
+  return run({*self.op,
+              {operands.operands(), operands.size(), results, self.op->counts.results,
+               variant.attributes, self.op->counts.attributes, fresh},
+              static_cast<int32_t>(threads),
+              operands.stream(0),
+              self.frontend.allocate,
+              first});
+}
+
+// Memory for the wanted results, then the kernel. nullptr where that cannot be done.
+PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
+                  PyObject* const* objects) {
+  const auto result_count = static_cast<Py_ssize_t>(self.op->counts.results);
+  PyObject* results = PyTuple_New(result_count);
+  if (results == nullptr) return nullptr;
+  Operand outputs[kMaxResults];
+  int outcome = kDone;
+  for (Py_ssize_t i = 0; i < result_count && outcome == kDone; ++i) {
+    const int example = variant.examples[i];
+    PyObject* result = example == kUnwanted
+                           ? Py_NewRef(Py_None)
+                           : PyObject_CallOneArg(self.frontend.empty_like, objects[example]);
+    if (result == nullptr) outcome = kRaised;
+    PyTuple_SET_ITEM(results, i, result);
+    if (outcome == kRaised || example == kUnwanted) continue;
+    // Laid out as the example, which is compact: but for its memory nothing is new.
+    outputs[i] = operands.operands()[example];
+    outputs[i].strides = nullptr;
+    if (!find_memory(self.frontend, result, &outputs[i].data)) outcome = kRaised;
+  }
+  if (outcome == kDone) outcome = run_into(self, variant, operands, outputs, true, objects[0]);
+  if (outcome == kDone) return results;
+  Py_DECREF(results);
+  return nullptr;
+}
+
+// Lets autograd record the call; its results as a tuple with None for the unwanted.
+PyObject* differentiate(const Kernel& self, const Variant& variant, PyObject* const* objects,
+                        size_t count) {
+  PyObject* arguments[kMaxOperands + 1] = {variant.plan};
+  std::copy(objects, objects + count, arguments + 1);
+  PyObject* outputs =
+      PyObject_Vectorcall(self.frontend.differentiate, arguments, count + 1, nullptr);
+  if (outputs == nullptr) return nullptr;
+  const auto result_count = static_cast<Py_ssize_t>(self.op->counts.results);
+  PyObject* results = PyTuple_New(result_count);
+  Py_ssize_t taken = 0;
+  for (Py_ssize_t i = 0; results != nullptr && i < result_count; ++i) {
+    PyObject* result = Py_None;
+    if (variant.examples[i] != kUnwanted) {
+      result = PyTuple_Check(outputs) ? PyTuple_GetItem(outputs, taken++) : outputs;
+    }
+    if (result == nullptr) {
+      Py_CLEAR(results);
+    } else {
+      PyTuple_SET_ITEM(results, i, Py_NewRef(result));
+    }
+  }
+  Py_DECREF(outputs);
+  return results;
+}
+
+bool same_kind(const Operand& a, const Operand& b) {
+  return a.dtype == b.dtype && a.ndim == b.ndim && a.device == b.device &&
+         std::equal(a.shape, a.shape + a.ndim, b.shape);
+}
+
+// Whether `out` can take the only wanted result of the variant, which then stands in `results`.
+bool place_only_result(const Kernel& self, const Variant& variant, const Operand* operands,
+                       const Operand& out, Operand* results) {
+  size_t wanted = 0;
+  for (size_t i = 0; i < self.op->counts.results; ++i) {
+    if (variant.examples[i] == kUnwanted) continue;
+    if (!same_kind(out, operands[variant.examples[i]])) return false;
+    results[i] = out;
+    ++wanted;
+  }
+  return wanted == 1;
+}
+
+}  // namespace
+
+PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, PyObject* keywords) {
+  const auto& self = *reinterpret_cast<Kernel*>(object);
+  const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
+  PyObject* results = nullptr;
+  if (keywords == nullptr && count > 0 && count <= kMaxOperands) {
+    const Watch watch = who_watches(self.frontend, objects, count);
+    Tensors<kMaxOperands> operands;
+    if ((watch == Watch::nothing || watch == Watch::gradient) && operands.read(objects, count)) {
+      const Variant* variant = find_variant(self, operands.operands(), objects, count);
+      if (variant != nullptr && watch == Watch::gradient) {
+        return differentiate(self, *variant, objects, count);
+      }
+      if (variant != nullptr) results = compute(self, *variant, operands, objects);
+    }
+  }
+  if (results != nullptr) return results;
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* fast_compute(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
+  const auto& self = *reinterpret_cast<Kernel*>(object);
+  Tensors<kMaxOperands> operands;
+  PyObject* results = nullptr;
+  if (count > 0 && operands.read(objects, static_cast<size_t>(count))) {
+    const Variant* variant = find_variant(self, operands.operands(), objects, operands.size());
+    if (variant != nullptr) results = compute(self, *variant, operands, objects);
+  }
+  if (results != nullptr) return results;
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
+  const auto& self = *reinterpret_cast<Kernel*>(object);
+  bool written = false;
+  if (count > 1 && static_cast<size_t>(count) <= kMaxOperands &&
+      who_watches(self.frontend, objects, static_cast<size_t>(count)) == Watch::nothing) {
+    Tensors<1> out;
+    Tensors<kMaxOperands> operands;
+    Operand results[kMaxResults];
+    if (out.read(objects, 1) && operands.read(objects + 1, static_cast<size_t>(count) - 1)) {
+      const Variant* variant =
+          find_variant(self, operands.operands(), objects + 1, operands.size());
+      written =
+          variant != nullptr && is_plain(self.frontend, out.operands()[0], objects[0]) &&
+          place_only_result(self, *variant, operands.operands(), out.operands()[0], results) &&
+          run_into(self, *variant, operands, results, false, objects[1]) == kDone;
+    }
+  }
+  PyErr_Clear();
+  return PyBool_FromLong(written);
+}
+
+}  // namespace bridge::border

@@ -1,0 +1,49 @@
+// The calls of bridge._native.Kernel: the short path of ordinary tensors.
+#ifndef BRIDGE_BORDER_PYTHON_FAST_CALL_H_
+#define BRIDGE_BORDER_PYTHON_FAST_CALL_H_
+
+#include <Python.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "border/binding/op.h"
+#include "border/python/frontend.h"
+
+namespace bridge::border {
+
+constexpr int kUnwanted = -1;
+
+// A combination of operand dtypes that the kernel takes, and what it means.
+struct Variant {
+  size_t operand_count;
+  int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
+  double attributes[kMaxAttributes];
+  int examples[kMaxResults];  // the operand that a result is allocated like, or kUnwanted
+  PyObject* plan;             // what Frontend::differentiate is told
+};
+
+struct Kernel {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  const Op* op;
+  PyObject* frontend_tuple;
+  Frontend frontend;
+  std::vector<Variant>* variants;
+};
+
+// kernel(*operands): the results as a tuple, None for the unwanted ones, recorded by autograd where
+// an operand requires a gradient. None where the call is not an ordinary one or cannot be made,
+// which the caller's general path then deals with; exceptions before that are dropped for this
+// reason: nothing has been written that anyone saw. Exceptions of `differentiate` are passed on.
+PyObject* fast_call(PyObject* kernel, PyObject* const* operands, size_t flags, PyObject* keywords);
+
+// kernel.compute(*operands): the same where nobody watches, which is not asked.
+PyObject* fast_compute(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
+
+// kernel.write(out, *operands): whether the only result has been written into `out`. False for
+// whatever is not an ordinary call that nobody watches; nothing is written then.
+PyObject* fast_write(PyObject* kernel, PyObject* const* objects, Py_ssize_t count);
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_PYTHON_FAST_CALL_H_

@@ -1,0 +1,20 @@
+// The OpenMP threads of a framework, lent to kernels.
+#ifndef BRIDGE_BORDER_PYTHON_OPENMP_H_
+#define BRIDGE_BORDER_PYTHON_OPENMP_H_
+
+#include <bridge/bridge.h>
+
+#include <cstdint>
+
+namespace bridge::border {
+
+// Names the runtime by its GOMP_parallel, which GNU's, LLVM's and Intel's have; 0 for none. The
+// runtime is never linked: a second one in the process would fight the first.
+void use_openmp(std::uintptr_t gomp_parallel);
+
+// An executor of `threads` threads of that runtime, or of the library's own pool.
+bridge_executor cpu_executor(int32_t threads);
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_PYTHON_OPENMP_H_

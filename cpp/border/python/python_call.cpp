@@ -1,0 +1,147 @@
+#include "border/python/python_call.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "border/cuda_library.h"
+#include "border/python/openmp.h"
+#include "border/python/tensors.h"
+
+namespace bridge::border {
+namespace {
+
+// Below this many elements giving up and taking back the interpreter lock costs more than it frees.
+constexpr int64_t kReleaseLockFrom = 1 << 14;
+
+// Always kRaised, for `return raise_status(...)`.
+int raise_status(bridge_status status, const char* message) {
+  if (status == BRIDGE_OUT_OF_MEMORY) {
+    PyErr_NoMemory();
+  } else {
+    PyErr_SetString(status == BRIDGE_INVALID_ARGUMENT ? PyExc_ValueError : PyExc_RuntimeError,
+                    message);
+  }
+  return kRaised;
+}
+
+int run_on_cuda(const CallStorage& bound, const PythonCall& call) {
+  std::string why;
+  const CudaLibrary* library = cuda_library(&why);
+  const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(call.op, &why);
+  if (entry == nullptr) return raise_status(BRIDGE_UNAVAILABLE, why.c_str());
+  const int32_t device = call.arguments.operands[0].device_index;
+  if (!is_cuda_prepared(device)) {
+    PyThreadState* released = PyEval_SaveThread();
+    prepare_cuda(device);
+    PyEval_RestoreThread(released);
+  }
+  const size_t bytes = call.op.workspace_on_cuda(*entry, bound);
+  PyObject* held = nullptr;
+  Borrowed scratch;
+  Operand workspace;
+  if (bytes > 0) {
+    held = PyObject_CallFunction(call.allocate, "nO", static_cast<Py_ssize_t>(bytes), call.like);
+    if (held == nullptr) return kRaised;
+    if (!scratch.read(held, &workspace)) {
+      Py_DECREF(held);
+      return kRaised;
+    }
+  }
+  const bridge_status status =
+      call.op.run_on_cuda(*entry, bound, workspace.data, bytes, call.stream);
+  Py_XDECREF(held);  // memory of the stream's own allocator: reused only after the kernel
+  return status == BRIDGE_OK ? kDone : raise_status(status, library->last_error());
+}
+
+int run_on_cpu(const CallStorage& bound, const PythonCall& call) {
+  bridge_status status;
+  if (call.op.elements(bound) < kReleaseLockFrom) {
+    status = call.op.run_on_cpu(bound, nullptr);
+  } else {
+    PyThreadState* released = PyEval_SaveThread();
+    const bridge_executor executor = cpu_executor(std::max(call.threads, 1));
+    status = call.op.run_on_cpu(bound, &executor);
+    PyEval_RestoreThread(released);
+  }
+  return status == BRIDGE_OK ? kDone : raise_status(status, bridge_last_error());
+}
+
+// run(op, operands, results, attributes, threads, allocate) on any DLPack tensors, with no question
+// asked. Returns -1, or the position of an operand whose strides the kernels cannot walk; nothing
+// has been written then.
+PyObject* run_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 6 || !PyUnicode_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
+      !PyTuple_Check(arguments[2]) || !PyTuple_Check(arguments[3])) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected run(op, operands, results, attributes, threads, allocate)");
+    return nullptr;
+  }
+  const char* name = PyUnicode_AsUTF8(arguments[0]);
+  const Op* op = name == nullptr ? nullptr : require_op(name);
+  double attributes[kMaxAttributes];
+  Tensors<kMaxOperands> operands;
+  Tensors<kMaxResults> results;
+  if (op == nullptr || !operands.read(arguments[1]) || !results.read(arguments[2]) ||
+      !read_attributes(*op, arguments[3], attributes)) {
+    return nullptr;
+  }
+  const long threads = PyLong_AsLong(arguments[4]);
+  if (threads == -1 && PyErr_Occurred()) return nullptr;
+  const int outcome = run({*op,
+                           {operands.operands(), operands.size(), results.operands(),
+                            results.size(), attributes, op->counts.attributes},
+                           static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)),
+                           operands.stream(0),
+                           arguments[5],
+                           operands.size() > 0 ? PyTuple_GET_ITEM(arguments[1], 0) : Py_None});
+  return outcome == kRaised ? nullptr : PyLong_FromLong(outcome);
+}
+
+PyMethodDef kFunctions[] = {
+    {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_function)),
+     METH_FASTCALL, "run(op, operands, results, attributes, threads, allocate) -> int"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+int run(const PythonCall& call) {
+  try {
+    CallStorage bound;
+    CallError error;
+    if (!bind(call.op, call.arguments, &bound, &error)) {
+      if (error.unreadable >= 0) return error.unreadable;
+      return raise_status(BRIDGE_INVALID_ARGUMENT,
+                          (std::string(call.op.counts.name) + ": " + error.message).c_str());
+    }
+    return call.arguments.operands[0].device == Device::cuda ? run_on_cuda(bound, call)
+                                                             : run_on_cpu(bound, call);
+  } catch (const std::bad_alloc&) {
+    return raise_status(BRIDGE_OUT_OF_MEMORY, "");
+  }
+}
+
+bool read_attributes(const Op& op, PyObject* tuple, double* attributes) {
+  const size_t expected = op.counts.attributes;
+  if (static_cast<size_t>(PyTuple_GET_SIZE(tuple)) != expected) {
+    PyErr_Format(PyExc_ValueError, "%s: %zd attributes, expected %zu", op.counts.name,
+                 PyTuple_GET_SIZE(tuple), expected);
+    return false;
+  }
+  for (size_t i = 0; i < expected; ++i) {
+    attributes[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)));
+    if (attributes[i] == -1.0 && PyErr_Occurred()) return false;
+  }
+  return true;
+}
+
+const Op* require_op(const char* name) {
+  const Op* op = find_op(name);
+  if (op == nullptr) PyErr_Format(PyExc_ValueError, "no op is named '%s'", name);
+  return op;
+}
+
+bool add_run(PyObject* module) { return PyModule_AddFunctions(module, kFunctions) == 0; }
+
+}  // namespace bridge::border

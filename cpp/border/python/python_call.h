@@ -1,0 +1,38 @@
+// A call of an op on tensors that Python lent.
+#ifndef BRIDGE_BORDER_PYTHON_PYTHON_CALL_H_
+#define BRIDGE_BORDER_PYTHON_PYTHON_CALL_H_
+
+#include <Python.h>
+
+#include "border/binding/op.h"
+
+namespace bridge::border {
+
+// How a call ended: done, or the position of an operand whose strides the kernels cannot walk
+// (nothing has been written then), or with a Python exception set.
+constexpr int kDone = -1;
+constexpr int kRaised = -2;
+
+struct PythonCall {
+  const Op& op;
+  Arguments arguments;
+  int32_t threads;     // how many the CPU kernels may use
+  void* stream;        // of the first operand's device
+  PyObject* allocate;  // allocate(bytes, like): device memory for a workspace
+  PyObject* like;      // the first operand
+};
+
+int run(const PythonCall& call);
+
+// Reads the attributes of an op from a tuple of numbers. False with a Python exception set.
+bool read_attributes(const Op& op, PyObject* tuple, double* attributes);
+
+// nullptr with a Python exception set.
+const Op* require_op(const char* name);
+
+// Adds the function `run` to the module. False with a Python exception set.
+bool add_run(PyObject* module);
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_PYTHON_PYTHON_CALL_H_

@@ -1,0 +1,67 @@
+// Several tensors that Python lent, as operands.
+#ifndef BRIDGE_BORDER_PYTHON_TENSORS_H_
+#define BRIDGE_BORDER_PYTHON_TENSORS_H_
+
+#include <Python.h>
+
+#include <cstddef>
+#include <new>
+
+#include "border/binding/operand.h"
+#include "border/python/dlpack_exchange.h"
+
+namespace bridge::border {
+
+// Only as many places as there are tensors are ever touched: clearing them all would cost a tiny
+// call a good part of its time.
+template <size_t kCapacity>
+class Tensors {
+ public:
+  Tensors() = default;
+  Tensors(const Tensors&) = delete;
+  Tensors& operator=(const Tensors&) = delete;
+  ~Tensors() {
+    while (held_ > 0) borrowed(--held_)->~Borrowed();
+  }
+
+  // Reads `count` objects, of which None leaves its place absent. Returns false with a Python
+  // exception set.
+  bool read(PyObject* const* objects, size_t count) {
+    if (count > kCapacity) {
+      PyErr_Format(PyExc_ValueError, "%zu tensors, expected at most %zu", count, kCapacity);
+      return false;
+    }
+    while (held_ < count) {
+      const size_t i = held_++;
+      new (borrowed(i)) Borrowed;
+      Operand* operand = new (&operands_[i * sizeof(Operand)]) Operand;
+      if (!borrowed(i)->read(objects[i], operand)) return false;
+    }
+    return true;
+  }
+
+  bool read(PyObject* tuple) {
+    if (!PyTuple_Check(tuple)) {
+      PyErr_Format(PyExc_TypeError, "expected a tuple of tensors, got %s", Py_TYPE(tuple)->tp_name);
+      return false;
+    }
+    return read(&PyTuple_GET_ITEM(tuple, 0), static_cast<size_t>(PyTuple_GET_SIZE(tuple)));
+  }
+
+  size_t size() const { return held_; }
+  const Operand* operands() const { return reinterpret_cast<const Operand*>(operands_); }
+  void* stream(size_t i) { return i < held_ ? borrowed(i)->stream : nullptr; }
+
+ private:
+  Borrowed* borrowed(size_t i) {
+    return reinterpret_cast<Borrowed*>(&borrowed_[i * sizeof(Borrowed)]);
+  }
+
+  alignas(Borrowed) unsigned char borrowed_[kCapacity * sizeof(Borrowed)];
+  alignas(Operand) unsigned char operands_[kCapacity * sizeof(Operand)];
+  size_t held_ = 0;
+};
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_PYTHON_TENSORS_H_

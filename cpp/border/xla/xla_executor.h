@@ -1,0 +1,70 @@
+// XLA's own thread pool as an executor of the kernel library.
+#ifndef BRIDGE_BORDER_XLA_XLA_EXECUTOR_H_
+#define BRIDGE_BORDER_XLA_XLA_EXECUTOR_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include <bridge/bridge.h>
+#include <xla/ffi/api/ffi.h>
+
+namespace bridge::border {
+
+// The pool can schedule but not join, and its threads may all be busy with handlers that wait as
+// this one does. So the calling thread takes tasks as well, and in the end waits only for tasks
+// that a worker has begun: closures that start later find nothing left and touch nothing but
+// `Shared`.
+class XlaExecutor {
+ public:
+  explicit XlaExecutor(xla::ffi::ThreadPool* pool) : pool_(pool) {}
+
+  bridge_executor executor() {
+    // The pool's width does not count the calling thread, which is one of its own.
+    return {this, static_cast<int32_t>(pool_->num_threads()), &XlaExecutor::run};
+  }
+
+ private:
+  struct Shared {
+    std::atomic<int64_t> next{0};
+    std::atomic<int64_t> done{0};
+    int64_t tasks;
+    bridge_task task;
+    void* task_context;
+    std::mutex mutex;
+    std::condition_variable finished;
+
+    void work() {
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+        task(task_context, i);
+        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) {
+          std::lock_guard<std::mutex> lock(mutex);
+          finished.notify_all();
+        }
+      }
+    }
+  };
+
+  static void run(void* context, int64_t tasks, bridge_task task, void* task_context) {
+    auto* self = static_cast<XlaExecutor*>(context);
+    auto shared = std::make_shared<Shared>();
+    shared->tasks = tasks;
+    shared->task = task;
+    shared->task_context = task_context;
+    const int64_t width = self->pool_->num_threads();
+    for (int64_t i = 1; i < tasks && i < width; ++i) {
+      self->pool_->Schedule([shared] { shared->work(); });
+    }
+    shared->work();
+    std::unique_lock<std::mutex> lock(shared->mutex);
+    shared->finished.wait(lock,
+                          [&] { return shared->done.load(std::memory_order_acquire) == tasks; });
+  }
+
+  xla::ffi::ThreadPool* pool_;
+};
+
+}  // namespace bridge::border
+
+#endif  // BRIDGE_BORDER_XLA_XLA_EXECUTOR_H_

@@ -1,0 +1,189 @@
+// e^x and what is made of it, for float and double: at most 2 units in the last place everywhere
+// (docs/numerics.md), subnormal results rounded once, NaN for NaN. No branches, so that loops
+// around them are vectorised.
+#pragma once
+
+#include "math/exp2.h"
+#include "math/gelu_erf.h"
+
+namespace bridge::math {
+
+namespace detail {
+
+// log2(e) and log(2) as high + low; log2_high has so many trailing zero bits that its product with
+// an exponent is exact. Beyond +-bound every result has overflowed, or underflowed to 0 or -1.
+template <class Real>
+struct ExponentTable;
+
+template <>
+struct ExponentTable<float> {
+  static constexpr float magic = 0x1.8p23f;
+  static constexpr float log2e = 0x1.715476p+0f, log2e_low = 0x1.4ae0c0p-26f;
+  static constexpr float log2_high = 0x1.6300p-1f, log2_low = -0x1.bd0106p-13f;
+  static constexpr float bound = 120.0f;
+  static constexpr float bound_of_exp2 = 180.0f;
+};
+
+template <>
+struct ExponentTable<double> {
+  static constexpr double magic = 0x1.8p52;
+  static constexpr double log2e = 0x1.71547652b82fep+0, log2e_low = 0x1.777d0ffda0d24p-56;
+  static constexpr double log2_high = 0x1.62e42fefa4000p-1, log2_low = -0x1.8432a1b0e2634p-43;
+  static constexpr double bound = 800.0;
+  static constexpr double bound_of_exp2 = 1200.0;
+};
+
+// 2^n as two normal factors, for |n| below twice the largest exponent: the product with the first
+// is exact, the one with the second overflows or rounds into the subnormals, once.
+template <class Real>
+struct PowerOfTwo {
+  Real first;
+  Real second;
+};
+
+// `shifted` is the magic number plus n.
+template <class Real>
+BRIDGE_HD PowerOfTwo<Real> power_of_two_from(Real shifted) {
+  using Bits = typename Format<Real>::Bits;
+  using SignedBits = typename Format<Real>::SignedBits;
+  constexpr int mantissa = Format<Real>::mantissa_bits;
+  constexpr SignedBits bias = Format<Real>::exponent_bias;
+  const auto n = static_cast<SignedBits>(to_bits(shifted) - to_bits(ExponentTable<Real>::magic));
+  // Half of it, rounded down. SSE2 and AVX2 have no arithmetic shift of 64 bits: one of an unsigned
+  // number, of what is no longer negative.
+  constexpr SignedBits offset = SignedBits(1) << 12;
+  const auto half = static_cast<SignedBits>(static_cast<Bits>(n + offset) >> 1) - offset / 2;
+  return {bit_cast<Real>(static_cast<Bits>(half + bias) << mantissa),
+          bit_cast<Real>(static_cast<Bits>(n - half + bias) << mantissa)};
+}
+
+template <class Real>
+BRIDGE_HD Real within(Real bound, Real x) {
+  return min_keep_nan(bound, max_keep_nan(-bound, x));
+}
+
+// x log2(e) = n + f + rest.
+template <class Real>
+struct Exponent {
+  Real shifted;
+  Real f;
+  Real rest;
+};
+
+template <class Real>
+BRIDGE_HD Exponent<Real> exponent_of(Real x) {
+  using Table = ExponentTable<Real>;
+  const Real held = within(Table::bound, x);
+  const Real shifted = fma(held, Table::log2e, Table::magic);
+  const Real n = shifted - Table::magic;
+  const Real f = fma(held, Table::log2e, -n);
+  // Where n is 0, and e^x - 1 may be small, what f lacks counts.
+  const Real lost = n == 0 ? fma(held, Table::log2e, -f) : Real(0);
+  const Real rest = fma(held, Table::log2e_low, lost);
+  return {shifted, f, rest};
+}
+
+// 2^f, rounded about once.
+template <class Real>
+BRIDGE_HD Real power_of_fraction(Real f) {
+  return fma(f, polynomial<Exp2Table<Real>>(f), Real(1));
+}
+
+// top e^-size 2^lift, which is a normal number wherever it has not underflowed without the factor,
+// for size >= 0; rounded once more than 2^f - 1.
+template <class Real>
+BRIDGE_HD Real lifted_decay(Real top, Real size) {
+  const auto e = exponent_of(-size);
+  const auto scale = power_of_two_from(e.shifted);
+  constexpr Real lift = power_of_two<Real>(Exp2Table<Real>::lift);
+  const Real power = exp2_minus_one(e.f + e.rest);
+  return (fma(top, power, top) * scale.first) * (scale.second * lift);
+}
+
+// top / (1 + power) * factor with the rounding of a division, for a power from 0 to 1.
+template <class Real>
+BRIDGE_HD Real over_one_and(Real top, Real power, Real factor) {
+  const Real d = 1 + power;
+  const Real lost = power - (d - 1);
+  const Real rough = 1 / d;
+  const Real quotient = top * rough;
+  const Real rest = fma(-quotient, lost, fma(-quotient, d, top));
+  const Real exact = fma(rest, rough, quotient);
+  // Infinity has no rest, and to add one to a zero would cost its sign.
+  const bool plain = absolute(quotient) > Format<Real>::largest || quotient == 0;
+  return (plain ? quotient : exact) * factor;
+}
+
+}  // namespace detail
+
+template <class Real>
+BRIDGE_HD Real exp(Real x) {
+  const auto e = detail::exponent_of(x);
+  const auto scale = detail::power_of_two_from(e.shifted);
+  return (detail::power_of_fraction(e.f + e.rest) * scale.first) * scale.second;
+}
+
+template <class Real>
+BRIDGE_HD Real exp2(Real x) {
+  using Table = detail::ExponentTable<Real>;
+  const Real held = detail::within(Table::bound_of_exp2, x);
+  const Real shifted = held + Table::magic;
+  const auto scale = detail::power_of_two_from(shifted);
+  const Real f = held - (shifted - Table::magic);
+  return (detail::power_of_fraction(f) * scale.first) * scale.second;
+}
+
+// e^x - 1 = 2^n (2^f - 1) + (2^n - 1).
+template <class Real>
+BRIDGE_HD Real expm1(Real x) {
+  using Powers = detail::Exp2Table<Real>;
+  constexpr Real first = Powers::coefficients[0];
+  const auto e = detail::exponent_of(x);
+  const auto scale = detail::power_of_two_from(e.shifted);
+  const Real small = e.f * (e.f * detail::polynomial<Powers, 1>(e.f));
+  const Real rough = fma(e.f, first, small);
+  const Real power = fma(e.f, first, fma(e.rest * first, 1 + rough, small));
+  const Real whole = scale.first * scale.second;
+  const Real sum = fma(whole, power, whole - 1);
+  // Where 2^n may overflow before it is multiplied, the -1 is far below the last place.
+  const Real large = ((1 + power) * scale.first) * scale.second;
+  const Real near_zero = x == 0 ? x : sum;  // the sum would lose the sign of a zero
+  return x > Real(Format<Real>::mantissa_bits + 8) ? large : near_zero;
+}
+
+// 1 / (1 + e^-x), from e^-|x|.
+template <class Real>
+BRIDGE_HD Real sigmoid(Real x) {
+  constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
+  const Real lifted = detail::lifted_decay(Real(1), absolute(x));
+  const bool negative = is_negative(x);
+  return detail::over_one_and(negative ? lifted : Real(1), lifted * unlift,
+                              negative ? unlift : Real(1));
+}
+
+// x / (1 + e^-x); -0 at -infinity.
+template <class Real>
+BRIDGE_HD Real silu(Real x) {
+  constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
+  const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
+  const bool negative = is_negative(x);
+  return detail::over_one_and(negative ? detail::lifted_decay(-size, size) : x,
+                              detail::lifted_decay(Real(1), size) * unlift,
+                              negative ? unlift : Real(1));
+}
+
+// e^(-x^2), or e^(-x^2/2), with the square not rounded.
+template <bool Halved, class Real>
+BRIDGE_HD Real gauss(Real x) {
+  constexpr Real factor = Halved ? 1 : 2;
+  constexpr Real bound =
+      sizeof(Real) == sizeof(float) ? (Halved ? 15.0 : 10.5) : (Halved ? 39.5 : 27.9);
+  constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
+  const Real size = min_keep_nan(bound, absolute(x));
+  const Real square = size * size;
+  const Real low = fma(size, size, -square);
+  const auto bell = detail::gaussian(factor * square, factor * low);
+  return ((1 + bell.power) * bell.lifted) * unlift;
+}
+
+}  // namespace bridge::math

@@ -1,0 +1,73 @@
+// What the CUDA library says of itself, and the loading of all its kernels.
+#include <cuda_runtime.h>
+
+#include "cuda/driver.h"
+#include "cuda/last_error.h"
+#include "cuda/simt.h"
+#include "ops/bias_dropout_add/bias_dropout_add_cuda.h"
+#include "ops/bias_gelu/bias_gelu_cuda.h"
+#include "ops/softmax/softmax_cuda.h"
+
+namespace {
+
+using LoadKernels = const char* (*)();
+
+// One line per op.
+constexpr LoadKernels kOps[] = {
+    bridge::bias_dropout_add::load_kernels,
+    bridge::bias_gelu::load_kernels,
+    bridge::softmax::load_kernels,
+    bridge::softmax_derivative::load_kernels,
+};
+
+// Loads every kernel onto the current device. Loading is none of the calls that a stream which is
+// being captured could record, and CUDA forbids them while one is, to this thread or to all, unless
+// the thread declares that it means no such stream.
+const char* load_all() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (const char* error = bridge::simt::message_of(cudaThreadExchangeStreamCaptureMode(&mode))) {
+    return error;
+  }
+  const char* error = nullptr;
+  for (LoadKernels load : kOps) {
+    error = load();
+    if (error != nullptr) break;
+  }
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return error;
+}
+
+}  // namespace
+
+// No driver, a driver too old for this runtime and no device all count as none.
+extern "C" BRIDGE_EXPORT int32_t bridge_cuda_device_count(void) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+extern "C" BRIDGE_EXPORT const char* bridge_cuda_archs(void) { return BRIDGE_CUDA_ARCHS; }
+
+extern "C" BRIDGE_EXPORT bridge_status bridge_cuda_preload(int32_t device) {
+  using namespace bridge::cuda;
+  constexpr const char* kName = "preload";
+  const char* why = nullptr;
+  const Driver* driver = bridge::cuda::driver(&why);
+  if (driver == nullptr) return fail(BRIDGE_UNAVAILABLE, kName, why);
+  if (device < 0 || device >= bridge_cuda_device_count()) {
+    return fail(BRIDGE_UNAVAILABLE, kName, "there is no such device");
+  }
+  unsigned flags = 0;
+  int active = 0;
+  int error = driver->primary_ctx_get_state(device, &flags, &active);
+  if (error == 0 && active == 0) {
+    return fail(BRIDGE_UNAVAILABLE, kName, "nothing uses the device yet");
+  }
+  int entered = kNoDevice;
+  if (error == 0) error = enter(*driver, device, &entered);
+  if (error != 0) return fail(BRIDGE_CUDA_ERROR, kName, message_of(*driver, error));
+  const char* failure = load_all();
+  leave(*driver, entered);
+  return failure == nullptr ? BRIDGE_OK : fail(BRIDGE_CUDA_ERROR, kName, failure);
+}

@@ -1,0 +1,310 @@
+// The kernels of softmax, against the block and warp interface of cuda/simt.h. softmax.cu chooses
+// between them and lays the call under their threads.
+#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
+#define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
+
+#include "math/convert.h"
+#include "math/softmax.h"
+#include "walks/rows/row_nodes.cuh"
+#include "walks/rows/row_team.cuh"
+
+namespace bridge::softmax {
+
+using rows::Largest;
+using rows::Sum;
+using simt::Pack;
+using simt::Vector16;
+
+enum Array { kX, kMask, kOutput, kArrays };
+
+struct Params {
+  rows::RowLayout<kArrays> layout;
+  const char* x;
+  const uint8_t* mask;  // NULL: nothing is hidden by it
+  char* output;
+  bool mask_for_rows;  // one byte for a row
+  math::SoftmaxScale<float> scale_single;
+  math::SoftmaxScale<double> scale_double;
+  int warps;  // of a block that has a row for itself
+
+  // A row on several blocks: each has a segment, and leaves a node of its largest key and its sum.
+  int64_t first_row;  // of this launch
+  int64_t rows;
+  int64_t segments;
+  rows::Nodes largest;
+  rows::Nodes sums;
+};
+
+template <class Real>
+BRIDGE_DEVICE const math::SoftmaxScale<Real>& scale_of(const Params& params) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    return params.scale_single;
+  } else {
+    return params.scale_double;
+  }
+}
+
+// Integers of kBytes mask bytes.
+template <int kBytes>
+struct MaskWord;
+template <>
+struct MaskWord<2> {
+  using type = uint16_t;
+};
+template <>
+struct MaskWord<4> {
+  using type = uint32_t;
+};
+template <>
+struct MaskWord<8> {
+  using type = uint64_t;
+};
+
+// One bit for each of four bytes, set where the byte is not 0.
+BRIDGE_DEVICE uint32_t bits_of_bytes(uint32_t bytes) {
+  const uint32_t highest = (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
+  return (highest >> 7) * 0x01020408u >> 24 & 0xfu;  // bit 8 b of the first factor to 24 + b
+}
+
+// What a thread holds of its row.
+template <class Team, class Precision, bool kAligned>
+struct Row {
+  using T = typename Team::T;
+  using Real = typename Precision::real;
+  static constexpr int kVector = Team::kVector;
+  static constexpr int kVectors = Team::kVectors;
+  static constexpr uint32_t kAll = (1u << kVector) - 1;
+
+  const T* x;
+  T* output;
+  const uint8_t* mask;
+  int cols;         // of the row, or of the segment
+  int visible;      // columns before this are not hidden by the causal rule
+  uint32_t hidden;  // one bit for each element; those that do not exist are hidden too
+  Vector16 words[kVectors];
+
+  // Columns count from `begin`; those behind Team::kCols belong to others. A row that does not
+  // exist has no columns.
+  BRIDGE_DEVICE Row(const Params& params, int64_t index, int64_t begin) {
+    const bool exists = index < params.layout.rows;
+    const int64_t row = exists ? index : 0;
+    int64_t offset[kArrays];
+    rows::find_row(params.layout, row, offset);
+    x = reinterpret_cast<const T*>(params.x + offset[kX]) + begin;
+    output = reinterpret_cast<T*>(params.output + offset[kOutput]) + begin;
+    cols = exists ? rows::columns_from(params.layout.cols, begin, Team::kCols) : 0;
+    visible = cols;
+    if (params.layout.queries != 0) {
+      const int64_t seen = rows::visible_columns(params.layout, row);
+      visible = exists ? rows::columns_from(seen, begin, Team::kCols) : 0;
+    }
+    mask = params.mask;
+    if (mask == nullptr) return;
+    mask += offset[kMask];
+    if (params.mask_for_rows) {
+      if (*mask != 0) visible = 0;
+      mask = nullptr;
+    } else {
+      mask += begin;
+    }
+  }
+
+  static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * Team::kStep; }
+
+  BRIDGE_DEVICE bool reaches(int q) const { return Team::reaches(q, visible); }
+
+  BRIDGE_DEVICE uint32_t hidden_of(int q) const { return hidden >> (q * kVector) & kAll; }
+
+  BRIDGE_DEVICE uint32_t masked(int column) const {
+    if constexpr (kAligned) {
+      const auto word = simt::load_word<typename MaskWord<kVector>::type>(mask + column);
+      uint32_t bits = bits_of_bytes(static_cast<uint32_t>(word));
+      if constexpr (kVector == 8) bits |= bits_of_bytes(static_cast<uint32_t>(word >> 32)) << 4;
+      return bits;
+    } else {
+      uint32_t bits = 0;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        if (column + i < visible && mask[column + i] != 0) bits |= 1u << i;
+      }
+      return bits;
+    }
+  }
+
+  // A vector that is hidden as a whole is not read.
+  BRIDGE_DEVICE void load() {
+    hidden = 0;
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+      hidden |= rows::bits_from<kVector>(visible - column(q)) << (q * kVector);
+    }
+    if (mask != nullptr) {
+#pragma unroll
+      for (int q = 0; q < kVectors; ++q) {
+        if (hidden_of(q) != kAll) hidden |= masked(column(q)) << (q * kVector);
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+      words[q] = Vector16{};
+      if (hidden_of(q) != kAll) {
+        words[q] = rows::load_vector<kAligned>(x + column(q), visible - column(q));
+      }
+    }
+  }
+
+  // The largest key of this thread. Multiplying is monotonic, so one product does for all; what
+  // an infinite x makes of a scale of 0 is NaN, and so is its row, whatever is largest there.
+  BRIDGE_DEVICE Real largest(const math::SoftmaxScale<Real>& scale) const {
+    const Real half = scale.half;
+    const Real x = half < 0 ? largest_x<true>() : largest_x<false>();
+    return x < -math::Format<Real>::largest ? x : math::absolute(half) * x;
+  }
+
+  // Of x, or of -x.
+  template <bool kNegative>
+  BRIDGE_DEVICE Real largest_x() const {
+    Real result = Largest::identity<Real>();
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+      if (!reaches(q)) continue;
+      Real value[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        value[i] = simt::widen_element<Real, T>(words[q], i);
+        if (kNegative) value[i] = -value[i];
+      }
+      hide(q, value, Largest::identity<Real>());
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) result = math::softmax_larger(value[i], result);
+    }
+    return result;
+  }
+
+  BRIDGE_DEVICE void hide(int q, Real (&value)[kVector], Real substitute) const {
+    const uint32_t bits = hidden_of(q);
+    if (bits == 0) return;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) value[i] = (bits >> i & 1) != 0 ? substitute : value[i];
+  }
+
+  BRIDGE_DEVICE void powers(const math::SoftmaxScale<Real>& scale,
+                            const math::SoftmaxShift<Real>& shift,
+                            Real (&power)[kVectors][kVector]) const {
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) power[q][i] = Real(0);
+      if (!reaches(q)) continue;
+      Real key[kVector];
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        key[i] = math::softmax_key(simt::widen_element<Real, T>(words[q], i), scale);
+      }
+      hide(q, key, Largest::identity<Real>());
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        power[q][i] = math::softmax_power<Precision>(key[i], shift, scale);
+      }
+    }
+  }
+
+  BRIDGE_DEVICE void store(const Real (&power)[kVectors][kVector],
+                           const math::SoftmaxInverse<Real>& inverse) const {
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+      if (column(q) >= cols) continue;
+      Vector16 result{};
+      if (reaches(q)) {
+        Real y[kVector];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i)
+          y[i] = math::softmax_value<Precision>(power[q][i], inverse);
+        // 0 times anything but NaN is the 0 that hidden elements get.
+        if (inverse.high != inverse.high) hide(q, y, Real(0));
+        result = simt::round_to_words<T>(y);
+      }
+      rows::store_vector<kAligned>(output + column(q), result, cols - column(q));
+    }
+  }
+};
+
+template <class Team, class Precision, class Real>
+BRIDGE_DEVICE math::SoftmaxTerm<Precision> sum_of(
+    const Real (&power)[Team::kVectors][Team::kVector], int warps) {
+  using Term = math::SoftmaxTerm<Precision>;
+  return Team::template sum<Term, 1>(warps, [&](int q, int first, auto& term) {
+    int i = first;
+    for (Term& t : term) t = math::softmax_term<Precision>(power[q][i++]);
+  });
+}
+
+// Rows that a team holds in its registers: one read and one write of memory.
+template <class Team_, class Precision, bool kAligned>
+struct RowsKernel {
+  using Team = Team_;
+  using Params = softmax::Params;
+  using Real = typename Precision::real;
+  static constexpr int kThreads = Team::kThreads;
+  static constexpr int kMinBlocks = Team::kMinBlocks;
+
+  static BRIDGE_DEVICE void run(const Params& params) {
+    rows::for_each_row<Team>(params.layout.rows, [&](int64_t row) { visit(params, row); });
+  }
+
+  static BRIDGE_DEVICE void visit(const Params& params, int64_t index) {
+    const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
+    Row<Team, Precision, kAligned> row(params, index, 0);
+    row.load();
+    const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), params.warps);
+    Real power[Team::kVectors][Team::kVector];
+    row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
+    row.store(power, math::softmax_inverse(sum_of<Team, Precision>(power, params.warps)));
+  }
+};
+
+// Longer rows are cut into segments, and read three times: for the largest key, for the sum, for
+// the result.
+enum class Step { largest, sum, store };
+
+template <class T, class Precision, Step kStep>
+struct SegmentKernel {
+  using Team = rows::SegmentTeam<T>;
+  using Params = softmax::Params;
+  using Real = typename Precision::real;
+  static constexpr int kThreads = Team::kThreads;
+  static constexpr int kMinBlocks = Team::kMinBlocks;
+
+  static BRIDGE_DEVICE void run(const Params& params) {
+    rows::for_each_row<Team>(params.rows * params.segments,
+                             [&](int64_t node) { visit(params, node); });
+  }
+
+  static BRIDGE_DEVICE void visit(const Params& params, int64_t node) {
+    constexpr int kWarps = rows::kSegmentChunks;
+    const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
+    const int64_t index = simt::divide(node, params.segments);
+    const int64_t segment = node - index * params.segments;
+    Row<Team, Precision, false> row(params, params.first_row + index, segment * Team::kCols);
+    row.load();
+    if constexpr (kStep == Step::largest) {
+      const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), kWarps);
+      rows::put_node(params.largest, node, largest);
+    } else {
+      const Real largest = rows::reduce_nodes<Largest, Real, 0>(params.largest, index);
+      Real power[Team::kVectors][Team::kVector];
+      row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
+      if constexpr (kStep == Step::sum) {
+        rows::put_node(params.sums, node, sum_of<Team, Precision>(power, kWarps));
+      } else {
+        const auto total =
+            rows::reduce_nodes<Sum, math::SoftmaxTerm<Precision>, 1>(params.sums, index);
+        row.store(power, math::softmax_inverse(total));
+      }
+    }
+  }
+};
+
+}  // namespace bridge::softmax
+
+#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_

@@ -1,0 +1,242 @@
+// The derivatives of softmax on a run of rows, compiled once for each instruction set into a
+// namespace of its own, as softmax_kernel.cpp is.
+#include "ops/softmax/softmax_kernel.h"
+
+#include <type_traits>
+
+#include "cpu/tile.h"
+#include "math/softmax.h"
+#include "walks/rows/row_sums.h"
+#include "walks/rows/run_rows.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+template <class Real>
+struct Terms {
+  const Real* of;
+  inline __attribute__((always_inline)) Real term(int64_t i) const { return of[i]; }
+};
+
+// u and v of the last columns of a row, fewer than a step, padded with 0, which has no part in
+// anything.
+template <class T>
+struct Tail {
+  alignas(64) T u[kStep];
+  alignas(64) T v[kStep];
+  alignas(64) T output[kStep];
+
+  void load(const T* from_u, const T* from_v, int64_t count) {
+    memset(u, 0, sizeof u);
+    memset(v, 0, sizeof v);
+    copy(u, from_u, count);
+    copy(v, from_v, count);
+  }
+};
+
+template <class T>
+struct Products {
+  using Real = real_of<T>;
+  const T* u;
+  const T* v;
+
+  inline __attribute__((always_inline)) Real term(int64_t i) const {
+    return math::softmax_jacobian_term(to_real<Real>(u[i]), to_real<Real>(v[i]));
+  }
+};
+
+// A whole number of steps. kNumbers: nothing in the row is NaN.
+template <bool kNumbers, class T, class Real>
+inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v, T* output,
+                                                          int64_t count, Real dot, Real scale) {
+  if (count % kStep != 0) __builtin_unreachable();
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    const Real value = math::softmax_jacobian(to_real<Real>(u[i]), to_real<Real>(v[i]), dot, scale);
+    output[i] = kNumbers ? math::round_number_to<T>(value) : math::round_to<T>(value);
+  }
+}
+
+template <class T>
+void jacobian_row(const Run& run, const T* u, const T* v, T* output, int64_t visible,
+                  real_of<T> scale) {
+  using Real = real_of<T>;
+  const int64_t body = visible / kStep * kStep, rest = visible - body;
+  Tail<T> tail;
+  if (rest != 0) tail.load(u + body, v + body, rest);
+  const Real dot = sum_row<Real>(
+      visible, [&](int64_t col) { return Products<T>{u + col, v + col}; },
+      [&] { return Products<T>{tail.u, tail.v}; });
+  auto write = [&](auto numbers) {
+    constexpr bool kNumbers = decltype(numbers)::value;
+    write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
+      const int64_t whole = count / kStep * kStep;
+      write_jacobian<kNumbers>(u + begin, v + begin, to, whole, dot, scale);
+      if (whole == count) return;
+      write_jacobian<kNumbers>(tail.u, tail.v, tail.output, kStep, dot, scale);
+      copy(to + whole, tail.output, rest);
+    });
+  };
+  // With a finite sum of products and another scale than 0, no result is NaN.
+  if (dot - dot == 0 && scale != 0)
+    write(std::true_type{});
+  else
+    write(std::false_type{});
+}
+
+// float16 goes through chunks in float, for the processor's own conversions.
+template <>
+void jacobian_row<math::float16>(const Run& run, const math::float16* u, const math::float16* v,
+                                 math::float16* output, int64_t visible, float scale) {
+  alignas(64) float u_chunk[kSumChunk], v_chunk[kSumChunk];
+  auto load = [&](int64_t col) {
+    const int64_t count = smaller(kSumChunk, visible - col), padded = round_up(count);
+    load_run_of<math::float16>(u + col, u_chunk, count);
+    load_run_of<math::float16>(v + col, v_chunk, count);
+    fill(u_chunk + count, padded - count, 0.0f);
+    fill(v_chunk + count, padded - count, 0.0f);
+    return Products<float>{u_chunk, v_chunk};
+  };
+  const float dot =
+      sum_row<float>(round_up(visible), load, [&] { return Products<float>{u_chunk, v_chunk}; });
+  for (int64_t col = 0; col < visible; col += kSumChunk) {
+    const int64_t count = smaller(kSumChunk, visible - col);
+    if (visible > kSumChunk) load(col);
+    write_jacobian<true>(u_chunk, v_chunk, u_chunk, round_up(count), dot, scale);
+    const int64_t cols = col + count == visible ? run.cols - col : count;
+    write_row(run, output + col, count, cols, [&](math::float16* to, int64_t, int64_t) {
+      store_run_of<math::float16>(to, u_chunk, count);
+    });
+  }
+}
+
+template <class T>
+void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
+  using Real = real_of<T>;
+  const Real scale = math::softmax_derivative_scale<Real>(run.scale);
+  alignas(64) Real u_tile[kShortCols * kTileRows];
+  alignas(64) Real v_tile[kShortCols * kTileRows];
+  Lanes<Real, kShortCols * kTileRows> sums;
+  const int64_t cols = run.cols;
+  for (int64_t top = 0; top < run.rows; top += kTileRows) {
+    const int64_t rows = smaller(kTileRows, run.rows - top);
+    if (rows < kTileRows || run.visible_step != 0) fill(u_tile, cols * kTileRows, Real(0));
+    if (rows < kTileRows || run.visible_step != 0) fill(v_tile, cols * kTileRows, Real(0));
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const u = row_of<const T>(run.u, top + r);
+      const T* const v = row_of<const T>(run.v, top + r);
+      const int64_t visible = visible_cols(run, top + r);
+      for (int64_t i = 0; i < visible; ++i) {
+        u_tile[i * kTileRows + r] = to_real<Real>(u[i]);
+        v_tile[i * kTileRows + r] = to_real<Real>(v[i]);
+      }
+    }
+    const int64_t count = cols * kTileRows;
+    for (int64_t i = 0; i < count; ++i)
+      sums.set(i, math::softmax_jacobian_term(u_tile[i], v_tile[i]));
+    fold_tile(sums, cols);
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        u_tile[i * kTileRows + r] = math::softmax_jacobian(
+            u_tile[i * kTileRows + r], v_tile[i * kTileRows + r], sums.at(r), scale);
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const output = row_of<T>(run.output, top + r);
+      for (int64_t i = 0; i < cols; ++i) output[i] = math::round_to<T>(u_tile[i * kTileRows + r]);
+    }
+  }
+}
+
+template <class T>
+void jacobian(const SoftmaxDerivativeRun& run) {
+  if (run.cols <= kShortCols) return short_jacobian_rows<T>(run);
+  using Real = real_of<T>;
+  const Real scale = math::softmax_derivative_scale<Real>(run.scale);
+  for (int64_t row = 0; row < run.rows; ++row) {
+    T* const output = row_of<T>(run.output, row);
+    const int64_t visible = visible_cols(run, row);
+    if (visible <= 0)
+      zero(run, output, run.cols);
+    else
+      jacobian_row(run, row_of<const T>(run.u, row), row_of<const T>(run.v, row), output, visible,
+                   scale);
+  }
+  end_stream();
+}
+
+// A chunk of a row of each operand in the arithmetic type.
+template <class T>
+struct Chunk {
+  using Real = real_of<T>;
+  alignas(64) Real u[kSumChunk], v[kSumChunk], w[kSumChunk], sum[kSumChunk];
+  int64_t count;
+
+  void load(const T* from_u, const T* from_v, const T* from_w, int64_t columns) {
+    count = columns;
+    load_run_of<T>(from_u, u, count);
+    load_run_of<T>(from_v, v, count);
+    load_run_of<T>(from_w, w, count);
+  }
+  Real dot(const Real* a, const Real* b) {
+    for (int64_t i = 0; i < count; ++i) sum[i] = a[i] * b[i];
+    fill(sum + count, round_up(count) - count, Real(-0.0));
+    return sum_chunk<Real>(Terms<Real>{sum}, Terms<Real>{sum}, round_up(count));
+  }
+  // sum - factor * dot, or where there is no sum yet -(factor * dot).
+  void subtract(const Real* factor, Real dot, bool begun) {
+    if (begun)
+      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);
+    else
+      for (int64_t i = 0; i < count; ++i) sum[i] = -(factor[i] * dot);
+  }
+};
+
+template <class T>
+void derivative(const SoftmaxDerivativeRun& run) {
+  using Real = real_of<T>;
+  const Real scale = math::softmax_derivative_scale<Real>(run.scale);
+  const int32_t terms = run.terms;
+  Chunk<T> chunk;
+  for (int64_t row = 0; row < run.rows; ++row) {
+    const T* const u = row_of<const T>(run.u, row);
+    const T* const v = row_of<const T>(run.v, row);
+    const T* const w = row_of<const T>(run.w, row);
+    T* const output = row_of<T>(run.output, row);
+    const int64_t visible = visible_cols(run, row);
+    ChunkTree<Real> vw, uw, uv;
+    for (int64_t col = 0; col < visible; col += kSumChunk) {
+      chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
+      if (terms & BRIDGE_SOFTMAX_U) vw.add(chunk.dot(chunk.v, chunk.w));
+      if (terms & BRIDGE_SOFTMAX_V) uw.add(chunk.dot(chunk.u, chunk.w));
+      if (terms & BRIDGE_SOFTMAX_W) uv.add(chunk.dot(chunk.u, chunk.v));
+    }
+    const Real dot_vw = vw.end(), dot_uw = uw.end(), dot_uv = uv.end();
+    for (int64_t col = 0; col < visible; col += kSumChunk) {
+      if (visible > kSumChunk)
+        chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
+      const int64_t count = chunk.count;
+      bool begun = false;
+      if (terms & BRIDGE_SOFTMAX_PRODUCT) {
+        for (int64_t i = 0; i < count; ++i) chunk.sum[i] = chunk.u[i] * chunk.v[i];
+        begun = true;
+      }
+      if (terms & BRIDGE_SOFTMAX_U) chunk.subtract(chunk.u, dot_vw, begun), begun = true;
+      if (terms & BRIDGE_SOFTMAX_V) chunk.subtract(chunk.v, dot_uw, begun), begun = true;
+      if (terms & BRIDGE_SOFTMAX_W) chunk.subtract(chunk.w, dot_uv, begun);
+      for (int64_t i = 0; i < count; ++i) chunk.sum[i] = scale * chunk.sum[i];
+      write_row(run, output + col, count, count,
+                [&](T* to, int64_t, int64_t) { store_run_of<T>(to, chunk.sum, count); });
+    }
+    zero(run, output + visible, run.cols - visible);
+  }
+  end_stream();
+}
+
+}  // namespace
+
+constexpr SoftmaxDerivativeKernels softmax_derivative_kernels = {
+    {jacobian<math::float16>, jacobian<math::bfloat16>, jacobian<float>, jacobian<double>},
+    {derivative<math::float16>, derivative<math::bfloat16>, derivative<float>, derivative<double>}};
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge

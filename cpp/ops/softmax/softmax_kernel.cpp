@@ -1,0 +1,349 @@
+// softmax on a run of rows, compiled once for each instruction set into a namespace of its
+// own. Everything but the table is internal to this file, and nothing of the standard library that
+// is code is used (see bias_gelu_kernel.cpp).
+#include "ops/softmax/softmax_kernel.h"
+
+#include <type_traits>
+
+#include "cpu/tile.h"
+#include "math/softmax.h"
+#include "walks/rows/row_sums.h"
+#include "walks/rows/run_rows.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+template <class T>
+struct PrecisionOf {
+  using type = math::SingleFor16Bits;
+};
+template <>
+struct PrecisionOf<float> {
+  using type = math::Single;
+};
+template <>
+struct PrecisionOf<double> {
+  using type = math::Double;
+};
+template <class T>
+using precision_of = typename PrecisionOf<T>::type;
+
+template <class Real>
+inline __attribute__((always_inline)) const math::SoftmaxScale<Real>& scale_of(
+    const SoftmaxRun& run) {
+  if constexpr (sizeof(Real) == sizeof(double))
+    return run.scale_double;
+  else
+    return run.scale;
+}
+
+constexpr float kInfinity = __builtin_inff();
+
+// Longer ones in blocks of so many elements.
+constexpr int64_t kBlock = 64;
+
+// The mask of a row, or null; where one byte hides the whole row, no column is visible.
+struct RowMask {
+  const uint8_t* mask;
+  int64_t visible;
+};
+
+inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
+  const int64_t visible = visible_cols(run, row);
+  if (run.mask.data == nullptr) return {nullptr, visible};
+  const uint8_t* const mask = row_of<const uint8_t>(run.mask, row);
+  if (!run.mask_is_row) return {mask, visible};
+  return {nullptr, *mask != 0 ? 0 : visible};
+}
+
+// ---- softmax of a row ----
+
+// The keys of a block, and the largest of each of its lanes so far.
+template <bool kMasked, class T, class Real>
+inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
+                                                           Real half, Real* key, Real* largest) {
+  const math::SoftmaxScale<Real> scale{half, 0, 0, 0};
+  if constexpr (std::is_same_v<T, math::float16>) {
+    load_run_of<T>(x, key, kBlock);
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < kBlock; ++i) {
+      key[i] = kMasked && mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
+      largest[i] = math::softmax_larger(key[i], largest[i]);
+    }
+  } else {
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const Real found = kMasked && mask[i] != 0 ? Real(-kInfinity)
+                                                 : math::softmax_key(to_real<Real>(x[i]), scale);
+      key[i] = found;
+      largest[i] = math::softmax_larger(found, largest[i]);
+    }
+  }
+}
+
+template <class Real>
+inline __attribute__((always_inline)) Real fold_largest(Real* lane) {
+  for (int i = 0; i < 32; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 32]);
+  for (int i = 0; i < 16; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 16]);
+  for (int i = 0; i < 8; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 8]);
+  for (int i = 0; i < 4; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 4]);
+  return math::softmax_larger(math::softmax_larger(lane[0], lane[1]),
+                              math::softmax_larger(lane[2], lane[3]));
+}
+
+// Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
+template <bool kMasked, class T, class Real>
+Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
+  alignas(64) Real largest[kBlock];
+  fill(largest, kBlock, Real(-kInfinity));
+  if (count >= kBlock) {
+    for (int64_t i = 0; i + kBlock <= count; i += kBlock)
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+    // The last columns together with some that have been seen: nothing changes in those.
+    if (count % kBlock != 0) {
+      const int64_t i = count - kBlock;
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+    }
+  } else {
+    alignas(64) T padded_x[kBlock] = {};
+    alignas(64) uint8_t padded_mask[kBlock];
+    memset(padded_mask, 1, sizeof padded_mask);
+    copy(padded_x, x, count);
+    if constexpr (kMasked)
+      copy(padded_mask, mask, count);
+    else
+      memset(padded_mask, 0, static_cast<size_t>(count));
+    find_block_keys<true>(padded_x, padded_mask, half, key, largest);
+  }
+  fill(key + count, round_up(count) - count, Real(-kInfinity));
+  return fold_largest(largest);
+}
+
+template <class T, class Real>
+inline Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
+  return mask == nullptr ? find_keys<false>(x, mask, count, half, key)
+                         : find_keys<true>(x, mask, count, half, key);
+}
+
+// What sum_chunk asks for: powers in the place of keys.
+template <class Precision>
+struct Powers {
+  using Real = typename Precision::real;
+  Real* key;
+  math::SoftmaxShift<Real> shift;
+  math::SoftmaxScale<Real> scale;
+
+  inline __attribute__((always_inline)) math::SoftmaxTerm<Precision> term(int64_t i) const {
+    const Real power = math::softmax_power<Precision>(key[i], shift, scale);
+    key[i] = power;
+    return math::softmax_term<Precision>(power);
+  }
+};
+
+// The inverse is not NaN, and so nothing is.
+template <class T, class Real>
+inline __attribute__((always_inline)) void write_block(const Real* power,
+                                                       math::SoftmaxInverse<Real> inverse,
+                                                       T* output, int64_t count) {
+  using Precision = precision_of<T>;
+  if constexpr (std::is_same_v<T, math::float16>) {
+    alignas(64) Real value[kBlock];
+    for (int64_t i = 0; i < count; ++i)
+      value[i] = math::softmax_value<Precision>(power[i], inverse);
+    store_run_of<T>(output, value, count);
+  } else {
+    BRIDGE_INDEPENDENT
+    for (int64_t i = 0; i < count; ++i)
+      output[i] = math::round_number_to<T>(math::softmax_value<Precision>(power[i], inverse));
+  }
+}
+
+template <class T, class Real>
+void write_values(T* output, const Real* power, const uint8_t* mask, int64_t count,
+                  const math::SoftmaxInverse<Real>& inverse) {
+  if (inverse.high != inverse.high) {
+    for (int64_t i = 0; i < count; ++i)
+      output[i] = math::round_to<T>(mask != nullptr && mask[i] != 0 ? Real(0) : inverse.high);
+  } else if (count >= kBlock) {
+    for (int64_t i = 0; i + kBlock <= count; i += kBlock)
+      write_block(power + i, inverse, output + i, kBlock);
+    if (count % kBlock != 0)
+      write_block(power + count - kBlock, inverse, output + count - kBlock, kBlock);
+  } else {
+    alignas(64) T padded[kBlock];
+    write_block(power, inverse, padded, round_up(count));
+    copy(output, padded, count);
+  }
+}
+
+// A row whose powers fit into the buffer.
+template <class T>
+void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
+                  int64_t visible) {
+  if (visible <= 0) return zero(run, output, run.cols);
+  using Precision = precision_of<T>;
+  using Real = typename Precision::real;
+  const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
+  Real* const buffer = static_cast<Real*>(run.buffer);
+  const math::SoftmaxShift<Real> shift =
+      math::softmax_shift<Precision>(find_keys(x, mask, visible, scale.half, buffer), scale);
+  // Whole steps: the padding has the power 0.
+  const auto total = sum_row<math::SoftmaxTerm<Precision>>(
+      round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
+      [&] { return Powers<Precision>{buffer, shift, scale}; });
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
+  write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
+    write_values(to, buffer + begin, mask == nullptr ? nullptr : mask + begin, count, inverse);
+  });
+}
+
+// A longer one. x is read for the largest key, and again for the powers. These wait in the output,
+// or, where its elements are too small for them, are computed twice. Each pass begins where the one
+// before has ended, with what is still in a cache.
+template <class T>
+void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output, int64_t visible) {
+  using Precision = precision_of<T>;
+  using Real = typename Precision::real;
+  constexpr bool output_holds_powers = std::is_same_v<T, Real>;
+  const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
+  Real* const buffer = static_cast<Real*>(run.buffer);
+  auto mask_at = [&](int64_t col) { return mask == nullptr ? nullptr : mask + col; };
+  auto chunk_size = [&](int64_t col) { return smaller(kSumChunk, visible - col); };
+  // Not those of a last chunk, which are padded.
+  auto powers_at = [&](int64_t col) {
+    if constexpr (output_holds_powers) {
+      if (visible - col >= kSumChunk) return output + col;
+    }
+    return buffer;
+  };
+  auto chunk_keys = [&](int64_t col, Real* key) {
+    return find_keys(x + col, mask_at(col), chunk_size(col), scale.half, key);
+  };
+  const int64_t last = (visible - 1) / kSumChunk * kSumChunk;
+  Real largest = Real(-kInfinity);
+  for (int64_t col = last; col >= 0; col -= kSumChunk)
+    largest = math::softmax_larger(chunk_keys(col, buffer), largest);
+  const math::SoftmaxShift<Real> shift = math::softmax_shift<Precision>(largest, scale);
+  // Whole steps: the padding has the power 0.
+  const auto total = sum_row<math::SoftmaxTerm<Precision>>(
+      round_up(visible),
+      [&](int64_t col) {
+        Real* const key = powers_at(col);
+        chunk_keys(col, key);
+        return Powers<Precision>{key, shift, scale};
+      },
+      [&] { return Powers<Precision>{buffer, shift, scale}; });
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
+  for (int64_t col = last; col >= 0; col -= kSumChunk) {
+    const int64_t count = chunk_size(col);
+    Real* const power = powers_at(col);
+    if constexpr (output_holds_powers) {
+      write_values(output + col, power, mask_at(col), count, inverse);
+    } else {
+      chunk_keys(col, power);
+      const Powers<Precision> powers{power, shift, scale};
+      const int64_t padded = round_up(count);
+      BRIDGE_INDEPENDENT
+      for (int64_t i = 0; i < padded; ++i) powers.term(i);
+      write_row(run, output + col, count, count, [&](T* to, int64_t, int64_t) {
+        write_values(to, power, mask_at(col), count, inverse);
+      });
+    }
+  }
+  zero(run, output + visible, run.cols - visible);
+}
+
+// ---- softmax of short rows ----
+
+// Element `col` of row `row` stands at col * kTileRows + row: the steps of a row are those of
+// vectors, and nothing is done across their lanes.
+template <class T>
+void short_rows(const SoftmaxRun& run) {
+  using Precision = precision_of<T>;
+  using Real = typename Precision::real;
+  const math::SoftmaxScale<Real> scale = scale_of<Real>(run);
+  alignas(64) Real tile[kShortCols * kTileRows];
+  Lanes<math::SoftmaxTerm<Precision>, kShortCols * kTileRows> sums;
+  alignas(64) Real largest[kTileRows], shift[kTileRows], magic[kTileRows], least[kTileRows];
+  alignas(64) Real high[kTileRows], low[kTileRows];
+  const int64_t cols = run.cols;
+  for (int64_t top = 0; top < run.rows; top += kTileRows) {
+    const int64_t rows = smaller(kTileRows, run.rows - top);
+    fill(largest, kTileRows, Real(-kInfinity));
+    if (rows < kTileRows) fill(tile, cols * kTileRows, Real(-kInfinity));
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* const x = row_of<const T>(run.x, top + r);
+      const RowMask row = mask_of(run, top + r);
+      int64_t i = 0;
+      if (row.mask == nullptr)
+        for (; i < row.visible; ++i)
+          tile[i * kTileRows + r] = math::softmax_key(to_real<Real>(x[i]), scale);
+      else
+        for (; i < row.visible; ++i)
+          tile[i * kTileRows + r] =
+              row.mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(to_real<Real>(x[i]), scale);
+      for (; i < cols; ++i) tile[i * kTileRows + r] = Real(-kInfinity);
+    }
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        largest[r] = math::softmax_larger(tile[i * kTileRows + r], largest[r]);
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const math::SoftmaxShift<Real> row = math::softmax_shift<Precision>(largest[r], scale);
+      shift[r] = row.shift, magic[r] = row.magic, least[r] = row.floor;
+    }
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r) {
+        const Real power = math::softmax_power<Precision>(
+            tile[i * kTileRows + r], math::SoftmaxShift<Real>{shift[r], magic[r], least[r]}, scale);
+        tile[i * kTileRows + r] = power;
+        sums.set(i * kTileRows + r, math::softmax_term<Precision>(power));
+      }
+    fold_tile(sums, cols);
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(sums.at(r));
+      high[r] = inverse.high, low[r] = inverse.low;
+    }
+    bool all_numbers = true;
+    for (int64_t r = 0; r < rows; ++r) all_numbers = all_numbers && high[r] == high[r];
+    for (int64_t i = 0; i < cols; ++i)
+      for (int64_t r = 0; r < kTileRows; ++r)
+        tile[i * kTileRows + r] = math::softmax_value<Precision>(
+            tile[i * kTileRows + r], math::SoftmaxInverse<Real>{high[r], low[r]});
+    for (int64_t r = 0; r < rows; ++r) {
+      T* const output = row_of<T>(run.output, top + r);
+      if (all_numbers || high[r] == high[r]) {
+        for (int64_t i = 0; i < cols; ++i)
+          output[i] = math::round_number_to<T>(tile[i * kTileRows + r]);
+        continue;
+      }
+      const RowMask row = mask_of(run, top + r);
+      for (int64_t i = 0; i < cols; ++i)
+        output[i] = math::round_to<T>(
+            i >= row.visible || (row.mask != nullptr && row.mask[i] != 0) ? Real(0) : high[r]);
+    }
+  }
+}
+
+template <class T>
+void softmax(const SoftmaxRun& run) {
+  if (run.cols <= kShortCols) return short_rows<T>(run);
+  for (int64_t i = 0; i < run.rows; ++i) {
+    const T* const x = row_of<const T>(run.x, i);
+    T* const output = row_of<T>(run.output, i);
+    const RowMask row = mask_of(run, i);
+    if (row.visible > run.buffered_cols)
+      long_row(run, x, row.mask, output, row.visible);
+    else
+      buffered_row(run, x, row.mask, output, row.visible);
+  }
+  end_stream();
+}
+
+}  // namespace
+
+constexpr SoftmaxKernels softmax_kernels = {
+    {softmax<math::float16>, softmax<math::bfloat16>, softmax<float>, softmax<double>}};
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge

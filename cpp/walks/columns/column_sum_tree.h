@@ -1,0 +1,22 @@
+// The shape of the tree in which rows are added up, for the CPU and the CUDA kernels.
+#ifndef BRIDGE_WALKS_COLUMNS_COLUMN_SUM_TREE_H_
+#define BRIDGE_WALKS_COLUMNS_COLUMN_SUM_TREE_H_
+
+#include <stdint.h>
+
+namespace bridge {
+
+// The bits of every bias gradient depend on these numbers (docs/numerics.md).
+// A chunk is kChunkRows consecutive rows of one batch: kLanes lanes of kLaneRows rows each. A lane
+// starts at -0.0, the exact identity of IEEE addition, and adds its rows in order; the lanes are
+// added as ((l0+l1)+(l2+l3))+((l4+l5)+(l6+l7)); the chunks by the aligned binary tree, in which a
+// node without a right child is its left child. No rows at all give +0.
+constexpr int64_t kChunkRows = 128;
+constexpr int64_t kLaneRows = 16;
+constexpr int64_t kLanes = kChunkRows / kLaneRows;
+
+constexpr int64_t chunk_count(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
+
+}  // namespace bridge
+
+#endif  // BRIDGE_WALKS_COLUMNS_COLUMN_SUM_TREE_H_

@@ -1,0 +1,51 @@
+// Elements whose dtype is known at run time.
+#ifndef BRIDGE_WALKS_COLUMNS_ELEMENTS_CUH_
+#define BRIDGE_WALKS_COLUMNS_ELEMENTS_CUH_
+
+#include <bridge/bridge.h>
+
+#include "cuda/vector.h"
+#include "math/convert.h"
+
+namespace bridge::columns {
+
+// Element types by their bridge_dtype, for run-time dispatch.
+template <class Real, class T>
+BRIDGE_DEVICE Real load_as(const void* data, int64_t index) {
+  return simt::widen<Real>(static_cast<const T*>(data)[index]);
+}
+
+template <class Real>
+BRIDGE_DEVICE Real load_real(const bridge_array& array, int64_t index) {
+  switch (array.dtype) {
+    case BRIDGE_FLOAT16:
+      return load_as<Real, math::float16>(array.data, index);
+    case BRIDGE_BFLOAT16:
+      return load_as<Real, math::bfloat16>(array.data, index);
+    case BRIDGE_FLOAT32:
+      return load_as<Real, float>(array.data, index);
+    default:
+      return load_as<Real, double>(array.data, index);
+  }
+}
+
+template <class Real>
+BRIDGE_DEVICE void store_real(const bridge_array& array, int64_t index, Real value) {
+  switch (array.dtype) {
+    case BRIDGE_FLOAT16:
+      static_cast<math::float16*>(array.data)[index] = math::round_to<math::float16>(value);
+      break;
+    case BRIDGE_BFLOAT16:
+      static_cast<math::bfloat16*>(array.data)[index] = math::round_to<math::bfloat16>(value);
+      break;
+    case BRIDGE_FLOAT32:
+      static_cast<float*>(array.data)[index] = math::round_to<float>(value);
+      break;
+    default:
+      static_cast<double*>(array.data)[index] = math::round_to<double>(value);
+  }
+}
+
+}  // namespace bridge::columns
+
+#endif  // BRIDGE_WALKS_COLUMNS_ELEMENTS_CUH_

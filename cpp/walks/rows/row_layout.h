@@ -1,0 +1,62 @@
+// The rows of a bridge_row_space as a kernel walks them: numbered from 0, found by few divisions.
+#ifndef BRIDGE_WALKS_ROWS_ROW_LAYOUT_H_
+#define BRIDGE_WALKS_ROWS_ROW_LAYOUT_H_
+
+#include <bridge/bridge.h>
+#include <stdint.h>
+
+#include "walks/rows/row_operands.h"
+
+namespace bridge::rows {
+
+// kArrays arrays over the same rows.
+template <int kArrays>
+struct RowLayout {
+  int64_t rows;
+  int64_t cols;
+  // Row r has query r mod queries, which sees the columns up to query + cols - queries; 0: all.
+  int64_t queries;
+  int32_t dims;  // at least 1
+  int64_t size[BRIDGE_MAX_DIMS];
+  int64_t step[kArrays][BRIDGE_MAX_DIMS];  // in bytes
+};
+
+// `operands` point into `space`'s call, which is changed: as few dimensions as the strides allow,
+// the queries among them. An operand without memory is absent.
+template <int kArrays>
+RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)[kArrays]) {
+  RowLayout<kArrays> layout{};
+  layout.rows = row_count(space);
+  layout.cols = space.cols;
+  if (space.causal != 0) layout.queries = space.size[space.dims - 1];
+  space.causal = 0;
+  RowOperand present[kArrays];
+  int count = 0;
+  for (const RowOperand& operand : operands) {
+    if (operand.data != nullptr) present[count++] = operand;
+  }
+  merge_dimensions(space, present, count);
+  layout.dims = space.dims > 0 ? space.dims : 1;
+  layout.size[0] = 1;
+  for (int d = 0; d < space.dims; ++d) {
+    layout.size[d] = space.size[d];
+    for (int a = 0; a < kArrays; ++a) {
+      if (operands[a].data != nullptr) {
+        layout.step[a][d] = operands[a].stride[d] * operands[a].bytes;
+      }
+    }
+  }
+  return layout;
+}
+
+// Whether every row of the operand lies at a multiple of `alignment` bytes.
+template <int kArrays>
+bool is_aligned(const RowLayout<kArrays>& layout, int array, const void* data, int64_t alignment) {
+  bool aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(alignment) == 0;
+  for (int d = 0; d < layout.dims; ++d) aligned &= layout.step[array][d] % alignment == 0;
+  return aligned;
+}
+
+}  // namespace bridge::rows
+
+#endif  // BRIDGE_WALKS_ROWS_ROW_LAYOUT_H_

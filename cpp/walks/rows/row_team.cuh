@@ -1,0 +1,179 @@
+// The threads that share a row, and the vectors that each of them holds.
+#ifndef BRIDGE_WALKS_ROWS_ROW_TEAM_CUH_
+#define BRIDGE_WALKS_ROWS_ROW_TEAM_CUH_
+
+#include "cuda/division.h"
+#include "walks/rows/row_layout.h"
+#include "walks/rows/row_tree.cuh"
+
+namespace bridge::rows {
+
+// kGroup threads of a warp for a row of at most kCols columns; the block takes several rows.
+template <class T_, int kGroup, int kVectors_>
+struct GroupTeam {
+  using T = T_;
+  static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 2;
+  static constexpr int kRows = kThreads / kGroup;  // of a block
+  static constexpr int kStep = kGroup * kVector;   // columns between the vectors of a thread
+  static constexpr int kCols = kStep * kVectors;
+  static_assert(kCols <= kChunkCols);
+
+  static BRIDGE_DEVICE int row_in_block() { return simt::thread_index() / kGroup; }
+  static BRIDGE_DEVICE int first_column() { return simt::thread_index() % kGroup * kVector; }
+  // Whether any thread of the warp may have columns below `visible` in its vector q.
+  static BRIDGE_DEVICE bool reaches(int q, int visible) {
+    return q == 0 || q * kStep < visible;  // a row of nothing is rare
+  }
+
+  template <class Op, int kTag, class Real>
+  static BRIDGE_DEVICE Real reduce(Real value, int /*warps*/) {
+    return reduce_group<Op, kGroup>(value);
+  }
+  // See chunk_sum.
+  template <class Real, int kTag, class Terms>
+  static BRIDGE_DEVICE Real sum(int /*warps*/, Terms&& terms) {
+    return chunk_sum<kGroup, kVectors, kVector, Real>(terms);
+  }
+  static BRIDGE_DEVICE void sync() {}
+};
+
+// A block for a row, or for a part of one, of at most kWarps chunks: a warp takes a chunk. It may
+// be launched with fewer warps.
+template <class T_, int kWarps>
+struct BlockTeam {
+  using T = T_;
+  static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kVectors = kChunkCols / (kWarp * kVector);
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kMinBlocks = 1;
+  static constexpr int kRows = 1;
+  static constexpr int kStep = kWarp * kVector;
+  static constexpr int kCols = kWarps * kChunkCols;
+
+  static BRIDGE_DEVICE int row_in_block() { return 0; }
+  static BRIDGE_DEVICE int first_column() {
+    return warp_column() + simt::thread_index() % kWarp * kVector;
+  }
+  static BRIDGE_DEVICE int warp_column() { return simt::thread_index() / kWarp * kChunkCols; }
+  static BRIDGE_DEVICE bool reaches(int q, int visible) {
+    return warp_column() + q * kStep < visible;
+  }
+
+  template <class Op, int kTag, class Real>
+  static BRIDGE_DEVICE Real reduce(Real value, int warps) {
+    return reduce_block<Op, kWarps, kTag>(reduce_group<Op, kWarp>(value), warps);
+  }
+  template <class Real, int kTag, class Terms>
+  static BRIDGE_DEVICE Real sum(int warps, Terms&& terms) {
+    return reduce_block<Sum, kWarps, kTag>(chunk_sum<kWarp, kVectors, kVector, Real>(terms), warps);
+  }
+  // Between two rows: what was exchanged for the first has been read.
+  static BRIDGE_DEVICE void sync() { simt::sync(); }
+};
+
+// visit(row) in every thread of the team of each row, and in those of some rows that do not exist:
+// all threads of a block take as many turns.
+template <class Team, class Visit>
+BRIDGE_DEVICE void for_each_row(int64_t rows, Visit&& visit) {
+  const int64_t step = static_cast<int64_t>(simt::block_count().x) * Team::kRows;
+  for (int64_t first = static_cast<int64_t>(simt::block_index().x) * Team::kRows;;) {
+    visit(first + Team::row_in_block());
+    first += step;
+    if (first >= rows) return;
+    Team::sync();
+  }
+}
+
+template <int kArrays>
+BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
+                            int64_t (&offset)[kArrays]) {
+#pragma unroll
+  for (int a = 0; a < kArrays; ++a) offset[a] = 0;
+#pragma unroll 1
+  for (int d = layout.dims - 1; d > 0; --d) {
+    const int64_t above = simt::divide(row, layout.size[d]);
+    const int64_t index = row - above * layout.size[d];
+    row = above;
+#pragma unroll
+    for (int a = 0; a < kArrays; ++a) offset[a] += index * layout.step[a][d];
+  }
+#pragma unroll
+  for (int a = 0; a < kArrays; ++a) offset[a] += row * layout.step[a][0];
+}
+
+// How many columns of a row of queries are not hidden by the causal rule.
+template <int kArrays>
+BRIDGE_DEVICE int64_t visible_columns(const RowLayout<kArrays>& layout, int64_t row) {
+  const int64_t query = row - simt::divide(row, layout.queries) * layout.queries;
+  const int64_t visible = query + 1 + (layout.cols - layout.queries);
+  return visible < 0 ? 0 : visible;  // at most cols: the last query sees everything
+}
+
+// `columns` less the part before `begin`, at most `limit`.
+BRIDGE_DEVICE int columns_from(int64_t columns, int64_t begin, int limit) {
+  const int64_t rest = columns - begin;
+  return rest < 0 ? 0 : rest < limit ? static_cast<int>(rest) : limit;
+}
+
+// One bit for each element of a vector of which the first `count` are there (any number).
+template <int kVector>
+BRIDGE_DEVICE uint32_t bits_from(int count) {
+  constexpr uint32_t kAll = (1u << kVector) - 1;
+  return count >= kVector ? 0 : count <= 0 ? kAll : kAll << count & kAll;
+}
+
+// `count` > 0 elements exist; where not all of the vector do, what stands for the rest is 0.
+// kAligned: the vector is whole and lies at a multiple of 16 bytes.
+template <bool kAligned, class T>
+BRIDGE_DEVICE simt::Vector16 load_vector(const T* address, int count) {
+  if constexpr (kAligned) return simt::load16(address);
+  constexpr int kVector = simt::Pack<T>::kCount;
+  if (count >= kVector && reinterpret_cast<uintptr_t>(address) % 16 == 0) {
+    return simt::load16(address);
+  }
+  simt::Pack<T> pack{};
+#pragma unroll
+  for (int e = 0; e < kVector; ++e) {
+    if (e < count) pack.element[e] = address[e];
+  }
+  simt::Vector16 words;
+  memcpy(&words, &pack, sizeof words);
+  return words;
+}
+
+// The words with 0 in the place of all elements but the first `count`.
+template <class T>
+BRIDGE_DEVICE simt::Vector16 first_elements(simt::Vector16 words, int count) {
+  simt::Pack<T> pack;
+  memcpy(&pack, &words, sizeof pack);
+#pragma unroll
+  for (int e = 0; e < simt::Pack<T>::kCount; ++e) {
+    if (e >= count) pack.element[e] = T{};
+  }
+  memcpy(&words, &pack, sizeof words);
+  return words;
+}
+
+template <bool kAligned, class T>
+BRIDGE_DEVICE void store_vector(T* address, simt::Vector16 words, int count) {
+  constexpr int kVector = simt::Pack<T>::kCount;
+  if (kAligned || (count >= kVector && reinterpret_cast<uintptr_t>(address) % 16 == 0)) {
+    simt::store16(address, words);
+    return;
+  }
+  if constexpr (!kAligned) {
+    simt::Pack<T> pack;
+    memcpy(&pack, &words, sizeof pack);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (e < count) address[e] = pack.element[e];
+    }
+  }
+}
+
+}  // namespace bridge::rows
+
+#endif  // BRIDGE_WALKS_ROWS_ROW_TEAM_CUH_

@@ -1,0 +1,152 @@
+// Sums and maxima over a row that several threads share: the tree of docs/numerics.md, laid out so
+// that a warp loads and adds a chunk of 1024 columns without moving a value twice.
+//
+// A group of G threads holds a chunk, or as much as the row has of its first quarter. Vector q of
+// thread t holds columns q G V + t V + i, i < V, V elements to 16 bytes. The tree folds a quarter
+// of 256 columns in halves, so it goes through the bits of q, then those of t, then those of i,
+// each from the highest down.
+#ifndef BRIDGE_WALKS_ROWS_ROW_TREE_CUH_
+#define BRIDGE_WALKS_ROWS_ROW_TREE_CUH_
+
+#include "cuda/vector.h"
+#include "math/softmax.h"
+
+namespace bridge::rows {
+
+constexpr int kChunkCols = 1024;
+constexpr int kWarp = simt::kWarpThreads;
+
+template <class Term>
+BRIDGE_DEVICE Term exchange(Term value, int bit) {
+  return simt::shuffle_xor(value, bit);
+}
+
+template <class Real>
+BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& value, int bit) {
+  return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
+}
+
+// The fold of the tree over the threads of a group (from the highest bit of their index down) and
+// then over the elements of each; every thread gets the sum. While a thread has more than one
+// value, it keeps half of them and gives the other half away: half the shuffles.
+template <int kGroup, int kCount, class Real>
+BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
+  const int thread = simt::thread_index();
+  int kept = kCount;
+#pragma unroll
+  for (int bit = kGroup / 2; bit > 0; bit /= 2) {
+    if (kept > 1) {
+      kept /= 2;
+      const bool upper = (thread & bit) != 0;
+#pragma unroll
+      for (int i = 0; i < kept; ++i) {
+        const Real given = upper ? value[i] : value[i + kept];
+        const Real own = upper ? value[i + kept] : value[i];
+        value[i] = own + exchange(given, bit);
+      }
+    } else {
+      value[0] = value[0] + exchange(value[0], bit);
+    }
+  }
+  // The highest bit of the element went with the highest bit of the thread, and so on.
+  int bit = kGroup / 2;
+#pragma unroll
+  for (int width = kCount / 2; width > 0; width /= 2, bit /= 2) {
+    if (bit > 0) {
+#pragma unroll
+      for (int i = 0; i < kept; ++i) value[i] = value[i] + exchange(value[i], bit);
+    } else {
+#pragma unroll
+      for (int i = 0; i < width; ++i) value[i] = value[i] + value[i + width];
+    }
+  }
+  return value[0];
+}
+
+// The sum of a chunk (or of its first vectors, where the rest are missing) that a group holds.
+// terms(q, first, value) gives elements of vector q, as many as the array takes, from the first on;
+// missing ones are -0.0, or +0.0 where none is negative. One slice after another, so that few terms
+// are there at a time.
+template <int kGroup, int kVectors, int kVector, class Real, class Terms>
+BRIDGE_DEVICE Real chunk_sum(Terms&& terms) {
+  constexpr int kParts = kChunkCols / 4 / (kGroup * kVector);  // vectors of a thread in a quarter
+  constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
+  constexpr int kQuarters = (kVectors + kParts - 1) / kParts;
+  static_assert(kQuarters == 1 || kQuarters == 2 || kQuarters == 4);
+  constexpr int kSlice = kVector < 4 ? kVector : 4;
+  Real part[kUsed][kVector];
+#pragma unroll
+  for (int s = 0; s < kUsed; ++s) {
+#pragma unroll
+    for (int first = 0; first < kVector; first += kSlice) {
+      Real quarter[kSlice];
+      Real half[kSlice];
+#pragma unroll
+      for (int k = 0; k < kQuarters; ++k) {
+        terms(s + k * kParts, first, quarter);
+#pragma unroll
+        for (int i = 0; i < kSlice; ++i) {
+          half[i] = k % 2 == 0 ? quarter[i] : half[i] + quarter[i];
+          if (k == 0 || k == 1) part[s][first + i] = half[i];
+          if (k == 3) part[s][first + i] = part[s][first + i] + half[i];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int width = kUsed / 2; width > 0; width /= 2) {
+#pragma unroll
+    for (int s = 0; s < width; ++s) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) part[s][i] = part[s][i] + part[s + width][i];
+    }
+  }
+  return fold_group<kGroup>(part[0]);
+}
+
+struct Sum {
+  template <class Real>
+  static BRIDGE_DEVICE Real identity() {
+    return Real(-0.0);
+  }
+  template <class Real>
+  static BRIDGE_DEVICE Real of(Real a, Real b) {
+    return a + b;
+  }
+};
+
+// Passes over NaN.
+struct Largest {
+  template <class Real>
+  static BRIDGE_DEVICE Real identity() {
+    return Real(-__builtin_inf());
+  }
+  template <class Real>
+  static BRIDGE_DEVICE Real of(Real a, Real b) {
+    return math::softmax_larger(a, b);
+  }
+};
+
+// Neighbours first: the aligned binary tree over the lanes of a group.
+template <class Op, int kGroup, class Real>
+BRIDGE_DEVICE Real reduce_group(Real value) {
+#pragma unroll
+  for (int bit = 1; bit < kGroup; bit *= 2) value = Op::of(value, exchange(value, bit));
+  return value;
+}
+
+// Of one value for each warp, the same in all its lanes. The block may hold fewer than kWarps
+// warps: `warps`. kTag tells the exchanges apart between which the block does not synchronise.
+template <class Op, int kWarps, int kTag, class Real>
+BRIDGE_DEVICE Real reduce_block(Real value, int warps) {
+  Real* shared = simt::shared_array<Real, kWarps, kTag>();
+  const int lane = simt::thread_index() % kWarp;
+  if (lane == 0) shared[simt::thread_index() / kWarp] = value;
+  simt::sync();
+  const int source = lane % kWarps;
+  return reduce_group<Op, kWarps>(source < warps ? shared[source] : Op::template identity<Real>());
+}
+
+}  // namespace bridge::rows
+
+#endif  // BRIDGE_WALKS_ROWS_ROW_TREE_CUH_

@@ -1,0 +1,39 @@
+// Walking the rows of a row space in runs: rows one after another in its last dimension.
+#ifndef BRIDGE_WALKS_ROWS_RUN_DRIVER_H_
+#define BRIDGE_WALKS_ROWS_RUN_DRIVER_H_
+
+#include <bridge/bridge.h>
+
+#include "cpu/parallel.h"
+#include "walks/rows/row_operands.h"
+
+namespace bridge {
+
+// Calls visit(first, rows, query, offset) for the rows [begin, end), counted row-major, in runs of
+// `rows` rows of the last dimension from its row `query` on; offset(operand) is where the operand's
+// first of these rows is, in elements.
+template <class Visit>
+void for_each_run(const bridge_row_space& space, int64_t begin, int64_t end, const Visit& visit) {
+  const int last = space.dims - 1;
+  const int64_t length = space.dims == 0 ? 1 : space.size[last];
+  while (begin < end) {
+    int64_t index[BRIDGE_MAX_DIMS] = {};
+    int64_t rest = begin;
+    for (int d = last; d >= 0; --d) {
+      index[d] = rest % space.size[d];
+      rest /= space.size[d];
+    }
+    const int64_t query = space.dims == 0 ? 0 : index[last];
+    const int64_t rows = end - begin < length - query ? end - begin : length - query;
+    visit(rows, query, [&](const int64_t* stride) {
+      int64_t offset = 0;
+      for (int d = 0; d <= last; ++d) offset += index[d] * stride[d];
+      return offset;
+    });
+    begin += rows;
+  }
+}
+
+}  // namespace bridge
+
+#endif  // BRIDGE_WALKS_ROWS_RUN_DRIVER_H_

@@ -1,0 +1,64 @@
+"""The C++ sources stand in layers, and none includes what stands above it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CPP = Path(__file__).resolve().parent.parent / "cpp"
+# From the bottom up. The layers of one line do not see each other.
+LAYERS = (("include",), ("math",), ("cpu", "cuda"), ("walks",), ("ops",), ("border",))
+HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
+# The emulator of tests/simt stands in for the intrinsics of CUDA behind the same interface.
+STANDS_IN = {("cuda/simt.h", "simt_emulator.h")}
+SOURCES = sorted(
+    path.relative_to(CPP).as_posix()
+    for path in CPP.rglob("*")
+    if path.suffix in {".h", ".cuh", ".cpp", ".cu"}
+)
+
+
+def includes(text: str) -> list[str]:
+    """What a source includes in quotes: its own kind, written from cpp/."""
+    return re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
+
+
+def misplaced(source: str, text: str) -> list[str]:
+    """The includes of a source that no layer allows, or that name no file from cpp/ on."""
+    layer = source.partition("/")[0]
+    wrong = []
+    for include in includes(text):
+        below = include.partition("/")[0]
+        if (source, include) in STANDS_IN:
+            continue
+        allowed = below == layer or HEIGHT.get(below, len(LAYERS)) < HEIGHT[layer]
+        if not allowed or include not in SOURCES:
+            wrong.append(include)
+    return wrong
+
+
+def test_every_folder_is_a_layer() -> None:
+    assert {source.partition("/")[0] for source in SOURCES} == set(HEIGHT)
+
+
+def test_nothing_includes_what_stands_above_it() -> None:
+    found = {source: misplaced(source, (CPP / source).read_text()) for source in SOURCES}
+    assert {source: wrong for source, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "include"),
+    [
+        ("math/gelu.h", "cpu/tile.h"),
+        ("cpu/tile.h", "cuda/simt.h"),
+        ("cpu/tile.h", "ops/softmax/softmax.h"),
+        ("walks/rows/run_driver.h", "ops/softmax/softmax.h"),
+        ("ops/softmax/softmax.cpp", "border/binding/op.h"),
+        ("ops/softmax/softmax.cpp", "softmax.h"),
+        ("cuda/driver.cpp", "simt_emulator.h"),
+    ],
+)
+def test_an_include_of_a_layer_above_is_found(source: str, include: str) -> None:
+    assert misplaced(source, f'#include <new>\n  # include "{include}"\n') == [include]
