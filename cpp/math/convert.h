@@ -51,7 +51,7 @@ BRIDGE_HD std::uint16_t round_to_bfloat16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
   return result;
 #else
-  // In integers: VCVTNEPS2BF16 flushes denormals whatever MXCSR says.
+  // This rounds in integers: VCVTNEPS2BF16 flushes denormals whatever MXCSR says.
   const std::uint32_t bits = to_bits(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   return static_cast<std::uint16_t>(x != x ? 0x7FFFu : rounded);

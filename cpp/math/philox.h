@@ -23,7 +23,7 @@ struct Philox {
 // All 64 bits of the product.
 BRIDGE_HD std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
-  // Of the product of widened factors nvcc makes two instructions, the second of which adds zero.
+  // nvcc makes two instructions of the product of widened factors, the second of which adds zero.
   std::uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;

@@ -58,7 +58,7 @@ inline SoftmaxScale<Real> softmax_scale(double scale) {
   // Below this x is halved further, so that the floor is finite and an infinite x lies below it;
   // what x loses to underflow is far below one unit of scale * x.
   constexpr double small = narrow ? 0x1p-60 : 0x1p-500;
-  // Of a float, below the smallest of which every finite difference gives 2^0.
+  // This is a float's, below the smallest of which every finite difference gives 2^0.
   constexpr double smallest_rate = narrow ? 0x1p-100 : 0;
   constexpr double largest_size = Format<Real>::largest / 4;
   const double sign = scale < 0 ? -1.0 : 1.0;

@@ -132,7 +132,7 @@ class _Steps:
         return [[step] for step in steps]
 
     def depth(self) -> list[list[Step]]:
-        suite = ("-n", str(self.workers), "--dist", "loadfile", "tests")
+        suite = ("-n", str(self.workers), "--dist", "loadfile", "--sample", "0", "tests")
         side_by_side = [self.suite("suite", *suite, seconds=330)]
         for op in (*OPS, "border"):
             side_by_side.append(

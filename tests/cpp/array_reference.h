@@ -89,6 +89,24 @@ Real column_sum(const std::vector<Real>& values) {
   return nodes[0];
 }
 
+// Stores value(batch, row, col) of every element and the column sums, as far as they are wanted.
+template <class Real, class Call, class Value>
+void store_results(const Call& call, const Value& value) {
+  const bridge_array &full = call.output.full, &sums = call.output.row;
+  for (int64_t batch = 0; batch < call.batch; ++batch)
+    for (int64_t col = 0; col < call.cols; ++col) {
+      std::vector<Real> values;
+      for (int64_t row = 0; row < call.rows; ++row) {
+        values.push_back(value(batch, row, col));
+        if (full.data != nullptr)
+          store(full.data, full.dtype, batch * full.batch_stride + row * full.row_stride + col,
+                values.back());
+      }
+      if (sums.data != nullptr)
+        store(sums.data, sums.dtype, batch * sums.batch_stride + col, column_sum(values));
+    }
+}
+
 }  // namespace bridge::reference
 
 #endif  // BRIDGE_TESTS_ARRAY_REFERENCE_H_

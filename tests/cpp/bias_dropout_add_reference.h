@@ -40,36 +40,23 @@ inline uint64_t integer_of(const bridge_integers& integers, int64_t batch) {
 
 template <class Real>
 void run_dropout_in(const bridge_bias_dropout_add& call) {
-  for (int64_t batch = 0; batch < call.batch; ++batch)
-    for (int64_t col = 0; col < call.cols; ++col) {
-      std::vector<Real> values;
-      for (int64_t row = 0; row < call.rows; ++row) {
-        bool kept = call.threshold == 0;
-        if (call.threshold > 0 && call.threshold < int64_t{1} << 32) {
-          const uint64_t element =
-              integer_of(call.start, batch) +
-              static_cast<uint64_t>(row) * static_cast<uint64_t>(call.index_cols) +
-              static_cast<uint64_t>(col);
-          kept = word_of(integer_of(call.seed, batch), integer_of(call.offset, batch), element) >=
-                 call.threshold;
-        }
-        Real value = 0;
-        if (kept) {
-          value = load<Real>(call.input, batch, row, col);
-          if (call.threshold > 0) value = value * static_cast<Real>(call.factor);
-        }
-        if (call.residual.data != nullptr)
-          value = load<Real>(call.residual, batch, row, col) + value;
-        values.push_back(value);
-        const bridge_array& full = call.output.full;
-        if (full.data != nullptr)
-          store(full.data, full.dtype, batch * full.batch_stride + row * full.row_stride + col,
-                value);
-      }
-      const bridge_array& sums = call.output.row;
-      if (sums.data != nullptr)
-        store(sums.data, sums.dtype, batch * sums.batch_stride + col, column_sum(values));
+  store_results<Real>(call, [&](int64_t batch, int64_t row, int64_t col) {
+    bool kept = call.threshold == 0;
+    if (call.threshold > 0 && call.threshold < int64_t{1} << 32) {
+      const uint64_t element = integer_of(call.start, batch) +
+                               static_cast<uint64_t>(row) * static_cast<uint64_t>(call.index_cols) +
+                               static_cast<uint64_t>(col);
+      kept = word_of(integer_of(call.seed, batch), integer_of(call.offset, batch), element) >=
+             call.threshold;
     }
+    Real value = 0;
+    if (kept) {
+      value = load<Real>(call.input, batch, row, col);
+      if (call.threshold > 0) value = value * static_cast<Real>(call.factor);
+    }
+    if (call.residual.data != nullptr) value = load<Real>(call.residual, batch, row, col) + value;
+    return value;
+  });
 }
 
 inline void run(const bridge_bias_dropout_add& call) {

@@ -28,15 +28,15 @@ namespace {
 using namespace bridge::random;
 using bridge::reference::Memory;
 
-using Call = Arrays<bridge_bias_gelu>;
+using GeluCall = Arrays<bridge_bias_gelu>;
 
-Call random_call(bool large) {
+GeluCall random_call(bool large) {
   static const int64_t some_rows[] = {0,  1,   2,   3,   15,  16,  17,  31,  33,  64,
                                       96, 127, 128, 129, 255, 257, 300, 513, 1100};
   static const int64_t some_cols[] = {0,   1,   2,   3,   5,   7,   8,    15,   16,
                                       17,  31,  32,  33,  48,  63,  64,   65,   100,
                                       127, 200, 255, 257, 511, 512, 1000, 1025, 1500};
-  Call made;
+  GeluCall made;
   bridge_bias_gelu& call = made.call;
   do {
     call.batch = chance(60) ? 1 : pick(4) + (chance(95) ? 1 : 0);
@@ -84,7 +84,7 @@ Call random_call(bool large) {
   return made;
 }
 
-void check_call(Call& made, const std::vector<bridge_executor>& executors) {
+void check_call(GeluCall& made, const std::vector<bridge_executor>& executors) {
   check_bits(made, executors, bridge_bias_gelu_cpu,
              [](const bridge_bias_gelu& call) { bridge::reference::run(call); });
 }
@@ -280,11 +280,11 @@ int main(int argc, char** argv) {
   random_bits.seed(argc > 2 ? static_cast<uint64_t>(atoll(argv[2])) : 1);
   const bridge_executor none{nullptr, 1, nullptr};
   for (int i = 0; i < calls; ++i) {
-    Call call = random_call(false);
+    GeluCall call = random_call(false);
     check_call(call, {none});
   }
   for (int i = 0; i < calls / 25; ++i) {
-    Call call = random_call(true);
+    GeluCall call = random_call(true);
     check_call(call, {none, bridge_pool(2), bridge_pool(3)});
   }
   check_float_environment();

@@ -31,24 +31,12 @@ Real gelu(int form, int order, Real h) {
 template <class Precision>
 void run_in(const bridge_bias_gelu& call) {
   using Real = typename Precision::real;
-  for (int64_t batch = 0; batch < call.batch; ++batch)
-    for (int64_t col = 0; col < call.cols; ++col) {
-      std::vector<Real> values;
-      for (int64_t row = 0; row < call.rows; ++row) {
-        Real value =
-            gelu<Precision>(call.form, call.order, load<Real>(call.input, batch, row, col));
-        for (int i = 0; i < call.factors; ++i)
-          value = value * load<Real>(call.factor[i], batch, row, col);
-        values.push_back(value);
-        const bridge_array& full = call.output.full;
-        if (full.data != nullptr)
-          store(full.data, full.dtype, batch * full.batch_stride + row * full.row_stride + col,
-                value);
-      }
-      const bridge_array& sums = call.output.row;
-      if (sums.data != nullptr)
-        store(sums.data, sums.dtype, batch * sums.batch_stride + col, column_sum(values));
-    }
+  store_results<Real>(call, [&](int64_t batch, int64_t row, int64_t col) {
+    Real value = gelu<Precision>(call.form, call.order, load<Real>(call.input, batch, row, col));
+    for (int i = 0; i < call.factors; ++i)
+      value = value * load<Real>(call.factor[i], batch, row, col);
+    return value;
+  });
 }
 
 inline void run(const bridge_bias_gelu& call) {

@@ -9,59 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
 #include <vector>
+
+#include "timing.h"
 
 namespace {
 
-double budget = 0.15;
-
-// The best of many runs, in seconds.
-double best_time(const std::function<void()>& prepare, const std::function<void()>& run) {
-  using Clock = std::chrono::steady_clock;
-  double best = 1e9, total = 0;
-  for (int i = 0; i < 3 || total < budget; ++i) {
-    prepare();
-    const auto start = Clock::now();
-    run();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    best = std::min(best, seconds);
-    total += seconds;
-  }
-  return best;
-}
+using namespace bridge::timing;
 
 bool fresh = false;
-
-// Memory straight from the system.
-class Pages {
- public:
-  explicit Pages(size_t bytes) : bytes_(bytes + (size_t{2} << 20)) {
-    map();
-    memset(data(), 0, bytes);
-  }
-  Pages(const Pages&) = delete;
-  ~Pages() { munmap(data_, bytes_); }
-  void renew() {
-    if (!fresh) return;
-    munmap(data_, bytes_);
-    map();
-  }
-  // As an allocator gives it: 64 bytes into the mapping.
-  char* data() const { return static_cast<char*>(data_) + 64; }
-
- private:
-  void map() {
-    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) abort();
-  }
-  size_t bytes_;
-  void* data_ = nullptr;
-};
 
 struct Shape {
   int64_t batch, queries, cols;
@@ -74,7 +31,8 @@ class Case {
  public:
   Case(Shape shape, int32_t dtype) : shape_(shape), dtype_(dtype), bytes_(bytes_of(shape, dtype)) {
     const int64_t count = shape.batch * shape.queries * shape.cols;
-    fill(x_.data(), count), fill(g_.data(), count);
+    fill(x_.data(), dtype, count, 30), fill(g_.data(), dtype, count, 30);
+    memset(y_.data(), 0, bytes_), memset(dx_.data(), 0, bytes_);
     // One mask for all batches, a fifth of it hidden.
     mask_.resize(static_cast<size_t>(shape.queries * shape.cols));
     for (size_t i = 0; i < mask_.size(); ++i) mask_[i] = (i * 2654435761u >> 16) % 5 == 0;
@@ -94,7 +52,7 @@ class Case {
       call.mask.data = mask_.data();
       call.mask.col_stride = 1;
     }
-    return best_time([&] { y_.renew(), call.output = rows(y_); },
+    return best_time([&] { renew(y_), call.output = rows(y_); },
                      [&] {
                        if (bridge_softmax_cpu(&call, &executor) != BRIDGE_OK) abort();
                      });
@@ -107,29 +65,19 @@ class Case {
     call.terms = BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U;
     call.scale = 0.125;
     call.u = rows(y_), call.v = rows(g_);
-    return best_time([&] { dx_.renew(), call.output = rows(dx_); },
+    return best_time([&] { renew(dx_), call.output = rows(dx_); },
                      [&] {
                        if (bridge_softmax_derivative_cpu(&call, &executor) != BRIDGE_OK) abort();
                      });
   }
 
   double copy() {
-    return best_time([&] { dx_.renew(); }, [&] { memcpy(dx_.data(), x_.data(), bytes_); });
+    return best_time([&] { renew(dx_); }, [&] { memcpy(dx_.data(), x_.data(), bytes_); });
   }
 
  private:
-  void fill(char* data, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const float value = static_cast<float>((i * 7919) % 1009) * 0.03f - 15.0f;
-      uint32_t bits;
-      memcpy(&bits, &value, sizeof bits);
-      if (dtype_ == BRIDGE_FLOAT32) reinterpret_cast<float*>(data)[i] = value;
-      if (dtype_ == BRIDGE_BFLOAT16)
-        reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits >> 16);
-      if (dtype_ == BRIDGE_FLOAT16)
-        reinterpret_cast<uint16_t*>(data)[i] =
-            static_cast<uint16_t>(0x3400 + (i * 7919) % 0x1000 + (i & 1) * 0x8000);
-    }
+  static void renew(Pages& pages) {
+    if (fresh) pages.renew();
   }
   void set_space(bridge_row_space* space, Kind kind) const {
     space->dims = 2;

@@ -53,9 +53,10 @@ class Pages {
   void* data_ = nullptr;
 };
 
-inline void fill(void* data, int32_t dtype, int64_t count) {
+// Numbers from -span/2 to span/2, of float16 between 1/4 and 4.
+inline void fill(void* data, int32_t dtype, int64_t count, float span = 8) {
   for (int64_t i = 0; i < count; ++i) {
-    const float value = static_cast<float>((i * 7919) % 1009) * 0.008f - 4.0f;
+    const float value = static_cast<float>((i * 7919) % 1009) * (span / 1000) - span / 2;
     if (dtype == BRIDGE_FLOAT32) static_cast<float*>(data)[i] = value;
     if (dtype == BRIDGE_FLOAT64) static_cast<double*>(data)[i] = value;
     if (dtype == BRIDGE_BFLOAT16) {

@@ -348,6 +348,7 @@ def batched_in_jax(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w).sum(-1)
 
 
+@pytest.mark.sampled(14)
 @where
 @methods
 @pytest.mark.parametrize("dims", [(0, None), (1, None), (0, 2), (None, 1), (-1, 0)])

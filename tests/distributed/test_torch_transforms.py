@@ -28,6 +28,7 @@ def test_vmap(ranks: Any, in_dim: int, dim: int, tiled: bool) -> None:
     ranks().run(f"{_CHECKS}:vmapped", in_dim=in_dim, dim=dim, tiled=tiled)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     "check",
     [

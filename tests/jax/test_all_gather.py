@@ -62,6 +62,7 @@ def gradients(cotangents: Any, axis: int, tiled: bool, grad: str) -> np.ndarray:
     return np.stack(parts(total / (DEVICES if grad == "mean" else 1), axis, tiled))
 
 
+@pytest.mark.sampled(18)
 @every_rule
 @pytest.mark.parametrize("tiled", [True, False])
 @pytest.mark.parametrize(
@@ -194,6 +195,7 @@ WHOLE = [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64]
 NARROW = [np.float16, *(jnp.dtype(f"float8_{f}") for f in ("e4m3fn", "e5m2", "e8m0fnu"))]
 
 
+@pytest.mark.sampled(12)
 @every_rule
 @pytest.mark.parametrize("dtype", [*WHOLE, *NARROW, np.complex64, np.complex128], ids=str)
 def test_dtypes(dtype: Any, grad: str, rng: np.random.Generator) -> None:

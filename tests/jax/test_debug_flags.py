@@ -81,6 +81,7 @@ def quiet(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     assert capsys.readouterr().out.count("de-optimized") < 20
 
 
+@pytest.mark.sampled(12)
 @every_op
 @every_mode
 def test_forward(op: Op, mode: Any, bad: Any) -> None:
@@ -97,6 +98,7 @@ def test_forward(op: Op, mode: Any, bad: Any) -> None:
     function(with_bad)
 
 
+@pytest.mark.sampled(12)
 @every_op
 @every_mode
 def test_backward(op: Op, mode: Any, bad: Any) -> None:

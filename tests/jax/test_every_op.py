@@ -88,6 +88,7 @@ TRANSFORMS: dict[str, Function] = {
 }
 
 
+@pytest.mark.sampled(16)
 @every_op
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transform_of_a_loss(case: Case, name: str, rng: np.random.Generator) -> None:

@@ -105,6 +105,7 @@ def test_the_page_lists_every_op() -> None:
     assert set(LISTED) == {(op, dims) for op in OPS for dims in ("rows", "columns")}
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("split", "axis_type", "dtype"),
     [

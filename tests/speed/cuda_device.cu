@@ -228,11 +228,11 @@ class CudaDevice : public Device {
     return static_cast<int64_t>(count);
   }
 
-  size_t workspace_bytes(const Call& call) const override {
+  size_t workspace_bytes(const AnyCall& call) const override {
     return std::visit([this](const auto& one) { return bytes_of(one); }, call);
   }
 
-  void enqueue(const Call& call, void* workspace, size_t workspace_bytes) override {
+  void enqueue(const AnyCall& call, void* workspace, size_t workspace_bytes) override {
     std::visit([&](const auto& one) { run(one, workspace, workspace_bytes); }, call);
   }
 

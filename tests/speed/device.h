@@ -52,8 +52,8 @@ class Device {
   // Everything from here on throws Failure, and but for `time` nothing waits without need.
   virtual void fill(const Operand& operand, uint64_t seed) = 0;
   virtual int64_t count_not_finite(const Operand& result) = 0;
-  virtual size_t workspace_bytes(const Call& call) const = 0;
-  virtual void enqueue(const Call& call, void* workspace, size_t workspace_bytes) = 0;
+  virtual size_t workspace_bytes(const AnyCall& call) const = 0;
+  virtual void enqueue(const AnyCall& call, void* workspace, size_t workspace_bytes) = 0;
   // The seconds that each of several turns of `calls` takes, after one that is not counted.
   virtual std::vector<double> time(const std::function<void()>& calls, int samples,
                                    Launch launch) = 0;

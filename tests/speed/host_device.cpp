@@ -53,8 +53,8 @@ class HostDevice : public Device {
     for (int64_t i = 0; i < result.count; ++i) count += is_finite(result, i) ? 0 : 1;
     return count;
   }
-  size_t workspace_bytes(const Call&) const override { return 0; }
-  void enqueue(const Call& call, void*, size_t) override { std::visit(Run{}, call); }
+  size_t workspace_bytes(const AnyCall&) const override { return 0; }
+  void enqueue(const AnyCall& call, void*, size_t) override { std::visit(Run{}, call); }
   std::vector<double> time(const std::function<void()>& calls, int samples, Launch) override {
     using Clock = std::chrono::steady_clock;
     std::vector<double> seconds;

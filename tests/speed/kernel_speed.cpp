@@ -188,7 +188,7 @@ class Bench {
     workspace_bytes_ = operand_bytes_ = 0;
     for (const Row& row : rows) {
       Operands operands;
-      const Call call = row.make(operands, row.shape(array_bytes_));
+      const AnyCall call = row.make(operands, row.shape(array_bytes_));
       operand_bytes_ = std::max(operand_bytes_, operands.bytes());
       workspace_bytes_ =
           std::max(workspace_bytes_, static_cast<int64_t>(device_.workspace_bytes(call)));
@@ -238,7 +238,7 @@ class Bench {
   int64_t workspace_bytes_ = 0;
   int64_t operand_bytes_ = 0;
   char* memory_ = nullptr;
-  std::vector<Call> calls_;
+  std::vector<AnyCall> calls_;
   std::vector<Operand> results_;
   int64_t moved_ = 0;
   uint64_t seed_ = 0;

@@ -22,8 +22,8 @@ struct Copy {
   bool by_kernel;  // otherwise by the driver
 };
 
-using Call = std::variant<Copy, bridge_bias_gelu, bridge_softmax, bridge_softmax_derivative,
-                          bridge_bias_dropout_add>;
+using AnyCall = std::variant<Copy, bridge_bias_gelu, bridge_softmax, bridge_softmax_derivative,
+                             bridge_bias_dropout_add>;
 
 // For the ops on a matrix there is one head in one batch, with a query for each row.
 struct Shape {
@@ -45,7 +45,7 @@ struct Row {
   bool is_attention;
   int64_t element_bytes;  // of the first operand
   int rank;               // the lower, the sooner
-  std::function<Call(Operands&, const Shape&)> make;
+  std::function<AnyCall(Operands&, const Shape&)> make;
 
   bool is_copy() const { return op == "copy"; }
   std::string name() const;

@@ -41,7 +41,7 @@ struct BiasGelu {
       }
     }
     if (!binding.bind_output(call.results, &out->output)) return false;
-    // Of compact arrays, as XLA's are, the library itself finds every overlap.
+    // The library itself finds every overlap of compact arrays, as XLA's are.
     if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;
     PairFootprints footprints(out->batch, out->rows, out->cols);
     for (size_t i = 0; i < count; i += 2) {

@@ -33,6 +33,7 @@ struct BiasDropoutAddBlock : Block {
     visit(output);
   }
   void skip_rows(int64_t rows) { index += static_cast<uint64_t>(rows) * index_cols; }
+  void fold_rows(int64_t rows) { index_step *= static_cast<uint64_t>(rows); }
 };
 
 using BiasDropoutAddFunction = void (*)(const BiasDropoutAddBlock& block);

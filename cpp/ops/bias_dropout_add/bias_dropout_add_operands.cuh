@@ -51,7 +51,7 @@ struct Sequence {
 
   BRIDGE_DEVICE uint32_t word(uint64_t index) const {
     const math::Philox drawn = math::philox(seed, offset, index / 4);
-    // Without an index at run time, which would move the words out of registers.
+    // No index is taken at run time, which would move the words out of registers.
     const uint32_t low = index % 2 != 0 ? drawn.words[1] : drawn.words[0];
     const uint32_t high = index % 2 != 0 ? drawn.words[3] : drawn.words[2];
     return index % 4 >= 2 ? high : low;

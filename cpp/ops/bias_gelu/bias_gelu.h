@@ -45,6 +45,17 @@ inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
                       : Arithmetic::single;
 }
 
+inline bool is_double(const bridge_bias_gelu& call) {
+  return arithmetic_of(call) == Arithmetic::double_;
+}
+
+// The arithmetic of a call whose every array is of this dtype.
+constexpr Arithmetic native_arithmetic(int32_t dtype) {
+  return is_16_bit(dtype)          ? Arithmetic::single_for_16_bits
+         : dtype == BRIDGE_FLOAT32 ? Arithmetic::single
+                                   : Arithmetic::double_;
+}
+
 // BRIDGE_OK, or BRIDGE_INVALID_ARGUMENT with a message that names the field, what it holds and what
 // is expected. Refuses whatever could make a kernel read or write where it should not; an overlap
 // of an output with another operand is found where both are dense, and else the caller's duty.

@@ -24,7 +24,6 @@ struct BiasGeluBlock : Block {
     for (int i = 0; i < factors; ++i) visit(factor[i].full);
     visit(output);
   }
-  void skip_rows(int64_t) {}
 };
 
 using BiasGeluFunction = void (*)(const BiasGeluBlock& block);
@@ -45,8 +44,8 @@ struct BiasGeluKernels {
   BiasGeluFunction fused[kBiasGeluShapes][4][3];
   // [arithmetic][form]: every call.
   BiasGeluFunction tiled[3][3];
-  // [arithmetic].
-  AddNodes add_nodes[3];
+  // [is_double].
+  AddNodes add_nodes[2];
 };
 
 BRIDGE_DECLARE_PER_ISA(BiasGeluKernels, bias_gelu_kernels)

@@ -78,7 +78,8 @@ struct HotOperands {
   // memory.
   template <bool kSums>
   BRIDGE_DEVICE void walk_whole(const Params& params, int turns, Real (&sum)[kVector]) {
-    // In words: 16-bit elements in registers of their own would be packed and unpacked twice.
+    // They stay in words: 16-bit elements in registers of their own would be packed and unpacked
+    // twice.
     simt::Vector16 next_input = simt::load16(input);
     simt::Vector16 next_factor[kMaxHotFactors];
 #pragma unroll

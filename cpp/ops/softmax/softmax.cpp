@@ -43,7 +43,7 @@ class Buffer {
   void* data_ = nullptr;
 };
 
-// Of a checked space: no product of sizes overflows, unless one of them is 0.
+// The space is a checked one: no product of sizes overflows, unless one of them is 0.
 int64_t element_count(const bridge_row_space& space) {
   for (int d = 0; d < space.dims; ++d)
     if (space.size[d] == 0) return 0;

@@ -3,7 +3,7 @@
 
 #include <bridge/bridge.h>
 
-#include "cuda/last_error.h"
+#include "cuda/op_entry.h"
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_cuda.h"
 #include "walks/rows/row_launch.cuh"
@@ -14,34 +14,16 @@ namespace {
 using math::bfloat16;
 using math::float16;
 using rows::ceil_divide;
+using rows::real_bytes;
 
-using RowKernel = rows::RowKernel<Params>;
 using Kernel = rows::Kernel<Params>;
 
-// How many threads have a row, and how many vectors a thread: about as many of both as the row
-// fills, but enough vectors to share the cost of a row among. The last of a list goes as far as the
-// registers of a block do.
 template <class T, class Precision>
 struct Kernels {
-  static constexpr int kVector = Pack<T>::kCount;
-  static constexpr int kWide = kVector == 2 ? 32 : 8;  // threads for a row of 256 columns
-  template <bool kIsAligned, int kGroup, int kVectors>
-  using Group = RowsKernel<rows::GroupTeam<T, kGroup, kVectors>, Precision, kIsAligned>;
-  template <bool kIsAligned>
-  using Block = RowsKernel<rows::BlockTeam<T, sizeof(T) == 8 ? 16 : 32>, Precision, kIsAligned>;
-
-  static constexpr RowKernel kAligned[6] = {
-      rows::row_kernel<Group<true, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<true, 32 / kVector, 4>>(),
-      rows::row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
-      rows::row_kernel<Group<true, kWide == 8 ? 16 : 32, 512 / kVector / (kWide == 8 ? 16 : 32)>>(),
-      rows::row_kernel<Group<true, 32, 32 / kVector>>(),
-      rows::row_kernel<Block<true>>()};
-  static constexpr RowKernel kAny[4] = {
-      rows::row_kernel<Group<false, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
-      rows::row_kernel<Group<false, 32, 32 / kVector>>(), rows::row_kernel<Block<false>>()};
-  static constexpr Kernel kSegments[] = {
+  template <class Team, bool kIsAligned>
+  using OfTeam = RowsKernel<Team, Precision, kIsAligned>;
+  using Rows = rows::RowKernels<T, sizeof(T) == 8 ? 16 : 32, OfTeam>;
+  static constexpr Kernel kSegments[3] = {
       rows::make_kernel<SegmentKernel<T, Precision, Step::largest>>(),
       rows::make_kernel<SegmentKernel<T, Precision, Step::sum>>(),
       rows::make_kernel<SegmentKernel<T, Precision, Step::store>>()};
@@ -50,25 +32,21 @@ struct Kernels {
 struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
-  const Kernel* segments;  // by Step
+  const Kernel (&segments)[3];  // the index is a Step
 };
 
 template <class T, class Precision>
 constexpr KernelLists kernel_lists() {
   using K = Kernels<T, Precision>;
-  return {K::kAligned, K::kAny, K::kSegments};
+  return {K::Rows::kAligned, K::Rows::kAny, K::kSegments};
 }
 
-// By bridge_dtype.
+// The index is a bridge_dtype.
 constexpr KernelLists kKernels[] = {
     kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
 
-size_t real_bytes(const bridge_softmax& call) {
-  return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
-}
-
-// Of a term of a row's sum (math::SoftmaxTerm).
+// Bytes that a term of a row's sum has (math::SoftmaxTerm).
 size_t term_bytes(const bridge_softmax& call) {
   return call.dtype == BRIDGE_FLOAT32 ? sizeof(math::SoftmaxTerm<math::Single>) : real_bytes(call);
 }
@@ -152,15 +130,14 @@ const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
   return enqueue_segments<math::SingleFor16Bits>(call, params, memory, stream);
 }
 
+constexpr auto kEntry =
+    rows::op_entry<bridge_softmax>("softmax", validate, workspace_bytes_of, enqueue);
+
 }  // namespace
 
 const char* load_kernels() {
   for (const KernelLists& lists : kKernels) {
-    if (const char* error = lists.aligned.load()) return error;
-    if (const char* error = lists.any.load()) return error;
-    for (int i = 0; i < 3; ++i) {
-      if (const char* error = lists.segments[i].load()) return error;
-    }
+    if (const char* error = cuda::load_all(lists.aligned, lists.any, lists.segments)) return error;
   }
   if (const char* error = rows::load_levels<Largest>()) return error;
   if (const char* error = rows::load_levels<Sum>()) return error;
@@ -170,25 +147,11 @@ const char* load_kernels() {
 }  // namespace bridge::softmax
 
 extern "C" BRIDGE_EXPORT size_t bridge_softmax_cuda_workspace(const bridge_softmax* call) {
-  char message[bridge::cuda::kMessageBytes];
-  if (call == nullptr || bridge::validate(*call, message, sizeof message) != BRIDGE_OK) return 0;
-  return bridge::softmax::workspace_bytes_of(*call);
+  return bridge::cuda::workspace_bytes(bridge::softmax::kEntry, call);
 }
 
 extern "C" BRIDGE_EXPORT bridge_status bridge_softmax_cuda(const bridge_softmax* call,
                                                            void* workspace, size_t workspace_bytes,
                                                            void* stream) {
-  using namespace bridge;
-  constexpr const char* kName = "softmax";
-  if (call == nullptr) return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName, "call is NULL");
-  const bridge_status status = validate(*call, cuda::error_message(), cuda::kMessageBytes);
-  if (status != BRIDGE_OK) return status;
-  if (row_count(call->space) == 0 || call->space.cols == 0) return BRIDGE_OK;
-  const size_t needed = softmax::workspace_bytes_of(*call);
-  if (!cuda::is_enough(kName, workspace, workspace_bytes, needed)) return BRIDGE_INVALID_ARGUMENT;
-  int entered = -1;
-  const char* error = simt::make_current(stream, call->output.data, &entered);
-  if (error == nullptr) error = softmax::enqueue(*call, workspace, stream);
-  simt::restore_current(entered);
-  return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+  return bridge::cuda::run(bridge::softmax::kEntry, call, workspace, workspace_bytes, stream);
 }

@@ -161,7 +161,7 @@ struct Row {
     return x < -math::Format<Real>::largest ? x : math::absolute(half) * x;
   }
 
-  // Of x, or of -x.
+  // The largest x that is not hidden, or the largest -x.
   template <bool kNegative>
   BRIDGE_DEVICE Real largest_x() const {
     Real result = Largest::identity<Real>();

@@ -3,7 +3,7 @@
 
 #include <bridge/bridge.h>
 
-#include "cuda/last_error.h"
+#include "cuda/op_entry.h"
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_cuda.h"
 #include "walks/rows/row_launch.cuh"
@@ -14,34 +14,19 @@ namespace {
 using math::bfloat16;
 using math::float16;
 using rows::ceil_divide;
+using rows::real_bytes;
 
-using RowKernel = rows::RowKernel<Params>;
 using Kernel = rows::Kernel<Params>;
 
-// As for softmax; the two operands of the Jacobian take twice the registers.
 template <class T, class Precision>
 struct Kernels {
-  static constexpr int kVector = simt::Pack<T>::kCount;
-  static constexpr int kWide = kVector == 2 ? 32 : 8;  // threads for a row of 256 columns
-  template <bool kIsAligned, int kGroup, int kVectors>
-  using Group = JacobianKernel<rows::GroupTeam<T, kGroup, kVectors>, Precision, kIsAligned>;
-  template <bool kIsAligned>
-  using Block = JacobianKernel<rows::BlockTeam<T, 64 / sizeof(T)>, Precision, kIsAligned>;
-
-  static constexpr RowKernel kAligned[6] = {
-      rows::row_kernel<Group<true, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<true, 32 / kVector, 4>>(),
-      rows::row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
-      rows::row_kernel<Group<true, kWide == 8 ? 16 : 32, 512 / kVector / (kWide == 8 ? 16 : 32)>>(),
-      rows::row_kernel<Group<true, 32, 32 / kVector>>(),
-      rows::row_kernel<Block<true>>()};
-  static constexpr RowKernel kAny[4] = {
-      rows::row_kernel<Group<false, 32 / kVector, 1>>(),
-      rows::row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
-      rows::row_kernel<Group<false, 32, 32 / kVector>>(), rows::row_kernel<Block<false>>()};
-  static constexpr RowKernel kGeneral[1] = {
-      rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / kVector>, Precision>>()};
-  // By kJacobian, then by Step.
+  template <class Team, bool kIsAligned>
+  using OfTeam = JacobianKernel<Team, Precision, kIsAligned>;
+  // The two operands of the Jacobian take twice the registers that softmax does.
+  using Rows = rows::RowKernels<T, 64 / sizeof(T), OfTeam>;
+  static constexpr rows::RowKernel<Params> kGeneral[1] = {
+      rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / Rows::kVector>, Precision>>()};
+  // The first index is kJacobian, the second a Step.
   static constexpr Kernel kSegments[2][2] = {
       {rows::make_kernel<SegmentKernel<T, Precision, Step::dots, false>>(),
        rows::make_kernel<SegmentKernel<T, Precision, Step::store, false>>()},
@@ -53,52 +38,46 @@ struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
   rows::KernelList<Params> general;
-  const Kernel (*segments)[2];
+  const Kernel (&segments)[2][2];
 };
 
 template <class T, class Precision>
 constexpr KernelLists kernel_lists() {
   using K = Kernels<T, Precision>;
-  return {K::kAligned, K::kAny, K::kGeneral, K::kSegments};
+  return {K::Rows::kAligned, K::Rows::kAny, K::kGeneral, K::kSegments};
 }
 
-// By bridge_dtype.
+// The index is a bridge_dtype.
 constexpr KernelLists kKernels[] = {
     kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
     kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
 
-using Call = bridge_softmax_derivative;
+bool is_jacobian(const bridge_softmax_derivative& call) { return call.w.data == nullptr; }
 
-size_t real_bytes(const Call& call) {
-  return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
-}
-
-bool is_jacobian(const Call& call) { return call.w.data == nullptr; }
-
-bool is_segmented(const Call& call) {
+bool is_segmented(const bridge_softmax_derivative& call) {
   const KernelLists& lists = kKernels[call.dtype];
   return call.space.cols > (is_jacobian(call) ? lists.any : lists.general).most_cols();
 }
 
-int64_t rows_at_once(const Call& call) {
+int64_t rows_at_once(const bridge_softmax_derivative& call) {
   const int64_t operands = is_jacobian(call) ? 2 : 3;
   return rows::rows_at_once(row_count(call.space),
                             operands * call.space.cols * dtype_bytes(call.dtype));
 }
 
-// Of one dot of one launch.
-size_t dot_bytes(const Call& call) {
+// What the nodes of one dot of one launch take.
+size_t dot_bytes(const bridge_softmax_derivative& call) {
   return rows::node_bytes(rows_at_once(call), ceil_divide(call.space.cols, rows::kSegmentCols),
                           real_bytes(call));
 }
 
-size_t workspace_bytes_of(const Call& call) {
+size_t workspace_bytes_of(const bridge_softmax_derivative& call) {
   if (!is_segmented(call)) return 0;
   return (is_jacobian(call) ? 1 : kDots) * dot_bytes(call);
 }
 
-Params make_params(const Call& call) {
-  Call copy = call;
+Params make_params(const bridge_softmax_derivative& call) {
+  bridge_softmax_derivative copy = call;
   const int64_t cols = call.space.cols, bytes = dtype_bytes(call.dtype);
   const RowOperand operands[kArrays] = {
       {"u", copy.u.data, copy.u.stride, cols, bytes},
@@ -115,7 +94,7 @@ Params make_params(const Call& call) {
 }
 
 // Whether every vector of every row is whole and lies at a multiple of 16 bytes.
-bool is_aligned(const Call& call, const Params& params) {
+bool is_aligned(const bridge_softmax_derivative& call, const Params& params) {
   bool aligned = call.space.cols % (16 / dtype_bytes(call.dtype)) == 0;
   for (int a = 0; a < kArrays; ++a) {
     aligned = aligned && rows::is_aligned(params.layout, a, params.data[a], 16);
@@ -124,7 +103,8 @@ bool is_aligned(const Call& call, const Params& params) {
 }
 
 template <class Real>
-const char* enqueue_segments(const Call& call, Params& params, char* workspace, void* stream) {
+const char* enqueue_segments(const bridge_softmax_derivative& call, Params& params, char* workspace,
+                             void* stream) {
   const Kernel* kernels = kKernels[call.dtype].segments[is_jacobian(call) ? 1 : 0];
   return rows::for_each_batch(params, rows_at_once(call), [&](simt::Grid grid) -> const char* {
     const int64_t rows = params.rows, segments = params.segments;
@@ -146,7 +126,7 @@ const char* enqueue_segments(const Call& call, Params& params, char* workspace, 
   });
 }
 
-const char* enqueue(const Call& call, void* workspace, void* stream) {
+const char* enqueue(const bridge_softmax_derivative& call, void* workspace, void* stream) {
   Params params = make_params(call);
   if (!is_segmented(call)) {
     const KernelLists& lists = kKernels[call.dtype];
@@ -160,16 +140,15 @@ const char* enqueue(const Call& call, void* workspace, void* stream) {
                                       : enqueue_segments<float>(call, params, memory, stream);
 }
 
+constexpr auto kEntry = rows::op_entry<bridge_softmax_derivative>("softmax_derivative", validate,
+                                                                  workspace_bytes_of, enqueue);
+
 }  // namespace
 
 const char* load_kernels() {
   for (const KernelLists& lists : kKernels) {
-    for (const auto* list : {&lists.aligned, &lists.any, &lists.general}) {
-      if (const char* error = list->load()) return error;
-    }
-    for (int i = 0; i < 4; ++i) {
-      if (const char* error = lists.segments[i / 2][i % 2].load()) return error;
-    }
+    const char* error = cuda::load_all(lists.aligned, lists.any, lists.general, lists.segments);
+    if (error != nullptr) return error;
   }
   return rows::load_levels<Sum>();
 }
@@ -178,24 +157,11 @@ const char* load_kernels() {
 
 extern "C" BRIDGE_EXPORT size_t
 bridge_softmax_derivative_cuda_workspace(const bridge_softmax_derivative* call) {
-  char message[bridge::cuda::kMessageBytes];
-  if (call == nullptr || bridge::validate(*call, message, sizeof message) != BRIDGE_OK) return 0;
-  return bridge::softmax_derivative::workspace_bytes_of(*call);
+  return bridge::cuda::workspace_bytes(bridge::softmax_derivative::kEntry, call);
 }
 
 extern "C" BRIDGE_EXPORT bridge_status bridge_softmax_derivative_cuda(
     const bridge_softmax_derivative* call, void* workspace, size_t workspace_bytes, void* stream) {
-  using namespace bridge;
-  constexpr const char* kName = "softmax_derivative";
-  if (call == nullptr) return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName, "call is NULL");
-  const bridge_status status = validate(*call, cuda::error_message(), cuda::kMessageBytes);
-  if (status != BRIDGE_OK) return status;
-  if (row_count(call->space) == 0 || call->space.cols == 0) return BRIDGE_OK;
-  const size_t needed = softmax_derivative::workspace_bytes_of(*call);
-  if (!cuda::is_enough(kName, workspace, workspace_bytes, needed)) return BRIDGE_INVALID_ARGUMENT;
-  int entered = -1;
-  const char* error = simt::make_current(stream, call->output.data, &entered);
-  if (error == nullptr) error = softmax_derivative::enqueue(*call, workspace, stream);
-  simt::restore_current(entered);
-  return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+  return bridge::cuda::run(bridge::softmax_derivative::kEntry, call, workspace, workspace_bytes,
+                           stream);
 }

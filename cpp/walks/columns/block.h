@@ -38,9 +38,15 @@ struct Block {
   __attribute__((always_inline)) bool wants_sums() const {
     return sums != nullptr || output_row.data != nullptr;
   }
+
+  // For what an op's block counts in rows of the call: it moves on by so many, or has so many in
+  // each of its rows. An op that counts any has its own.
+  void skip_rows(int64_t) {}
+  void fold_rows(int64_t) {}
 };
 
-// At most so many chunks in a block with column sums, so that the levels of the tree stay in cache.
+// A block with column sums has at most so many chunks, so that the levels of the tree stay in
+// cache.
 constexpr int64_t kBlockChunks = 32;
 
 // Adds the nodes of one level, count vectors of cols values one stride of elements apart, up to the

@@ -1,7 +1,19 @@
 // How a call on arrays of [batch, rows, cols] is cut into blocks for the threads of a CPU. An op
-// takes part with a specialisation of ArraysOf for its call, and two members of its block:
-//   for_each_full(visit)   visit(array) for the full arrays, absent ones too
-//   skip_rows(rows)        what else of the block moves on by so many rows
+// takes part with a struct of static members:
+//   Call, Kernels                    the C struct; what is compiled for each instruction set
+//   kName, kKernels                  the op's name; PerIsa<Kernels>
+//   validate(call, message, bytes)
+//   is_double(call)
+//   copy_of(call)                    a copy of a valid call, to be changed
+//   for_each_input(call, full, row)  calls full(array) for the full inputs that are present and
+//                                    row(array) for the row vectors
+//   batches_are_alike(call)          whether nothing depends on the batch but where it lies
+//   rows_go_on(call)                 whether a row goes on where the one before it ends
+//   fused_kernel(kernels, call)      the loop for this kind of call, or null
+//   tiled_kernel(kernels, call)      the loop for every call
+//   block_at(call, batch, row, rows, col, cols)
+// and a member of its block, for_each_full(visit), which calls visit(array) for the full arrays,
+// absent ones too.
 #ifndef BRIDGE_WALKS_COLUMNS_BLOCK_DRIVER_H_
 #define BRIDGE_WALKS_COLUMNS_BLOCK_DRIVER_H_
 
@@ -12,7 +24,9 @@
 #include <memory>
 #include <new>
 
+#include "cpu/error.h"
 #include "cpu/huge_pages.h"
+#include "cpu/isa.h"
 #include "cpu/parallel.h"
 #include "walks/array_checks.h"
 #include "walks/columns/block.h"
@@ -39,39 +53,50 @@ inline int64_t part_width(int64_t cols, int64_t parts) {
   return ceil_div(ceil_div(cols, parts), kColumnGrain) * kColumnGrain;
 }
 
-// for_each(call, full, row) calls full(array) for the full inputs and the full output of a call
-// that are present, row(array) for the row vectors of its inputs.
-template <class Call>
-struct ArraysOf;
+// Calls full(array) for the full arrays that are present, row(array) for the row vectors of inputs.
+template <class Op, class Call, class Full, class Row>
+void for_each_array(Call& call, const Full& full, const Row& row) {
+  Op::for_each_input(call, full, row);
+  if (is_present(call.output.full)) full(call.output.full);
+}
 
 // Whether full(array) and row(array) hold for all arrays of the call.
-template <class Call, class Full, class Row>
-bool holds_for_all(const Call& call, const Full& full, const Row& row) {
+template <class Op, class Full, class Row>
+bool holds_for_all(const typename Op::Call& call, const Full& full, const Row& row) {
   bool holds = true;
-  ArraysOf<Call>::for_each(
+  for_each_array<Op>(
       call, [&](const bridge_array& array) { holds = holds && full(array); },
       [&](const bridge_array& array) { holds = holds && row(array); });
   return holds;
 }
 
-template <class Call>
-bool has_dense_rows(const Call& call) {
-  return holds_for_all(
+template <class Op>
+bool has_dense_rows(const typename Op::Call& call) {
+  return holds_for_all<Op>(
       call, [&](const bridge_array& full) { return full.row_stride == call.cols; },
       [](const bridge_array&) { return true; });
 }
 
-// Readies a call as given for being cut: a dimension of one has no stride that
-// matters, and a large output that is no input's memory is asked for in huge pages.
-template <class Call>
-void prepare(Call& call, bool in_place) {
+template <class Op>
+bool is_in_place(const typename Op::Call& call) {
+  bool in_place = false;
+  Op::for_each_input(
+      call, [&](const bridge_array& full) { in_place |= full.data == call.output.full.data; },
+      [](const bridge_array&) {});
+  return in_place;
+}
+
+// Readies a call for being cut: a dimension of one has no stride that matters, and a large output
+// that is no input's memory is asked for in huge pages.
+template <class Op>
+void prepare(typename Op::Call& call) {
   if (call.batch == 1) {
     auto ignore = [](bridge_array& array) { array.batch_stride = 0; };
-    ArraysOf<Call>::for_each(call, ignore, ignore);
+    for_each_array<Op>(call, ignore, ignore);
     ignore(call.output.row);
   }
   const bridge_array& full = call.output.full;
-  if (!is_present(full) || in_place) return;
+  if (!is_present(full) || is_in_place<Op>(call)) return;
   // Rows that lie densely, in whichever order the dimensions stand.
   const int64_t bytes = call.batch * call.rows * call.cols * dtype_bytes(full.dtype);
   if (check::is_dense(check::sizes_of(call), {&full, "", false}))
@@ -89,15 +114,16 @@ inline void clear_sums(const bridge_array& row, const check::Sizes& sizes) {
 // For calls without column sums: batches that follow one another as rows do are rows, where the op
 // treats them alike, and rows that follow one another without a gap and share no row vector are one
 // row, where the op counts on through rows.
-template <class Call>
-void merge_dimensions(Call& call, bool batches_are_alike, bool rows_go_on) {
+template <class Op>
+void merge_dimensions(typename Op::Call& call) {
+  const bool batches_are_alike = Op::batches_are_alike(call), rows_go_on = Op::rows_go_on(call);
   if (call.rows == 1)
-    ArraysOf<Call>::for_each(
+    for_each_array<Op>(
         call, [](bridge_array& full) { full.row_stride = full.batch_stride; },
         [](bridge_array&) {});
   const bool batches_are_rows =
       batches_are_alike &&
-      holds_for_all(
+      holds_for_all<Op>(
           call,
           [&](const bridge_array& full) {
             int64_t stride = 0;
@@ -111,7 +137,7 @@ void merge_dimensions(Call& call, bool batches_are_alike, bool rows_go_on) {
   }
   const bool rows_are_one =
       rows_go_on &&
-      holds_for_all(
+      holds_for_all<Op>(
           call, [&](const bridge_array& full) { return full.row_stride == call.cols; },
           [](const bridge_array&) { return false; });
   if (call.rows == 1 || rows_are_one) {
@@ -141,9 +167,9 @@ inline void set_sizes(Block& block, int64_t rows, int64_t cols) {
 }
 
 // How many of the call's short dense rows make one.
-template <class Call>
-int64_t rows_in_one(const Call& call) {
-  return call.rows > 1 && call.cols < kShortRow && has_dense_rows(call)
+template <class Op>
+int64_t rows_in_one(const typename Op::Call& call) {
+  return call.rows > 1 && call.cols < kShortRow && Op::rows_go_on(call) && has_dense_rows<Op>(call)
              ? smaller(kFoldedRow / call.cols, call.rows)
              : 1;
 }
@@ -152,6 +178,7 @@ int64_t rows_in_one(const Call& call) {
 template <class OpBlock, class Kernel>
 void run_folded(OpBlock& block, int64_t fold, Kernel kernel) {
   if (fold == 1) return kernel(block);
+  block.fold_rows(fold);
   const int64_t cols = block.cols, whole = block.rows / fold, rest = block.rows % fold;
   block.for_each_full([&](BlockArray& full) { full.row_bytes *= fold; });
   block.rows = whole;
@@ -243,6 +270,63 @@ void for_each_node(const check::Sizes& sizes, bool is_double, const bridge_array
     add_nodes(workspace + (batch * nodes * sizes.cols + col) * real_bytes, nodes, sizes.cols,
               smaller(add_width, sizes.cols - col), block_array(output, batch, 0, col));
   });
+}
+
+// The kernel for rows of so many columns.
+template <class Op>
+auto kernel_for(const typename Op::Kernels& kernels, const typename Op::Call& call, int64_t cols) {
+  const auto kernel = cols >= kFusedCols ? Op::fused_kernel(kernels, call) : nullptr;
+  return kernel != nullptr ? kernel : Op::tiled_kernel(kernels, call);
+}
+
+template <class Op>
+bridge_status run(const typename Op::Call& given, const bridge_executor* executor) {
+  const bridge_status status = Op::validate(given, error_message(), kErrorBytes);
+  if (status != BRIDGE_OK) return status;
+  const auto* const kernels = Op::kKernels.for_elements(given.batch * given.rows * given.cols);
+  if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
+  if (given.batch == 0 || given.cols == 0) return BRIDGE_OK;
+  if (given.rows == 0) {
+    clear_sums(given.output.row, check::sizes_of(given));
+    return BRIDGE_OK;
+  }
+  typename Op::Call call = Op::copy_of(given);
+  prepare<Op>(call);
+  if (is_present(call.output.row)) {
+    const auto kernel = kernel_for<Op>(*kernels, call, call.cols);
+    for_each_node(check::sizes_of(call), Op::is_double(call), call.output.row, executor,
+                  kernels->add_nodes[Op::is_double(call)],
+                  [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols,
+                      char* sums, const BlockArray& output_row) {
+                    auto block = Op::block_at(call, batch, row, rows, col, cols);
+                    block.sums = sums;
+                    block.output_row = output_row;
+                    kernel(block);
+                  });
+    return BRIDGE_OK;
+  }
+  merge_dimensions<Op>(call);
+  const int64_t fold = rows_in_one<Op>(call);
+  const auto kernel = kernel_for<Op>(*kernels, call, call.cols * fold);
+  for_each_rectangle(check::sizes_of(call), executor,
+                     [&](int64_t batch, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+                       auto block = Op::block_at(call, batch, row, rows, col, cols);
+                       run_folded(block, fold, kernel);
+                     });
+  return BRIDGE_OK;
+}
+
+// The C function of the op.
+template <class Op>
+bridge_status run_on_cpu(const typename Op::Call* call, const bridge_executor* executor) {
+  if (call == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "%s: the call is null", Op::kName);
+  try {
+    return run<Op>(*call, executor);
+  } catch (const std::bad_alloc&) {
+    return fail(BRIDGE_OUT_OF_MEMORY, "%s: no memory for the partial column sums", Op::kName);
+  } catch (...) {
+    return fail(BRIDGE_INTERNAL, "%s: an unexpected exception", Op::kName);
+  }
 }
 
 }  // namespace bridge

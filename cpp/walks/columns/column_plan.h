@@ -1,14 +1,14 @@
 // How a call on arrays of [batch, rows, cols] is laid under the threads of the kernels in
 // column_walk.cuh. Host code. Params has besides its Walk
-//   call                   the op's call, with an input pair
-//   for_each_full(visit)   visit(array, step) for the full arrays, absent ones too, and where a
-//   walk
-//                          keeps the bytes from one of its rows to the next (NULL: nowhere)
+//   call                  the op's call, with an input pair
+//   for_each_full(visit)  visit(array, step) for the full arrays, absent ones too, and where a walk
+//                         keeps the bytes from one of its rows to the next (NULL: nowhere)
 #ifndef BRIDGE_WALKS_COLUMNS_COLUMN_PLAN_H_
 #define BRIDGE_WALKS_COLUMNS_COLUMN_PLAN_H_
 
 #include <bridge/bridge.h>
 
+#include "cuda/op_entry.h"
 #include "walks/array_checks.h"
 #include "walks/columns/column_sum_tree.h"
 #include "walks/columns/column_sums_cuda.h"
@@ -175,6 +175,69 @@ simt::Grid plan_chunks(Params& params, int vector) {
   grid.y = ceil_divide(call.batch * params.chunks, groups_per_block);
   if (grid.y > simt::kMaxGridYZ) grid.y = simt::kMaxGridYZ;
   return grid;
+}
+
+// What the launch of a call goes by.
+template <class Params>
+struct Choice {
+  const Kernel<Params>* hot;  // compiled for this very kind of call, or NULL
+  const Kernel<Params>* any;
+  bool is_double;
+  bool batches_are_alike;  // as flatten() takes them
+  bool rows_go_on;
+};
+
+// finish(params) sets what the op has in them besides its call; then the kernel is enqueued, and
+// the tree of its column sums. NULL or what went wrong.
+template <class Params, class Call, class Finish>
+const char* enqueue(const Call& call, const Choice<Params>& choice, void* workspace, void* stream,
+                    const Finish& finish) {
+  const bool sums = is_present(call.output.row);
+  auto add_chunks = [&] {
+    return enqueue_tree(check::sizes_of(call), choice.is_double, call.output.row, workspace,
+                        stream);
+  };
+  if (call.rows == 0) return sums ? add_chunks() : nullptr;
+  Params params{};
+  simt::Grid grid;
+  const Kernel<Params>* kernel = choice.hot;
+  if (kernel != nullptr) {
+    params.call = call;
+    grid = sums ? plan_chunks(params, kernel->vector)
+                : plan_elementwise(params, kernel->vector, choice.batches_are_alike,
+                                   choice.rows_go_on);
+    if (params.whole == 0) kernel = nullptr;
+  }
+  if (kernel == nullptr) {
+    kernel = choice.any;
+    params = {};
+    params.call = call;
+    grid = plan_chunks(params, kernel->vector);
+  }
+  finish(params);
+  const bool tree = sums && params.chunks > 1;
+  params.partials = tree ? workspace : nullptr;
+  if (const char* error = kernel->launch(grid, 0, stream, params)) return error;
+  return tree ? add_chunks() : nullptr;
+}
+
+// The C functions of an op, but for what is given.
+template <class Call, bool (*is_double)(const Call&)>
+constexpr cuda::OpEntry<Call> op_entry(const char* name,
+                                       decltype(cuda::OpEntry<Call>::validate) validate,
+                                       decltype(cuda::OpEntry<Call>::enqueue) enqueue) {
+  return {name,
+          validate,
+          [](const Call& call) { return call.batch == 0 || call.cols == 0; },
+          [](const Call& call) {
+            return is_present(call.output.row)
+                       ? workspace_bytes(check::sizes_of(call), is_double(call))
+                       : 0;
+          },
+          [](const Call& call) -> const void* {
+            return is_present(call.output.full) ? call.output.full.data : call.output.row.data;
+          },
+          enqueue};
 }
 
 }  // namespace bridge::columns

@@ -23,9 +23,8 @@ class ColumnSums {
     depth_ = 0;
     fill(nodes_[0], cols_, Real(-0.0));
   }
-  // Where the rows of the present lane are added, and how many it still takes.
+  // Where the rows of the present lane are added.
   Real* lane() { return nodes_[depth_]; }
-  int64_t rows_left() const { return kLaneRows - rows_; }
   void added(int64_t rows) {
     rows_ += rows;
     if (rows_ < kLaneRows) return;
@@ -34,6 +33,16 @@ class ColumnSums {
     ++depth_;
     rows_ = 0;
     fill(nodes_[depth_], cols_, Real(-0.0));
+  }
+  // Adds rows of `cols` numbers that stand side by side.
+  void add_rows(const Real* values, int64_t rows, int64_t cols) {
+    while (rows > 0) {
+      const int64_t run = smaller(kLaneRows - rows_, rows);
+      add_rows_to(lane(), values, run, cols);
+      added(run);
+      values += run * cols;
+      rows -= run;
+    }
   }
   // The sum of everything added. An empty lane at the end is -0.0: adding it changes nothing.
   const Real* end() {

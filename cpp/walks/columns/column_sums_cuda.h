@@ -1,4 +1,4 @@
-// From the sums of the chunks to the sums of the columns: what the ops' launchers ask for.
+// How the sums of the chunks become the sums of the columns: what the ops' launchers ask for.
 #ifndef BRIDGE_WALKS_COLUMNS_COLUMN_SUMS_CUDA_H_
 #define BRIDGE_WALKS_COLUMNS_COLUMN_SUMS_CUDA_H_
 

@@ -2,6 +2,8 @@
 #ifndef BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 
+#include "cuda/op_entry.h"
+#include "cuda/vector.h"
 #include "walks/rows/row_nodes.cuh"
 
 namespace bridge::rows {
@@ -17,7 +19,7 @@ constexpr Kernel<typename K::Params> make_kernel() {
   return {simt::launch<K>, simt::load<K>};
 }
 
-// For rows of at most `cols` columns.
+// A kernel that takes rows of at most `cols` columns.
 template <class Params>
 struct RowKernel {
   int64_t cols;
@@ -63,6 +65,40 @@ struct KernelList {
   }
 };
 
+// The kernels K<team, all vectors of a row are aligned> for rows of elements T that fit into a
+// block. How many threads have a row, and how many vectors a thread: about as many of both as the
+// row fills, but enough vectors to share the cost of a row among. The last of a list goes as far as
+// the registers of a block do: kBlockWarps warps.
+template <class T, int kBlockWarps, template <class Team, bool kIsAligned> class K>
+struct RowKernels {
+  static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kWide = kVector == 2 ? 32 : 8;    // threads for a row of 256 columns
+  static constexpr int kWider = kVector == 2 ? 32 : 16;  // and of 512
+  template <bool kIsAligned, int kGroup, int kVectors>
+  using Group = K<GroupTeam<T, kGroup, kVectors>, kIsAligned>;
+  template <bool kIsAligned>
+  using Block = K<BlockTeam<T, kBlockWarps>, kIsAligned>;
+  using Params = typename Block<true>::Params;
+
+  static constexpr RowKernel<Params> kAligned[6] = {
+      row_kernel<Group<true, 32 / kVector, 1>>(),
+      row_kernel<Group<true, 32 / kVector, 4>>(),
+      row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
+      row_kernel<Group<true, kWider, 512 / kVector / kWider>>(),
+      row_kernel<Group<true, 32, 32 / kVector>>(),
+      row_kernel<Block<true>>()};
+  static constexpr RowKernel<Params> kAny[4] = {
+      row_kernel<Group<false, 32 / kVector, 1>>(),
+      row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
+      row_kernel<Group<false, 32, 32 / kVector>>(), row_kernel<Block<false>>()};
+};
+
+// Bytes of a number in a call's arithmetic.
+template <class Call>
+size_t real_bytes(const Call& call) {
+  return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
+}
+
 // How many rows go into one launch, so that what they read first is still in the cache when they
 // read it again.
 inline int64_t rows_at_once(int64_t rows, int64_t row_bytes) {
@@ -83,6 +119,20 @@ const char* for_each_batch(Params& params, int64_t at_once, Launch&& launch) {
     if (const char* error = launch(grid)) return error;
   }
   return nullptr;
+}
+
+// The C functions of an op, but for what is given.
+template <class Call>
+constexpr cuda::OpEntry<Call> op_entry(const char* name,
+                                       decltype(cuda::OpEntry<Call>::validate) validate,
+                                       decltype(cuda::OpEntry<Call>::workspace_bytes) workspace,
+                                       decltype(cuda::OpEntry<Call>::enqueue) enqueue) {
+  return {name,
+          validate,
+          [](const Call& call) { return row_count(call.space) == 0 || call.space.cols == 0; },
+          workspace,
+          [](const Call& call) -> const void* { return call.output.data; },
+          enqueue};
 }
 
 }  // namespace bridge::rows

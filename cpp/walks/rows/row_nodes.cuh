@@ -36,7 +36,7 @@ BRIDGE_DEVICE Real reduce_nodes(const Nodes& nodes, int64_t row) {
       static_cast<const Real*>(nodes.roots) + row * nodes.root_count, nodes.root_count);
 }
 
-// In thread 0, or in all of them: they have the same value.
+// Is called in thread 0, or in all of them: they have the same value.
 template <class Real>
 BRIDGE_DEVICE void put_node(const Nodes& nodes, int64_t node, Real value) {
   if (simt::thread_index() == 0) static_cast<Real*>(nodes.leaves)[node] = value;

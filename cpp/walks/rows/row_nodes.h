@@ -13,7 +13,7 @@ constexpr int kSegmentCols = kSegmentChunks * 1024;
 constexpr int kNodeThreads = kSegmentChunks * 32;
 constexpr int kNodeWidth = 1024;  // nodes that a block reduces at once
 
-// Of every row of a launch, side by side.
+// The nodes of every row of a launch lie side by side.
 struct Nodes {
   void* leaves;       // [rows, segments]
   const void* roots;  // [rows, root_count], the level with at most kNodeWidth nodes of a row
