@@ -210,7 +210,7 @@ def _other(f, x, scale):
 
 
 def _package(f):
-    return sys.modules[f.__module__.rpartition(".")[0]]
+    return sys.modules[".".join(f.__module__.split(".")[:2])]
 
 
 @pytest.mark.usefixtures("small_grid")

@@ -143,12 +143,13 @@ class Case(ABC):
                 continue
             laid_out = self.place.layout.dense(shape) if name in self.laid_out else shape
             size = shape[-1:] if name.endswith("bias") else laid_out
-            values = np.asarray(random.standard_normal(size))
+            values = random.standard_normal(size)
             if name == "x":
                 values = self.deviation * values
                 if self.place.values == "wide":
                     values[::2] = random.uniform(-self.widest, self.widest, values[::2].shape)
-            filled[name] = values.astype(NUMPY[dtype])
+            # Without dimensions, arithmetic leaves a number of NumPy and no array.
+            filled[name] = np.asarray(values, NUMPY[dtype])
         return filled
 
     def viewed(self, name: str, array: Any) -> Any:
