@@ -13,10 +13,11 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
   scaling lock clean
 all: $(VENV)/.built
 
-# The lock names all that is needed, so that pip has nothing to resolve.
+# The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
 $(VENV)/.installed: $(LOCKS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements/lock.txt
+	$(BIN)/pip install --quiet --no-compile --no-deps $$(grep ^torch== requirements/frameworks.txt)
 	@# A torch that is built with CUDA needs gigabytes more.
 	if $(BIN)/python -c 'import importlib.metadata as m, sys; \
 	    sys.exit(not any("nvidia" in name for name in m.requires("torch")))'; then \

@@ -3,26 +3,41 @@
 # CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, the
 # calls that kernel_speed times on a GPU, and the accuracy programs: 16-bit inputs all, float32
 # coarsely, one checksum for every instruction set, and how many elements dropout keeps.
+# With --quick only what ends in a minute once it is built: no emulator and no accuracy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-sanitize="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+jobs=$(nproc)
+core=$(ls -t build/cp*-cp*-*/cpp/libbridge_core.a | head -1) # as it is installed
 
+# -O1 after the flags of the build, whose -O3 would double the time to compile and to no purpose:
+# what is read and written is the same.
+sanitize="-g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+compile="<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O1 -o <OBJECT> -c <SOURCE>"
 cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON \
-  -DBRIDGE_WERROR=ON -DCMAKE_CXX_FLAGS="$sanitize" >/dev/null
+  -DBRIDGE_WERROR=ON -DCMAKE_CXX_FLAGS="$sanitize" -DCMAKE_CXX_COMPILE_OBJECT="$compile" >/dev/null
 cmake --build build/check-cpp
-ctest --test-dir build/check-cpp --output-on-failure -R '_check$'
+ctest --test-dir build/check-cpp --output-on-failure -j "$jobs" -R '_check$'
 
-# Without sanitizers, whose own symbols stand in the objects: nothing compiled for one instruction
-# set may be linked into another. And, because it calls the library some ten thousand times, the
-# program that times the kernels on a GPU, on this CPU.
-cmake -S cpp -B build/check-symbols -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON >/dev/null
-cmake --build build/check-symbols --target bridge_core kernel_speed_dry
-ctest --test-dir build/check-symbols --output-on-failure -R 'isa_symbols|kernel_speed'
+# Nothing compiled for one instruction set may be linked into another. Of the installed objects:
+# sanitizers bring symbols of their own.
+for folder in "$(dirname "$core")"/CMakeFiles/bridge_kernels_*.dir; do
+  isa=${folder##*bridge_kernels_}
+  objects=$(find "$folder" -name '*.o' -printf '%p;')
+  cmake -DNM="${NM:-nm}" -DISA="${isa%.dir}" -DOBJECTS="${objects%;}" -P tests/cpp/isa_symbols.cmake
+done
+
+# Because it calls the library some ten thousand times: the program that times the kernels on a GPU,
+# on this CPU.
+mkdir -p build/accuracy
+"${CXX:-g++}" -std=c++17 -O1 -Wall -Wextra -Werror -I cpp -I cpp/include \
+  tests/speed/{kernel_speed,rows,host_device}.cpp "$core" -pthread -o build/accuracy/kernel_speed_dry
+python tests/speed/check_kernel_speed.py build/accuracy/kernel_speed_dry
+[[ ${1:-} != --quick ]] || exit 0
 
 cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRIDGE_WERROR=ON \
-  >/dev/null
+  -DBRIDGE_CORE="$PWD/$core" >/dev/null
 cmake --build build/check-simt
-ctest --test-dir build/check-simt --output-on-failure
+ctest --test-dir build/check-simt --output-on-failure -j "$jobs"
 
 # The same program for a GPU, as far as it goes without one.
 if command -v nvcc >/dev/null; then
@@ -33,10 +48,16 @@ else
   echo "check_cpp: no nvcc on this machine, kernel_speed not built"
 fi
 
-mkdir -p build/accuracy
+"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
+  tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
+build/accuracy/dropout_keep_rate 24
+
+if [[ $(uname -m) != x86_64 ]]; then
+  echo "check_cpp: the accuracy programs need libquadmath, which GCC has for x86-64"
+  exit 0
+fi
 checksums=()
 for isa in x86-64 x86-64-v3 x86-64-v4; do
-  [[ $(uname -m) == x86_64 ]] || isa=native
   program=build/accuracy/gelu_accuracy-$isa
   "${CXX:-g++}" -std=gnu++17 -O3 -march="$isa" -ffp-contract=off -I cpp \
     tests/accuracy/gelu_accuracy.cpp -pthread -lquadmath -o "$program"
@@ -54,7 +75,3 @@ done
 "$best" --stride 997
 "$best" --double 100000
 "$best" --fma 100000
-
-"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
-  tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
-build/accuracy/dropout_keep_rate 24

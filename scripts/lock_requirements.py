@@ -3,12 +3,11 @@
 short files beside them bring, with its version and the hashes of all files of that release.
 
 uv resolves for every Python and processor at once. What torch needs only where it is built with
-CUDA, gigabytes, goes to lock-cuda.txt.
+CUDA, gigabytes, goes to lock-cuda.txt; torch itself goes to neither.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -32,11 +31,8 @@ requires-dist = []
 CUDA = re.compile(r"nvidia-|cuda-|triton==")
 HEADER = """\
 # Made by `make lock`; the short files beside this one are what a person edits.
-# Linux on x86-64 and aarch64, Python 3.11 to 3.14.
-"""
-TORCH_HEADER = """\
-# torch is the build that the machine's index offers. A CPU build is another file than the public
-# one of the same version and listed where `make lock` has met it: elsewhere pip takes the public.
+# Linux on x86-64 and aarch64, Python 3.11 to 3.14. torch alone is not here: it is the build that
+# the machine's index offers, for CPUs or CUDA, and pip would take the one whose hash it knows.
 """
 
 
@@ -62,31 +58,12 @@ def resolved(uv: str) -> list[str]:
     return re.split(r"\n(?=\S)", text.strip())
 
 
-def hashes(entry: str) -> set[str]:
-    return set(re.findall(r"--hash=(\S+)", entry))
-
-
-def with_local_builds(torch: str, lock: Path) -> str:
-    """torch's entry with the hash of what this machine gets, and those that the lock had."""
-    version = torch.split()[0]
-    before = lock.read_text() if lock.exists() else ""
-    known = re.search(rf"^{re.escape(version)} (?:.*\\\n)*.*$", before, re.MULTILINE)
-    pip = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps"]
-    report = json.loads(output_of(*pip, "--quiet", "--report=-", version))
-    here = report["install"][0]["download_info"]["archive_info"]["hash"].replace("=", ":")
-    added = {here, *hashes(known[0] if known else "")} - hashes(torch)
-    return torch + "".join(f" \\\n    --hash={one}" for one in sorted(added))
-
-
 def main() -> None:
     entries = resolved(sys.argv[1])
     short = "".join((FOLDER / name).read_text() for name in SHORT)
     cuda = [e for e in entries if CUDA.match(e) and e.split()[0] not in short]
-    common = [e for e in entries if e not in cuda]
-    lock = FOLDER / "lock.txt"
-    torch = next(e for e in common if e.startswith("torch=="))
-    common[common.index(torch)] = TORCH_HEADER + with_local_builds(torch, lock)
-    lock.write_text(HEADER + "\n".join(common) + "\n")
+    common = [e for e in entries if e not in cuda and not e.startswith("torch==")]
+    (FOLDER / "lock.txt").write_text(HEADER + "\n".join(common) + "\n")
     title = "# What torch needs besides where it is built with CUDA.\n"
     (FOLDER / "lock-cuda.txt").write_text(HEADER + title + "\n".join(cuda) + "\n")
 
