@@ -56,22 +56,26 @@ if [[ $(uname -m) != x86_64 ]]; then
   echo "check_cpp: the accuracy programs need libquadmath, which GCC has for x86-64"
   exit 0
 fi
-checksums=()
-for isa in x86-64 x86-64-v3 x86-64-v4; do
-  program=build/accuracy/gelu_accuracy-$isa
-  "${CXX:-g++}" -std=gnu++17 -O3 -march="$isa" -ffp-contract=off -I cpp \
-    tests/accuracy/gelu_accuracy.cpp -pthread -lquadmath -o "$program"
-  if ! sum=$("$program" --checksum); then
-    echo "$isa: this processor does not run it"
-    continue
-  fi
-  checksums+=("$sum")
-  best=$program
+for name in gelu elementary; do
+  checksums=()
+  for isa in x86-64 x86-64-v3 x86-64-v4; do
+    program=build/accuracy/${name}_accuracy-$isa
+    "${CXX:-g++}" -std=gnu++17 -O3 -march="$isa" -ffp-contract=off -I cpp \
+      tests/accuracy/${name}_accuracy.cpp -pthread -lquadmath -o "$program"
+    if ! sum=$("$program" --checksum); then
+      echo "$isa: this processor does not run it"
+      continue
+    fi
+    checksums+=("$sum")
+    best=build/accuracy/${name}_accuracy-best
+    ln -sf "$(basename "$program")" "$best"
+  done
+  for sum in "${checksums[@]}"; do
+    [[ $sum == "${checksums[0]}" ]] || { echo "the bits depend on the instruction set"; exit 1; }
+  done
+  "$best" --stride 997
 done
-for sum in "${checksums[@]}"; do
-  [[ $sum == "${checksums[0]}" ]] || { echo "the bits depend on the instruction set"; exit 1; }
-done
-"$best" --half
-"$best" --stride 997
-"$best" --double 100000
-"$best" --fma 100000
+build/accuracy/elementary_accuracy-best --double 20000
+build/accuracy/gelu_accuracy-best --half
+build/accuracy/gelu_accuracy-best --double 100000
+build/accuracy/gelu_accuracy-best --fma 100000

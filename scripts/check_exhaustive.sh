@@ -9,6 +9,10 @@ mkdir -p build/accuracy
 build/accuracy/dropout_keep_rate 28
 "${CXX:-g++}" -std=gnu++17 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=off -I cpp \
   tests/accuracy/gelu_accuracy.cpp -o build/accuracy/gelu_accuracy -pthread -lquadmath
+"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp \
+  tests/accuracy/elementary_accuracy.cpp -o build/accuracy/elementary_accuracy -pthread -lquadmath
+build/accuracy/elementary_accuracy --double 1000000
+build/accuracy/elementary_accuracy
 program=build/accuracy/gelu_accuracy
 "$program" --half --json docs/benchmarks/accuracy-half.json
 "$program" --double 1000000 --json docs/benchmarks/accuracy-double.json

@@ -23,7 +23,7 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-_CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/python/operand.h numbers them
+_CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/border/binding/operand.h does
 
 Results = tuple[Tensor | None, ...]
 
