@@ -61,8 +61,9 @@ class Contenders:
         if self.with_compile:
             # `backward` runs one graph again and again; compiled, it would give its saved tensors
             # away after the first.
-            functorch: Any = importlib.import_module("torch._functorch.config")
-            functorch.donated_buffer = False
+            from bridge._private.torch import functorch_config
+
+            functorch_config.donated_buffer = False
 
     def _can_compile(self) -> bool:
         try:

@@ -104,7 +104,7 @@ class Softmax(Op):
             if name == "bridge":
                 backward = bridge.torch.scaled_softmax_backward
                 return lambda g, y: backward(g, y, scale, causal=causal, out=out)
-            aten: Any = torch.ops.aten._softmax_backward_data
+            from bridge._private.torch import softmax_backward_data as aten
 
             def eager_backward(g: Any, y: Any) -> Any:
                 aten(g, y, -1, y.dtype, grad_input=out)
