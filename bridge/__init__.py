@@ -1,7 +1,7 @@
 """Fused GPU ops that PyTorch and JAX share.
 
-`import bridge.torch` and `import bridge.jax` are the two front doors; importing `bridge` itself
-loads neither framework.
+`bridge.torch` and `bridge.jax` have the ops for each of them; importing `bridge` itself loads
+neither framework.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def test_each_name_of_torch_can_be_lost() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=600,
+        timeout=1800,
     )
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert len(rows) > 10

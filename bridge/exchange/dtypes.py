@@ -14,7 +14,7 @@ _NAMES = (
 )
 WIDE = frozenset({"uint64", "int64", "float64", "complex128"})
 
-# The youngest of DLPack's codes: a framework that does not know them is given bytes.
+# These are the youngest of DLPack's codes: a framework that lacks them is given bytes.
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"})
 
 TO_JAX: dict[torch.dtype, np.dtype] = {getattr(torch, n): jnp.dtype(n) for n in _NAMES}

@@ -10,7 +10,7 @@ import torch
 from bridge.exchange.dtypes import FLOAT8, SUPPORTED, TO_TORCH
 from bridge.exchange.refusal import Refused
 
-# The dtypes of ml_dtypes, and what NumPy exports in their place.
+# NumPy knows these of ml_dtypes, and exports integers of their size in their place.
 NOT_NUMPYS = FLOAT8 | {"bfloat16"}
 _BITS = {1: np.uint8, 2: np.uint16}
 

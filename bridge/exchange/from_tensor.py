@@ -27,8 +27,8 @@ from bridge.exchange.runtime import (
 )
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-# Bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every program that
-# gets the array then fails, because XLA compiles for parameters that lie so.
+# These are bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every
+# program that gets the array then fails, because XLA compiles for parameters that lie so.
 ALIGNMENT = {"cpu": 64, "cuda": 16}
 
 

@@ -25,7 +25,7 @@ class Refused(Exception):
         return self.kind(f"{function}: {path or 'the argument'}: {self.text}")
 
 
-# Why and fix where a dtype goes as bytes, which one side copies into its own.
+# This is what is wrong, and the remedy, where a dtype goes as bytes that one side copies.
 NO_CODE = (
     "has a dtype that the DLPack of this torch or jaxlib does not know, and copy=False",
     "pass copy=None",

@@ -95,7 +95,7 @@ def cuda_device(index: int) -> jax.Device:
     raise RuntimeError(f"JAX has no device for cuda:{index}")
 
 
-# Shardings that say: one CPU device of this process. Filled as arrays come along.
+# These shardings say: one CPU device of this process. The set is filled as arrays come along.
 ON_CPU: set[jax.sharding.Sharding] = set()
 
 

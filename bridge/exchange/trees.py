@@ -109,7 +109,7 @@ _BUILTIN: dict[type, Callable[[Leaf, Any, type[Exception]], Any]] = {
     tuple: _map_sequence,
 }
 
-# Types that are surely leaves, so that nobody is asked about them.
+# Values of these types are surely leaves, so that nobody is asked about them.
 _LEAF_TYPES: set[type] = {int, float, complex, bool, str, bytes}
 
 

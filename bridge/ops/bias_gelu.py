@@ -272,8 +272,8 @@ def _logistic(h: Any, form: str, order: int) -> Any:
     import numpy as np
 
     a, b = (1.702, 0.0) if form == "sigmoid" else (2.0 * math.sqrt(2.0 / math.pi), 0.044715)
-    # Taylor coefficients of the argument around h, then of s = σ(argument) from s′ = q·argument′
-    # with q = s(1 − s).
+    # These are Taylor coefficients of the argument around h, then of s = σ(argument), which follow
+    # from s′ = q·argument′ with q = s(1 − s).
     inner = [a * (h + b * h**3), a * (1.0 + 3.0 * b * h * h), a * 3.0 * b * h, a * b + 0.0 * h]
     small = np.exp(-np.abs(inner[0]))
     high, low = 1.0 / (1.0 + small), small / (1.0 + small)

@@ -95,10 +95,10 @@ class Op(Protocol[P]):
     """
 
     name: str
-    # Names of the operands by position; all but the first may be absent.
+    # Operands have these names by position; all but the first may be absent.
     operand_names: tuple[str, ...]
-    # The (frozen) dataclass of its parameters: fields of str, int, or `str | None` for the dtype of
-    # a result, which has the name of the result.
+    # Its parameters are this (frozen) dataclass. Fields are str, int, or `str | None` for the dtype
+    # of a result, and have the name of that.
     params_type: type[P]
     result_names: tuple[str, ...]
 

@@ -147,7 +147,7 @@ def call_on_part(
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
     is_split = is_split_in_rows or (ndim > 0 and split.parts(ndim - 1) > 1)
     if counts_elements(op, params) and is_split:
-        # The length of a row of the whole array, in which elements are counted.
+        # Elements are counted in rows of this length, that of the whole array.
         params = replace(params, index_cols=params.index_cols or split.shape[-1])
     elif not sums_are_spread:
         return run(op, operands, params)

@@ -22,7 +22,7 @@ from bridge.ops.definition import Call, Op, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import real_number
 
-# Terms of softmax_derivative, as in bridge.h.
+# The terms of softmax_derivative have these numbers in bridge.h too.
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
 JACOBIAN = PRODUCT | TERM_U
 
@@ -205,8 +205,8 @@ class SoftmaxDerivative(Op[SoftmaxDerivativeParams]):
         return replace(params, causal=0) if params.causal else None
 
     def is_linear_in(self, position: int, params: SoftmaxDerivativeParams) -> bool:
-        # Not u where it stands for w as well: but then it is the value of a softmax, and nothing
-        # asks for a transpose towards that.
+        # It is not linear in u where that stands for w as well: but then u is the value of a
+        # softmax, and nothing asks for a transpose towards that.
         return position < 2 or not params.terms & PRODUCT
 
     def workspace_bytes(

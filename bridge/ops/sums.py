@@ -11,7 +11,7 @@ from typing import Any
 from bridge.ops.bias_dropout_add import BIAS_DROPOUT_ADD, BiasDropoutAddParams
 from bridge.ops.definition import Call
 
-# Rows that are added one after the other: a leaf of the tree in which rows are added up
+# So many rows are added one after the other: they are a leaf of the tree in which rows are added up
 # (docs/numerics.md). Whole leaves can be added in different places.
 LEAF_ROWS = 16
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bridge.torch._from_jax.functions import from_jax as from_jax
     from bridge.torch._from_jax.modules import JaxModule as JaxModule
 
-# Public as well; they need JAX, which is imported when they are asked for.
+# These are public as well; they need JAX, which is imported when they are asked for.
 _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 
 __all__ = [

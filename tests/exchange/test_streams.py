@@ -227,9 +227,9 @@ def test_a_reader_that_is_captured_by_now_is_waited_for_later(fake_gpu: FakeGpu)
 
 def misaligned(count: int, bytes_off: int) -> torch.Tensor:
     """A tensor that starts so many bytes after a multiple of 64."""
-    room = torch.randn(count + 32)
-    first = -room.data_ptr() % 64 + bytes_off
-    return room[first // 4 :][:count]
+    memory = torch.randn(count + 32)
+    first = -memory.data_ptr() % 64 + bytes_off
+    return memory[first // 4 :][:count]
 
 
 @pytest.fixture

@@ -10,19 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import grad
 
-from bridge.torch import (
-    BiasDropoutAdd,
-    BiasGELU,
-    all_gather,
-    bias_dropout_add,
-    bias_gelu,
-    bias_gelu_,
-    make_viewless_tensor,
-    megatron,
-    scaled_masked_softmax,
-    scaled_softmax,
-    slapo,
-)
+import bridge.torch as bt
+from bridge.torch import megatron, slapo
 from tests.torch.cases import CASES
 
 MASK = torch.ones(1, 5) > 0
@@ -30,20 +19,20 @@ softmax = megatron.FusedScaleMaskSoftmax(False, False, "causal", True, None, Tru
 
 # Of x [4, 5] and bias [5].
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mixed dtypes": lambda x, b: bias_gelu(x.float(), b.bfloat16()),
-    "mask": lambda x, b: scaled_masked_softmax(x, MASK.to(x.device)),
-    "in place": lambda x, b: bias_gelu_(x * 2.0, b),
-    "out": lambda x, b: scaled_softmax(x.detach(), out=torch.empty_like(x)) + x,
-    "drawn seed": lambda x, b: bias_dropout_add(x, b, x, p=0.5),
-    "seed and offset": lambda x, b: bias_dropout_add(x, b, p=0.5, seed=2, offset=3),
-    "int32 seed": lambda x, b: bias_dropout_add(
+    "mixed dtypes": lambda x, b: bt.bias_gelu(x.float(), b.bfloat16()),
+    "mask": lambda x, b: bt.scaled_masked_softmax(x, MASK.to(x.device)),
+    "in place": lambda x, b: bt.bias_gelu_(x * 2.0, b),
+    "out": lambda x, b: bt.scaled_softmax(x.detach(), out=torch.empty_like(x)) + x,
+    "drawn seed": lambda x, b: bt.bias_dropout_add(x, b, x, p=0.5),
+    "seed and offset": lambda x, b: bt.bias_dropout_add(x, b, p=0.5, seed=2, offset=3),
+    "int32 seed": lambda x, b: bt.bias_dropout_add(
         x, b, p=0.5, seed=torch.ones((), dtype=torch.int32, device=x.device)
     ),
-    "generator": lambda x, b: bias_dropout_add(x, b, p=0.5, seed=torch.Generator()),
-    "viewless": lambda x, b: make_viewless_tensor(x[1:], True, True),
-    "all_gather": lambda x, b: all_gather(x),
+    "generator": lambda x, b: bt.bias_dropout_add(x, b, p=0.5, seed=torch.Generator()),
+    "viewless": lambda x, b: bt.make_viewless_tensor(x[1:], True, True),
+    "all_gather": lambda x, b: bt.all_gather(x),
     "modules": lambda x, b: nn.Sequential(
-        BiasGELU(5, device=x.device, dtype=x.dtype), BiasDropoutAdd(0.5)
+        bt.BiasGELU(5, device=x.device, dtype=x.dtype), bt.BiasDropoutAdd(0.5)
     )(x),
     "megatron's bias-GELU": lambda x, b: megatron.bias_gelu_impl(x, b),
     "megatron's backward": lambda x, b: megatron.bias_gelu_back(x, b, x),
@@ -52,8 +41,8 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         x[None, None], MASK.to(x.device), torch.zeros(1, device=x.device)
     ),
     "slapo's dropout": lambda x, b: slapo.bias_dropout(x, b[None]),
-    "vmap": lambda x, b: torch.func.vmap(scaled_softmax)(x),
-    "tangent": lambda x, b: torch.func.jvp(scaled_softmax, (x,), (x,))[1],
+    "vmap": lambda x, b: torch.func.vmap(bt.scaled_softmax)(x),
+    "tangent": lambda x, b: torch.func.jvp(bt.scaled_softmax, (x,), (x,))[1],
 }
 
 
@@ -102,8 +91,8 @@ def test_nothing_is_drawn() -> None:
     x = torch.empty(4, 5, device="meta")
     generator = torch.Generator()
     states = torch.get_rng_state(), generator.get_state()
-    bias_dropout_add(x, p=0.5)
-    bias_dropout_add(x, p=0.5, seed=generator)
+    bt.bias_dropout_add(x, p=0.5)
+    bt.bias_dropout_add(x, p=0.5, seed=generator)
     for before, after in zip(states, (torch.get_rng_state(), generator.get_state()), strict=True):
         assert torch.equal(before, after)
 
@@ -111,7 +100,7 @@ def test_nothing_is_drawn() -> None:
 def test_a_model_made_on_meta_runs(draw: Any) -> None:
     def model() -> nn.Module:
         return nn.Sequential(
-            nn.Linear(5, 8, bias=False), BiasGELU(8), BiasDropoutAdd(0.25), nn.Linear(8, 3)
+            nn.Linear(5, 8, bias=False), bt.BiasGELU(8), bt.BiasDropoutAdd(0.25), nn.Linear(8, 3)
         )
 
     with torch.device("meta"):

@@ -13,49 +13,35 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-import bridge.torch
-from bridge.torch import (
-    BiasDropoutAdd,
-    BiasGELU,
-    all_gather,
-    bias_dropout_add,
-    bias_gelu,
-    bias_gelu_,
-    make_viewless_tensor,
-    megatron,
-    scaled_causal_softmax,
-    scaled_masked_softmax,
-    scaled_softmax,
-    scaled_softmax_backward,
-    slapo,
-)
+import bridge.torch as bt
+from bridge.torch import megatron, slapo
 from tests.torch.expected import assert_same_bits
 
 # By the name of what is to be seen: calls of x [4, 5] and bias [5]. Numbers are drawn in the last.
 FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "bias_gelu": (
-        lambda x, b: bias_gelu(x, b),
-        lambda x, b: bias_gelu(x, approximate="none"),
-        lambda x, b: bias_gelu(bias=b, x=x),
+        lambda x, b: bt.bias_gelu(x, b),
+        lambda x, b: bt.bias_gelu(x, approximate="none"),
+        lambda x, b: bt.bias_gelu(bias=b, x=x),
     ),
-    "bias_gelu_": (lambda x, b: bias_gelu_(x * 1.0, b, approximate="sigmoid"),),
+    "bias_gelu_": (lambda x, b: bt.bias_gelu_(x * 1.0, b, approximate="sigmoid"),),
     "scaled_softmax": (
-        lambda x, b: scaled_softmax(x),
-        lambda x, b: scaled_softmax(x, x.shape[-1] ** -0.5),
-        lambda x, b: scaled_softmax(x, 2),
-        lambda x, b: scaled_softmax(x, 0.5, out=torch.empty_like(x)),
+        lambda x, b: bt.scaled_softmax(x),
+        lambda x, b: bt.scaled_softmax(x, x.shape[-1] ** -0.5),
+        lambda x, b: bt.scaled_softmax(x, 2),
+        lambda x, b: bt.scaled_softmax(x, 0.5, out=torch.empty_like(x)),
     ),
-    "scaled_masked_softmax": (lambda x, b: scaled_masked_softmax(x, x > b, scale=0.5),),
-    "scaled_causal_softmax": (lambda x, b: scaled_causal_softmax(x, 0.5),),
-    "scaled_softmax_backward": (lambda x, b: scaled_softmax_backward(x, x, causal=True),),
+    "scaled_masked_softmax": (lambda x, b: bt.scaled_masked_softmax(x, x > b, scale=0.5),),
+    "scaled_causal_softmax": (lambda x, b: bt.scaled_causal_softmax(x, 0.5),),
+    "scaled_softmax_backward": (lambda x, b: bt.scaled_softmax_backward(x, x, causal=True),),
     "bias_dropout_add": (
-        lambda x, b: bias_dropout_add(x, b, x, p=0.5, seed=3),
-        lambda x, b: bias_dropout_add(x, b, x, p=0.5, training=False),
-        lambda x, b: bias_dropout_add(x, b, x, p=0),
-        lambda x, b: bias_dropout_add(x, b),
+        lambda x, b: bt.bias_dropout_add(x, b, x, p=0.5, seed=3),
+        lambda x, b: bt.bias_dropout_add(x, b, x, p=0.5, training=False),
+        lambda x, b: bt.bias_dropout_add(x, b, x, p=0),
+        lambda x, b: bt.bias_dropout_add(x, b),
     ),
-    "make_viewless_tensor": (lambda x, b: make_viewless_tensor(x[1:], True, True),),
-    "all_gather": (lambda x, b: all_gather(x, dim=1),),
+    "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
+    "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }
 DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "GeLUFunction": lambda x, b: megatron.GeLUFunction.apply(x, b),
@@ -76,8 +62,8 @@ EVERY = [(name, i) for name, functions in FUNCTIONS.items() for i in range(len(f
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.gelu = BiasGELU(5).double()
-        self.add = BiasDropoutAdd(0.25)
+        self.gelu = bt.BiasGELU(5).double()
+        self.add = bt.BiasDropoutAdd(0.25)
         self.softmax = megatron.FusedScaleMaskSoftmax(False, False, "causal", True, None, True, 0.5)
 
     def forward(self, x):  # type: ignore[no-untyped-def]  # fx cannot pickle these annotations
@@ -94,9 +80,7 @@ def assert_same_calls(one: Callable[..., Tensor], other: Callable[..., Tensor], 
 
 
 def test_every_function_is_here() -> None:
-    public = {
-        name for name in bridge.torch.__all__ if not inspect.isclass(getattr(bridge.torch, name))
-    }
+    public = {name for name in bt.__all__ if not inspect.isclass(getattr(bt, name))}
     assert set(FUNCTIONS) == public
 
 
@@ -105,10 +89,10 @@ def test_symbolic_trace(draw: Any, name: str, i: int) -> None:
     function = FUNCTIONS[name][i]
     x, bias = draw(4, 5), draw(5)
     if name == "scaled_softmax":
-        scaled_softmax(x)  # nothing that is remembered takes a Proxy
+        bt.scaled_softmax(x)  # nothing that is remembered takes a Proxy
     traced = fx.symbolic_trace(function)
     called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
-    assert getattr(bridge.torch, name) in called
+    assert getattr(bt, name) in called
     assert_same_calls(traced, function, x, bias)
 
 
@@ -140,7 +124,7 @@ class Seen(TorchFunctionMode):
 @pytest.mark.parametrize(("name", "i"), EVERY)
 def test_modes(draw: Any, name: str, i: int) -> None:
     """A mode is told of each call once, and of nothing within."""
-    function, public = FUNCTIONS[name][i], getattr(bridge.torch, name)
+    function, public = FUNCTIONS[name][i], getattr(bt, name)
     x, bias = draw(4, 5), draw(5)
 
     def watched(x: Tensor, bias: Tensor) -> Tensor:
@@ -159,8 +143,8 @@ def test_modes(draw: Any, name: str, i: int) -> None:
 def test_arguments_come_as_they_were_given(draw: Any) -> None:
     x, bias = draw(4, 5), draw(5)
     with Seen() as seen:
-        bias_dropout_add(x, bias, p=1, training=False)
-        scaled_softmax(x, 2)
+        bt.bias_dropout_add(x, bias, p=1, training=False)
+        bt.scaled_softmax(x, 2)
     (_, args, kwargs), (_, others, out) = seen.calls
     assert args[0] is x
     assert args[1] is bias
@@ -205,12 +189,12 @@ def test_subclasses(draw: Any, name: str, i: int) -> None:
 def test_what_is_no_tensor(draw: Any) -> None:
     x, bias, mask = draw(4, 5), draw(5), draw(4, 5) > 0
     cases: list[tuple[Any, Any]] = [
-        (bias_gelu(Units(x), bias), bias_gelu(x, bias)),  # type: ignore[arg-type]
-        (bias_gelu(x, Units(bias)), bias_gelu(x, bias)),  # type: ignore[arg-type]
-        (scaled_masked_softmax(x, Units(mask)), scaled_masked_softmax(x, mask)),  # type: ignore[arg-type]
+        (bt.bias_gelu(Units(x), bias), bt.bias_gelu(x, bias)),  # type: ignore[arg-type]
+        (bt.bias_gelu(x, Units(bias)), bt.bias_gelu(x, bias)),  # type: ignore[arg-type]
+        (bt.scaled_masked_softmax(x, Units(mask)), bt.scaled_masked_softmax(x, mask)),  # type: ignore[arg-type]
         (
-            bias_dropout_add(x, residual=Units(x), p=0.5, seed=1),  # type: ignore[arg-type]
-            bias_dropout_add(x, residual=x, p=0.5, seed=1),
+            bt.bias_dropout_add(x, residual=Units(x), p=0.5, seed=1),  # type: ignore[arg-type]
+            bt.bias_dropout_add(x, residual=x, p=0.5, seed=1),
         ),
     ]
     for found, expected in cases:
@@ -220,8 +204,8 @@ def test_what_is_no_tensor(draw: Any) -> None:
 
 def test_derivatives_through_a_mode(draw: Any) -> None:
     x, bias, g = draw(4, 5, grad=True), draw(5, grad=True), draw(4, 5)
-    expected = torch.autograd.grad(bias_gelu(x, bias), (x, bias), g)
+    expected = torch.autograd.grad(bt.bias_gelu(x, bias), (x, bias), g)
     with Seen():
-        y = bias_gelu(x, bias)
+        y = bt.bias_gelu(x, bias)
     for one, other in zip(torch.autograd.grad(y, (x, bias), g), expected, strict=True):
         assert_same_bits(one, other)

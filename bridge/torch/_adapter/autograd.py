@@ -76,15 +76,15 @@ class Plan(Kernel):
         self.name = function or op.name
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
         self.wanted = tuple(self.derivatives.wanted)
-        # A single step that is a plain call, or a list of steps.
+        # Each value is a single step that is a plain call, or a list of steps.
         self._vjp_steps: dict[Any, Any] = {}
         self._jvp_steps: dict[Any, list[Step]] = {}
         self.native = native_kernel(op, self.name)
         self.add_to(self.native)
-        # Bound here, as a tiny call is mostly the finding of such names.
+        # These are bound here, as a tiny call is mostly the finding of such names.
         self.compute = self.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
-        # Whether all operands are kept for the derivatives, and nothing else; at first not known.
+        # True says that all operands are kept for the derivatives, and nothing else.
         self.keeps_operands = False
         self._keep: Any = None
         self._zeros: tuple[int, ...] = ()
@@ -337,7 +337,7 @@ def _frontend(name: str) -> tuple[Any, ...]:
         torch.get_num_threads,
         cuda_device,
         allocate,
-        # Without the wrapper in Python, which asks what the kernel has asked already.
+        # This leaves out the wrapper in Python, which asks what the kernel has asked already.
         super(torch.autograd.Function, _eager_call(name)).apply,
     )
 

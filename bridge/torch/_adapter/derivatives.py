@@ -11,7 +11,7 @@ import torch
 
 from bridge.ops import Role, Spec, ZerosLike
 
-# Roles of operands that nothing is differentiated towards.
+# Nothing is differentiated towards operands of these roles.
 _DISCRETE = (Role.MASK, Role.INTEGER)
 
 Values = tuple[Any, ...]

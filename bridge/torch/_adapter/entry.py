@@ -29,7 +29,7 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
         types are always checked.
       check: check(static, operands) raises, or returns the parameters of the call.
     """
-    # By static argument: a kernel that takes every combination of dtypes that passed the checks.
+    # Each static argument has a kernel that takes all combinations of dtypes that passed.
     seen: dict[Any, Any] = {}
 
     def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Tensor:

@@ -19,7 +19,7 @@ def lend() -> None:
     """Gives the native module torch's OpenMP runtime, if there is one."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        # Of what is loaded already: the symbol is found as torch itself finds it.
+        # Nothing new is loaded: the symbol is found as torch itself finds it.
         loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         address = ctypes.cast(loaded.GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):  # another platform, or a torch with other threads

@@ -338,7 +338,7 @@ def agreed_exchange(
     key = None
     kinds = type(dim), type(tiled), type(grad)
     if not check and type(x) is Tensor and kinds == (int, bool, str) and not claim:
-        # Calls of a kind that passed the checks on this rank.
+        # Calls of a kind that has passed the checks on this rank are not checked again.
         key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
             return known

@@ -24,11 +24,11 @@ from bridge._private.torch import (
 )
 from bridge.torch._collectives.groups import Ranks
 
-# From where on the copy costs more than W − 1 messages each way. The same on all ranks, as are the
-# shapes: they all go this way or none does.
+# From this size on the copy costs more than W − 1 messages each way. It is the same on all ranks,
+# as the shapes are: they all go this way or none does.
 _LEAST_BYTES = 1 << 20
 
-# Of messages that belong to no other exchange.
+# No other exchange marks its messages with it.
 _TAG = 0x6272_6467
 
 
@@ -41,7 +41,7 @@ class Pending:
     sent: Tensor
 
 
-# What nobody may be waiting for, but other ranks are sent.
+# Nobody may be waiting for these, but they are what other ranks are sent.
 _under_way: deque[Pending] = deque()
 
 

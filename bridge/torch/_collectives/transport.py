@@ -21,7 +21,7 @@ from bridge.torch._collectives import direct
 from bridge.torch._collectives.direct import Pending
 from bridge.torch._collectives.groups import Ranks, explained
 
-# What every transport takes. Other arrays travel as bytes, which a gather does not look into.
+# Every transport takes these. Other arrays travel as bytes, which a gather does not look into.
 _SENT_AS_THEY_ARE = frozenset(
     {
         torch.uint8,

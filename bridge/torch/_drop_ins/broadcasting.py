@@ -105,7 +105,7 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
         and not functorch_active()
         and x.dtype == residual.dtype
         and torch.broadcast_shapes(x.shape, *[other.shape for other in others]) == x.shape
-        # Of what is dense and does not overlap, a tensor like it has the strides.
+        # A tensor that is made like it has its strides if it is dense and does not overlap.
         and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
         and x._base is None
         and _is_apart(x, others)

@@ -195,7 +195,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         scale = 1.0 if self.scale is None else self.scale
         if softmax_offset is None and self.window_size is None:
             return self._softmax(input, mask, scale)
-        # Before other code than the kernels' works on them.
+        # This comes before other code than the kernels' works on them.
         _check(scale, (input, mask))
         mask = self._with_window(mask, input)
         if softmax_offset is None:

@@ -205,10 +205,10 @@ def _backward(ctx: Any, *cotangents: Any) -> Any:
     return (None, *spread(needed, map(to_torch, gradients)))
 
 
-# What the engine calls; it would look for `backward` on the class first, as for ops.
+# The engine calls this; it would look for `backward` on the class first, as for ops.
 if (_node := backward_class(_EagerCall)) is not None:
     _node.apply = _backward
-# Without the wrapper in Python, which asks what has been asked already.
+# This leaves out the wrapper in Python, which asks what has been asked already.
 _record = super(torch.autograd.Function, _EagerCall).apply
 
 

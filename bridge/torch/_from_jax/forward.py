@@ -78,7 +78,7 @@ class Forward:
         """How many jitted functions there are."""
         return 1 + len(self._backward)
 
-    # The same as programs, for tracing, where residuals are tensors of the graph.
+    # These give the same as programs, for tracing, where residuals are tensors of the graph.
 
     def whole(self) -> Program | None:
         """The program of `run`; None where a residual is a random key, which no tensor can hold."""

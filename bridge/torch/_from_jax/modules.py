@@ -109,7 +109,7 @@ class JaxModule(torch.nn.Module):
         """What the JAX module returns, with tensors for arrays."""
         tensors = [getattr(owner, name) for owner, name in self._places]
         buffers = tensors[self._count :]
-        # Copies, as what is written to afterwards must not be what the backward pass reads.
+        # These are copies: what is written to afterwards must not be what a backward pass reads.
         copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
         names = sorted(name for name in kwargs if name in self._static_argnames)
         static = tuple((name, kwargs.pop(name)) for name in names)

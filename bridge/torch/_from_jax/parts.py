@@ -115,7 +115,7 @@ class TreeParts(Parts):
             flat, self._tree = jax.tree_util.tree_flatten_with_path(_in_mode(module, training))
             self._templates[training] = [None if _is_array(leaf) else leaf for _, leaf in flat]
         arrays = [(i, path, leaf) for i, (path, leaf) in enumerate(flat) if _is_array(leaf)]
-        # Parameters first, otherwise in the tree's order.
+        # Parameters come first; otherwise the order is the tree's.
         arrays.sort(key=lambda entry: not _is_inexact(entry[2]))
         self._order = [i for i, _, _ in arrays]
         super().__init__([(_name(path), leaf, _is_inexact(leaf)) for _, path, leaf in arrays])

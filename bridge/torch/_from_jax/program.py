@@ -49,7 +49,7 @@ class Program:
         self.out_avals = tuple(self.jaxpr.out_avals)
         self.differentiable = tuple(_is_inexact(aval) for aval in self.out_avals)
         self.opaque = tuple(_is_opaque(aval) for aval in self.out_avals)
-        # What is asked of every call.
+        # Every call asks for these.
         self.only_tensors = all(tensors)
         self.plain_outputs = not any(self.opaque)
         self.is_plain = self.only_tensors and self.plain_outputs

@@ -84,7 +84,7 @@ def bias_dropout_add(
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
     if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
-        # Of the other calls the op asks this: before a seed is drawn it costs nothing to speak of.
+        # The op asks this of all other calls: before a seed is drawn it costs nothing to speak of.
         if is_overridden(tensors := (x, bias, residual, seed, offset)):
             return hand_over(tensors)
         p = check_p(p)

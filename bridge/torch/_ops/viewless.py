@@ -27,7 +27,7 @@ from bridge.torch._drop_ins.functions import DropIn
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# What a leaf in a compiled graph takes its requires_grad from.
+# A leaf in a compiled graph takes its requires_grad from this.
 _anchor = torch.empty(0, requires_grad=True)
 
 

@@ -66,7 +66,7 @@ def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
     if isinstance(operand, DTensor):
         with torch.no_grad():
             placements = split.placements(dims)
-            # Detached: torch 2.11 would do it to the result, by an op that DTensors lack.
+            # It is detached, as torch 2.11 would do to the result, by an op that DTensors lack.
             whole: Any = operand.detach()
             if whole.placements != placements:
                 whole = whole.redistribute(placements=placements)
