@@ -19,8 +19,9 @@ OF_THE_TREE = ("bench", "scaling", "demo")
 # An editable install would answer for `bridge` before the path is searched.
 RUN = (
     "import runpy, sys\n"
-    "sys.meta_path = [f for f in sys.meta_path if 'ScikitBuildRedirecting' not in repr(f)]\n"
-    "sys.path.insert(0, sys.argv.pop(1))\n"
+    "if (folder := sys.argv.pop(1)) != {root!r}:\n"
+    "    sys.meta_path = [f for f in sys.meta_path if 'ScikitBuildRedirecting' not in repr(f)]\n"
+    "sys.path.insert(0, folder)\n"
     "{first}\n"
     "runpy.run_module('bridge', run_name='__main__', alter_sys=True)"
 )
@@ -46,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str, first: str = "") -> subprocess.CompletedProcess[str]:
-    code = RUN.format(first=first)
+    code = RUN.format(first=first, root=str(ROOT))
     command = [sys.executable, "-c", code, str(folder), *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 

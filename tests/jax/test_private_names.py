@@ -16,7 +16,8 @@ LACKS = re.compile(
     rf"bridge was run with jax {re.escape(names.known)}"
 )
 
-# What has something to fall back to is lost together, which takes seconds; the rest one by one.
+# What has something to fall back to is lost together, which takes seconds (each of them alone takes
+# minutes); the rest one by one.
 GROUPS = [
     [name.path for name in names.entries if not name.is_needed],
     *([name.path] for name in names.entries if name.is_needed),
@@ -54,11 +55,22 @@ print(json.dumps(outcomes))
 """
 
 
+def outcomes_of(groups: list[list[str]]) -> list[str]:
+    """What comes of calls of everything where each group is gone."""
+    found: list[str] = json.loads(run(f"GROUPS = {groups!r}\n{CODE}", JAX_PLATFORMS="cpu"))
+    return found
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> list[str]:
-    """What comes of calls of everything where each group is gone."""
-    found: list[str] = json.loads(run(f"GROUPS = {GROUPS!r}\n{CODE}", JAX_PLATFORMS="cpu"))
-    return found
+    return outcomes_of(GROUPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", GROUPS[0])
+def test_without_it_alone(path: str) -> None:
+    (outcome,) = outcomes_of([[path]])
+    assert outcome == "all is well" or LACKS.fullmatch(outcome), outcome
 
 
 @pytest.mark.parametrize("group", range(len(GROUPS)), ids=lambda i: GROUPS[i][-1])
