@@ -171,6 +171,53 @@ def test_gelu_to_the_fifth_order(kind: Any) -> None:
         program = derivative
 
 
+def test_cotangents_are_added_in_the_documented_order() -> None:
+    """The last use first; at every place of a row, along it, then what came a row at a time."""
+    from bridge import lang as bl
+
+    def op(x: bl.Full, r: bl.PerRow):
+        a = bl.exp(x)
+        b = bl.tanh(x)
+        return a * r + b * r, r * r
+
+    program = vjp(program_of(op), [True, True], [False, True])
+    lines = [
+        line.split("  per row")[0].split("  full")[0].strip() for line in str(program).split("\n")
+    ]
+    assert lines == [
+        "vjp of op(x: Full, r: PerRow, cotangent of result 0: Full, cotangent of result 1: PerRow)",
+        "phase 0",
+        "a = exp(x)",
+        "b = tanh(x)",
+        "c = cotangent of result 1 * r",
+        "d = 2.0 * c",
+        "e = cotangent of result 0 * b",
+        "f = cotangent of result 0 * a",
+        "g = e + f",
+        "h = sum(g)",
+        "phase 1",
+        "i = h + d",
+        "-> cotangent of r: i (PerRow)",
+    ]
+
+
+def test_tangents_are_added_from_left_to_right() -> None:
+    from bridge import lang as bl
+
+    def op(x: bl.Full, y: bl.Full, z: bl.Full):
+        return bl.fma(x, y, z)
+
+    lines = [
+        line.split("  full")[0].strip() for line in str(jvp(program_of(op), [True] * 3)).split("\n")
+    ]
+    assert lines[2:-1] == [
+        "a = y * tangent of x",
+        "b = x * tangent of y",
+        "c = a + b",
+        "d = c + tangent of z",
+    ]
+
+
 def test_log_softmax_against_jax(rng: np.random.Generator) -> None:
     """An independent reference for the whole way from a declaration to its second derivative."""
     import jax
