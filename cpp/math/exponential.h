@@ -142,9 +142,13 @@ BRIDGE_HD Real expm1(Real x) {
   const auto scale = detail::power_of_two_from(e.shifted);
   const Real small = e.f * (e.f * detail::polynomial<Powers, 1>(e.f));
   const Real rough = fma(e.f, first, small);
-  const Real power = fma(e.f, first, fma(e.rest * first, 1 + rough, small));
+  // 2^f - 1 as power + low: next to x = log(2)/2, where n is 1, its rounding would count twice.
+  const Real added = fma(e.rest * first, 1 + rough, small);
+  const Real high = e.f * first;
+  const Real power = high + added;
+  const Real low = (added - (power - high)) + fma(e.f, first, -high);
   const Real whole = scale.first * scale.second;
-  const Real sum = fma(whole, power, whole - 1);
+  const Real sum = fma(whole, low, fma(whole, power, whole - 1));
   // Where 2^n may overflow before it is multiplied, the -1 is far below the last place.
   const Real large = ((1 + power) * scale.first) * scale.second;
   const Real near_zero = x == 0 ? x : sum;  // the sum would lose the sign of a zero
