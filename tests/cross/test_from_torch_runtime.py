@@ -300,6 +300,8 @@ import os, signal
 import jax, jax.numpy as jnp, torch
 from bridge.jax import from_torch, torch_errors
 
+# Python leaves SIGINT alone where it was ignored at the start, as a shell has it in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Then the callback runs where Ctrl-C arrives, on the main thread.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
