@@ -1,13 +1,16 @@
 """Runs calls of bridge with one private name of torch after the other taken away.
 
-`python -m tests.torch.without_names` prints a line of JSON for each: the names that were taken
-away, whether there is nothing to do without them, and what became of the calls: "" or the error.
+`python -m tests.torch.without_names PART PARTS` prints a line of JSON for each of every PARTS-th
+name, from the PART-th on: the names that were taken away, whether there is nothing to do without
+them, and what became of the calls: "" or the error. Without PART and PARTS it takes away all names
+at once that something can be done without.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -93,16 +96,17 @@ def calls_without(paths: Iterable[str], calls: Sequence[Callable[[], None]]) -> 
     return ""
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     known = start(names)()
     optional = [path for path, is_needed in known.items() if not is_needed]
-    cases = [([path], is_needed, [torch_calls]) for path, is_needed in known.items()]
     both = [torch_calls, crossing_calls]
-    cases = [
-        (optional, False, both),
-        ([path for path in optional if path not in LEADING], False, both),
-        *cases,
-    ]
+    if arguments:
+        part, parts = map(int, arguments)
+        alone = [([path], is_needed, [torch_calls]) for path, is_needed in known.items()]
+        cases = alone[part::parts]
+    else:
+        others = [path for path in optional if path not in LEADING]
+        cases = [(optional, False, both), (others, False, both)]
     running: list[tuple[list[str], bool, Callable[[], Any]]] = []
 
     def report() -> None:
@@ -118,4 +122,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
