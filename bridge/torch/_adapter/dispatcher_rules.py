@@ -10,14 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bridge._private.torch import (
-    AutoDispatchBelowAutograd,
-    after_autograd_keyset,
-    enable_single_level_autograd_function,
-    functorch_active,
-    is_fwd_grad_enabled,
-    set_fwd_grad_enabled,
-)
 from bridge.ops import OPS
 from bridge.torch._adapter.autograd import (
     Plan,
@@ -28,6 +20,7 @@ from bridge.torch._adapter.autograd import (
     plan_of,
     remember,
 )
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import (
     dispatch,
     fields_of,
@@ -39,35 +32,20 @@ from bridge.torch._adapter.dispatcher import (
 from bridge.torch._adapter.kernels import dtypes_of
 
 
-class _BelowAutograd(NamedTuple):
-    """The rest of a dispatch that has reached autograd."""
-
+class _Dispatch(NamedTuple):
     plan: Plan
-    overload: Any
-    keys: Any
-    grad_enabled: bool
-    forward_enabled: bool
-
-    def __call__(self, operands: tuple[Any, ...]) -> Any:
-        # A Function's forward runs with both modes switched off. That is meant for this level; an
-        # outer transform of torch.func, which takes its turn below, is to see what the caller set.
-        with (
-            AutoDispatchBelowAutograd(),
-            torch.set_grad_enabled(self.grad_enabled),
-            set_fwd_grad_enabled(self.forward_enabled),
-        ):
-            keys = self.keys & after_autograd_keyset
-            return self.overload.redispatch(keys, *operands, **fields_of(self.plan.params))
+    below: BelowAutograd
 
 
 class _DispatchedCall(Rules):
     """An op of the dispatcher as autograd sees it."""
 
     @staticmethod
-    def forward(ctx: Any, rest: _BelowAutograd, *operands: Any) -> Any:
-        ctx.forward_enabled = rest.forward_enabled
-        outputs = rest(operands)
-        remember(ctx, rest.plan, operands, rest.plan.place(outputs))
+    def forward(ctx: Any, rest: _Dispatch, *operands: Any) -> Any:
+        plan, below = rest
+        ctx.forward_enabled = below.forward_enabled
+        outputs = below(*operands, **fields_of(plan.params))
+        remember(ctx, plan, operands, plan.place(outputs))
         return outputs
 
     @staticmethod
@@ -77,19 +55,12 @@ class _DispatchedCall(Rules):
 
 def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
     # For the forward pass profilers have the dispatcher's own name.
-    function = named(_DispatchedCall, op.name, False)
-    # The dispatcher has peeled torch.func's transforms off by level, so that this is one plain
-    # autograd call; Function.apply in Python would take them for not yet handled.
-    record = super(torch.autograd.Function, function).apply
+    record = recorder(named(_DispatchedCall, op.name, False))
 
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        rest = _BelowAutograd(plan, overload, keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
-        if not functorch_active():
-            return record(rest, *operands)
-        with enable_single_level_autograd_function():
-            return record(rest, *operands)
+        return record(_Dispatch(plan, BelowAutograd(overload, keys)), *operands)
 
     return kernel
 

@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge._private.torch import (
-    AutoDispatchBelowAutograd,
-    after_autograd_keyset,
-    enable_single_level_autograd_function,
-    functorch_active,
-    is_fwd_grad_enabled,
-    set_fwd_grad_enabled,
-)
+from bridge._private.torch import set_fwd_grad_enabled
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._collectives.groups import Ranks
 from bridge.torch._collectives.transport import Exchange
@@ -42,16 +36,16 @@ def _exchange_of(fields: Any) -> Exchange:
 
 
 class _Dispatched(Function):
-    """One of the exchanges as autograd sees it. `below` is the rest of its dispatch."""
+    """One of the exchanges as autograd sees it."""
 
     @staticmethod
     def forward(
-        ctx: Any, below: Callable[[Tensor], Tensor], rules: tuple[Rule, Rule], exchange: Any, x: Any
-    ) -> Tensor:
+        ctx: Any, below: BelowAutograd, rules: tuple[Rule, Rule], exchange: Exchange, x: Tensor
+    ) -> Any:
         ctx.rules, ctx.exchange = rules, exchange
-        ctx.forward_enabled = below.forward_enabled  # type: ignore[attr-defined]
+        ctx.forward_enabled = below.forward_enabled
         ctx.set_materialize_grads(False)
-        return below(x)
+        return below(x, *fields_of(exchange))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -65,30 +59,7 @@ class _Dispatched(Function):
             return ctx.rules[1](tangent, ctx.exchange)
 
 
-class _Below:
-    """Runs an op below autograd, in the modes of its caller.
-
-    A Function's forward switches both modes off. That is meant for this level; outer transforms of
-    torch.func, which take their turn below, are to see what the caller set.
-    """
-
-    def __init__(self, overload: Any, keys: Any, fields: tuple[Any, ...]) -> None:
-        self.overload, self.keys, self.fields = overload, keys, fields
-        self.grad_enabled = torch.is_grad_enabled()
-        self.forward_enabled = is_fwd_grad_enabled()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        with (
-            AutoDispatchBelowAutograd(),
-            torch.set_grad_enabled(self.grad_enabled),
-            set_fwd_grad_enabled(self.forward_enabled),
-        ):
-            keys = self.keys & after_autograd_keyset
-            return self.overload.redispatch(keys, x, *self.fields)
-
-
-# The dispatcher has peeled torch.func's levels off; Function.apply in Python would do so again.
-_record = super(Function, _Dispatched).apply
+_record = recorder(_Dispatched)
 
 
 def define(name: str, run: Rule, shape_of: Any, pull: Rule, push: Rule) -> Rule:
@@ -115,13 +86,8 @@ def define(name: str, run: Rule, shape_of: Any, pull: Rule, push: Rule) -> Rule:
         shape, outermost = shape_of(x.shape, exchange)
         return x.new_empty([shape.pop(outermost), *shape]).movedim(0, outermost)
 
-    def autograd(keys: Any, x: Tensor, *fields: Any) -> Tensor:
-        below = _Below(overload, keys, fields)
-        arguments = (below, (pull, push), _exchange_of(fields), x)
-        if not functorch_active():
-            return _record(*arguments)
-        with enable_single_level_autograd_function():
-            return _record(*arguments)
+    def autograd(keys: Any, x: Tensor, *fields: Any) -> Any:
+        return _record(BelowAutograd(overload, keys), (pull, push), _exchange_of(fields), x)
 
     def vmap(info: Any, in_dims: Any, x: Tensor, *fields: Any) -> Any:
         exchange = _exchange_of(fields).batched()

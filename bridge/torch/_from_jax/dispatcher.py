@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bridge._private.torch import (
-    AutoDispatchBelowAutograd,
-    after_autograd_keyset,
-    enable_single_level_autograd_function,
-    functorch_active,
-    is_fwd_grad_enabled,
-    set_fwd_grad_enabled,
-)
 from bridge.exchange.dtypes import TO_TORCH
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._from_jax import call
 from bridge.torch._from_jax.forward import forward_of
@@ -78,39 +71,31 @@ for _key in ("CPU", "CUDA"):
 torch.library.register_fake("bridge::jax_program", _fake, lib=library)
 
 
-class _BelowAutograd(NamedTuple):
-    """The rest of a dispatch that has reached autograd, as the ops have one."""
-
+class _Dispatch(NamedTuple):
     program: Program
-    keys: Any
-    grad_enabled: bool
-    forward_enabled: bool
+    below: BelowAutograd
 
-    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        with (
-            AutoDispatchBelowAutograd(),
-            torch.set_grad_enabled(self.grad_enabled),
-            set_fwd_grad_enabled(self.forward_enabled),
-        ):
-            keys = self.keys & after_autograd_keyset
-            return _op.redispatch(keys, list(inputs), self.program.number)
+    def run(self, inputs: Sequence[Tensor], program: Program | None = None) -> list[Tensor]:
+        """The outputs of the program, or of another one in its place."""
+        outputs: list[Tensor] = self.below(list(inputs), (program or self.program).number)
+        return outputs
 
 
 class _DispatchedCall(call.ProgramFunction):
     """The op as autograd sees it."""
 
     @staticmethod
-    def forward(ctx: Any, rest: _BelowAutograd, *inputs: Any) -> Any:
-        ctx.forward_enabled = rest.forward_enabled
+    def forward(ctx: Any, rest: _Dispatch, *inputs: Any) -> Any:
+        ctx.forward_enabled = rest.below.forward_enabled
         wanted = ctx.needs_input_grad[1:]
         kept = forward_of(rest.program, wanted) if any(wanted) else None
         whole = kept.whole() if kept is not None else None
         if kept is None or whole is None:
             ctx.kept, residuals = None, []
-            outputs = rest(inputs)
+            outputs = rest.run(inputs)
         else:
             number_of(whole)
-            results = rest._replace(program=whole)(inputs)
+            results = rest.run(inputs, whole)
             ctx.kept, residuals = kept, kept.travelling(inputs, results)
             outputs = results[: kept.out_count]
         ctx.save_for_backward(*inputs, *residuals)
@@ -134,19 +119,14 @@ class _DispatchedCall(call.ProgramFunction):
         return call.jvp(ctx, tangents, ctx.forward_enabled)
 
 
-# The dispatcher has peeled the transforms of torch.func off; Function.apply in Python would do so
-# again.
-_record = super(torch.autograd.Function, _DispatchedCall).apply
+_record = recorder(_DispatchedCall)
 
 
 def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
-    rest = _BelowAutograd(_programs[program], keys, torch.is_grad_enabled(), is_fwd_grad_enabled())
+    rest = _Dispatch(_programs[program], BelowAutograd(_op, keys))
     if not rest.program.has_derivatives:
-        return rest(inputs)
-    if not functorch_active():
-        return list(call.placed(_record(rest, *inputs)))
-    with enable_single_level_autograd_function():
-        return list(call.placed(_record(rest, *inputs)))
+        return rest.run(inputs)
+    return list(call.placed(_record(rest, *inputs)))
 
 
 def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
