@@ -58,17 +58,17 @@ inline __attribute__((always_inline)) Counters high_halves(Counters products) {
 // The order of the counters in a vector: the even lanes hold the first half of them, so that
 // interleaving pairs of lanes, 128 bits by 128 bits, puts the words into the elements' order.
 template <int kCount>
-struct Lanes;
+struct CounterOrder;
 template <>
-struct Lanes<8> {
+struct CounterOrder<8> {
   static constexpr uint64_t kOrder[] = {0, 4, 1, 5, 2, 6, 3, 7};
 };
 template <>
-struct Lanes<4> {
+struct CounterOrder<4> {
   static constexpr uint64_t kOrder[] = {0, 2, 1, 3};
 };
 template <>
-struct Lanes<2> {
+struct CounterOrder<2> {
   static constexpr uint64_t kOrder[] = {0, 1};
 };
 
@@ -129,7 +129,8 @@ class RandomWords {
     const int64_t steps = (count + kWordsAtOnce - 1) / kWordsAtOnce;
     held_ = steps * kWordsAtOnce;
     Counters order{};
-    for (int lane = 0; lane < kCounters; ++lane) order[lane] = Lanes<kCounters>::kOrder[lane];
+    for (int lane = 0; lane < kCounters; ++lane)
+      order[lane] = CounterOrder<kCounters>::kOrder[lane];
     const Counters offset0 = Counters{} + (offset_ & 0xFFFFFFFFu);
     const Counters offset1 = Counters{} + (offset_ >> 32);
     // The element index wraps around at 2^64, and so its quarter at 2^62.

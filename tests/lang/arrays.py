@@ -28,7 +28,7 @@ def draw(rng: np.random.Generator, operand: Operand, space: Sequence[int] = SPAC
     if operand.role is roles.Integer:
         return np.int64(rng.integers(2**40))
     if operand.dtype == "int":
-        return rng.integers(0, space[-1], shape)
+        return rng.integers(0, max(space[-1], 1), shape)
     if operand.dtype == "bool":
         return rng.random(shape) < 0.3
     return rng.normal(size=shape)

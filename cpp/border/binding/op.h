@@ -21,9 +21,15 @@
 
 namespace bridge::border {
 
-constexpr size_t kMaxOperands = 16;
-constexpr size_t kMaxResults = 3;
+constexpr size_t kMaxOperands = BRIDGE_MAX_PROGRAM_OPERANDS;
+constexpr size_t kMaxResults = BRIDGE_MAX_PROGRAM_RESULTS;
 constexpr size_t kMaxAttributes = 8;
+
+// The words of a program (interpreter/program.h), for the op that runs any.
+struct Code {
+  const int32_t* words = nullptr;
+  int64_t count = 0;
+};
 
 // A call as it came in, by position. Absent places are there, but not `present`.
 struct Arguments {
@@ -34,6 +40,7 @@ struct Arguments {
   const double* attributes;
   size_t attribute_count;
   bool results_are_fresh = false;  // nothing else can lie in their memory
+  Code code = {};
 
   // The places after the last that the caller gave are absent.
   const Operand& operand(size_t i) const {
@@ -42,10 +49,12 @@ struct Arguments {
   }
 };
 
+constexpr size_t kAsInCode = 0;
+
 struct OpCounts {
   const char* name;
   size_t min_operands, max_operands;
-  size_t results;
+  size_t results;  // kAsInCode: as many as the call has
   size_t attributes;
   // Calls on fewer elements run in the calling thread: to wake a thread of XLA's pool takes the
   // time of so many.
@@ -60,7 +69,7 @@ struct CudaEntry {
 
 // Holds the C struct of any op and is not cleared: to clear what is not in use would cost a tiny
 // call more than all else that is done for it.
-constexpr size_t kMaxCallBytes = 2048;
+constexpr size_t kMaxCallBytes = 10240;
 struct CallStorage {
   alignas(16) unsigned char bytes[kMaxCallBytes];
 };
@@ -75,7 +84,7 @@ struct Op {
                                size_t bytes, void* stream);
 };
 
-constexpr size_t kOpCount = 4;
+constexpr size_t kOpCount = 5;
 extern const Op* const kOps[kOpCount];
 
 // nullptr if there is none.
@@ -83,6 +92,11 @@ const Op* find_op(const char* name);
 
 // Whether the numbers of operands, results and attributes are right; then the op's own bind.
 bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error);
+
+// Whether an op can have so many results.
+inline bool can_have_results(const Op& op, size_t count) {
+  return op.counts.results == kAsInCode ? count <= kMaxResults : count == op.counts.results;
+}
 
 bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);
 

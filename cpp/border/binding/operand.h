@@ -2,7 +2,9 @@
 #ifndef BRIDGE_BORDER_BINDING_OPERAND_H_
 #define BRIDGE_BORDER_BINDING_OPERAND_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -12,14 +14,20 @@ namespace bridge::border {
 
 enum class Device : int32_t { cpu, cuda };
 
-// Dtypes that masks and integer operands come in, after those of bridge_dtype.
-enum : int32_t { kNoDtype = -1, kBool = BRIDGE_FLOAT64 + 1, kUint8, kInt64, kUint32 };
+// Dtypes that masks and integer operands of most ops come in.
+enum : int32_t {
+  kNoDtype = -1,
+  kBool = BRIDGE_BOOL,
+  kUint8 = BRIDGE_UINT8,
+  kInt64 = BRIDGE_INT64,
+  kUint32 = BRIDGE_UINT32
+};
 
 // A tensor as it came in. Shape and strides belong to the producer and live as long as the call.
 struct Operand {
   bool present = false;
   void* data = nullptr;
-  int32_t dtype = kNoDtype;  // bridge_dtype or one of the above; kNoDtype: one that no op takes
+  int32_t dtype = kNoDtype;  // bridge_dtype; kNoDtype: one that no op takes
   int32_t ndim = 0;
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // in elements; nullptr: row-major and compact
@@ -43,7 +51,7 @@ struct CallError {
 
 inline bool is_floating(int32_t dtype) { return dtype >= 0 && dtype <= BRIDGE_FLOAT64; }
 inline int64_t item_bytes(int32_t dtype) {
-  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4};
+  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4, 1, 2, 4, 2, 8};
   return bytes[dtype];
 }
 
@@ -58,6 +66,21 @@ bool same_shape(const Operand& a, const Operand& b);
 inline bool same_device(const Operand& a, const Operand& b) {
   return a.device == b.device && a.device_index == b.device_index;
 }
+
+// The first `count` of kCapacity operands, absent: to clear the others would cost a tiny call more
+// than all else that is done for it.
+template <size_t kCapacity>
+class AbsentOperands {
+ public:
+  explicit AbsentOperands(size_t count) {
+    for (size_t i = 0; i < count; ++i) new (&storage_[i * sizeof(Operand)]) Operand;
+  }
+  Operand* data() { return reinterpret_cast<Operand*>(storage_); }
+  Operand& operator[](size_t i) { return data()[i]; }
+
+ private:
+  alignas(Operand) unsigned char storage_[kCapacity * sizeof(Operand)];
+};
 
 // An empty tensor may have no address; for the library no address means no operand.
 void* address_of(const Operand& operand);

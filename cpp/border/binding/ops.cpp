@@ -7,9 +7,10 @@
 
 namespace bridge::border {
 
-extern const Op kBiasGelu, kSoftmax, kSoftmaxDerivative, kBiasDropoutAdd;
+extern const Op kBiasGelu, kSoftmax, kSoftmaxDerivative, kBiasDropoutAdd, kProgram;
 
-const Op* const kOps[kOpCount] = {&kBiasGelu, &kSoftmax, &kSoftmaxDerivative, &kBiasDropoutAdd};
+const Op* const kOps[kOpCount] = {&kBiasGelu, &kSoftmax, &kSoftmaxDerivative, &kBiasDropoutAdd,
+                                  &kProgram};
 
 const Op* find_op(const char* name) {
   for (const Op* op : kOps) {
@@ -36,7 +37,7 @@ bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError
                       std::to_string(counts.min_operands) + " to " +
                       std::to_string(counts.max_operands));
   }
-  if (arguments.result_count != counts.results) {
+  if (!can_have_results(op, arguments.result_count)) {
     return error->set(std::to_string(arguments.result_count) + " results, expected " +
                       std::to_string(counts.results));
   }

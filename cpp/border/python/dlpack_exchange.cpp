@@ -46,10 +46,20 @@ int32_t dtype_of(const DLDataType& dtype) {
   if (dtype.code == kDLFloat && dtype.bits == 32) return BRIDGE_FLOAT32;
   if (dtype.code == kDLFloat && dtype.bits == 64) return BRIDGE_FLOAT64;
   if (dtype.code == kDLBool && dtype.bits == 8) return kBool;
-  if (dtype.code == kDLUInt && dtype.bits == 8) return kUint8;
-  if (dtype.code == kDLInt && dtype.bits == 64) return kInt64;
-  if (dtype.code == kDLUInt && dtype.bits == 32) return kUint32;
-  return kNoDtype;
+  const bool is_signed = dtype.code == kDLInt;
+  if (!is_signed && dtype.code != kDLUInt) return kNoDtype;
+  switch (dtype.bits) {
+    case 8:
+      return is_signed ? BRIDGE_INT8 : BRIDGE_UINT8;
+    case 16:
+      return is_signed ? BRIDGE_INT16 : BRIDGE_UINT16;
+    case 32:
+      return is_signed ? BRIDGE_INT32 : BRIDGE_UINT32;
+    case 64:
+      return is_signed ? BRIDGE_INT64 : BRIDGE_UINT64;
+    default:
+      return kNoDtype;
+  }
 }
 
 bool describe(const DLTensor& tensor, Operand* operand) {

@@ -68,8 +68,8 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
                            : ask_number(self.frontend.get_num_threads);
   if (threads < 1) return kRaised;
   return run({*self.op,
-              {operands.operands(), operands.size(), results, self.op->counts.results,
-               variant.attributes, self.op->counts.attributes, fresh},
+              {operands.operands(), operands.size(), results, variant.result_count,
+               variant.attributes, self.op->counts.attributes, fresh, code_of(variant.code)},
               static_cast<int32_t>(threads),
               operands.stream(0),
               self.frontend.allocate,
@@ -79,10 +79,10 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
 // Memory for the wanted results, then the kernel. nullptr where that cannot be done.
 PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
                   PyObject* const* objects) {
-  const auto result_count = static_cast<Py_ssize_t>(self.op->counts.results);
+  const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
   PyObject* results = PyTuple_New(result_count);
   if (results == nullptr) return nullptr;
-  Operand outputs[kMaxResults];
+  AbsentOperands<kMaxResults> outputs(variant.result_count);
   int outcome = kDone;
   for (Py_ssize_t i = 0; i < result_count && outcome == kDone; ++i) {
     const int example = variant.examples[i];
@@ -93,11 +93,13 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
     PyTuple_SET_ITEM(results, i, result);
     if (outcome == kRaised || example == kUnwanted) continue;
     // Laid out as the example, which is compact: but for its memory nothing is new.
-    outputs[i] = operands.operands()[example];
-    outputs[i].strides = nullptr;
-    if (!find_memory(self.frontend, result, &outputs[i].data)) outcome = kRaised;
+    Operand& output = outputs[static_cast<size_t>(i)];
+    output = operands.operands()[example];
+    output.strides = nullptr;
+    if (!find_memory(self.frontend, result, &output.data)) outcome = kRaised;
   }
-  if (outcome == kDone) outcome = run_into(self, variant, operands, outputs, true, objects[0]);
+  if (outcome == kDone)
+    outcome = run_into(self, variant, operands, outputs.data(), true, objects[0]);
   if (outcome == kDone) return results;
   Py_DECREF(results);
   return nullptr;
@@ -111,7 +113,7 @@ PyObject* differentiate(const Kernel& self, const Variant& variant, PyObject* co
   PyObject* outputs =
       PyObject_Vectorcall(self.frontend.differentiate, arguments, count + 1, nullptr);
   if (outputs == nullptr) return nullptr;
-  const auto result_count = static_cast<Py_ssize_t>(self.op->counts.results);
+  const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
   PyObject* results = PyTuple_New(result_count);
   Py_ssize_t taken = 0;
   for (Py_ssize_t i = 0; results != nullptr && i < result_count; ++i) {
@@ -135,10 +137,10 @@ bool same_kind(const Operand& a, const Operand& b) {
 }
 
 // Whether `out` can take the only wanted result of the variant, which then stands in `results`.
-bool place_only_result(const Kernel& self, const Variant& variant, const Operand* operands,
-                       const Operand& out, Operand* results) {
+bool place_only_result(const Variant& variant, const Operand* operands, const Operand& out,
+                       Operand* results) {
   size_t wanted = 0;
-  for (size_t i = 0; i < self.op->counts.results; ++i) {
+  for (size_t i = 0; i < variant.result_count; ++i) {
     if (variant.examples[i] == kUnwanted) continue;
     if (!same_kind(out, operands[variant.examples[i]])) return false;
     results[i] = out;
@@ -189,14 +191,14 @@ PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t coun
       who_watches(self.frontend, objects, static_cast<size_t>(count)) == Watch::nothing) {
     Tensors<1> out;
     Tensors<kMaxOperands> operands;
-    Operand results[kMaxResults];
+    AbsentOperands<kMaxResults> results(kMaxResults);
     if (out.read(objects, 1) && operands.read(objects + 1, static_cast<size_t>(count) - 1)) {
       const Variant* variant =
           find_variant(self, operands.operands(), objects + 1, operands.size());
       written =
           variant != nullptr && is_plain(self.frontend, out.operands()[0], objects[0]) &&
-          place_only_result(self, *variant, operands.operands(), out.operands()[0], results) &&
-          run_into(self, *variant, operands, results, false, objects[1]) == kDone;
+          place_only_result(*variant, operands.operands(), out.operands()[0], results.data()) &&
+          run_into(self, *variant, operands, results.data(), false, objects[1]) == kDone;
     }
   }
   PyErr_Clear();

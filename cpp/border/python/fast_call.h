@@ -19,8 +19,10 @@ struct Variant {
   size_t operand_count;
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
   double attributes[kMaxAttributes];
+  size_t result_count;
   int examples[kMaxResults];  // the operand that a result is allocated like, or kUnwanted
   PyObject* plan;             // what Frontend::differentiate is told
+  PyObject* code;             // bytes, or null
 };
 
 struct Kernel {

@@ -31,13 +31,15 @@ bool read_integers(PyObject* tuple, size_t count, const char* what, int* out) {
   return true;
 }
 
-// kernel.add(dtypes, attributes, examples, plan): operands of these dtypes are taken from now on.
+// kernel.add(dtypes, attributes, examples, plan[, code]): operands of these dtypes are taken from
+// now on.
 PyObject* add(PyObject* object, PyObject* arguments) {
   auto& self = *reinterpret_cast<Kernel*>(object);
   PyObject *dtypes, *attributes, *examples;
   Variant variant;
-  if (!PyArg_ParseTuple(arguments, "O!O!O!O", &PyTuple_Type, &dtypes, &PyTuple_Type, &attributes,
-                        &PyTuple_Type, &examples, &variant.plan)) {
+  variant.code = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!O!O!O|O!", &PyTuple_Type, &dtypes, &PyTuple_Type, &attributes,
+                        &PyTuple_Type, &examples, &variant.plan, &PyBytes_Type, &variant.code)) {
     return nullptr;
   }
   variant.operand_count = static_cast<size_t>(PyTuple_GET_SIZE(dtypes));
@@ -46,12 +48,18 @@ PyObject* add(PyObject* object, PyObject* arguments) {
                  kMaxOperands);
     return nullptr;
   }
-  if (!read_integers(dtypes, variant.operand_count, "dtypes", variant.dtypes) ||
-      !read_attributes(*self.op, attributes, variant.attributes) ||
-      !read_integers(examples, self.op->counts.results, "examples", variant.examples)) {
+  variant.result_count = static_cast<size_t>(PyTuple_GET_SIZE(examples));
+  if (!can_have_results(*self.op, variant.result_count)) {
+    PyErr_Format(PyExc_ValueError, "%s: there are not %zu results", self.op->counts.name,
+                 variant.result_count);
     return nullptr;
   }
-  for (size_t i = 0; i < self.op->counts.results; ++i) {
+  if (!read_integers(dtypes, variant.operand_count, "dtypes", variant.dtypes) ||
+      !read_attributes(*self.op, attributes, variant.attributes) ||
+      !read_integers(examples, variant.result_count, "examples", variant.examples)) {
+    return nullptr;
+  }
+  for (size_t i = 0; i < variant.result_count; ++i) {
     if (variant.examples[i] >= static_cast<int>(variant.operand_count)) {
       PyErr_SetString(PyExc_ValueError, "examples: there is no such operand");
       return nullptr;
@@ -63,6 +71,7 @@ PyObject* add(PyObject* object, PyObject* arguments) {
     return PyErr_NoMemory();
   }
   Py_INCREF(variant.plan);
+  Py_XINCREF(variant.code);
   Py_RETURN_NONE;
 }
 
@@ -102,7 +111,10 @@ int clear(PyObject* object) {
   if (self->variants != nullptr) {
     std::vector<Variant> variants;
     variants.swap(*self->variants);
-    for (const Variant& variant : variants) Py_DECREF(variant.plan);
+    for (const Variant& variant : variants) {
+      Py_DECREF(variant.plan);
+      Py_XDECREF(variant.code);
+    }
   }
   return 0;
 }
@@ -123,7 +135,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 }
 
 PyMethodDef kMethods[] = {
-    {"add", add, METH_VARARGS, "add(dtypes, attributes, examples, plan)"},
+    {"add", add, METH_VARARGS, "add(dtypes, attributes, examples, plan[, code])"},
     {"compute", as_method(fast_compute), METH_FASTCALL, "compute(*operands) -> tuple | None"},
     {"write", as_method(fast_write), METH_FASTCALL, "write(out, *operands) -> bool"},
     {nullptr, nullptr, 0, nullptr},

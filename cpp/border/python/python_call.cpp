@@ -67,14 +67,15 @@ int run_on_cpu(const CallStorage& bound, const PythonCall& call) {
   return status == BRIDGE_OK ? kDone : raise_status(status, bridge_last_error());
 }
 
-// run(op, operands, results, attributes, threads, allocate) on any DLPack tensors, with no question
-// asked. Returns -1, or the position of an operand whose strides the kernels cannot walk; nothing
-// has been written then.
+// run(op, operands, results, attributes, threads, allocate[, code]) on any DLPack tensors, with no
+// question asked. Returns -1, or the position of an operand whose strides the kernels cannot walk;
+// nothing has been written then.
 PyObject* run_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 6 || !PyUnicode_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
-      !PyTuple_Check(arguments[2]) || !PyTuple_Check(arguments[3])) {
+  if (count < 6 || count > 7 || !PyUnicode_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
+      !PyTuple_Check(arguments[2]) || !PyTuple_Check(arguments[3]) ||
+      (count == 7 && !PyBytes_Check(arguments[6]))) {
     PyErr_SetString(PyExc_TypeError,
-                    "expected run(op, operands, results, attributes, threads, allocate)");
+                    "expected run(op, operands, results, attributes, threads, allocate[, code])");
     return nullptr;
   }
   const char* name = PyUnicode_AsUTF8(arguments[0]);
@@ -88,19 +89,20 @@ PyObject* run_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   }
   const long threads = PyLong_AsLong(arguments[4]);
   if (threads == -1 && PyErr_Occurred()) return nullptr;
-  const int outcome = run({*op,
-                           {operands.operands(), operands.size(), results.operands(),
-                            results.size(), attributes, op->counts.attributes},
-                           static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)),
-                           operands.stream(0),
-                           arguments[5],
-                           operands.size() > 0 ? PyTuple_GET_ITEM(arguments[1], 0) : Py_None});
+  const int outcome =
+      run({*op,
+           {operands.operands(), operands.size(), results.operands(), results.size(), attributes,
+            op->counts.attributes, false, code_of(count == 7 ? arguments[6] : nullptr)},
+           static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)),
+           operands.stream(0),
+           arguments[5],
+           operands.size() > 0 ? PyTuple_GET_ITEM(arguments[1], 0) : Py_None});
   return outcome == kRaised ? nullptr : PyLong_FromLong(outcome);
 }
 
 PyMethodDef kFunctions[] = {
     {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_function)),
-     METH_FASTCALL, "run(op, operands, results, attributes, threads, allocate) -> int"},
+     METH_FASTCALL, "run(op, operands, results, attributes, threads, allocate[, code]) -> int"},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -134,6 +136,12 @@ bool read_attributes(const Op& op, PyObject* tuple, double* attributes) {
     if (attributes[i] == -1.0 && PyErr_Occurred()) return false;
   }
   return true;
+}
+
+Code code_of(PyObject* bytes) {
+  if (bytes == nullptr) return {};
+  return {reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(bytes)),
+          PyBytes_GET_SIZE(bytes) / static_cast<Py_ssize_t>(sizeof(int32_t))};
 }
 
 const Op* require_op(const char* name) {

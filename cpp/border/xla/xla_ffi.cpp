@@ -33,6 +33,16 @@ int32_t dtype_of(ffi::DataType dtype) {
       return kInt64;
     case ffi::DataType::U32:
       return kUint32;
+    case ffi::DataType::S8:
+      return BRIDGE_INT8;
+    case ffi::DataType::S16:
+      return BRIDGE_INT16;
+    case ffi::DataType::S32:
+      return BRIDGE_INT32;
+    case ffi::DataType::U16:
+      return BRIDGE_UINT16;
+    case ffi::DataType::U64:
+      return BRIDGE_UINT64;
     default:
       return kNoDtype;
   }
@@ -71,7 +81,7 @@ bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count,
            Operand* results, CallError* error) {
   size_t expected = extra;
   for (size_t i = 0; i < result_count; ++i) expected += outputs >> i & 1;
-  if (outputs < 1 || outputs >> result_count != 0 || rets.size() != expected) {
+  if (outputs < 1 || int64_t{outputs} >> result_count != 0 || rets.size() != expected) {
     return error->set("attribute outputs is " + std::to_string(outputs) + " for " +
                       std::to_string(rets.size()) + " result buffers");
   }
@@ -93,6 +103,7 @@ struct FfiCall {
   int32_t count;
   ffi::Span<const int32_t> slots;
   int32_t outputs;
+  Code code;
 };
 
 bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallStorage* bound,
@@ -103,17 +114,15 @@ bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallStor
                       std::to_string(counts.min_operands) + " to " +
                       std::to_string(counts.max_operands));
   }
-  // Only the operands of this call are made: all that there can be would be a kilobyte to clear.
-  alignas(Operand) unsigned char storage[kMaxOperands * sizeof(Operand)];
-  auto* operands = reinterpret_cast<Operand*>(storage);
-  Operand results[kMaxResults];
   const auto operand_count = static_cast<size_t>(call.count);
-  for (size_t i = 0; i < operand_count; ++i) new (&operands[i]) Operand;
-  return place(call.args, call.slots, operand_count, operands, error) &&
-         place(call.rets, call.outputs, counts.results, extra_results, results, error) &&
+  const size_t result_count = counts.results == kAsInCode ? kMaxResults : counts.results;
+  AbsentOperands<kMaxOperands> operands(operand_count);
+  AbsentOperands<kMaxResults> results(result_count);
+  return place(call.args, call.slots, operand_count, operands.data(), error) &&
+         place(call.rets, call.outputs, result_count, extra_results, results.data(), error) &&
          bind(op,
-              {operands, operand_count, results, counts.results, call.attributes.begin(),
-               call.attributes.size()},
+              {operands.data(), operand_count, results.data(), result_count,
+               call.attributes.begin(), call.attributes.size(), false, call.code},
               bound, error);
 }
 
@@ -137,20 +146,26 @@ ffi::Error guarded(Body body) {
   }
 }
 
+Code code_of() { return {}; }
+Code code_of(ffi::Span<const int32_t> words) {
+  return {words.begin(), static_cast<int64_t>(words.size())};
+}
+
 ffi::Error invalid(const Op& op, const CallError& error) {
   return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " +
                                      error.message);
 }
 
-template <size_t kOp>
+template <size_t kOp, class... Words>
 ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                       ffi::Span<const double> attributes, int32_t count,
-                      ffi::Span<const int32_t> slots, int32_t outputs) {
+                      ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
   return guarded([&] {
     const Op& op = *kOps[kOp];
     CallStorage call;
     CallError error;
-    if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 0, &call, &error)) {
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 0, &call,
+                   &error)) {
       return invalid(op, error);
     }
     if (op.elements(call) < op.counts.few_elements) {
@@ -164,10 +179,10 @@ ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remain
 
 // The last result buffer is the workspace: memory that XLA plans, so that the call can be captured
 // into a command buffer.
-template <size_t kOp>
+template <size_t kOp, class... Words>
 ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                        ffi::Span<const double> attributes, int32_t count,
-                       ffi::Span<const int32_t> slots, int32_t outputs) {
+                       ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
   return guarded([&] {
     const Op& op = *kOps[kOp];
     std::string why;
@@ -179,7 +194,8 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
     }
     CallStorage call;
     CallError error;
-    if (!bind_call(op, {args, rets, attributes, count, slots, outputs}, 1, &call, &error)) {
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 1, &call,
+                   &error)) {
       return invalid(op, error);
     }
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
@@ -220,6 +236,20 @@ FfiHandlers handlers_of() {
                          with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
   XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda<kOp>,
                          with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
+}
+
+// The op that runs programs is told which.
+template <>
+FfiHandlers handlers_of<kOpCount - 1>() {
+  constexpr size_t kOp = kOpCount - 1;
+  XLA_FFI_DEFINE_HANDLER(on_cpu, (run_on_cpu<kOp, ffi::Span<const int32_t>>),
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>())
+                             .Attr<ffi::Span<const int32_t>>("code"));
+  XLA_FFI_DEFINE_HANDLER(on_cuda, (run_on_cuda<kOp, ffi::Span<const int32_t>>),
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>())
+                             .Attr<ffi::Span<const int32_t>>("code"),
                          {ffi::Traits::kCmdBufferCompatible});
   return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
 }

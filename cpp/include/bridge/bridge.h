@@ -24,7 +24,17 @@ typedef enum bridge_dtype {
   BRIDGE_FLOAT16 = 0,
   BRIDGE_BFLOAT16 = 1,
   BRIDGE_FLOAT32 = 2,
-  BRIDGE_FLOAT64 = 3
+  BRIDGE_FLOAT64 = 3,
+  /* Of masks and integer operands. */
+  BRIDGE_BOOL = 4,
+  BRIDGE_UINT8 = 5,
+  BRIDGE_INT64 = 6,
+  BRIDGE_UINT32 = 7,
+  BRIDGE_INT8 = 8,
+  BRIDGE_INT16 = 9,
+  BRIDGE_INT32 = 10,
+  BRIDGE_UINT16 = 11,
+  BRIDGE_UINT64 = 12
 } bridge_dtype;
 
 typedef enum bridge_gelu_form {
@@ -177,6 +187,39 @@ typedef struct bridge_bias_dropout_add {
   bridge_pair output;
 } bridge_bias_dropout_add;
 
+/* An array of a program, over the dimensions of the call and its columns. Strides count elements; 0
+ * where the array is the same along a dimension, or has none of its own. */
+typedef struct bridge_program_array {
+  void* data;    /* not NULL, unless the array has no elements */
+  int32_t dtype; /* bridge_dtype */
+  int64_t stride[BRIDGE_MAX_DIMS];
+  int64_t col_stride;
+} bridge_program_array;
+
+/* A program (cpp/interpreter/program.h) on rows of `cols` elements, numbered by `dims` leading
+ * dimensions. The first batch_dims of these are batches: column sums go over the rows of one, an
+ * integer is one's, and the numbers by which random words are drawn are row * index_cols + column
+ * from each one's first row on.
+ *
+ * The arithmetic is float64 if any floating array is, else float32; what a primitive computes, the
+ * tree of row sums and that of column sums are those of docs/numerics.md, and every result is rounded
+ * once. A result of role full or halves may be the same memory with the same strides as an operand of
+ * its role and dtype; results overlap nothing otherwise. */
+enum { BRIDGE_MAX_PROGRAM_OPERANDS = 64, BRIDGE_MAX_PROGRAM_RESULTS = 31 };
+typedef struct bridge_program {
+  const int32_t* code;
+  int64_t words;
+  int32_t dims;
+  int32_t batch_dims;
+  int64_t size[BRIDGE_MAX_DIMS];
+  int64_t cols;
+  int64_t index_cols;
+  int32_t operands;
+  int32_t results;
+  const bridge_program_array* operand;
+  const bridge_program_array* result;
+} bridge_program;
+
 /* Runs task(task_context, i) once for every i in [0, tasks), in any order, on at most `threads`
  * threads, and returns when all are done. NULL run (or a NULL executor) means: in this thread. */
 typedef void (*bridge_task)(void* task_context, int64_t index);
@@ -206,6 +249,7 @@ bridge_status bridge_softmax_derivative_cpu(const bridge_softmax_derivative* cal
                                             const bridge_executor* executor);
 bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
                                           const bridge_executor* executor);
+bridge_status bridge_program_cpu(const bridge_program* call, const bridge_executor* executor);
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
@@ -223,6 +267,9 @@ bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* ca
 size_t bridge_bias_dropout_add_cuda_workspace(const bridge_bias_dropout_add* call);
 bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, void* workspace,
                                            size_t workspace_bytes, void* stream);
+size_t bridge_program_cuda_workspace(const bridge_program* call);
+bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
+                                  size_t workspace_bytes, void* stream);
 const char* bridge_cuda_last_error(void);
 /* How many devices answer (0 without a driver), and the architectures compiled in ("80,90,…"). */
 int32_t bridge_cuda_device_count(void);

@@ -1,0 +1,446 @@
+"""Programs as the words that the interpreter runs: cpp/interpreter/program.h describes them.
+
+A program is cut into phases, as row reductions stand between its operations. What is needed at
+every place of a row is computed piece by piece in a phase's tile section; what a row has one of in
+the row section before it. Where a row is longer than a piece, a later phase computes again what an
+earlier one had: such instructions are marked, and passed over where a row is a single piece.
+Results are stored in the last phase: they may lie in the memory of operands.
+"""
+
+from __future__ import annotations
+
+import array
+import functools
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.lang import roles
+from bridge.lang.program import COLUMNS, FULL, ROWS, Node, Program, constant_of
+
+VERSION = 1
+
+# In the order of the enumerations in cpp/interpreter/program.h.
+ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer")
+_ELEMENTWISE = (
+    "neg abs sqrt rsqrt exp exp2 expm1 log log1p tanh sigmoid silu softplus erf gauss gauss_halved "
+    "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
+    "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse "
+    "add sub mul div minimum maximum lt le eq ne and or exp_shifted fma where log_sum"
+).split()
+_INTEGER = "neg add sub mul where lt le eq ne".split()
+OPERATIONS = (
+    *_ELEMENTWISE,
+    *(f"integer_{name}" for name in _INTEGER),
+    "float",
+    *"load_row load_label columns spread integer_spread store_row".split(),
+    *"load load_mask column keep store add_columns sum max argmax".split(),
+)
+_CODES = {name: code for code, name in enumerate(OPERATIONS)}
+_AGAIN = 1 << 16
+
+_ROLE_OF = {
+    roles.Full: "full",
+    roles.Row: "row",
+    roles.PerRow: "per_row",
+    roles.PerRowOfIntegers: "label",
+    roles.Table: "table",
+    roles.Mask: "mask",
+    roles.Halves: "halves",
+    roles.Integer: "integer",
+}
+_LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}
+_REDUCTIONS = frozenset({"sum", "max", "argmax"})
+_GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
+# The other operands of an instruction are registers.
+_ON_ARRAYS = frozenset({"load_row", "load_label", "load", "load_mask"})
+
+
+@functools.lru_cache(maxsize=4096)
+def words_of(program: Program, has_start: bool = False) -> bytes:
+    """The words of a program.
+
+    Args:
+      program: any.
+      has_start: whether one more operand, an Integer, says from which number on elements are
+        counted where random words are drawn.
+    """
+    return _Writer(program, has_start).words()
+
+
+class _Lowered:
+    """The operations of the interpreter that a program's operations are, each once."""
+
+    def __init__(self, program: Program, has_start: bool) -> None:
+        self.nodes: list[Node] = []
+        self._numbers: dict[Node, int] = {}
+        start = ()
+        if has_start:
+            start = (self._add("load_label", (), (len(program.operands), 0), 0, "int"),)
+        values: list[int] = []
+        for node in program.nodes:
+            inputs = tuple(values[i] for i in node.inputs)
+            values.append(self._lower(program, node, inputs, start))
+        self.results = [tuple(values[i] for i in result.nodes) for result in program.results]
+
+    def _add(
+        self, operation: str, inputs: tuple[int, ...], static: Any, axes: int, dtype: str = "float"
+    ) -> int:
+        node = Node(operation, inputs, static, axes, dtype)
+        number = self._numbers.setdefault(node, len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(node)
+        return number
+
+    def _lower(
+        self, program: Program, node: Node, inputs: tuple[int, ...], start: tuple[int, ...]
+    ) -> int:
+        operation = node.operation
+        if operation == "operand":
+            role = _ROLE_OF[program.operands[node.static[0]].role]
+            load = _LOADS.get(role, "load_mask" if role == "mask" else "load")
+            return self._add(load, (), node.static, node.axes, node.dtype)
+        if operation == "logsumexp":
+            # Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h.
+            largest = self._add("max", inputs, None, ROWS)
+            power = self._add("exp_shifted", (*inputs, largest), None, node.axes | COLUMNS)
+            coarse = self._add("exp_coarse", (power,), None, node.axes | COLUMNS)
+            fine = self._add("sub", (power, coarse), None, node.axes | COLUMNS)
+            sums = [self._add("sum", (part,), None, ROWS) for part in (coarse, fine)]
+            return self._add("log_sum", (*sums, largest), None, ROWS)
+        if operation == "keep":
+            inputs = (*inputs, *start)
+        elif operation == "gauss":
+            operation = "gauss" if node.static == 1.0 else "gauss_halved"
+        elif operation == "gelu":
+            kind, order = node.static
+            operation = _GELU[kind] + (f"_{order}" if order else "")
+        elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
+            operation = f"integer_{operation}"
+        static = node.static if operation in ("constant", "keep") else None
+        return self._add(operation, inputs, static, node.axes, node.dtype)
+
+
+@dataclass
+class _Value:
+    """A register's content: where it is written and read, in the order of all instructions."""
+
+    pool: str
+    begin: int
+    end: int
+    register: int = -1
+
+
+@dataclass
+class _Instruction:
+    operation: str
+    to: Any = None
+    reads: Sequence[Any] = ()
+    arguments: Sequence[int] = ()  # operands, results and halves
+    extra: int = 0
+    again: bool = False
+
+
+@dataclass
+class _Section:
+    instructions: list[_Instruction] = field(default_factory=list)
+
+
+class _Writer:
+    """Cuts the operations into sections, gives values registers, and writes the words.
+
+    A value is named by ("tile", node) or ("row", node): one that a row has one of may be spread to
+    all places of the row as well.
+    """
+
+    def __init__(self, program: Program, has_start: bool) -> None:
+        self.program = program
+        self.has_start = has_start
+        self.lowered = _Lowered(program, has_start)
+        self.nodes = self.lowered.nodes
+        self.phases = self._phases()
+        self.results = [
+            (number, _ROLE_OF[result.role], nodes)
+            for number, (result, nodes) in enumerate(
+                zip(program.results, self.lowered.results, strict=True)
+            )
+        ]
+        reductions = [n for n, node in enumerate(self.nodes) if node.operation in _REDUCTIONS]
+        self.reductions = {node: number for number, node in enumerate(self._needed(reductions))}
+        wide = [node for _, role, nodes in self.results if role != "per_row" for node in nodes]
+        last = max(
+            [self.phases[node] for node in self.reductions] + [self.phases[node] for node in wide],
+            default=-1,
+        )
+        self.count = last + 1
+        self.rows = [_Section() for _ in range(self.count + 1)]
+        self.tiles = [_Section() for _ in range(self.count)]
+        self.constants = self._constants("float", "bool")
+        self.integers = self._constants("int")
+        self._emit()
+        self.values: dict[Any, _Value] = {}
+        self._find_lives()
+        self.sizes = self._allocate()
+
+    def _phases(self) -> list[int]:
+        phases: list[int] = []
+        for node in self.nodes:
+            after = (phases[i] + (self.nodes[i].operation in _REDUCTIONS) for i in node.inputs)
+            phases.append(max(after, default=0))
+        return phases
+
+    def _needed(self, candidates: Iterable[int]) -> list[int]:
+        used = {node for _, _, nodes in self.results for node in nodes}
+        for number in range(len(self.nodes) - 1, -1, -1):
+            if number in used:
+                used.update(self.nodes[number].inputs)
+        return [number for number in candidates if number in used]
+
+    def _constants(self, *dtypes: str) -> dict[int, int]:
+        found = [
+            number
+            for number, node in enumerate(self.nodes)
+            if node.operation == "constant" and node.dtype in dtypes
+        ]
+        return {number: register for register, number in enumerate(self._needed(found))}
+
+    # ---- Instructions ----
+
+    def _is_wide(self, number: int) -> bool:
+        return bool(self.nodes[number].axes & COLUMNS)
+
+    def _emit(self) -> None:
+        self._emitted: set[Any] = set()  # of values, in any section
+        for phase in range(self.count):
+            present: set[Any] = set()
+            for number in self.reductions:
+                if self.phases[number] == phase:
+                    self._emit_reduction(number, phase, present)
+            if phase == self.count - 1:
+                self._emit_stores(phase, present)
+        for number, role, nodes in self.results:
+            if role == "per_row":
+                self._emit_row(nodes[0], self.count)
+                store = _Instruction("store_row", reads=[("row", nodes[0])], arguments=[number])
+                self.rows[self.count].instructions.append(store)
+
+    def _emit_reduction(self, number: int, phase: int, present: set[Any]) -> None:
+        node = self.nodes[number]
+        self._emit_tile(node.inputs[0], phase, present)
+        instruction = _Instruction(
+            node.operation,
+            ("row", number),
+            [("tile", node.inputs[0])],
+            extra=self.reductions[number],
+        )
+        self.tiles[phase].instructions.append(instruction)
+        self._emitted.add(("row", number))
+
+    def _emit_stores(self, phase: int, present: set[Any]) -> None:
+        stores = []
+        for number, role, nodes in self.results:
+            if role == "per_row":
+                continue
+            for half, node in enumerate(nodes):
+                self._emit_tile(node, phase, present)
+                name = "add_columns" if role == "row" else "store"
+                stores.append(_Instruction(name, reads=[("tile", node)], arguments=[number, half]))
+        self.tiles[phase].instructions += stores
+
+    def _emit_row(self, number: int, phase: int) -> None:
+        """Has a value that a row has one of in a register by the tile section of a phase."""
+        for each in self._in_order(number, lambda i: ("row", i) in self._emitted):
+            node = self.nodes[each]
+            if node.operation == "constant":
+                continue
+            # As early as it can be: a phase before may have asked for it already.
+            instruction = _Instruction(
+                node.operation, ("row", each), [("row", i) for i in node.inputs]
+            )
+            if node.operation in _ON_ARRAYS:
+                instruction.arguments = [node.static[0]]
+            self.rows[phase].instructions.append(instruction)
+            self._emitted.add(("row", each))
+
+    def _emit_tile(self, number: int, phase: int, present: set[Any]) -> None:
+        """Has a value at every place in a register of this phase's tile section."""
+
+        def is_there(i: int) -> bool:
+            return ("tile", i) in present
+
+        for each in self._in_order(number, is_there, wide=True):
+            node = self.nodes[each]
+            value = ("tile", each)
+            present.add(value)
+            if node.operation == "constant":
+                continue
+            if not self._is_wide(each):
+                if value not in self._emitted:
+                    self._emit_row(each, phase)
+                    spread = "integer_spread" if node.dtype == "int" else "spread"
+                    self.rows[phase].instructions.append(
+                        _Instruction(spread, value, [("row", each)])
+                    )
+                    self._emitted.add(value)
+                continue
+            instruction = _Instruction(node.operation, value, again=value in self._emitted)
+            if node.operation in _ON_ARRAYS:
+                instruction.arguments = node.static
+            elif node.operation == "keep":
+                for i in node.inputs:
+                    self._emit_row(i, phase)
+                instruction.reads = [("row", i) for i in node.inputs]
+                instruction.extra = node.static
+            else:
+                instruction.reads = [("tile", i) for i in node.inputs]
+            self.tiles[phase].instructions.append(instruction)
+            self._emitted.add(value)
+
+    def _in_order(self, number: int, is_there: Any, wide: bool = False) -> list[int]:
+        """A node and what it is computed from, inputs first, without what is there already.
+
+        `wide`: up to what a row has one of, which is spread.
+        """
+        order: list[int] = []
+        seen: set[int] = set()
+        stack = [(number, False)]
+        while stack:
+            each, is_done = stack.pop()
+            if is_done:
+                order.append(each)
+                continue
+            if each in seen or is_there(each):
+                continue
+            seen.add(each)
+            stack.append((each, True))
+            node = self.nodes[each]
+            if wide and (not self._is_wide(each) or node.operation == "keep"):
+                continue
+            stack += [(i, False) for i in reversed(node.inputs)]
+        return order
+
+    # ---- Registers ----
+
+    def _sections(self) -> list[tuple[bool, list[_Instruction]]]:
+        """(whether it runs once for each piece of a row, instructions), in the order of the words."""
+        sections = []
+        for phase in range(self.count):
+            sections.append((False, self.rows[phase].instructions))
+            sections.append((True, self.tiles[phase].instructions))
+        sections.append((False, self.rows[self.count].instructions))
+        return sections
+
+    def _pool(self, value: Any) -> str:
+        where, number = value
+        return f"{where} integer" if self.nodes[number].dtype == "int" else where
+
+    def _find_lives(self) -> None:
+        position = 0
+        for is_repeated, instructions in self._sections():
+            end = position + len(instructions)
+            written: set[Any] = set()
+            for instruction in instructions:
+                for value in instruction.reads:
+                    if self._is_constant(value):
+                        continue
+                    # What came from outside must still be there for the next piece.
+                    is_inner = not is_repeated or value in written
+                    life = self.values[value]
+                    life.end = max(life.end, position if is_inner else end)
+                if instruction.to is not None:
+                    written.add(instruction.to)
+                    fresh = _Value(self._pool(instruction.to), position, position)
+                    life = self.values.setdefault(instruction.to, fresh)
+                    life.end = max(life.end, position)
+                    if instruction.operation in _REDUCTIONS:
+                        life.end = max(life.end, end)  # it is written behind the last piece
+                position += 1
+
+    def _is_constant(self, value: Any) -> bool:
+        return self.nodes[value[1]].operation == "constant"
+
+    def _allocate(self) -> dict[str, int]:
+        """Gives values registers; what is read last by an instruction leaves its own to it."""
+        first = {
+            "tile": len(self.constants),
+            "row": len(self.constants),
+            "tile integer": len(self.integers),
+            "row integer": len(self.integers),
+        }
+        sizes = dict(first)
+        free: dict[str, list[int]] = {pool: [] for pool in first}
+        ends: list[tuple[int, _Value]] = []
+        for life in sorted(self.values.values(), key=lambda life: life.begin):
+            still = []
+            for end, other in ends:
+                if end <= life.begin and other is not life:
+                    free[other.pool].append(other.register)
+                else:
+                    still.append((end, other))
+            ends = still
+            if free[life.pool]:
+                life.register = free[life.pool].pop()
+            else:
+                life.register = sizes[life.pool]
+                sizes[life.pool] += 1
+            ends.append((max(life.end, life.begin + 1), life))
+        return sizes
+
+    def _register(self, value: Any) -> int:
+        if self._is_constant(value):
+            number = value[1]
+            return self.constants[number] if number in self.constants else self.integers[number]
+        return self.values[value].register
+
+    # ---- Words ----
+
+    def words(self) -> bytes:
+        program = self.program
+        operand_roles = [_ROLE_OF[operand.role] for operand in program.operands]
+        operand_roles += ["integer"] * self.has_start
+        header = [
+            VERSION,
+            len(operand_roles),
+            len(program.results),
+            self.sizes["tile"],
+            self.sizes["tile integer"],
+            self.sizes["row"],
+            self.sizes["row integer"],
+            len(self.constants),
+            len(self.integers),
+            len(self.reductions),
+            self.count,
+        ]
+        words = array.array("i", header)
+        for number in self.constants:
+            words.frombytes(struct.pack("=d", float(constant_of(self.nodes[number]))))
+        for number in self.integers:
+            words.frombytes(struct.pack("=q", constant_of(self.nodes[number])))
+        words.extend(ROLES.index(role) for role in operand_roles)
+        words.extend(ROLES.index(role) for _, role, _ in self.results)
+        sections = self._sections()
+        words.extend(len(instructions) for _, instructions in sections)
+        for _, instructions in sections:
+            for instruction in instructions:
+                words.extend(self._encoded(instruction))
+        return words.tobytes()
+
+    def _encoded(self, instruction: _Instruction) -> list[int]:
+        operation = instruction.operation
+        code = _CODES[operation] | (_AGAIN if instruction.again else 0)
+        to = 0 if instruction.to is None else self._register(instruction.to)
+        reads = [self._register(value) for value in instruction.reads]
+        arguments = list(instruction.arguments)
+        if operation in ("store", "add_columns"):
+            arguments = [arguments[0], *reads, arguments[1]]
+        elif operation == "keep":
+            arguments = [*reads, -1][:3]
+        else:
+            arguments += reads
+        arguments += [0] * (3 - len(arguments))
+        extra = instruction.extra
+        return [code, to, *arguments, extra - (1 << 32) if extra >= 1 << 31 else extra]
+
+
+__all__ = ["FULL", "OPERATIONS", "ROLES", "VERSION", "words_of"]

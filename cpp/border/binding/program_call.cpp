@@ -1,0 +1,358 @@
+// Programs from operands: how arrays of each role lie over the rows and the columns of a call.
+#include "border/binding/op.h"
+#include "border/binding/overlap.h"
+#include "interpreter/program.h"
+
+namespace bridge::border {
+namespace {
+
+using interpreter::Role;
+using interpreter::View;
+
+constexpr size_t kMaxArrays = kMaxOperands + kMaxResults;
+// Leading dimensions before those that can be walked as one are.
+constexpr int32_t kMaxLeading = 64;
+
+struct BoundProgram {
+  bridge_program call;
+  bridge_program_array operand[kMaxOperands];
+  bridge_program_array result[kMaxResults];
+};
+
+class ProgramBinding {
+ public:
+  ProgramBinding(const Arguments& arguments, BoundProgram* out, CallError* error)
+      : arguments_(arguments), out_(out), error_(error) {}
+
+  bool bind() {
+    const char* why = nullptr;
+    if (!interpreter::read(arguments_.code.words, arguments_.code.count, &view_, &why)) {
+      return error_->set(std::string("its words are malformed: ") + why);
+    }
+    if (!collect() || !read_space()) return false;
+    bridge_program& call = out_->call;
+    call = {};
+    call.code = arguments_.code.words;
+    call.words = arguments_.code.count;
+    call.cols = cols_;
+    if (!read_whole("index_cols", arguments_.attributes[1], 0, kExactHighest, &call.index_cols,
+                    error_)) {
+      return false;
+    }
+    if (call.index_cols == 0) call.index_cols = cols_;
+    for (size_t i = 0; i < count_; ++i) {
+      if (!read(i)) return false;
+    }
+    if (!walk()) return false;
+    call.operands = view_.header.operands;
+    call.results = view_.header.results;
+    call.operand = out_->operand;
+    call.result = out_->result;
+    return arguments_.results_are_fresh || check_memory();
+  }
+
+ private:
+  bool is_result(size_t i) const { return i >= operands_; }
+  Role role_of(size_t i) const {
+    return is_result(i) ? view_.result_role(static_cast<int32_t>(i - operands_))
+                        : view_.operand_role(static_cast<int32_t>(i));
+  }
+  std::string name_of(size_t i) const {
+    return is_result(i) ? "result " + std::to_string(i - operands_)
+                        : "operand " + std::to_string(place_[i]);
+  }
+  bridge_program_array& array_of(size_t i) const {
+    return is_result(i) ? out_->result[i - operands_] : out_->operand[i];
+  }
+
+  // The arrays that are there are those of the program, in its order.
+  bool collect() {
+    const auto take = [&](const Operand* from, size_t count) {
+      for (size_t i = 0; i < count; ++i) {
+        if (!from[i].present) continue;
+        if (count_ < kMaxArrays) {
+          place_[count_] = static_cast<int32_t>(i);
+          arrays_[count_] = &from[i];
+        }
+        ++count_;
+      }
+    };
+    take(arguments_.operands, arguments_.operand_count);
+    operands_ = count_;
+    take(arguments_.results, arguments_.result_count);
+    const auto expected_operands = static_cast<size_t>(view_.header.operands);
+    const auto expected_results = static_cast<size_t>(view_.header.results);
+    if (operands_ == expected_operands && count_ - operands_ == expected_results) return true;
+    return error_->set(std::to_string(operands_) + " operands and " +
+                       std::to_string(count_ - operands_) + " results, expected " +
+                       std::to_string(expected_operands) + " and " +
+                       std::to_string(expected_results));
+  }
+
+  bool read_space() {
+    const Operand& first = *arrays_[0];
+    const bool halves = role_of(0) == Role::halves;
+    leading_ = first.ndim > 0 ? first.ndim - 1 : 0;
+    if (leading_ > kMaxLeading) return error_->set(name_of(0) + " has too many dimensions");
+    cols_ = first.ndim > 0 ? first.shape[leading_] : 1;
+    if (halves && (first.ndim == 0 || cols_ % 2 != 0)) {
+      return error_->set(name_of(0) + " has shape " + describe_shape(first) +
+                         ", expected two halves of one size in the last dimension");
+    }
+    if (halves) cols_ /= 2;
+    return read_whole("batch_ndim", arguments_.attributes[0], 0, leading_, &batch_ndim_, error_);
+  }
+
+  // The size of a leading dimension.
+  int64_t size_of(int32_t d) const { return arrays_[0]->shape[d]; }
+
+  bool wrong_shape(size_t i) const {
+    return error_->set(name_of(i) + " has shape " + describe_shape(*arrays_[i]) +
+                       ", which does not fit " + name_of(0) + "'s " + describe_shape(*arrays_[0]) +
+                       " with " + std::to_string(batch_ndim_) + " batch dimensions");
+  }
+
+  // Reads dtype, device and shape of an array, and its strides over the leading dimensions.
+  bool read(size_t i) {
+    const Operand& own = *arrays_[i];
+    const Role role = role_of(i);
+    bridge_program_array& array = array_of(i);
+    array.data = address_of(own);
+    array.dtype = own.dtype;
+    array.col_stride = 0;
+    for (int32_t d = 0; d < leading_; ++d) stride_[i][d] = 0;
+    if (!same_device(own, *arrays_[0])) {
+      return error_->set(name_of(i) + " is not on the device of " + name_of(0));
+    }
+    if (is_result(i) && own.read_only) return error_->set(name_of(i) + " is read-only");
+    int64_t compact[kMaxLeading + 2];  // strides, where none are stated
+    if (own.ndim > leading_ + 2) return wrong_shape(i);
+    int64_t elements = 1;
+    for (int32_t d = own.ndim - 1; d >= 0; --d) {
+      compact[d] = elements;
+      elements *= own.shape[d];
+    }
+    const int64_t* const strides = own.strides != nullptr ? own.strides : compact;
+    // Dimensions [first, last) of the array are leading ones of the call from `from` on.
+    const auto lead = [&](int32_t first, int32_t last, int32_t from) {
+      for (int32_t d = first; d < last; ++d) {
+        const int32_t at = from + d - first;
+        if (own.shape[d] != size_of(at)) return false;
+        stride_[i][at] = strides[d];
+      }
+      return true;
+    };
+    const auto has_columns = [&](int64_t cols) {
+      if (own.ndim == 0) return leading_ == 0 && cols == 1;
+      array.col_stride = strides[own.ndim - 1];
+      return own.shape[own.ndim - 1] == cols;
+    };
+    bool fits = false;
+    switch (role) {
+      case Role::full:
+        fits = (own.ndim == leading_ + 1 || arrays_[0]->ndim == own.ndim) && has_columns(cols_) &&
+               lead(0, leading_, 0);
+        break;
+      case Role::halves:
+        fits = own.ndim == leading_ + 1 && has_columns(2 * cols_) && lead(0, leading_, 0);
+        break;
+      case Role::row:
+        fits = own.ndim == batch_ndim_ + 1 && has_columns(cols_) && lead(0, batch_ndim_, 0);
+        break;
+      case Role::per_row:
+      case Role::label:
+        fits = own.ndim == leading_ && lead(0, leading_, 0);
+        break;
+      case Role::integer:
+        fits = read_integer(i, strides);
+        if (!fits && error_->message.empty()) break;
+        if (!fits) return false;
+        fits = lead(0, batch_ndim_, 0);
+        if (own.dtype == kUint32) {
+          for (int32_t d = 0; d < batch_ndim_; ++d) stride_[i][d] /= 2;
+        }
+        break;
+      case Role::table:
+      case Role::mask:
+        fits = broadcasts(i, strides);
+        break;
+    }
+    return fits || wrong_shape(i);
+  }
+
+  // int64 [*batch], or uint32 [*batch, 2] with the low word first: the same memory.
+  bool read_integer(size_t i, const int64_t* strides) const {
+    const Operand& own = *arrays_[i];
+    const bool in_words = own.dtype == kUint32;
+    if (!in_words && own.dtype != kInt64) {
+      return error_->set(name_of(i) + " has dtype " + describe_dtype(own.dtype) +
+                         ", expected int64, or uint32 in pairs");
+    }
+    if (own.ndim != batch_ndim_ + (in_words ? 1 : 0)) return false;
+    if (in_words) {
+      if (own.shape[batch_ndim_] != 2) return false;
+      bool readable = strides[batch_ndim_] == 1;
+      for (int32_t d = 0; d < batch_ndim_; ++d) readable = readable && strides[d] % 2 == 0;
+      if (!readable) {
+        error_->unreadable = place_[i];
+        return error_->set(name_of(i) + " has strides that the kernels cannot walk");
+      }
+    }
+    array_of(i).dtype = BRIDGE_INT64;
+    if (reinterpret_cast<uintptr_t>(address_of(own)) % sizeof(int64_t) == 0) return true;
+    return error_->set(name_of(i) + " is not aligned in memory to 8 bytes");
+  }
+
+  bool broadcasts(size_t i, const int64_t* strides) {
+    const Operand& own = *arrays_[i];
+    if (own.ndim > leading_ + 1) return false;
+    for (int32_t d = 0; d < own.ndim; ++d) {
+      const int32_t at = leading_ + 1 - own.ndim + d;
+      const int64_t expected = at == leading_ ? cols_ : size_of(at);
+      if (own.shape[d] != 1 && own.shape[d] != expected) return false;
+      const int64_t stride = own.shape[d] == 1 ? 0 : strides[d];
+      if (at == leading_)
+        array_of(i).col_stride = stride;
+      else
+        stride_[i][at] = stride;
+    }
+    return true;
+  }
+
+  // Merges leading dimensions that every array walks as one. Batches stay apart from rows where
+  // something is one's own.
+  bool walk() {
+    bool separate = false;
+    for (size_t i = 0; i < count_; ++i) {
+      const Role role = role_of(i);
+      separate = separate || role == Role::integer || (role == Role::row && is_result(i));
+    }
+    bridge_program& call = out_->call;
+    int32_t dims = 0;
+    int32_t at[BRIDGE_MAX_DIMS];  // the last dimension of each group
+    for (int32_t d = 0; d < leading_; ++d) {
+      const bool begins_rows = separate && d == batch_ndim_;
+      const int64_t size = size_of(d);
+      if (dims > 0 && !begins_rows) {
+        bool merges = true;
+        for (size_t i = 0; merges && i < count_; ++i) {
+          merges = call.size[dims - 1] == 1 ||
+                   (size == 1 ? true : stride_[i][at[dims - 1]] == stride_[i][d] * size);
+        }
+        if (merges) {
+          // Of a dimension of one no stride counts.
+          if (size != 1) at[dims - 1] = d;
+          call.size[dims - 1] *= size;
+          continue;
+        }
+      }
+      if (dims == BRIDGE_MAX_DIMS) return too_many();
+      at[dims] = d;
+      call.size[dims] = size;
+      ++dims;
+      if (separate && d < batch_ndim_) call.batch_dims = dims;
+    }
+    call.dims = dims;
+    for (size_t i = 0; i < count_; ++i) {
+      for (int32_t d = 0; d < dims; ++d) array_of(i).stride[d] = stride_[i][at[d]];
+    }
+    return true;
+  }
+
+  // More dimensions than the kernels walk: an array that is compact takes none away from others.
+  bool too_many() const {
+    for (size_t i = 0; i < operands_; ++i) {
+      const Operand& own = *arrays_[i];
+      if (own.strides == nullptr) continue;
+      int64_t elements = 1;
+      for (int32_t d = own.ndim - 1; d >= 0; --d) {
+        if (own.shape[d] != 1 && own.strides[d] != elements) error_->unreadable = place_[i];
+        elements *= own.shape[d];
+      }
+      if (error_->unreadable >= 0) break;
+    }
+    return error_->set("the arrays have more than " + std::to_string(BRIDGE_MAX_DIMS) +
+                       " dimensions that cannot be walked as one");
+  }
+
+  bool check_memory() const {
+    Footprint footprints[kMaxArrays];
+    int64_t sizes[BRIDGE_MAX_DIMS + 2], strides[kMaxArrays][BRIDGE_MAX_DIMS + 2];
+    int64_t halves_sizes[BRIDGE_MAX_DIMS + 2];
+    const bridge_program& call = out_->call;
+    const int32_t dims = call.dims;
+    for (int32_t d = 0; d < dims; ++d) sizes[d] = halves_sizes[d] = call.size[d];
+    sizes[dims] = call.cols;
+    halves_sizes[dims] = 2 * call.cols;
+    for (int32_t d = 0; d <= dims; ++d) {
+      if (sizes[d] == 0) return true;  // there is nothing to share
+    }
+    const Role first = role_of(operands_);
+    for (size_t i = 0; i < count_; ++i) {
+      const bridge_program_array& array = array_of(i);
+      const Role role = role_of(i);
+      const bool adjacent = array.col_stride == 1;
+      const bool has_columns =
+          role != Role::per_row && role != Role::label && role != Role::integer;
+      const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
+      for (int32_t d = 0; d < dims; ++d) strides[i][d] = array.stride[d];
+      strides[i][dims] = array.col_stride;
+      int32_t used = has_columns && !adjacent ? dims + 1 : dims;
+      if (is_result(i) && role == Role::row) used = call.batch_dims;
+      footprints[i] = {is_result(i) ? "a result" : "an operand",
+                       array.data,
+                       array.dtype,
+                       has_columns && adjacent ? cols : 1,
+                       used,
+                       role == Role::halves ? halves_sizes : sizes,
+                       strides[i],
+                       role == first && (role == Role::full || role == Role::halves)};
+    }
+    return check_overlap(footprints + operands_, count_ - operands_, footprints, operands_, error_);
+  }
+
+  const Arguments& arguments_;
+  BoundProgram* const out_;
+  CallError* const error_;
+  View view_;
+  size_t count_ = 0, operands_ = 0;
+  const Operand* arrays_[kMaxArrays];
+  int32_t place_[kMaxArrays];
+  int32_t leading_ = 0, batch_ndim_ = 0;
+  int64_t cols_ = 0;
+  int64_t stride_[kMaxArrays][kMaxLeading];
+};
+
+// operands: those of the program; results: its results; attributes: batch_ndim, index_cols.
+struct Program {
+  using Bound = BoundProgram;
+  using CudaWorkspace = decltype(&::bridge_program_cuda_workspace);
+  using CudaRun = decltype(&::bridge_program_cuda);
+  static constexpr OpCounts kCounts{"program", 1, kMaxOperands, kAsInCode, 2};
+
+  static bool bind(const Arguments& call, BoundProgram* out, CallError* error) {
+    return ProgramBinding(call, out, error).bind();
+  }
+
+  static int64_t elements(const BoundProgram& bound) {
+    int64_t rows = 1;
+    for (int32_t d = 0; d < bound.call.dims; ++d) rows *= bound.call.size[d];
+    return rows * (bound.call.cols > 0 ? bound.call.cols : 1);
+  }
+
+  static bridge_status run_on_cpu(const bridge_program* call, const bridge_executor* executor) {
+    return bridge_program_cpu(call, executor);
+  }
+};
+
+template <class Kernel>
+bridge_status for_each_kernel_call(const BoundProgram& bound, Kernel kernel) {
+  return kernel(&bound.call);
+}
+
+}  // namespace
+
+extern const Op kProgram;
+const Op kProgram = make_op<Program>();
+
+}  // namespace bridge::border

@@ -1,0 +1,141 @@
+// What each elementwise operation of a program computes: one table of loops over registers for each
+// arithmetic type, and the functions themselves, which the CUDA interpreter calls too.
+#ifndef BRIDGE_INTERPRETER_ELEMENTWISE_H_
+#define BRIDGE_INTERPRETER_ELEMENTWISE_H_
+
+#include "interpreter/program.h"
+#include "math/gelu.h"
+#include "math/log_sum.h"
+#include "math/tanh_erf.h"
+
+namespace bridge::interpreter {
+
+template <class Real>
+BRIDGE_HD Real square_root(Real x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Real) == sizeof(float))
+    return __fsqrt_rn(x);
+  else
+    return __dsqrt_rn(x);
+#else
+  if constexpr (sizeof(Real) == sizeof(float))
+    return __builtin_sqrtf(x);
+  else
+    return __builtin_sqrt(x);
+#endif
+}
+
+template <class Real>
+BRIDGE_HD Real truth(bool condition) {
+  return condition ? Real(1) : Real(0);
+}
+
+// NaN where either is, the first where they are equal.
+template <class Real>
+BRIDGE_HD Real smaller_of(Real a, Real b) {
+  return (a <= b) | (a != a) ? a : b;
+}
+template <class Real>
+BRIDGE_HD Real larger_of(Real a, Real b) {
+  return (a >= b) | (a != a) ? a : b;
+}
+
+template <int32_t kOperation, class Real>
+BRIDGE_HD Real compute(Real a, Real b, Real c) {
+  using Precision = math::detail::ExactPrecision<Real>;
+  using math::GeluForm;
+  (void)b;
+  (void)c;
+  switch (kOperation) {  // a constant
+    case kNegative:
+      return -a;
+    case kAbsolute:
+      return math::absolute(a);
+    case kSquareRoot:
+      return square_root(a);
+    case kReciprocalRoot:
+      return Real(1) / square_root(a);
+    case kExp:
+      return math::exp(a);
+    case kExp2:
+      return math::exp2(a);
+    case kExpm1:
+      return math::expm1(a);
+    case kLog:
+      return math::log(a);
+    case kLog1p:
+      return math::log1p(a);
+    case kTanh:
+      return math::tanh(a);
+    case kSigmoid:
+      return math::sigmoid(a);
+    case kSilu:
+      return math::silu(a);
+    case kSoftplus:
+      return math::softplus(a);
+    case kErf:
+      return math::erf(a);
+    case kGauss:
+      return math::gauss<false>(a);
+    case kGaussHalved:
+      return math::gauss<true>(a);
+    case kGeluTanh:
+      return math::gelu<Precision, GeluForm::tanh, 0>(a);
+    case kGeluTanh1:
+      return math::gelu<Precision, GeluForm::tanh, 1>(a);
+    case kGeluTanh2:
+      return math::gelu<Precision, GeluForm::tanh, 2>(a);
+    case kGeluErf:
+      return math::gelu<Precision, GeluForm::erf, 0>(a);
+    case kGeluErf1:
+      return math::gelu<Precision, GeluForm::erf, 1>(a);
+    case kGeluErf2:
+      return math::gelu<Precision, GeluForm::erf, 2>(a);
+    case kGeluSigmoid:
+      return math::gelu<Precision, GeluForm::sigmoid, 0>(a);
+    case kGeluSigmoid1:
+      return math::gelu<Precision, GeluForm::sigmoid, 1>(a);
+    case kGeluSigmoid2:
+      return math::gelu<Precision, GeluForm::sigmoid, 2>(a);
+    case kNot:
+      return truth<Real>(a == 0);
+    case kExpCoarse:
+      return math::exp_coarse(a);
+    case kAdd:
+      return a + b;
+    case kSubtract:
+      return a - b;
+    case kMultiply:
+      return a * b;
+    case kDivide:
+      return a / b;
+    case kMinimum:
+      return smaller_of(a, b);
+    case kMaximum:
+      return larger_of(a, b);
+    case kLess:
+      return truth<Real>(a < b);
+    case kLessEqual:
+      return truth<Real>(a <= b);
+    case kEqual:
+      return truth<Real>(a == b);
+    case kNotEqual:
+      return truth<Real>(a != b);
+    case kAnd:
+      return truth<Real>((a != 0) & (b != 0));
+    case kOr:
+      return truth<Real>((a != 0) | (b != 0));
+    case kExpShifted:
+      return math::exp_shifted(a, b);
+    case kFma:
+      return math::fma(a, b, c);
+    case kWhere:
+      return a != 0 ? b : c;
+    default:
+      return math::log_sum(a, b, c);
+  }
+}
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_ELEMENTWISE_H_

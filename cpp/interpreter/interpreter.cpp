@@ -1,0 +1,190 @@
+// Programs on the CPU: how the rows of a call are cut among threads. What runs them is in
+// machine.cpp, compiled once for each instruction set.
+#include "interpreter/interpreter.h"
+
+#include <string.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+
+#include "cpu/error.h"
+#include "cpu/huge_pages.h"
+#include "cpu/parallel.h"
+#include "interpreter/machine.h"
+#include "walks/columns/column_sum_tree.h"
+#include "walks/dtypes.h"
+
+namespace bridge {
+namespace {
+
+using interpreter::Counts;
+using interpreter::MachineTable;
+using interpreter::Role;
+using interpreter::Rows;
+using interpreter::Sums;
+using interpreter::View;
+
+constexpr PerIsa<InterpreterMachines> kMachines = BRIDGE_PER_ISA(interpreter_machines);
+
+// Memory of one task: on the stack where it is little.
+class Scratch {
+ public:
+  explicit Scratch(size_t bytes) : is_small_(bytes <= sizeof small_) {
+    if (!is_small_) large_.reset(new (std::nothrow) char[bytes]);
+  }
+  // Null where there is no memory: nothing may be thrown out of a task.
+  void* data() { return is_small_ ? small_ : large_.get(); }
+
+ private:
+  alignas(64) char small_[48 * 1024];
+  bool is_small_;
+  std::unique_ptr<char[]> large_;
+};
+
+BlockArray sums_of(const bridge_program& call, int32_t result, int64_t batch) {
+  const bridge_program_array& array = call.result[result];
+  int64_t offset = 0;
+  for (int32_t d = call.batch_dims - 1; d >= 0; --d) {
+    offset += batch % call.size[d] * array.stride[d];
+    batch /= call.size[d];
+  }
+  return {static_cast<char*>(array.data) + offset * dtype_bytes(array.dtype), 0, array.dtype};
+}
+
+// The sums over no rows are zero.
+void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
+  for (int32_t i = 0; i < call.results; ++i) {
+    if (view.result_role(i) != Role::row) continue;
+    for (int64_t batch = 0; batch < batches; ++batch) {
+      const BlockArray array = sums_of(call, i, batch);
+      memset(array.data, 0, static_cast<size_t>(call.cols * dtype_bytes(array.dtype)));
+    }
+  }
+}
+
+void run_rows(const MachineTable& machine, const View& view, const bridge_program& call,
+              const Counts& counts, const bridge_executor* executor) {
+  const int64_t all = counts.batches * counts.rows;
+  const int64_t parts = parts_for(all * (call.cols > 0 ? call.cols : 1), executor);
+  const int64_t per_batch =
+      counts.batches >= parts ? 1 : (parts + counts.batches - 1) / counts.batches;
+  const int64_t row_parts = per_batch < counts.rows ? per_batch : counts.rows;
+  const int64_t most = (counts.rows + row_parts - 1) / row_parts;
+  const size_t bytes = machine.scratch_bytes(view, call, most);
+  const int64_t units = counts.batches * row_parts;
+  const int64_t tasks = units < parts ? units : parts;
+  std::atomic<bool> failed{false};
+  parallel_for(executor, tasks, [&](int64_t task) {
+    Scratch scratch(bytes);
+    if (scratch.data() == nullptr) {
+      failed = true;
+      return;
+    }
+    const int64_t end = part_begin(units, tasks, task + 1);
+    for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) {
+      const int64_t part = unit % row_parts;
+      const int64_t first = part_begin(counts.rows, row_parts, part);
+      const int64_t count = part_begin(counts.rows, row_parts, part + 1) - first;
+      machine.run(view, call, {unit / row_parts, first, count, nullptr}, scratch.data());
+    }
+  });
+  if (failed) throw std::bad_alloc();
+}
+
+// With column sums: a part is a power of two of chunks, a node of the tree. Where a batch has
+// several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
+void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
+               const Counts& counts, bool is_double, const bridge_executor* executor) {
+  const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
+  const int64_t chunks = chunk_count(counts.rows);
+  int64_t node_chunks = kBlockChunks;
+  const auto nodes_for = [&] { return (chunks + node_chunks - 1) / node_chunks; };
+  while (node_chunks > 1 && counts.batches * nodes_for() < parts) node_chunks /= 2;
+  const int64_t nodes = nodes_for(), units = counts.batches * nodes;
+  const int64_t node_bytes = call.cols * (is_double ? 8 : 4);
+  int32_t sums = 0;
+  for (int32_t i = 0; i < call.results; ++i) sums += view.result_role(i) == Role::row;
+  std::unique_ptr<char[]> workspace;
+  if (nodes > 1) {
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(units * sums, node_bytes, &bytes)) throw std::bad_alloc();
+    workspace.reset(new char[static_cast<size_t>(bytes)]);
+  }
+  const auto node_of = [&](int64_t sum, int64_t unit) {
+    return workspace.get() + (sum * units + unit) * node_bytes;
+  };
+  const int64_t most = node_chunks * kChunkRows;
+  const size_t bytes = machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows);
+  const int64_t tasks = units < parts ? units : parts;
+  std::atomic<bool> failed{false};
+  parallel_for(executor, tasks, [&](int64_t task) {
+    Scratch scratch(bytes);
+    if (scratch.data() == nullptr) {
+      failed = true;
+      return;
+    }
+    const int64_t end = part_begin(units, tasks, task + 1);
+    for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) {
+      const int64_t batch = unit / nodes, first = unit % nodes * most;
+      Sums targets[BRIDGE_MAX_PROGRAM_RESULTS] = {};
+      int64_t sum = 0;
+      for (int32_t i = 0; i < call.results; ++i) {
+        if (view.result_role(i) != Role::row) continue;
+        targets[i] =
+            nodes > 1 ? Sums{node_of(sum++, unit), {}} : Sums{nullptr, sums_of(call, i, batch)};
+      }
+      const int64_t left = counts.rows - first;
+      machine.run(view, call, {batch, first, most < left ? most : left, targets}, scratch.data());
+    }
+  });
+  if (failed) throw std::bad_alloc();
+  if (nodes == 1) return;
+  parallel_for_parts(executor, sums * counts.batches, parts, [&](int64_t task) {
+    const int64_t batch = task % counts.batches;
+    int64_t sum = 0;
+    for (int32_t i = 0; i < call.results; ++i) {
+      if (view.result_role(i) != Role::row || sum++ != task / counts.batches) continue;
+      machine.add_nodes(node_of(task / counts.batches, batch * nodes), nodes, call.cols, call.cols,
+                        sums_of(call, i, batch));
+    }
+  });
+}
+
+bridge_status run(const bridge_program& call, const bridge_executor* executor) {
+  View view;
+  const bridge_status status = interpreter::validate(call, &view, error_message(), kErrorBytes);
+  if (status != BRIDGE_OK) return status;
+  const Counts counts = interpreter::counts_of(call);
+  if (counts.batches == 0) return BRIDGE_OK;
+  if (counts.rows == 0) {
+    clear_sums(view, call, counts.batches);
+    return BRIDGE_OK;
+  }
+  const InterpreterMachines* const machines =
+      kMachines.for_elements(counts.batches * counts.rows * call.cols);
+  if (machines == nullptr) return BRIDGE_INVALID_ARGUMENT;
+  const bool is_double = interpreter::is_double(call);
+  const MachineTable& machine = machines->of[is_double];
+  if (interpreter::has_column_sums(view))
+    run_nodes(machine, view, call, counts, is_double, executor);
+  else
+    run_rows(machine, view, call, counts, executor);
+  return BRIDGE_OK;
+}
+
+}  // namespace
+}  // namespace bridge
+
+extern "C" bridge_status bridge_program_cpu(const bridge_program* call,
+                                            const bridge_executor* executor) {
+  using bridge::fail;
+  if (call == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "program: the call is null");
+  try {
+    return bridge::run(*call, executor);
+  } catch (const std::bad_alloc&) {
+    return fail(BRIDGE_OUT_OF_MEMORY, "program: no memory for its registers");
+  } catch (...) {
+    return fail(BRIDGE_INTERNAL, "program: an unexpected exception");
+  }
+}

@@ -1,0 +1,644 @@
+// The interpreter of programs on the CPU, compiled once for each instruction set into a namespace
+// of its own. Everything but the table is internal to this file, and nothing of the standard
+// library is used: an inline function compiled here for AVX-512 must never be the copy that other
+// code is linked to.
+#include "interpreter/machine.h"
+
+#include "cpu/random_words.h"
+#include "cpu/tile.h"
+#include "interpreter/elementwise.h"
+#include "interpreter/reductions.h"
+#include "walks/columns/block_tiles.h"
+#include "walks/columns/column_sum_tree.h"
+#include "walks/dtypes.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+using namespace interpreter;  // NOLINT: one name for the parts of a program
+
+// ---- Loops over registers. `count` is a multiple of kStep. ----
+
+template <class Real>
+using Elementwise = void (*)(Real* to, const Real* a, const Real* b, const Real* c, int64_t count);
+
+template <int32_t kOperation, class Real>
+void elementwise(Real* to, const Real* a, const Real* b, const Real* c, int64_t count) {
+  if (count % kStep != 0) __builtin_unreachable();
+  constexpr int inputs = arity(kOperation);
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = compute<kOperation>(a[i], inputs > 1 ? b[i] : Real(0), inputs > 2 ? c[i] : Real(0));
+  }
+}
+
+template <class Real>
+struct ElementwiseTable {
+  Elementwise<Real> of[kElementwise];
+};
+
+template <class Real, int32_t kNext = 0>
+constexpr void fill_table(ElementwiseTable<Real>& table) {
+  if constexpr (kNext < kElementwise) {
+    table.of[kNext] = elementwise<kNext, Real>;
+    fill_table<Real, kNext + 1>(table);
+  }
+}
+
+template <class Real>
+constexpr ElementwiseTable<Real> make_table() {
+  ElementwiseTable<Real> table{};
+  fill_table(table);
+  return table;
+}
+
+template <class Real>
+constexpr ElementwiseTable<Real> kTable = make_table<Real>();
+
+// Unsigned, so that what overflows wraps around.
+template <class Function>
+inline void combine(int64_t* to, const int64_t* a, const int64_t* b, int64_t count,
+                    const Function& function) {
+  for (int64_t i = 0; i < count; ++i)
+    to[i] =
+        static_cast<int64_t>(function(static_cast<uint64_t>(a[i]), static_cast<uint64_t>(b[i])));
+}
+
+template <class Real, class Function>
+inline void compare(Real* to, const int64_t* a, const int64_t* b, int64_t count,
+                    const Function& function) {
+  for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(function(a[i], b[i]));
+}
+
+// ---- Arrays of any strides. ----
+
+inline int64_t element_bytes(int32_t dtype) {
+  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4, 1, 2, 4, 2, 8};
+  return bytes[dtype];
+}
+
+inline int64_t load_integer(int32_t dtype, const char* from) {
+  const auto as = [from](auto value) {
+    memcpy(&value, from, sizeof value);
+    return static_cast<int64_t>(value);
+  };
+  switch (dtype) {
+    case BRIDGE_BOOL:
+    case BRIDGE_UINT8:
+      return as(uint8_t{});
+    case BRIDGE_INT8:
+      return as(int8_t{});
+    case BRIDGE_INT16:
+      return as(int16_t{});
+    case BRIDGE_UINT16:
+      return as(uint16_t{});
+    case BRIDGE_INT32:
+      return as(int32_t{});
+    case BRIDGE_UINT32:
+      return as(uint32_t{});
+    default:
+      return as(int64_t{});
+  }
+}
+
+template <class Real>
+void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
+  const int64_t bytes = element_bytes(dtype);
+  if (stride == 1 || count == 1) return load_run(dtype, from, to, count);
+  if (stride == 0) {
+    load_run(dtype, from, to, 1);
+    return fill(to + 1, count - 1, to[0]);
+  }
+  for (int64_t i = 0; i < count; ++i) load_run(dtype, from + i * stride * bytes, to + i, 1);
+}
+
+template <class Real>
+void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, int64_t count) {
+  const int64_t bytes = element_bytes(dtype);
+  if (stride == 1 || count == 1) return store_run(dtype, to, from, count);
+  for (int64_t i = 0; i < count; ++i) store_run(dtype, to + i * stride * bytes, from + i, 1);
+}
+
+template <class Real>
+void load_mask(const char* from, int64_t stride, Real* to, int64_t count) {
+  if (stride == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(from[i] != 0);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(from[i * stride] != 0);
+}
+
+// ---- The machine. ----
+
+constexpr int64_t kTileBytes = 2048;
+constexpr size_t kAlignment = 64;
+
+inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// How many levels of the tree of column sums so many rows need.
+inline int64_t levels_of(int64_t rows) {
+  int64_t lanes = (rows + kLaneRows - 1) / kLaneRows, levels = 2;
+  for (; lanes > 0; lanes /= 2) ++levels;
+  return levels;
+}
+
+// The sums of whole rows in the tree of column_sum_tree.h: finished nodes stand on a stack, one for
+// each bit of the number of lanes, as in a binary counter.
+template <class Real>
+struct ColumnStack {
+  Real* nodes;  // levels * stride
+  int64_t stride, lanes, rows, depth;
+
+  Real* lane() const { return nodes + depth * stride; }
+  void begin() {
+    lanes = rows = depth = 0;
+    fill(nodes, stride, Real(-0.0));
+  }
+  void merge() {
+    --depth;
+    add_to(lane(), lane() + stride, stride);
+  }
+  void row_is_added() {
+    if (++rows < kLaneRows) return;
+    for (int64_t bits = lanes; bits & 1; bits >>= 1) merge();
+    ++lanes;
+    ++depth;
+    rows = 0;
+    fill(lane(), stride, Real(-0.0));
+  }
+  const Real* end() {
+    while (depth > 0) merge();
+    return nodes;
+  }
+};
+
+template <class Real>
+class Machine {
+ public:
+  static constexpr int64_t kWidth = kTileBytes / sizeof(Real);
+
+  static size_t scratch_bytes(const View& view, const bridge_program& call, int64_t rows) {
+    const Header& header = view.header;
+    return kAlignment + registers(header) + sums_bytes(view, call, rows);
+  }
+
+  Machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch)
+      : view_(view), call_(call), rows_(rows) {
+    const Header& header = view.header;
+    auto address = reinterpret_cast<uintptr_t>(scratch);
+    char* at = reinterpret_cast<char*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    const auto take = [&at](size_t bytes) {
+      char* const part = at;
+      at += aligned(bytes);
+      return part;
+    };
+    tiles_ = reinterpret_cast<Real*>(take(tile_bytes(header.tiles)));
+    row_registers_ = reinterpret_cast<Real*>(take(tile_bytes(header.rows)));
+    integer_tiles_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_tiles)));
+    integer_rows_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_rows)));
+    reductions_ = reinterpret_cast<Reduction<Real>*>(take(reductions_bytes(header)));
+    stacks_ = reinterpret_cast<ColumnStack<Real>*>(
+        take(static_cast<size_t>(header.results) * sizeof(ColumnStack<Real>)));
+    words_ = reinterpret_cast<RandomWords*>(take(keeps(view) ? sizeof(RandomWords) : 0));
+    const int64_t stride = round_up(call.cols);
+    for (int32_t i = 0; i < header.results; ++i) {
+      if (view.result_role(i) != Role::row) continue;
+      const auto bytes = static_cast<size_t>(levels_of(rows.count) * stride) * sizeof(Real);
+      stacks_[i] = {reinterpret_cast<Real*>(take(bytes)), stride, 0, 0, 0};
+      stacks_[i].begin();
+    }
+    // Several short rows are a piece, or a long one is several.
+    at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
+    at_once_ = smaller(at_once_, rows.count);
+    one_piece_ = call.cols <= kWidth;
+    write_constants();
+  }
+
+  void run() {
+    const int32_t last = call_.dims - 1;
+    int64_t length = 1;  // of the last dimension of rows
+    if (call_.dims > call_.batch_dims) length = call_.size[last];
+    for (int64_t row = 0; row < rows_.count;) {
+      const int64_t query = (rows_.first + row) % length;
+      count_ = smaller(smaller(length - query, rows_.count - row), at_once_);
+      first_ = rows_.first + row;
+      find_index();
+      run_rows();
+      row += count_;
+    }
+    for (int32_t i = 0; i < view_.header.results; ++i) {
+      if (view_.result_role(i) == Role::row) write_sums(rows_.sums[i], stacks_[i].end());
+    }
+  }
+
+ private:
+  static size_t tile_bytes(int32_t count) { return static_cast<size_t>(count) * kTileBytes; }
+  static size_t integer_bytes(int32_t count) {
+    return static_cast<size_t>(count * kWidth) * sizeof(int64_t);
+  }
+  static size_t reductions_bytes(const Header& header) {
+    return static_cast<size_t>(header.reductions) * sizeof(Reduction<Real>);
+  }
+  static bool keeps(const View& view) {
+    for (int32_t i = 0; i < view.instructions; ++i) {
+      if ((view.code[i].operation & ~kAgain) == kKeep) return true;
+    }
+    return false;
+  }
+  static size_t registers(const Header& header) {
+    return aligned(tile_bytes(header.tiles)) + aligned(tile_bytes(header.rows)) +
+           aligned(integer_bytes(header.integer_tiles)) +
+           aligned(integer_bytes(header.integer_rows)) + aligned(reductions_bytes(header));
+  }
+  static size_t sums_bytes(const View& view, const bridge_program& call, int64_t rows) {
+    size_t bytes = aligned(static_cast<size_t>(view.header.results) * sizeof(ColumnStack<Real>)) +
+                   aligned(keeps(view) ? sizeof(RandomWords) : 0);
+    for (int32_t i = 0; i < view.header.results; ++i) {
+      if (view.result_role(i) != Role::row) continue;
+      bytes += aligned(static_cast<size_t>(levels_of(rows) * round_up(call.cols)) * sizeof(Real));
+    }
+    return bytes;
+  }
+
+  Real* tile(int32_t i) const { return tiles_ + i * kWidth; }
+  Real* row(int32_t i) const { return row_registers_ + i * kWidth; }
+  int64_t* integer_tile(int32_t i) const { return integer_tiles_ + i * kWidth; }
+  int64_t* integer_row(int32_t i) const { return integer_rows_ + i * kWidth; }
+
+  void write_constants() const {
+    const int64_t width = smaller(round_up(at_once_ * call_.cols), kWidth);
+    const int64_t rows = round_up(at_once_);
+    for (int32_t i = 0; i < view_.header.constants; ++i) {
+      double value;
+      memcpy(&value, view_.constants + 2 * i, sizeof value);
+      fill(tile(i), width, static_cast<Real>(value));
+      fill(row(i), rows, static_cast<Real>(value));
+    }
+    for (int32_t i = 0; i < view_.header.integers; ++i) {
+      int64_t value;
+      memcpy(&value, view_.integers + 2 * i, sizeof value);
+      fill(integer_tile(i), width, value);
+      fill(integer_row(i), rows, value);
+    }
+  }
+
+  // Where the first of the present rows stands among the dimensions.
+  void find_index() {
+    int64_t rest = first_;
+    for (int32_t d = call_.dims - 1; d >= call_.batch_dims; --d) {
+      index_[d] = rest % call_.size[d];
+      rest /= call_.size[d];
+    }
+    rest = rows_.batch;
+    for (int32_t d = call_.batch_dims - 1; d >= 0; --d) {
+      index_[d] = rest % call_.size[d];
+      rest /= call_.size[d];
+    }
+  }
+  // Its first element, and how many elements on the next row's is.
+  int64_t offset(const bridge_program_array& array) const {
+    int64_t elements = 0;
+    for (int32_t d = 0; d < call_.dims; ++d) elements += index_[d] * array.stride[d];
+    return elements;
+  }
+  int64_t row_stride(const bridge_program_array& array) const {
+    return call_.dims > call_.batch_dims ? array.stride[call_.dims - 1] : 0;
+  }
+
+  void run_rows() {
+    const Instruction* next = view_.code;
+    for (int32_t phase = 0;; ++phase) {
+      const int32_t row_count = view_.sections[2 * phase];
+      for (int32_t i = 0; i < row_count; ++i) run_on_rows(*next++);
+      if (phase == view_.header.phases) return;
+      const int32_t tile_count = view_.sections[2 * phase + 1];
+      if (one_piece_) {
+        width_ = call_.cols;
+        run_piece(next, tile_count, 0, phase > 0);
+      } else {
+        begin_reductions(next, tile_count);
+        for (int64_t col = 0; col < call_.cols; col += kWidth) {
+          width_ = smaller(kWidth, call_.cols - col);
+          run_piece(next, tile_count, col, false);
+        }
+        end_reductions(next, tile_count);
+      }
+      next += tile_count;
+    }
+  }
+
+  void begin_reductions(const Instruction* code, int32_t count) const {
+    for (int32_t i = 0; i < count; ++i) {
+      if (is_reduction(code[i].operation)) reductions_[code[i].extra].begin();
+    }
+  }
+  void end_reductions(const Instruction* code, int32_t count) const {
+    for (int32_t i = 0; i < count; ++i) {
+      const Instruction& in = code[i];
+      if (!is_reduction(in.operation)) continue;
+      Reduction<Real>& reduction = reductions_[in.extra];
+      if (in.operation == kSum)
+        row(in.to)[0] = reduction.tree.end();
+      else if (in.operation == kMax)
+        row(in.to)[0] = number_of<Real>(reduction.largest);
+      else
+        integer_row(in.to)[0] = reduction.place;
+    }
+  }
+
+  void run_common(const Instruction& in, int32_t operation, Real* reals, int64_t* integers,
+                  int64_t count) const {
+    const auto real = [=](int32_t i) { return reals + i * kWidth; };
+    const auto integer = [=](int32_t i) { return integers + i * kWidth; };
+    if (operation < kElementwise) {
+      const int inputs = arity(operation);
+      const Real* a = real(in.a);
+      return kTable<Real>.of[operation](real(in.to), a, inputs > 1 ? real(in.b) : a,
+                                        inputs > 2 ? real(in.c) : a, count);
+    }
+    switch (operation) {
+      case kIntegerNegative:
+        return combine(integer(in.to), integer(in.a), integer(in.a), count,
+                       [](uint64_t a, uint64_t) { return 0 - a; });
+      case kIntegerAdd:
+        return combine(integer(in.to), integer(in.a), integer(in.b), count,
+                       [](uint64_t a, uint64_t b) { return a + b; });
+      case kIntegerSubtract:
+        return combine(integer(in.to), integer(in.a), integer(in.b), count,
+                       [](uint64_t a, uint64_t b) { return a - b; });
+      case kIntegerMultiply:
+        return combine(integer(in.to), integer(in.a), integer(in.b), count,
+                       [](uint64_t a, uint64_t b) { return a * b; });
+      case kIntegerWhere: {
+        const Real* condition = real(in.a);
+        const int64_t *x = integer(in.b), *y = integer(in.c);
+        int64_t* to = integer(in.to);
+        for (int64_t i = 0; i < count; ++i) to[i] = condition[i] != 0 ? x[i] : y[i];
+        return;
+      }
+      case kIntegerLess:
+        return compare(real(in.to), integer(in.a), integer(in.b), count,
+                       [](int64_t a, int64_t b) { return a < b; });
+      case kIntegerLessEqual:
+        return compare(real(in.to), integer(in.a), integer(in.b), count,
+                       [](int64_t a, int64_t b) { return a <= b; });
+      case kIntegerEqual:
+        return compare(real(in.to), integer(in.a), integer(in.b), count,
+                       [](int64_t a, int64_t b) { return a == b; });
+      case kIntegerNotEqual:
+        return compare(real(in.to), integer(in.a), integer(in.b), count,
+                       [](int64_t a, int64_t b) { return a != b; });
+      default: {  // kFloat
+        Real* to = real(in.to);
+        const int64_t* from = integer(in.a);
+        for (int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(from[i]);
+      }
+    }
+  }
+
+  template <class T>
+  void spread(T* to, const T* from) const {
+    if (count_ == 1) return fill(to, smaller(round_up(call_.cols), kWidth), from[0]);
+    for (int64_t i = 0; i < count_; ++i) fill(to + i * call_.cols, call_.cols, from[i]);
+    pad(to, count_ * call_.cols);
+  }
+
+  void run_on_rows(const Instruction& in) const {
+    switch (in.operation) {
+      case kLoadRow: {
+        const bridge_program_array& array = call_.operand[in.a];
+        const char* from =
+            static_cast<const char*>(array.data) + offset(array) * element_bytes(array.dtype);
+        load_strided(array.dtype, from, row_stride(array), row(in.to), count_);
+        return pad(row(in.to), count_);
+      }
+      case kLoadLabel: {
+        const bridge_program_array& array = call_.operand[in.a];
+        const int64_t bytes = element_bytes(array.dtype), stride = row_stride(array) * bytes;
+        const char* from = static_cast<const char*>(array.data) + offset(array) * bytes;
+        int64_t* to = integer_row(in.to);
+        for (int64_t i = 0; i < count_; ++i) to[i] = load_integer(array.dtype, from + i * stride);
+        return pad(to, count_);
+      }
+      case kColumns:
+        return fill(row(in.to), round_up(count_), static_cast<Real>(call_.cols));
+      case kSpread:
+        return spread(tile(in.to), row(in.a));
+      case kIntegerSpread:
+        return spread(integer_tile(in.to), integer_row(in.a));
+      case kStoreRow: {
+        const bridge_program_array& array = call_.result[in.a];
+        char* to = static_cast<char*>(array.data) + offset(array) * element_bytes(array.dtype);
+        return store_strided(array.dtype, to, row_stride(array), row(in.b), count_);
+      }
+      default:
+        run_common(in, in.operation, row_registers_, integer_rows_, round_up(count_));
+    }
+  }
+
+  // `known`: what an earlier phase has had need not be computed again.
+  void run_piece(const Instruction* code, int32_t count, int64_t col, bool known) {
+    const int64_t padded = round_up(count_ * width_);
+    for (int32_t i = 0; i < count; ++i) {
+      const Instruction& in = code[i];
+      if ((in.operation & kAgain) != 0 && known) continue;
+      run_on_tiles(in, in.operation & ~kAgain, col, padded);
+    }
+  }
+
+  // Calls one(first row's element, rows, distance) for all rows at once where they lie side by
+  // side.
+  template <class Access>
+  void for_runs(const bridge_program_array& array, int64_t col, int32_t half,
+                const Access& access) const {
+    const int64_t bytes = element_bytes(array.dtype);
+    const int64_t first = offset(array) + (half * call_.cols + col) * array.col_stride;
+    char* data = static_cast<char*>(array.data) + first * bytes;
+    const int64_t stride = row_stride(array);
+    if (count_ == 1 || (array.col_stride == 1 && stride == width_)) {
+      return access(data, int64_t{0}, count_ * width_);
+    }
+    for (int64_t i = 0; i < count_; ++i) access(data + i * stride * bytes, i * width_, width_);
+  }
+
+  void load(const bridge_program_array& array, int64_t col, int32_t half, Real* to) const {
+    int64_t stride = call_.dims > call_.batch_dims ? row_stride(array) : 0;
+    if (count_ > 1 && stride == 0) {  // the same for all rows: read once
+      const int64_t bytes = element_bytes(array.dtype);
+      const int64_t first = offset(array) + (half * call_.cols + col) * array.col_stride;
+      load_strided(array.dtype, static_cast<char*>(array.data) + first * bytes, array.col_stride,
+                   to, width_);
+      for (int64_t i = 1; i < count_; ++i) copy(to + i * width_, to, width_);
+    } else {
+      for_runs(array, col, half, [&](const char* from, int64_t at, int64_t elements) {
+        load_strided(array.dtype, from, array.col_stride, to + at, elements);
+      });
+    }
+    pad(to, count_ * width_);
+  }
+
+  void run_on_tiles(const Instruction& in, int32_t operation, int64_t col, int64_t padded) {
+    switch (operation) {
+      case kLoad:
+        return load(call_.operand[in.a], col, in.b, tile(in.to));
+      case kLoadMask: {
+        const bridge_program_array& array = call_.operand[in.a];
+        Real* to = tile(in.to);
+        for_runs(array, col, 0, [&](const char* from, int64_t at, int64_t elements) {
+          load_mask(from, array.col_stride, to + at, elements);
+        });
+        return pad(to, count_ * width_);
+      }
+      case kColumn: {
+        int64_t* to = integer_tile(in.to);
+        for (int64_t i = 0; i < width_; ++i) to[i] = col + i;
+        for (int64_t i = 1; i < count_; ++i) copy(to + i * width_, to, width_);
+        return pad(to, count_ * width_);
+      }
+      case kKeep:
+        return keep(in, col);
+      case kStore: {
+        const bridge_program_array& array = call_.result[in.a];
+        const Real* from = tile(in.b);
+        return for_runs(array, col, in.c, [&](char* to, int64_t at, int64_t elements) {
+          store_strided(array.dtype, to, array.col_stride, from + at, elements);
+        });
+      }
+      case kAddColumns: {
+        ColumnStack<Real>& stack = stacks_[in.a];
+        const Real* from = tile(in.b);
+        for (int64_t i = 0; i < count_; ++i) {
+          Real* sum = stack.lane() + col;
+          for (int64_t j = 0; j < width_; ++j) sum[j] = sum[j] + from[i * width_ + j];
+          if (col + width_ == call_.cols) stack.row_is_added();
+        }
+        return;
+      }
+      case kSum:
+      case kMax:
+      case kArgmax:
+        return reduce(in, operation, col);
+      default:
+        run_common(in, operation, tiles_, integer_tiles_, padded);
+    }
+  }
+
+  void reduce(const Instruction& in, int32_t operation, int64_t col) {
+    Real* x = tile(in.a);
+    if (!one_piece_) {
+      Reduction<Real>& reduction = reductions_[in.extra];
+      if (operation == kSum)
+        reduction.add(x, col, width_, call_.cols);
+      else if (operation == kMax)
+        reduction.take_largest(x, width_);
+      else
+        reduction.take_place(x, col, width_);
+      return;
+    }
+    const int64_t cols = call_.cols;
+    if (operation == kSum) {
+      sum_rows(x, row(in.to));
+      return pad(row(in.to), count_);
+    }
+    for (int64_t i = 0; i < count_; ++i) {
+      const auto largest = largest_order(x + i * cols, cols);
+      if (operation == kMax) {
+        row(in.to)[i] = number_of<Real>(largest);
+        continue;
+      }
+      const Real value = number_of<Real>(largest);
+      int64_t place = 0;
+      while (place < cols && x[i * cols + place] != value &&
+             !(value != value && x[i * cols + place] != x[i * cols + place]))
+        ++place;
+      integer_row(in.to)[i] = place < cols ? place : 0;
+    }
+    if (operation == kMax) return pad(row(in.to), count_);
+    pad(integer_row(in.to), count_);
+  }
+
+  // Rows of one piece.
+  void sum_rows(Real* x, Real* to) const {
+    const int64_t cols = call_.cols, padded = round_up(cols);
+    if (cols == 0) return fill(to, count_, Real(-0.0));
+    if (count_ == 1) {
+      fill(x + cols, padded - cols, Real(-0.0));
+      to[0] = sum_of_steps(x, padded);
+      return;
+    }
+    if (cols == 1) return copy(to, x, count_);
+    alignas(64) Real terms[kWidth];
+    if (cols != padded) fill(terms + cols, padded - cols, Real(-0.0));
+    for (int64_t i = 0; i < count_; ++i) {
+      const Real* from = x + i * cols;
+      if (cols != padded) {
+        copy(terms, from, cols);
+        from = terms;
+      }
+      to[i] = sum_of_steps(from, padded);
+    }
+  }
+
+  void keep(const Instruction& in, int64_t col) {
+    Real* to = tile(in.to);
+    const auto threshold = static_cast<uint32_t>(in.extra);
+    const auto seed = static_cast<uint64_t>(integer_row(in.a)[0]);
+    const auto offset = static_cast<uint64_t>(integer_row(in.b)[0]);
+    const uint64_t start = in.c < 0 ? 0 : static_cast<uint64_t>(integer_row(in.c)[0]);
+    if (width_ > 0) words_->begin(seed, offset);
+    for (int64_t i = 0; i < count_; ++i) {
+      const uint64_t index =
+          start + static_cast<uint64_t>(first_ + i) * static_cast<uint64_t>(call_.index_cols) +
+          static_cast<uint64_t>(col);
+      for (int64_t at = 0; at < width_; at += kWordsAtATime) {
+        const int64_t some = smaller(kWordsAtATime, width_ - at);
+        const uint32_t* words = words_->at(index + static_cast<uint64_t>(at), some, some);
+        for (int64_t j = 0; j < some; ++j)
+          to[i * width_ + at + j] = truth<Real>(words[j] >= threshold);
+      }
+    }
+    pad(to, count_ * width_);
+  }
+
+  void write_sums(const Sums& sums, const Real* total) const {
+    if (sums.node != nullptr)
+      copy(static_cast<Real*>(sums.node), total, call_.cols);
+    else
+      store_run(sums.output.dtype, sums.output.data, total, call_.cols);
+  }
+
+  static constexpr int64_t kWordsAtATime = 256;
+
+  const View& view_;
+  const bridge_program& call_;
+  const Rows& rows_;
+  Real *tiles_, *row_registers_;
+  int64_t *integer_tiles_, *integer_rows_;
+  Reduction<Real>* reductions_;
+  ColumnStack<Real>* stacks_;
+  RandomWords* words_;
+  int64_t at_once_;  // how many rows a piece may have
+  bool one_piece_;   // a row is
+  int64_t index_[BRIDGE_MAX_DIMS];
+  int64_t first_ = 0;  // of the present rows in their batch
+  int64_t count_ = 0;  // of the present rows
+  int64_t width_ = 0;  // of the present piece
+};
+
+template <class Real>
+void run_machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
+  Machine<Real>(view, call, rows, scratch).run();
+}
+
+template <class Real>
+constexpr MachineTable table_of() {
+  return {Machine<Real>::scratch_bytes, run_machine<Real>, add_nodes<Real>};
+}
+
+}  // namespace
+
+constexpr Machines interpreter_machines = {{table_of<float>(), table_of<double>()}};
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge

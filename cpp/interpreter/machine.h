@@ -1,0 +1,46 @@
+// What runs a program on some rows in one thread, compiled once for each instruction set.
+#ifndef BRIDGE_INTERPRETER_MACHINE_H_
+#define BRIDGE_INTERPRETER_MACHINE_H_
+
+#include <bridge/bridge.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu/isa.h"
+#include "interpreter/program.h"
+#include "walks/columns/block.h"
+
+namespace bridge::interpreter {
+
+// Rows of one batch, and where their column sums go: of each result either a node of the tree, in
+// the arithmetic type, or the rounded sum. Both null: the result is no column sum.
+struct Sums {
+  void* node;
+  BlockArray output;
+};
+struct Rows {
+  int64_t batch;
+  int64_t first;
+  int64_t count;
+  const Sums* sums;  // one for each result; null without column sums
+};
+
+struct MachineTable {
+  // Bytes of memory, aligned to 64, that a thread needs for `rows` rows.
+  size_t (*scratch_bytes)(const View& view, const bridge_program& call, int64_t rows);
+  void (*run)(const View& view, const bridge_program& call, const Rows& rows, void* scratch);
+  AddNodes add_nodes;
+};
+
+struct Machines {
+  MachineTable of[2];  // float, double
+};
+
+}  // namespace bridge::interpreter
+
+namespace bridge {
+using InterpreterMachines = interpreter::Machines;
+BRIDGE_DECLARE_PER_ISA(InterpreterMachines, interpreter_machines)
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_MACHINE_H_

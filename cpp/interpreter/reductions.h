@@ -1,0 +1,119 @@
+// Reductions along the rows of a tile, for the files that are compiled once for each instruction
+// set: include it there only.
+#ifndef BRIDGE_INTERPRETER_REDUCTIONS_H_
+#define BRIDGE_INTERPRETER_REDUCTIONS_H_
+
+#include "cpu/tile.h"
+#include "walks/rows/row_sums.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+template <class Real>
+struct Terms {
+  const Real* from;
+  inline __attribute__((always_inline)) Real term(int64_t i) const { return from[i]; }
+};
+
+// The sum of a chunk's first `count` terms, at most kSumChunk and a whole number of steps.
+template <class Real>
+Real sum_of_steps(const Real* terms, int64_t count) {
+  return sum_chunk<Real>(Terms<Real>{terms}, Terms<Real>{terms}, count);
+}
+
+// The order in which a row's largest number is looked for: as the numbers, +0 above -0, NaN above
+// all. The same integer for every NaN.
+template <class Real>
+inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits order_of(Real x) {
+  using Bits = typename math::Format<Real>::Bits;
+  using SignedBits = typename math::Format<Real>::SignedBits;
+  constexpr Bits magnitude = ~math::Format<Real>::sign_bit;
+  const Bits bits = math::to_bits(x);
+  const Bits ordered = math::is_negative(x) ? bits ^ magnitude : bits;
+  return static_cast<SignedBits>(x != x ? math::Format<Real>::canonical_nan : ordered);
+}
+
+template <class Real>
+Real number_of(typename math::Format<Real>::SignedBits order) {
+  using Bits = typename math::Format<Real>::Bits;
+  const Bits bits = static_cast<Bits>(order);
+  return math::bit_cast<Real>(order < 0 ? bits ^ ~math::Format<Real>::sign_bit : bits);
+}
+
+template <class Real>
+typename math::Format<Real>::SignedBits lowest_order() {
+  return order_of(-math::detail::infinity<Real>());
+}
+
+// The largest of some numbers, in that order; -infinity's of none.
+template <class Real>
+typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t count) {
+  using Order = typename math::Format<Real>::SignedBits;
+  Order lane[kStep];
+  for (int64_t i = 0; i < kStep; ++i) lane[i] = lowest_order<Real>();
+  int64_t i = 0;
+  for (; i + kStep <= count; i += kStep) {
+    for (int64_t j = 0; j < kStep; ++j) {
+      const Order order = order_of(x[i + j]);
+      lane[j] = order > lane[j] ? order : lane[j];
+    }
+  }
+  Order largest = lowest_order<Real>();
+  for (; i < count; ++i) {
+    const Order order = order_of(x[i]);
+    largest = order > largest ? order : largest;
+  }
+  for (const Order order : lane) largest = order > largest ? order : largest;
+  return largest;
+}
+
+// A row's reduction so far, where the row comes in several pieces.
+template <class Real>
+struct Reduction {
+  alignas(64) Real chunk[kSumChunk];
+  ChunkTree<Real> tree;
+  typename math::Format<Real>::SignedBits largest;
+  int64_t place;
+
+  void begin() {
+    tree = ChunkTree<Real>();
+    largest = lowest_order<Real>();
+    place = 0;
+  }
+
+  // The piece from column `col` on of a row of `cols` columns. Pieces divide kSumChunk.
+  void add(const Real* x, int64_t col, int64_t count, int64_t cols) {
+    const int64_t at = col % kSumChunk, end = at + count;
+    copy(chunk + at, x, count);
+    if (end < kSumChunk && col + count < cols) return;
+    const int64_t padded = round_up(end);
+    fill(chunk + end, padded - end, Real(-0.0));
+    tree.add(sum_of_steps(chunk, padded));
+  }
+
+  void take_largest(const Real* x, int64_t count) {
+    const auto order = largest_order(x, count);
+    if (order > largest) largest = order;
+  }
+
+  // The column of the first of the largest, as numbers compare; of the first NaN.
+  void take_place(const Real* x, int64_t col, int64_t count) {
+    const Real before = number_of<Real>(largest);
+    const Real here = number_of<Real>(largest_order(x, count));
+    if (before != before || here <= before) return;
+    largest = order_of(here);
+    for (int64_t i = 0; i < count; ++i) {
+      if (x[i] == here || (here != here && x[i] != x[i])) {
+        place = col + i;
+        return;
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_REDUCTIONS_H_
