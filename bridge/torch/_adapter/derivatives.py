@@ -9,10 +9,7 @@ from typing import Any
 
 import torch
 
-from bridge.ops import Role, Spec, ZerosLike
-
-# Nothing is differentiated towards operands of these roles.
-_DISCRETE = (Role.MASK, Role.INTEGER)
+from bridge.ops import Spec, ZerosLike
 
 Values = tuple[Any, ...]
 
@@ -93,8 +90,8 @@ def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], coun
 class Derivatives:
     """The rules of one kind of call.
 
-    A rule is asked with numbers in place of arrays: the operands come first, then the results, then
-    tangents of the operands or cotangents of the wanted results.
+    A rule is asked with numbers in place of arrays: the operands come first, then the results and
+    what is saved with them, then tangents of the operands or cotangents of the wanted results.
     """
 
     def __init__(
@@ -103,18 +100,19 @@ class Derivatives:
         self.op = op
         self.params = params
         self.dtypes = dtypes
-        self.results = [getattr(params, name) for name in op.result_names]
+        self.results = op.result_dtypes(params)
         self.wanted = [i for i, dtype in enumerate(self.results) if dtype is not None]
+        self._saved = op.result_dtypes(op.saving(params))
         self._plan_of = plan_of
-        self._first_direction = len(dtypes) + len(self.results)
+        self._first_direction = len(dtypes) + len(self._saved)
 
     @functools.cached_property
     def _answers(self) -> list[Any]:
         """What a rule may answer: everything asked for at once, and one by one."""
         smooth = [
-            dtype is not None and role not in _DISCRETE
+            dtype is not None and not role.is_discrete
             for dtype, role in zip(
-                self.dtypes, self.op.operand_roles(len(self.dtypes)), strict=True
+                self.dtypes, self.op.operand_roles(len(self.dtypes), self.params), strict=True
             )
         ]
         answers = []
@@ -159,8 +157,12 @@ class Derivatives:
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
         """Steps to the tangents of the results, from the given ones of the operands."""
-        every = [None if dtype is None else i for i, dtype in enumerate(self.results)]
-        return [self._step(call, every, len(every), self.dtypes) for call in self._jvp(given)]
+        steps = []
+        for call in self._jvp(given):
+            results = call.operands if call.op is None else call.op.result_dtypes(call.params)
+            places = [None if result is None else i for i, result in enumerate(results)]
+            steps.append(self._step(call, places, len(self.results), self.dtypes))
+        return steps
 
     def _step(
         self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
@@ -169,7 +171,7 @@ class Derivatives:
         for i in range(len(directions)):
             index_of[self._first_direction + i] = len(self.kept) + i
         index_of[None] = len(self.kept) + len(directions)
-        dtypes = [*self.dtypes, *self.results, *directions]
+        dtypes = [*self.dtypes, *self._saved, *directions]
         return Step(call, places, count, dtypes, index_of, self._plan_of)
 
     def _vjp(self, wanted: Sequence[bool], given: Sequence[bool]) -> Any:
@@ -188,9 +190,7 @@ class Derivatives:
     def _numbers(self) -> tuple[Any, Any, Any]:
         count = len(self.dtypes)
         operands = tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
-        results = tuple(
-            None if dtype is None else count + i for i, dtype in enumerate(self.results)
-        )
+        results = tuple(None if dtype is None else count + i for i, dtype in enumerate(self._saved))
         specs = [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
         return operands, results, specs
 
