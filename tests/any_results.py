@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from bridge.ops.definition import Call, Op, Operands, Role, Spec, shape_in, space_of
 
 _FULL, _PER_ROW = Role.FULL, Role.PER_ROW
@@ -176,8 +178,7 @@ def computed(operands: Sequence[Any], params: AnyParams) -> tuple[Any, ...]:
         a, b = x[..., :d], x[..., d:]
         full = a * b + table
         rows = full.reshape(*full.shape[: params.batch_ndim], -1, d).sum(-2)
-        # x with its halves in each other's place, without a function of either framework.
-        swapped = x[..., [*range(d, 2 * d), *range(d)]]
+        swapped = x[..., np.r_[d : 2 * d, :d]]
         results = (full, rows, a.sum(-1) * (label == 1), swapped)
     dtypes = params.dtypes.split(",")
     return tuple(r if dtype else None for r, dtype in zip(results, dtypes, strict=False))

@@ -85,11 +85,13 @@ class Site:
             for group in self.dims(whole)
         )
         roles, arrays = [*self.operand_roles, *self.result_roles], [*operands, *results]
-        fixed = [dims[-1] for dims, role in zip(arrays, roles, strict=True) if role is Role.HALVES]
-        columns = f"d{len(self.space) - 1}"
+        fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role is Role.HALVES}
         if fixed or self.op.fixed_ndim(self.params):
-            fixed += [columns] if any(columns in dims for dims in arrays) else []
-        return SdyShardingRule(operands, results, need_replication_factors=tuple(fixed))
+            fixed.add(f"d{len(self.space) - 1}")
+        # A rule has its factors in the order in which arrays first have them.
+        ordered = dict.fromkeys(itertools.chain(*arrays))
+        whole_factors = tuple(factor for factor in ordered if factor in fixed)
+        return SdyShardingRule(operands, results, need_replication_factors=whole_factors)
 
 
 def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:

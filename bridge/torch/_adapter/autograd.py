@@ -34,7 +34,7 @@ from bridge._private.torch import (
     unpack_dual,
 )
 from bridge.ops.batching import Move, batch_call
-from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps
+from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
 from bridge.torch._adapter.dispatcher import dispatch
 from bridge.torch._adapter.kernels import Kernel, Results, allocate, dtypes_of
 
@@ -98,6 +98,7 @@ class Plan(Kernel):
         self.keeps_operands = False
         self._keep: Any = None
         self._zeros: tuple[int, ...] = ()
+        self._constant: tuple[int, ...] = ()
 
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably where the operands ask for it."""
@@ -161,12 +162,14 @@ class Plan(Kernel):
         ctx.set_materialize_grads(False)
         if self._keep is None:
             rules = self.derivatives
-            self._keep, self._zeros = rules.keep, rules.zeros
-            self.keeps_operands = not rules.zeros and rules.kept == tuple(range(len(operands)))
+            self._keep, self._zeros, self._constant = rules.keep, rules.zeros, rules.constant
+            self.keeps_operands = not (rules.zeros or rules.constant) and rules.kept == tuple(
+                range(len(operands))
+            )
         if self._zeros:
-            likes = [operands[i] for i in self._zeros]
-            shapes = [(like.shape, like.dtype, like.device) for like in likes]
-            ctx.likes = dict(zip(self._zeros, shapes, strict=True))
+            ctx.likes = {i: _like(operands[i]) for i in self._zeros}
+        if self._constant:
+            ctx.constant = {i: _like(results[i]) for i in self._constant}
         return self._keep((*operands, *results))
 
     def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
@@ -200,10 +203,18 @@ class Plan(Kernel):
         if steps is None:
             steps = self._jvp_steps[key] = self.derivatives.jvp_steps(key)
         values = (*kept, *tangents, None)
-        return run_steps(steps, values, self._likes(ctx), len(self._results))
+        totals = run_steps(steps, values, self._likes(ctx), len(self._results))
+        if not self._constant:
+            return totals
+        # Autograd has no result without a tangent.
+        return [zeros(ctx.constant[i]) if i in ctx.constant else t for i, t in enumerate(totals)]
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
         return ctx.likes if self._zeros else {}
+
+
+def _like(tensor: Any) -> Any:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 @functools.lru_cache(maxsize=4096)

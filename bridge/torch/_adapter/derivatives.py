@@ -70,10 +70,15 @@ class Step:
         if self.zeros:
             filled = list(operands)
             for i, position in self.zeros:
-                shape, dtype, device = likes[position]
-                filled[i] = torch.zeros(shape, dtype=dtype, device=device)
+                filled[i] = zeros(likes[position])
             operands = tuple(filled)
         return operands if self.plan is None else self.plan(*operands)
+
+
+def zeros(like: Any) -> torch.Tensor:
+    """Zeros of a shape, dtype and device."""
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], count: int) -> Values:
@@ -107,20 +112,27 @@ class Derivatives:
         self._first_direction = len(dtypes) + len(self._saved)
 
     @functools.cached_property
+    def _smooth(self) -> list[bool]:
+        """Which operands something is differentiated towards."""
+        roles = self.op.operand_roles(len(self.dtypes), self.params)
+        pairs = zip(self.dtypes, roles, strict=True)
+        return [dtype is not None and not role.is_discrete for dtype, role in pairs]
+
+    @functools.cached_property
     def _answers(self) -> list[Any]:
         """What a rule may answer: everything asked for at once, and one by one."""
-        smooth = [
-            dtype is not None and not role.is_discrete
-            for dtype, role in zip(
-                self.dtypes, self.op.operand_roles(len(self.dtypes), self.params), strict=True
-            )
-        ]
         answers = []
         for given in _all_and_each([True] * len(self.wanted)):
-            answers += [call for call, _ in self._vjp(smooth, given)]
-        for given in _all_and_each(smooth):
+            answers += [call for call, _ in self._vjp(self._smooth, given)]
+        for given in _all_and_each(self._smooth):
             answers += self._jvp(given)
         return answers
+
+    @functools.cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Wanted results that have no tangents: what is saved, where that is a result."""
+        moving = {i for call in self._jvp(self._smooth) for i in _given(call)}
+        return tuple(i for i in self.wanted if i not in moving)
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:
@@ -159,9 +171,7 @@ class Derivatives:
         """Steps to the tangents of the results, from the given ones of the operands."""
         steps = []
         for call in self._jvp(given):
-            results = call.operands if call.op is None else call.op.result_dtypes(call.params)
-            places = [None if result is None else i for i, result in enumerate(results)]
-            steps.append(self._step(call, places, len(self.results), self.dtypes))
+            steps.append(self._step(call, _given(call), len(self.results), self.dtypes))
         return steps
 
     def _step(
@@ -193,6 +203,12 @@ class Derivatives:
         results = tuple(None if dtype is None else count + i for i, dtype in enumerate(self._saved))
         specs = [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
         return operands, results, specs
+
+
+def _given(call: Any) -> list[int | None]:
+    """The numbers of the results of a call that are wanted, in their places."""
+    results = call.operands if call.op is None else call.op.result_dtypes(call.params)
+    return [None if result is None else i for i, result in enumerate(results)]
 
 
 def _all_and_each(possible: Sequence[bool]) -> Iterator[list[bool]]:

@@ -24,6 +24,7 @@ from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_resu
 
 library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
+_MOST_ARGUMENTS = 64  # of a schema, as torch is built
 
 
 _at_first_dtensor: list[Callable[[], None]] = []
@@ -87,9 +88,9 @@ def _define(op: Any, wanted: tuple[str, ...] | None) -> Any:
     """The dispatcher op for these results; None: for any, as a list."""
     is_plain = wanted is None or wanted == op.result_names[:1]
     name = op.name if is_plain else "_".join((op.name, *(wanted or ())))
-    first, *others = op.operand_names
-    arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
     fields = dataclasses.fields(op.params_type)
+    first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]
+    arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
     arguments += [f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields]
     if wanted is None:
         returns = "Tensor[]"
