@@ -138,6 +138,7 @@ SPLITS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("dtypes", [EVERY, ",float64,,"])

@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from bridge.ops import OPS
-from bridge.torch._adapter import dispatcher, dispatcher_rules
 from bridge.torch._adapter.autograd import call
-from bridge.torch._adapter.kernels import Kernel
 from tests.any_results import ANY_RESULTS, AnyParams, computed
+from tests.torch.any_results import installed
 
 SQUARES = AnyParams("squares", "float64")
 
 
 @pytest.fixture(autouse=True)
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[AnyParams]:
-    """The op without a kernel; the parameters of the calls that ran."""
-    params: list[AnyParams] = []
-    run = Kernel.run
-
-    def run_anything(self: Kernel, operands: Any, results: Any = None) -> Any:
-        if self.op is not ANY_RESULTS or operands[0].is_meta:
-            return run(self, operands, results)
-        params.append(self.params)
-        return computed(operands, self.params)
-
-    monkeypatch.setattr(Kernel, "run", run_anything)
-    monkeypatch.setattr(Kernel, "add_to", lambda *_: None)
-    monkeypatch.setitem(OPS, ANY_RESULTS.name, ANY_RESULTS)
-    monkeypatch.setitem(dispatcher.overloads, (ANY_RESULTS.name, None), defined())
-    return params
-
-
-@functools.cache
-def defined() -> Any:
-    """The dispatcher op, which stays."""
-    overload = dispatcher._define(ANY_RESULTS, None)
-    kernel = dispatcher_rules._autograd(ANY_RESULTS, overload)
-    dispatcher.library.impl(overload, kernel, "Autograd", with_keyset=True)
-    vmap = dispatcher_rules._vmap(ANY_RESULTS)
-    torch.library.register_vmap(overload, vmap, lib=dispatcher.library)
-    return overload
+def ran() -> Iterator[list[AnyParams]]:
+    """The parameters of the calls that ran."""
+    with installed() as params:
+        yield params
 
 
 def squares(x: Tensor, w: Tensor) -> Tensor:

@@ -206,7 +206,7 @@ class Plan(Kernel):
         totals = run_steps(steps, values, self._likes(ctx), len(self._results))
         if not self._constant:
             return totals
-        # Autograd has no result without a tangent.
+        # Autograd has no floating result without a tangent.
         return [zeros(ctx.constant[i]) if i in ctx.constant else t for i, t in enumerate(totals)]
 
     def _likes(self, ctx: Any) -> dict[int, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from bridge.ops import Spec, ZerosLike
+from bridge.ops.dtypes import FLOATING
 
 Values = tuple[Any, ...]
 
@@ -130,9 +131,9 @@ class Derivatives:
 
     @functools.cached_property
     def constant(self) -> tuple[int, ...]:
-        """Wanted results that have no tangents: what is saved, where that is a result."""
+        """Wanted floats without tangents: what is saved, where that is a result."""
         moving = {i for call in self._jvp(self._smooth) for i in _given(call)}
-        return tuple(i for i in self.wanted if i not in moving)
+        return tuple(i for i in self.wanted if i not in moving and self.results[i] in FLOATING)
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:
@@ -169,10 +170,8 @@ class Derivatives:
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
         """Steps to the tangents of the results, from the given ones of the operands."""
-        steps = []
-        for call in self._jvp(given):
-            steps.append(self._step(call, _given(call), len(self.results), self.dtypes))
-        return steps
+        count = len(self.results)
+        return [self._step(call, _given(call), count, self.dtypes) for call in self._jvp(given)]
 
     def _step(
         self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
