@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, passed_on
+from bridge.ops.definition import (
+    Call,
+    Operands,
+    OpWithNamedResults,
+    Role,
+    Spec,
+    ZerosLike,
+    passed_on,
+    shape_in,
+)
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.philox import words
 from bridge.ops.scalars import real_number
@@ -59,7 +68,7 @@ class BiasDropoutAddParams:
         }
 
 
-class BiasDropoutAdd(Op[BiasDropoutAddParams]):
+class BiasDropoutAdd(OpWithNamedResults[BiasDropoutAddParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_dropout_add"
@@ -67,13 +76,13 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
     params_type = BiasDropoutAddParams
     result_names: tuple[str, ...] = ("full", "row")
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
+    def operand_roles(self, count: int, params: BiasDropoutAddParams) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW, Role.FULL, Role.INTEGER, Role.INTEGER, Role.INTEGER)[:count]
 
     def operand_count(self, used: int) -> int:
         return 6
 
-    def result_roles(self) -> tuple[Role, ...]:
+    def result_roles(self, params: BiasDropoutAddParams) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW)
 
     def needs_separate_batches(self, params: BiasDropoutAddParams) -> bool:
@@ -106,16 +115,15 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
         if params.row is not None and operands[_RESIDUAL] is not None:
             raise ValueError("bias_dropout_add: there are no column sums with a residual")
         batch = x.shape[: params.batch_ndim]
-        row_shape = (*batch, *x.shape[-1:]) if x.shape else (1,)
         for name, operand, role in zip(
-            self.operand_names, operands, self.operand_roles(len(operands)), strict=False
+            self.operand_names, operands, self.operand_roles(len(operands), params), strict=False
         ):
             if operand is None:
                 continue
             if role is Role.INTEGER:
                 expected = batch if operand.dtype == "int64" else (*batch, 2)
             else:
-                expected = x.shape if role is Role.FULL else row_shape
+                expected = shape_in(role, x.shape, params.batch_ndim)
             if not operand.has_shape(expected):
                 raise ValueError(
                     f"bias_dropout_add: {name} has shape {list(operand.shape)}, expected "
@@ -123,7 +131,9 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
                 )
         return (
             None if params.full is None else Spec(x.shape, params.full),
-            None if params.row is None else Spec(row_shape, params.row),
+            None
+            if params.row is None
+            else Spec(shape_in(Role.ROW, x.shape, params.batch_ndim), params.row),
         )
 
     def jvp(

@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from bridge.ops import Role, Spec, ZerosLike
-
-# Nothing is differentiated towards operands of these roles.
-_DISCRETE = (Role.MASK, Role.INTEGER)
+from bridge.ops import Spec, ZerosLike
+from bridge.ops.dtypes import FLOATING
 
 Values = tuple[Any, ...]
 
@@ -73,10 +71,15 @@ class Step:
         if self.zeros:
             filled = list(operands)
             for i, position in self.zeros:
-                shape, dtype, device = likes[position]
-                filled[i] = torch.zeros(shape, dtype=dtype, device=device)
+                filled[i] = zeros(likes[position])
             operands = tuple(filled)
         return operands if self.plan is None else self.plan(*operands)
+
+
+def zeros(like: Any) -> torch.Tensor:
+    """Zeros of a shape, dtype and device."""
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], count: int) -> Values:
@@ -93,8 +96,8 @@ def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], coun
 class Derivatives:
     """The rules of one kind of call.
 
-    A rule is asked with numbers in place of arrays: the operands come first, then the results, then
-    tangents of the operands or cotangents of the wanted results.
+    A rule is asked with numbers in place of arrays: the operands come first, then the results and
+    what is saved with them, then tangents of the operands or cotangents of the wanted results.
     """
 
     def __init__(
@@ -103,26 +106,34 @@ class Derivatives:
         self.op = op
         self.params = params
         self.dtypes = dtypes
-        self.results = [getattr(params, name) for name in op.result_names]
+        self.results = op.result_dtypes(params)
         self.wanted = [i for i, dtype in enumerate(self.results) if dtype is not None]
+        self._saved = op.result_dtypes(op.saving(params))
         self._plan_of = plan_of
-        self._first_direction = len(dtypes) + len(self.results)
+        self._first_direction = len(dtypes) + len(self._saved)
+
+    @functools.cached_property
+    def _smooth(self) -> list[bool]:
+        """Which operands something is differentiated towards."""
+        roles = self.op.operand_roles(len(self.dtypes), self.params)
+        pairs = zip(self.dtypes, roles, strict=True)
+        return [dtype is not None and not role.is_discrete for dtype, role in pairs]
 
     @functools.cached_property
     def _answers(self) -> list[Any]:
         """What a rule may answer: everything asked for at once, and one by one."""
-        smooth = [
-            dtype is not None and role not in _DISCRETE
-            for dtype, role in zip(
-                self.dtypes, self.op.operand_roles(len(self.dtypes)), strict=True
-            )
-        ]
         answers = []
         for given in _all_and_each([True] * len(self.wanted)):
-            answers += [call for call, _ in self._vjp(smooth, given)]
-        for given in _all_and_each(smooth):
+            answers += [call for call, _ in self._vjp(self._smooth, given)]
+        for given in _all_and_each(self._smooth):
             answers += self._jvp(given)
         return answers
+
+    @functools.cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Wanted floats without tangents: what is saved, where that is a result."""
+        moving = {i for call in self._jvp(self._smooth) for i in _given(call)}
+        return tuple(i for i in self.wanted if i not in moving and self.results[i] in FLOATING)
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:
@@ -159,8 +170,8 @@ class Derivatives:
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
         """Steps to the tangents of the results, from the given ones of the operands."""
-        every = [None if dtype is None else i for i, dtype in enumerate(self.results)]
-        return [self._step(call, every, len(every), self.dtypes) for call in self._jvp(given)]
+        count = len(self.results)
+        return [self._step(call, _given(call), count, self.dtypes) for call in self._jvp(given)]
 
     def _step(
         self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
@@ -169,7 +180,7 @@ class Derivatives:
         for i in range(len(directions)):
             index_of[self._first_direction + i] = len(self.kept) + i
         index_of[None] = len(self.kept) + len(directions)
-        dtypes = [*self.dtypes, *self.results, *directions]
+        dtypes = [*self.dtypes, *self._saved, *directions]
         return Step(call, places, count, dtypes, index_of, self._plan_of)
 
     def _vjp(self, wanted: Sequence[bool], given: Sequence[bool]) -> Any:
@@ -188,11 +199,15 @@ class Derivatives:
     def _numbers(self) -> tuple[Any, Any, Any]:
         count = len(self.dtypes)
         operands = tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
-        results = tuple(
-            None if dtype is None else count + i for i, dtype in enumerate(self.results)
-        )
+        results = tuple(None if dtype is None else count + i for i, dtype in enumerate(self._saved))
         specs = [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
         return operands, results, specs
+
+
+def _given(call: Any) -> list[int | None]:
+    """The numbers of the results of a call that are wanted, in their places."""
+    results = call.operands if call.op is None else call.op.result_dtypes(call.params)
+    return [None if result is None else i for i, result in enumerate(results)]
 
 
 def _all_and_each(possible: Sequence[bool]) -> Iterator[list[bool]]:
