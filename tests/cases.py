@@ -16,7 +16,7 @@ import numpy as np
 
 from bridge.ops import SOFTMAX, SoftmaxParams
 from bridge.ops.bias_gelu import gelu_derivative
-from bridge.ops.philox import words
+from bridge.lang.philox import words
 from tests.frameworks import EPSILON, FORMS, Everything, numpy_dtype
 
 

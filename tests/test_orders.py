@@ -10,7 +10,7 @@ import pytest
 
 from bridge.ops.bias_dropout_add import threshold_of
 from bridge.ops.bias_gelu import gelu_derivative
-from bridge.ops.philox import words
+from bridge.lang.philox import words
 from tests.frameworks import FORMS
 
 P, SEED = 0.3, 5

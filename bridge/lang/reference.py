@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.lang import roles
+from bridge.lang import philox, roles
 from bridge.lang.program import Program, Result, constant_of
-from bridge.ops import philox
 
 Array = Any
 

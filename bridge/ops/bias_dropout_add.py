@@ -11,11 +11,11 @@ cotangent itself.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.lang.philox import words
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import (
     Call,
@@ -28,7 +28,6 @@ from bridge.ops.definition import (
     shape_in,
 )
 from bridge.ops.dtypes import FLOATING
-from bridge.ops.philox import words
 from bridge.ops.scalars import real_number
 
 _X, _BIAS, _RESIDUAL, _SEED, _OFFSET, _START = range(6)
@@ -291,46 +290,3 @@ def check_p(p: Any, function: str = "bias_dropout_add", argument: str = "p") -> 
 def threshold_of(p: float) -> int:
     """round(p·2³²): a random word below it drops its element."""
     return round(p * 2.0**32)
-
-
-def check_integer(argument: str, value: Any) -> int:
-    """Returns a seed or an offset that is a number, not an array, as 64 bits without a sign.
-
-    Raises:
-      TypeError: if it is no integer.
-      ValueError: if it has no place in 64 bits, with or without a sign.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        value = operator.index(value)
-    except TypeError:
-        shape = list(getattr(value, "shape", ()))
-        array = f", dtype {value.dtype} and shape {shape}" if hasattr(value, "dtype") else ""
-        raise TypeError(
-            f"bias_dropout_add: {argument} has type {type(value).__name__}{array}, expected an "
-            "integer"
-        ) from None
-    if not -(1 << 63) <= value < 1 << 64:
-        raise ValueError(
-            f"bias_dropout_add: {argument} is {value}, expected an integer from -2**63 to 2**64 - 1"
-        )
-    return value & (1 << 64) - 1
-
-
-def check_integer_array(argument: str, spec: Spec) -> None:
-    """Checks a seed or an offset that is an array.
-
-    Raises:
-      TypeError: if its dtype is none of integers.
-      ValueError: if it is not 0-dimensional.
-    """
-    if spec.dtype.removeprefix("u") not in ("int8", "int16", "int32", "int64"):
-        raise TypeError(
-            f"bias_dropout_add: {argument} has dtype {spec.dtype}, expected an integer dtype"
-        )
-    if spec.shape:
-        raise ValueError(
-            f"bias_dropout_add: {argument} has shape {list(spec.shape)}, expected a 0-dimensional "
-            f"array"
-        )

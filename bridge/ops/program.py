@@ -1,8 +1,8 @@
 """Declared ops: one op that runs any program of `bridge.lang`, and whose derivatives it runs too.
 
-A call is told its program as text (bridge/lang/codes.py). Its operands are those of the program, and
-behind them, where random words are drawn and the array is a part of another, an integer: the number
-from which elements are counted.
+A call is told its program as text (bridge/lang/codes.py). Its operands are those of the program.
+Behind them comes an integer where random words are drawn and the array is a part of another: the
+number from which elements are counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def _joined(dtypes: Sequence[str | None]) -> str:
     return ",".join(dtype or "" for dtype in dtypes)
 
 
-@functools.lru_cache(maxsize=4096)
 def _split(dtypes: str) -> tuple[str | None, ...]:
     return tuple(dtype or None for dtype in dtypes.split(","))
 
@@ -309,64 +308,84 @@ def workspace_bytes(space: Sequence[int], batch_ndim: int, sums: int, is_float64
     return math.prod(space) * sums * (8 if is_float64 else 4) + 256
 
 
-def check_operands(
-    function: str, program: Program, specs: Sequence[Spec], code: str, batch_ndim: int = 0
-) -> ProgramParams:
+@dataclass(frozen=True)
+class Form:
+    """What the operands of a declared op are held against, in types that torch.compile can trace.
+
+    Attributes:
+      name: the function's.
+      names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
+      fills_space: for each result whether it has a number at every place.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    roles: tuple[Role, ...]
+    dtypes: tuple[tuple[str, ...], ...]
+    fills_space: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Form:
+        operands = program.operands
+        return cls(
+            program.name,
+            tuple(operand.name for operand in operands),
+            tuple(_ROLES[operand.role] for operand in operands),
+            tuple(dtypes_of_role(operand.role) for operand in operands),
+            tuple(_ROLES[result.role].fills_space for result in program.results),
+        )
+
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
+    """Names of the dtypes that an operand may have."""
+    if role is roles.Mask:
+        return ("bool", "uint8")
+    return _INTEGERS if role.integer else FLOATING
+
+
+def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParams:
     """Checks the operands of a declared op, all present, and returns the parameters of the call.
 
     Raises:
       TypeError: for a dtype that the operand's role does not have.
       ValueError: for a shape that does not fit the first operand.
     """
-    first, own = specs[0], program.operands[0]
-    for operand, spec in zip(program.operands, specs, strict=True):
-        _check_dtype(function, operand.name, _ROLES[operand.role], spec)
-    if own.role is roles.Halves and (not first.shape or first.shape[-1] % 2):
-        raise ValueError(
-            f"{function}: {own.name} has shape {list(first.shape)}, expected two halves of one "
-            "size in the last dimension"
-        )
+    function, first = form.name, specs[0]
+    floating = []
+    for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
+        if spec.dtype not in dtypes:
+            raise TypeError(
+                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
+            )
+        if spec.dtype in FLOATING:
+            floating.append(spec.dtype)
     if not first.shape:
         raise ValueError(
-            f"{function}: {own.name} is 0-dimensional, expected at least one dimension"
+            f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
         )
-    space = space_of(first.shape, _ROLES[own.role])
-    for operand, spec in zip(program.operands, specs, strict=True):
-        role = _ROLES[operand.role]
+    if form.roles[0] is Role.HALVES and first.shape[-1] % 2:
+        raise ValueError(
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
+            "one size in the last dimension"
+        )
+    space = space_of(first.shape, form.roles[0])
+    for name, role, spec in zip(form.names, form.roles, specs, strict=True):
+        if role is Role.INTEGER:  # checked where it became one
+            continue
         if role.broadcasts:
             fits, expected = spec.broadcasts_to(space), f"one that broadcasts to {list(space)}"
         else:
-            shape = shape_in(role, space, batch_ndim)
+            shape = shape_in(role, space, 0)
             fits, expected = spec.has_shape(shape), str(list(shape))
         if not fits:
             raise ValueError(
-                f"{function}: {operand.name} has shape {list(spec.shape)}, expected {expected}: "
-                f"{own.name} has shape {list(first.shape)}"
+                f"{function}: {name} has shape {list(spec.shape)}, expected {expected}: "
+                f"{form.names[0]} has shape {list(first.shape)}"
             )
-    floating = [
-        spec.dtype
-        for operand, spec in zip(program.operands, specs, strict=True)
-        if operand.dtype == "float"
-    ]
     arithmetic = "float64" if "float64" in floating else "float32"
-    whole = (roles.Full, roles.Halves)
-    dtypes = [promote(*floating) if r.role in whole else arithmetic for r in program.results]
-    return ProgramParams(code, arithmetic, _joined(dtypes), batch_ndim)
-
-
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
-def _check_dtype(function: str, name: str, role: Role, spec: Spec) -> None:
-    if role is Role.MASK:
-        expected: tuple[str, ...] = ("bool", "uint8")
-    elif role is Role.LABEL:
-        expected = _INTEGERS
-    elif role is Role.INTEGER:
-        return
-    else:
-        expected = FLOATING
-    if spec.dtype not in expected:
-        raise TypeError(
-            f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(expected)}"
-        )
+    promoted = promote(*floating)
+    results = [promoted if fills_space else arithmetic for fills_space in form.fills_space]
+    return ProgramParams(code, arithmetic, ",".join(results))

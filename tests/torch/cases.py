@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bridge.ops.bias_dropout_add import threshold_of
-from bridge.ops.philox import words
+from bridge.lang.philox import words
 from bridge.torch import (
     bias_dropout_add,
     bias_gelu,

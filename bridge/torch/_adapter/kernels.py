@@ -21,10 +21,16 @@ DTYPES = {
     "bool": torch.bool,
     "uint8": torch.uint8,
     "int64": torch.int64,
+    "uint32": torch.uint32,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "uint16": torch.uint16,
+    "uint64": torch.uint64,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-_CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/border/binding/operand.h does
+_CODES = {name: code for code, name in enumerate(DTYPES)}  # as bridge_dtype does
 
 Results = tuple[Tensor | None, ...]
 
