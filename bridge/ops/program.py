@@ -8,6 +8,7 @@ number from which elements are counted.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ _ROLES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProgramParams:
     """Parameters of a call.
 
@@ -49,6 +50,13 @@ class ProgramParams:
     dtypes: str
     batch_ndim: int = 0
     index_cols: int = 0
+
+    def __repr__(self) -> str:
+        """Short, and another one for other parameters: programs are told apart by a hash."""
+        digest = hashlib.sha256(self.code.encode()).hexdigest()[:16]
+        name = codes.parse(self.code).program.name
+        rest = f"{self.arithmetic}, {self.dtypes}, {self.batch_ndim}, {self.index_cols}"
+        return f"ProgramParams({name} {digest}, {rest})"
 
     def with_batch(self) -> ProgramParams:
         return replace(self, batch_ndim=self.batch_ndim + 1)
