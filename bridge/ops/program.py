@@ -224,7 +224,10 @@ class RunProgram(Op[ProgramParams]):
             return []
         asked = rule.in_base([i in positions for i in range(rule.count)])
         code, sources = codes.reverse(rule.code, given, asked, rule.has_kept)
-        dtypes = _joined([specs[i].dtype for i in positions])  # type: ignore[union-attr]
+        tables = [i for i in positions if _ROLES[own.program.operands[i].role] is Role.TABLE]
+        dtypes = _joined(
+            [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
+        )
         return [(rule.call(code, (), cotangents, dtypes, sources), tuple(positions))]
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
