@@ -387,13 +387,14 @@ def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParam
         if role is Role.INTEGER:  # checked where it became one
             continue
         if role.broadcasts:
-            fits, expected = spec.broadcasts_to(space), f"one that broadcasts to {list(space)}"
+            fits = spec.broadcasts_to(space)
         else:
-            shape = shape_in(role, space, 0)
-            fits, expected = spec.has_shape(shape), str(list(shape))
+            fits = spec.has_shape(shape_in(role, space, 0))
         if not fits:
+            expected = list(space if role.broadcasts else shape_in(role, space, 0))
             raise ValueError(
-                f"{function}: {name} has shape {list(spec.shape)}, expected {expected}: "
+                f"{function}: {name} has shape {list(spec.shape)}, expected "
+                f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
                 f"{form.names[0]} has shape {list(first.shape)}"
             )
     arithmetic = "float64" if "float64" in floating else "float32"
