@@ -1,0 +1,212 @@
+// The interpreter of programs on the CPU: random programs against their definition, bit for bit, on
+// every instruction set and several numbers of threads, and words that are no program, which must
+// be refused or run within their arrays.
+//
+//   program_check [programs [seed]]
+#include <bridge/bridge.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <memory>
+
+#include "program_reference.h"
+#include "random_program.h"
+
+namespace {
+
+using namespace bridge::random;  // NOLINT: what a check is made of
+using bridge::interpreter::View;
+
+// Exactly so many bytes on the heap, so that a sanitizer sees the first one beside them.
+class Arena {
+ public:
+  char* allocate(int64_t bytes) {
+    const auto count = static_cast<size_t>(bytes);
+    pieces_.push_back({std::unique_ptr<char[]>(new char[count > 0 ? count : 1]()), count});
+    return pieces_.back().data.get();
+  }
+  std::vector<std::vector<char>> contents() const {
+    std::vector<std::vector<char>> all;
+    for (const Piece& piece : pieces_)
+      all.emplace_back(piece.data.get(), piece.data.get() + piece.bytes);
+    return all;
+  }
+  void restore(const std::vector<std::vector<char>>& contents) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      std::copy(contents[i].begin(), contents[i].end(), pieces_[i].data.get());
+    }
+  }
+
+ private:
+  struct Piece {
+    std::unique_ptr<char[]> data;
+    size_t bytes;
+  };
+  std::vector<Piece> pieces_;
+};
+
+const int64_t kCols[] = {0,   1,   2,   3,    7,    8,    15,   16,   31,   32,   33,  64,  100,
+                         127, 128, 129, 255,  256,  257,  300,  511,  512,  513,  600, 767, 768,
+                         769, 900, 999, 1023, 1024, 1025, 1100, 1537, 2048, 2500, 3073};
+
+View view_of(const std::vector<int32_t>& words) {
+  View view;
+  const char* why = nullptr;
+  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+    check(false, std::string("a program that was written is refused: ") + why);
+    exit(1);
+  }
+  return view;
+}
+
+ProgramSize any_size() {
+  ProgramSize size;
+  size.frees = chance(80);
+  if (chance(15)) size.most_steps = 25;
+  return size;
+}
+
+void compare(const char* isa, const bridge_program& call, const bridge_executor& executor,
+             Arena& arena, const std::vector<std::vector<char>>& before,
+             const std::vector<std::vector<char>>& expected, const std::string& text) {
+  arena.restore(before);
+  const bridge_status status = bridge_program_cpu(&call, &executor);
+  check(status == BRIDGE_OK && arena.contents() == expected,
+        std::string(isa) + ", " + std::to_string(executor.threads) + " threads: " + text +
+            (status == BRIDGE_OK ? "" : bridge_last_error()));
+}
+
+void check_random_program(bool large) {
+  const RandomProgram program = random_program(any_size());
+  const View view = view_of(program.words);
+  Arena arena;
+  ProgramCall made;
+  choose_sizes(kCols[pick(sizeof kCols / sizeof kCols[0])], large ? 150000 : 6000, &made.call);
+  make_arrays(
+      program.words, view, program.stores_last,
+      [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const auto before = arena.contents();
+  bridge::reference::run(view, made.call);
+  const auto expected = arena.contents();
+  static const bridge_executor one{nullptr, 1, nullptr}, few = bridge_pool(3);
+  for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) {
+    if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
+    compare(*isa, made.call, one, arena, before, expected, made.text);
+    if (large) compare(*isa, made.call, few, arena, before, expected, made.text);
+  }
+  bridge_set_cpu_isa(nullptr);
+}
+
+// A call of the words, whatever they are, on arrays of the roles that they name.
+void check_safe(const std::vector<int32_t>& given) {
+  // Exactly so many words.
+  const std::vector<int32_t> words(given.begin(), given.end());
+  View view;
+  const char* why = nullptr;
+  Arena arena;
+  ProgramCall made;
+  choose_sizes(chance(50) ? pick(40) : kCols[pick(sizeof kCols / sizeof kCols[0])], 4000,
+               &made.call);
+  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+    bridge_program_array arrays[BRIDGE_MAX_PROGRAM_OPERANDS] = {};
+    made.call.code = words.data();
+    made.call.words = static_cast<int64_t>(words.size());
+    made.call.operands = made.call.results = 1;
+    made.call.operand = made.call.result = arrays;
+    check(why != nullptr && bridge_program_cpu(&made.call, nullptr) == BRIDGE_INVALID_ARGUMENT,
+          "malformed words are refused");
+    return;
+  }
+  make_arrays(words, view, false, [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const bridge_status status = bridge_program_cpu(&made.call, nullptr);
+  check(status == BRIDGE_OK || status == BRIDGE_INVALID_ARGUMENT, "a mutation runs or is refused");
+}
+
+int32_t any_word() {
+  static const int32_t words[] = {-1, 0,  1,       2,       3,         31,
+                                  64, 65, 1 << 12, 1 << 16, INT32_MAX, INT32_MIN};
+  return chance(50)   ? words[pick(12)]
+         : chance(70) ? static_cast<int32_t>(pick(80))
+                      : static_cast<int32_t>(random_bits());
+}
+
+void check_malformed(int64_t programs) {
+  for (int64_t i = 0; i < programs; ++i) {
+    ProgramSize size;
+    size.most_steps = 4;
+    const std::vector<int32_t> words = random_program(size).words;
+    const auto count = static_cast<int64_t>(words.size());
+    for (int64_t turn = 0; turn < 20; ++turn) {
+      std::vector<int32_t> other = words;
+      int32_t& word = other[static_cast<size_t>(pick(count))];
+      if (turn % 2 == 0)
+        word = any_word();
+      else  // A neighbour: another register, operation, operand or half.
+        word = static_cast<int32_t>(static_cast<uint32_t>(word) + (chance(50) ? 1u : -1u));
+      check_safe(other);
+    }
+    std::vector<int32_t> other(words.begin(), words.begin() + pick(count));
+    check_safe(other);
+    other = words;
+    other.push_back(any_word());
+    check_safe(other);
+    for (int32_t& word : other) word = any_word();
+    other[0] = 1;
+    check_safe(other);
+  }
+}
+
+// A row has the same bits by itself as among others.
+void check_rows_alone() {
+  for (int turn = 0; turn < 40; ++turn) {
+    const RandomProgram program = random_program(any_size());
+    const View view = view_of(program.words);
+    if (bridge::interpreter::has_column_sums(view)) continue;
+    Arena arena;
+    ProgramCall made;
+    bridge_program& call = made.call;
+    call.cols = kCols[pick(sizeof kCols / sizeof kCols[0])];
+    call.dims = 1;
+    call.size[0] = 2 + pick(9);
+    make_arrays(
+        program.words, view, program.stores_last,
+        [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+    for (int32_t i = 0; i < view.instructions; ++i) {
+      // What is drawn depends on the row's number.
+      if ((view.code[i].operation & ~bridge::interpreter::kAgain) == bridge::interpreter::kKeep) {
+        call.index_cols = 0;
+      }
+    }
+    const auto before = arena.contents();
+    check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, made.text);
+    const auto expected = arena.contents();
+    arena.restore(before);
+    const int64_t rows = call.size[0];
+    call.size[0] = 1;
+    const auto step = [](std::vector<bridge_program_array>& arrays) {
+      for (bridge_program_array& array : arrays) {
+        array.data = static_cast<char*>(array.data) +
+                     array.stride[0] * bridge::interpreter::element_bytes(array.dtype);
+      }
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+      check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, made.text);
+      step(made.operands);
+      step(made.results);
+    }
+    check(arena.contents() == expected, "a row alone: " + made.text);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t programs = argc > 1 ? atoll(argv[1]) : 400;
+  if (argc > 2) random_bits.seed(static_cast<uint64_t>(atoll(argv[2])));
+  for (int64_t i = 0; i < programs; ++i) check_random_program(i % 16 == 0);
+  check_malformed(programs / 2);
+  check_rows_alone();
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
