@@ -267,6 +267,11 @@ bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* ca
 size_t bridge_bias_dropout_add_cuda_workspace(const bridge_bias_dropout_add* call);
 bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, void* workspace,
                                            size_t workspace_bytes, void* stream);
+/* A program's workspace holds, for each result of role row, a number of the arithmetic type for every
+ * element of the space, all of these rounded up to 16 bytes, and once the levels of the tree above:
+ * for rows of a batch r > 128 and c = ceil(r / 128) at most batches * cols * (c + floor(c / 32))
+ * numbers and 256 bytes. A program whose words, or whose registers in a warp, are more than a kernel
+ * can have is an invalid argument. */
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
