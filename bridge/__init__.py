@@ -7,6 +7,7 @@ neither framework.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,42 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from bridge import lang as lang
+    from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
+    from bridge.lang.roles import Full, Halves, Mask, PerRow, Row, Table
 
-__all__ = ["__version__", "build_info", "has_cuda", "to_jax", "to_torch"]
+# What declarations are made of, by the module that has it.
+_OF_DECLARATIONS = {
+    "op": "bridge.declared",
+    **dict.fromkeys(("Full", "Halves", "Mask", "PerRow", "Row", "Table"), "bridge.lang.roles"),
+}
+
+__all__ = [
+    "Full",
+    "Halves",
+    "Mask",
+    "PerRow",
+    "Row",
+    "Table",
+    "__version__",
+    "build_info",
+    "has_cuda",
+    "lang",
+    "op",
+    "to_jax",
+    "to_torch",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads both frameworks when the functions that need both are first asked for."""
+    """Loads what is asked for first: both frameworks for the functions that need both."""
+    if name == "lang":
+        return importlib.import_module("bridge.lang")
+    if name in _OF_DECLARATIONS:
+        module = importlib.import_module(_OF_DECLARATIONS[name])
+        globals()[name] = getattr(module, name)
+        return globals()[name]
     if name not in ("to_jax", "to_torch"):
         raise AttributeError(f"module 'bridge' has no attribute {name!r}")
     try:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bridge.lang.philox import words
 from bridge.ops.bias_dropout_add import threshold_of
 from bridge.ops.bias_gelu import gelu_derivative
-from bridge.ops.philox import words
 from tests.frameworks import FORMS
 
 P, SEED = 0.3, 5

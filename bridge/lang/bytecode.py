@@ -17,25 +17,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.program import COLUMNS, FULL, ROWS, Node, Program, constant_of
+from bridge.lang.program import COLUMNS, ROWS, Node, Program, constant_of
 
 VERSION = 1
+# As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
+MOST_OPERANDS, MOST_RESULTS = 56, 31
 
 # In the order of the enumerations in cpp/interpreter/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer")
-_ELEMENTWISE = (
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ELEMENTWISE = _names(
     "neg abs sqrt rsqrt exp exp2 expm1 log log1p tanh sigmoid silu softplus erf gauss gauss_halved "
     "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
     "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse "
     "add sub mul div minimum maximum lt le eq ne and or exp_shifted fma where log_sum"
-).split()
-_INTEGER = "neg add sub mul where lt le eq ne".split()
+)
+_INTEGER = _names("neg add sub mul where lt le eq ne")
 OPERATIONS = (
     *_ELEMENTWISE,
     *(f"integer_{name}" for name in _INTEGER),
     "float",
-    *"load_row load_label columns spread integer_spread store_row".split(),
-    *"load load_mask column keep store add_columns sum max argmax".split(),
+    *_names("load_row load_label columns spread integer_spread store_row"),
+    *_names("load load_mask column keep store add_columns sum max argmax"),
 )
 _CODES = {name: code for code, name in enumerate(OPERATIONS)}
 _AGAIN = 1 << 16
@@ -75,7 +83,7 @@ class _Lowered:
     def __init__(self, program: Program, has_start: bool) -> None:
         self.nodes: list[Node] = []
         self._numbers: dict[Node, int] = {}
-        start = ()
+        start: tuple[int, ...] = ()
         if has_start:
             start = (self._add("load_label", (), (len(program.operands), 0), 0, "int"),)
         values: list[int] = []
@@ -323,7 +331,7 @@ class _Writer:
     # ---- Registers ----
 
     def _sections(self) -> list[tuple[bool, list[_Instruction]]]:
-        """(whether it runs once for each piece of a row, instructions), in the order of the words."""
+        """Instructions as they stand in the words, and whether they run for each piece of a row."""
         sections = []
         for phase in range(self.count):
             sections.append((False, self.rows[phase].instructions))
@@ -441,6 +449,3 @@ class _Writer:
         arguments += [0] * (3 - len(arguments))
         extra = instruction.extra
         return [code, to, *arguments, extra - (1 << 32) if extra >= 1 << 31 else extra]
-
-
-__all__ = ["FULL", "OPERATIONS", "ROLES", "VERSION", "words_of"]

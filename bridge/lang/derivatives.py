@@ -24,7 +24,7 @@ from bridge.lang import roles
 from bridge.lang.program import AXES, COLUMNS, FULL, ROWS, Node, Operand, Program, Result, pruned
 from bridge.lang.values import Builder, Value, while_active
 
-Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value | None]]
+Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
 
 
 def _silu(x: Value) -> Value:
@@ -39,7 +39,7 @@ def _gelu(x: Value, kind: str, order: int) -> Value:
     the second is the derivative of its formula, where only true zeros are left.
     """
     if order < 2:
-        return f._apply("gelu", x, static=(kind, order + 1))
+        return f.apply("gelu", x, static=(kind, order + 1))
     if kind == "none":
         second = f.gauss(x, halved=True) * ((2.0 - x * x) * (1 / sqrt(2 * pi)))
     else:
@@ -71,9 +71,7 @@ def differentiated(y: Value, x: Value) -> Value:
 
 
 _PARTIALS: dict[str, Partials] = {
-    "neg": lambda x, y, s: [x[0].builder.constant(-1.0)],
     "mul": lambda x, y, s: [x[1], x[0]],
-    "div": lambda x, y, s: [1.0 / x[1], -y / x[1]],
     "fma": lambda x, y, s: [x[1], x[0], x[0].builder.constant(1.0)],
     "abs": lambda x, y, s: [f.where(x[0] > 0.0, 1.0, f.where(x[0] < 0.0, -1.0, 0.0))],
     "sqrt": lambda x, y, s: [0.5 / y],
@@ -92,7 +90,6 @@ _PARTIALS: dict[str, Partials] = {
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
     "logsumexp": lambda x, y, s: [f.exp(x[0] - f.where(y == -inf, 0.0, y))],
-    "max": lambda x, y, s: [f.where(f.column() == f.argmax(x[0]), 1.0, 0.0)],
 }
 
 
@@ -134,7 +131,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return 2.0 * (x[0] * t[0])
     else:
         partials = _PARTIALS[operation](x, y, node.static)
-        terms = [p * i for p, i in zip(partials, t, strict=True) if p is not None and i is not None]
+        terms = [p * i for p, i in zip(partials, t, strict=True) if i is not None]
         if operation == "logsumexp":
             return f.sum(terms[0])
     total = terms[0]
@@ -166,7 +163,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [down, -(down * y)]
     if operation == "mul" and node.inputs[0] == node.inputs[1]:
         return [2.0 * (g * x[0]), None]
-    return [None if p is None else g * p for p in _PARTIALS[operation](x, y, node.static)]
+    return [g * p for p in _PARTIALS[operation](x, y, node.static)]
 
 
 def _first(operation: str, x: Sequence[Value]) -> Value:
@@ -175,14 +172,18 @@ def _first(operation: str, x: Sequence[Value]) -> Value:
     return before | (x[0] != x[0])
 
 
-def _replayed(
-    program: Program, builder: Builder, kept: dict[int, Value] | None = None
-) -> list[Value]:
+def _kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
+    by_axes = {FULL: roles.Full, ROWS: roles.PerRow, COLUMNS: roles.Row}
+    return [Operand(f"kept {number}", by_axes[program.nodes[number].axes]) for number in kept]
+
+
+def _replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
     """The program's nodes written into another builder; those that are kept are read."""
     values: list[Value] = []
     for number, node in enumerate(program.nodes):
-        if kept and number in kept:
-            values.append(kept[number])
+        if number in kept:
+            position = len(program.operands) + kept.index(number)
+            values.append(builder.operand(position, 0, node.axes, "float"))
             continue
         inputs = tuple(values[i].number for i in node.inputs)
         values.append(
@@ -206,22 +207,23 @@ def _halves(role: type[roles.Annotation]) -> range:
     return range(2 if role is roles.Halves else 1)
 
 
-def jvp(program: Program, moved: Sequence[bool]) -> Program:
+def jvp(program: Program, moved: Sequence[bool], kept: Sequence[int] = ()) -> Program:
     """The tangents of a program's results.
 
     Args:
       program: any.
       moved: for each operand whether it has a tangent; those that have none are held fixed.
+      kept: nodes of the program whose values come in as operands instead of being computed again.
 
     Returns:
-      A program of the operands and, behind them, the tangents of the moved ones, with the roles of
-      these. Its results are the tangents of all results, a constant 0 where there is none.
+      A program of the operands, the kept values and the tangents of the moved operands, in this
+      order. Its results are the tangents of all results, a constant 0 where there is none.
     """
     builder = Builder()
-    operands = list(program.operands)
+    operands = [*program.operands, *_kept_operands(program, kept)]
 
     def write() -> list[Result]:
-        values = _replayed(program, builder)
+        values = _replayed(program, builder, kept)
         tangents: list[Value | None] = [None] * len(values)
         place = {
             position: _append(operands, program, position, "tangent of ")
@@ -280,20 +282,10 @@ def vjp(
       along.
     """
     builder = Builder()
-    operands = list(program.operands)
-    by_axes = {FULL: roles.Full, ROWS: roles.PerRow, COLUMNS: roles.Row}
-    operands += [Operand(f"kept {number}", by_axes[program.nodes[number].axes]) for number in kept]
+    operands = [*program.operands, *_kept_operands(program, kept)]
 
     def write() -> list[Result]:
-        first = len(program.operands)
-        values = _replayed(
-            program,
-            builder,
-            {
-                number: builder.operand(first + i, 0, program.nodes[number].axes, "float")
-                for i, number in enumerate(kept)
-            },
-        )
+        values = _replayed(program, builder, kept)
         moving = _moving(program, wanted)
         # What came at every place of a row, and what came a row at a time.
         along: list[Value | None] = [None] * len(values)

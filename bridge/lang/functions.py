@@ -13,7 +13,8 @@ from bridge.lang.values import ColumnSum, HalvesValue, Value, builder_of
 GELU_KINDS = ("tanh", "none", "sigmoid")
 
 
-def _apply(operation: str, *arguments: Any, static: Any = None) -> Value:
+def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
+    """An operation by its name."""
     for argument in arguments:
         if isinstance(argument, ColumnSum | HalvesValue):
             argument._refused()
@@ -22,104 +23,104 @@ def _apply(operation: str, *arguments: Any, static: Any = None) -> Value:
 
 def where(condition: Any, x: Any, y: Any) -> Value:
     """x where the condition holds, else y; what was not chosen gets a gradient of 0, never NaN."""
-    return _apply("where", condition, x, y)
+    return apply("where", condition, x, y)
 
 
 def abs(x: Any) -> Value:
     """|x|; its derivative is the sign of x, 0 at 0."""
-    return _apply("abs", x)
+    return apply("abs", x)
 
 
 def minimum(x: Any, y: Any) -> Value:
     """The smaller one, x where they are equal; NaN if either is. The gradient goes to that one."""
-    return _apply("minimum", x, y)
+    return apply("minimum", x, y)
 
 
 def maximum(x: Any, y: Any) -> Value:
     """The larger one, x where they are equal; NaN if either is. The gradient goes to that one."""
-    return _apply("maximum", x, y)
+    return apply("maximum", x, y)
 
 
 def fma(x: Any, y: Any, z: Any) -> Value:
     """x·y + z, rounded once."""
-    return _apply("fma", x, y, z)
+    return apply("fma", x, y, z)
 
 
 def sqrt(x: Any) -> Value:
     """√x, correctly rounded; NaN below 0."""
-    return _apply("sqrt", x)
+    return apply("sqrt", x)
 
 
 def rsqrt(x: Any) -> Value:
     """1/√x; ∞ at 0."""
-    return _apply("rsqrt", x)
+    return apply("rsqrt", x)
 
 
 def exp(x: Any) -> Value:
     """e^x."""
-    return _apply("exp", x)
+    return apply("exp", x)
 
 
 def exp2(x: Any) -> Value:
     """2^x."""
-    return _apply("exp2", x)
+    return apply("exp2", x)
 
 
 def expm1(x: Any) -> Value:
     """e^x − 1, also where x is small."""
-    return _apply("expm1", x)
+    return apply("expm1", x)
 
 
 def log(x: Any) -> Value:
     """The natural logarithm; −∞ at 0, NaN below."""
-    return _apply("log", x)
+    return apply("log", x)
 
 
 def log1p(x: Any) -> Value:
     """log(1 + x), also where x is small."""
-    return _apply("log1p", x)
+    return apply("log1p", x)
 
 
 def tanh(x: Any) -> Value:
     """The hyperbolic tangent."""
-    return _apply("tanh", x)
+    return apply("tanh", x)
 
 
 def sigmoid(x: Any) -> Value:
     """1/(1 + e^−x)."""
-    return _apply("sigmoid", x)
+    return apply("sigmoid", x)
 
 
 def silu(x: Any) -> Value:
     """x·sigmoid(x); −0 at −∞."""
-    return _apply("silu", x)
+    return apply("silu", x)
 
 
 def softplus(x: Any) -> Value:
     """log(1 + e^x)."""
-    return _apply("softplus", x)
+    return apply("softplus", x)
 
 
 def erf(x: Any) -> Value:
     """The error function."""
-    return _apply("erf", x)
+    return apply("erf", x)
 
 
 def gauss(x: Any, *, halved: bool = False) -> Value:
     """e^(−x²), or e^(−x²/2), with x² not rounded in between."""
-    return _apply("gauss", x, static=0.5 if halved else 1.0)
+    return apply("gauss", x, static=0.5 if halved else 1.0)
 
 
 def gelu(x: Any, kind: Literal["tanh", "none", "sigmoid"] = "tanh") -> Value:
     """GELU, its kinds as `approximate` of bias_gelu: "none" is x·Φ(x)."""
     if kind not in GELU_KINDS:
         raise refuse(f"gelu has no kind {kind!r}: one of {', '.join(map(repr, GELU_KINDS))}")
-    return _apply("gelu", x, static=(kind, 0))
+    return apply("gelu", x, static=(kind, 0))
 
 
 def sum(x: Any) -> Value:
     """The sum along the row, in the tree of docs/numerics.md; −0.0 of an empty row."""
-    return _apply("sum", x)
+    return apply("sum", x)
 
 
 def mean(x: Any) -> Value:
@@ -132,17 +133,17 @@ def max(x: Any) -> Value:
 
     Its gradient goes to one place, the first of those that are largest.
     """
-    return _apply("max", x)
+    return apply("max", x)
 
 
 def argmax(x: Any) -> Value:
     """The column of the first of the largest numbers of the row, an integer; of the first NaN."""
-    return _apply("argmax", x)
+    return apply("argmax", x)
 
 
 def logsumexp(x: Any) -> Value:
     """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
-    return _apply("logsumexp", x)
+    return apply("logsumexp", x)
 
 
 def column() -> Value:

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bridge.lang import roles
+from bridge.lang import philox, roles
 from bridge.lang.program import Program, Result, constant_of
-from bridge.ops import philox
 
 Array = Any
 
@@ -121,7 +120,7 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
             else:
                 values.append(_FUNCTIONS[node.operation](*inputs))
         return tuple(
-            _stored(result, [np.asarray(values[i]) for i in result.nodes], space, program, operands)
+            _stored(result, [np.asarray(values[i]) for i in result.nodes], space, operands)
             for result in program.results
         )
 
@@ -156,7 +155,6 @@ def _stored(
     result: Result,
     values: list[Array],
     space: tuple[int, ...],
-    program: Program,
     operands: Sequence[Array],
 ) -> Array:
     rows, columns = math.prod(space[:-1]), space[-1]

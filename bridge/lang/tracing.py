@@ -25,7 +25,7 @@ class Parameter:
     optional: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Declaration:
     """A function as it was declared.
 

@@ -7,6 +7,7 @@ from bridge.ops.bias_dropout_add import (
 )
 from bridge.ops.bias_gelu import BIAS_GELU, BiasGeluParams, check_bias_gelu
 from bridge.ops.definition import Call, Op, Role, Spec, ZerosLike
+from bridge.ops.program import PROGRAM, ProgramParams
 from bridge.ops.softmax import (
     SOFTMAX,
     SOFTMAX_DERIVATIVE,
@@ -15,18 +16,20 @@ from bridge.ops.softmax import (
     check_softmax,
 )
 
-OPS = {op.name: op for op in (BIAS_GELU, SOFTMAX, SOFTMAX_DERIVATIVE, BIAS_DROPOUT_ADD)}
+OPS = {op.name: op for op in (BIAS_GELU, SOFTMAX, SOFTMAX_DERIVATIVE, BIAS_DROPOUT_ADD, PROGRAM)}
 
 __all__ = [
     "BIAS_DROPOUT_ADD",
     "BIAS_GELU",
     "OPS",
+    "PROGRAM",
     "SOFTMAX",
     "SOFTMAX_DERIVATIVE",
     "BiasDropoutAddParams",
     "BiasGeluParams",
     "Call",
     "Op",
+    "ProgramParams",
     "Role",
     "SoftmaxDerivativeParams",
     "SoftmaxParams",

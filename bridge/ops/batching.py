@@ -32,7 +32,7 @@ def batch_call(
     is batched, and the op does not tell batches apart, the new dimension is only more rows;
     otherwise every batch gets row vectors and integers of its own.
     """
-    roles = op.operand_roles(len(present))
+    roles = op.operand_roles(len(present), params)
     own_batched = any(
         is_batched and role in _ONE_FOR_EACH_BATCH
         for role, is_batched in zip(roles, batched, strict=True)
@@ -42,9 +42,9 @@ def batch_call(
     for role, is_present, is_batched in zip(roles, present, batched, strict=True):
         if not is_present or (role in _ONE_FOR_EACH_BATCH and not separate):
             moves.append(Move.KEEP)
-        elif role is Role.MASK:
+        elif role.broadcasts:
             # A mask that is not batched broadcasts as it did; the results' batch is the first
-            # operand's, which is full.
+            # operand's, which fills the space.
             moves.append(Move.ALIGN if is_batched else Move.KEEP)
         else:
             moves.append(Move.FRONT if is_batched else Move.BROADCAST)

@@ -11,15 +11,23 @@ cotangent itself.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.lang.philox import words
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, passed_on
+from bridge.ops.definition import (
+    Call,
+    Operands,
+    OpWithNamedResults,
+    Role,
+    Spec,
+    ZerosLike,
+    passed_on,
+    shape_in,
+)
 from bridge.ops.dtypes import FLOATING
-from bridge.ops.philox import words
 from bridge.ops.scalars import real_number
 
 _X, _BIAS, _RESIDUAL, _SEED, _OFFSET, _START = range(6)
@@ -59,7 +67,7 @@ class BiasDropoutAddParams:
         }
 
 
-class BiasDropoutAdd(Op[BiasDropoutAddParams]):
+class BiasDropoutAdd(OpWithNamedResults[BiasDropoutAddParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_dropout_add"
@@ -67,13 +75,13 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
     params_type = BiasDropoutAddParams
     result_names: tuple[str, ...] = ("full", "row")
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
+    def operand_roles(self, count: int, params: BiasDropoutAddParams) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW, Role.FULL, Role.INTEGER, Role.INTEGER, Role.INTEGER)[:count]
 
     def operand_count(self, used: int) -> int:
         return 6
 
-    def result_roles(self) -> tuple[Role, ...]:
+    def result_roles(self, params: BiasDropoutAddParams) -> tuple[Role, ...]:
         return (Role.FULL, Role.ROW)
 
     def needs_separate_batches(self, params: BiasDropoutAddParams) -> bool:
@@ -106,16 +114,15 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
         if params.row is not None and operands[_RESIDUAL] is not None:
             raise ValueError("bias_dropout_add: there are no column sums with a residual")
         batch = x.shape[: params.batch_ndim]
-        row_shape = (*batch, *x.shape[-1:]) if x.shape else (1,)
         for name, operand, role in zip(
-            self.operand_names, operands, self.operand_roles(len(operands)), strict=False
+            self.operand_names, operands, self.operand_roles(len(operands), params), strict=False
         ):
             if operand is None:
                 continue
             if role is Role.INTEGER:
                 expected = batch if operand.dtype == "int64" else (*batch, 2)
             else:
-                expected = x.shape if role is Role.FULL else row_shape
+                expected = shape_in(role, x.shape, params.batch_ndim)
             if not operand.has_shape(expected):
                 raise ValueError(
                     f"bias_dropout_add: {name} has shape {list(operand.shape)}, expected "
@@ -123,7 +130,9 @@ class BiasDropoutAdd(Op[BiasDropoutAddParams]):
                 )
         return (
             None if params.full is None else Spec(x.shape, params.full),
-            None if params.row is None else Spec(row_shape, params.row),
+            None
+            if params.row is None
+            else Spec(shape_in(Role.ROW, x.shape, params.batch_ndim), params.row),
         )
 
     def jvp(
@@ -281,46 +290,3 @@ def check_p(p: Any, function: str = "bias_dropout_add", argument: str = "p") -> 
 def threshold_of(p: float) -> int:
     """round(p·2³²): a random word below it drops its element."""
     return round(p * 2.0**32)
-
-
-def check_integer(argument: str, value: Any) -> int:
-    """Returns a seed or an offset that is a number, not an array, as 64 bits without a sign.
-
-    Raises:
-      TypeError: if it is no integer.
-      ValueError: if it has no place in 64 bits, with or without a sign.
-    """
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        value = operator.index(value)
-    except TypeError:
-        shape = list(getattr(value, "shape", ()))
-        array = f", dtype {value.dtype} and shape {shape}" if hasattr(value, "dtype") else ""
-        raise TypeError(
-            f"bias_dropout_add: {argument} has type {type(value).__name__}{array}, expected an "
-            "integer"
-        ) from None
-    if not -(1 << 63) <= value < 1 << 64:
-        raise ValueError(
-            f"bias_dropout_add: {argument} is {value}, expected an integer from -2**63 to 2**64 - 1"
-        )
-    return value & (1 << 64) - 1
-
-
-def check_integer_array(argument: str, spec: Spec) -> None:
-    """Checks a seed or an offset that is an array.
-
-    Raises:
-      TypeError: if its dtype is none of integers.
-      ValueError: if it is not 0-dimensional.
-    """
-    if spec.dtype.removeprefix("u") not in ("int8", "int16", "int32", "int64"):
-        raise TypeError(
-            f"bias_dropout_add: {argument} has dtype {spec.dtype}, expected an integer dtype"
-        )
-    if spec.shape:
-        raise ValueError(
-            f"bias_dropout_add: {argument} has shape {list(spec.shape)}, expected a 0-dimensional "
-            f"array"
-        )

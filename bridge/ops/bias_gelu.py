@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Op, Operands, Role, Spec
+from bridge.ops.definition import Call, Operands, OpWithNamedResults, Role, Spec, shape_in
 from bridge.ops.dtypes import FLOATING, promote
 
 FORMS = {"tanh": 0, "none": 1, "sigmoid": 2}
 MAX_FACTORS = 6
 MAX_ORDER = 8
 
+_ROLES = (Role.FULL, Role.ROW)
 _FULL, _ROW = 0, 1
 
 
@@ -52,7 +53,7 @@ class BiasGeluParams:
         return {"form": FORMS[self.form], "order": self.order, "batch_ndim": self.batch_ndim}
 
 
-class BiasGelu(Op[BiasGeluParams]):
+class BiasGelu(OpWithNamedResults[BiasGeluParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "bias_gelu"
@@ -64,14 +65,14 @@ class BiasGelu(Op[BiasGeluParams]):
     params_type = BiasGeluParams
     result_names: tuple[str, ...] = ("full", "row")
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
-        return (Role.FULL, Role.ROW) * (count // 2)
+    def operand_roles(self, count: int, params: BiasGeluParams) -> tuple[Role, ...]:
+        return _ROLES * (count // 2)
 
     def operand_count(self, used: int) -> int:
         return used + used % 2
 
-    def result_roles(self) -> tuple[Role, ...]:
-        return (Role.FULL, Role.ROW)
+    def result_roles(self, params: BiasGeluParams) -> tuple[Role, ...]:
+        return _ROLES
 
     def needs_separate_batches(self, params: BiasGeluParams) -> bool:
         return params.row is not None
@@ -105,17 +106,16 @@ class BiasGelu(Op[BiasGeluParams]):
                 f"bias_gelu: a derivative of order {len(operands) // 2 - 1}, expected at most "
                 f"{MAX_FACTORS}"
             )
-        row_shape = (*x.shape[: params.batch_ndim], *x.shape[-1:]) if x.shape else (1,)
-        for operand, role in zip(operands, self.operand_roles(len(operands)), strict=True):
-            expected = x.shape if role is Role.FULL else row_shape
-            if operand is not None and not operand.has_shape(expected):
+        shapes = {role: shape_in(role, x.shape, params.batch_ndim) for role in _ROLES}
+        for operand, role in zip(operands, self.operand_roles(len(operands), params), strict=True):
+            if operand is not None and not operand.has_shape(shapes[role]):
                 raise ValueError(
                     f"bias_gelu: an operand has shape {list(operand.shape)}, expected "
-                    f"{list(expected)}"
+                    f"{list(shapes[role])}"
                 )
         return (
             None if params.full is None else Spec(x.shape, params.full),
-            None if params.row is None else Spec(row_shape, params.row),
+            None if params.row is None else Spec(shapes[Role.ROW], params.row),
         )
 
     def jvp(

@@ -10,17 +10,65 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 
 class Role(enum.Enum):
-    """How an operand or result lies in a call whose array has shape `[*batch, *rows, d]`."""
+    """How an operand or result lies in a call whose space has shape `[*batch, *rows, d]`."""
 
     FULL = "full"  # [*batch, *rows, d]
+    HALVES = "halves"  # [*batch, *rows, 2d]: two arrays of the space side by side
+    PER_ROW = "per row"  # floats [*batch, *rows]
+    LABEL = "label"  # integers of any dtype [*batch, *rows]
     ROW = "row"  # [*batch, d]: one vector for all rows of a batch
-    MASK = "mask"  # any shape that broadcasts to FULL from the right
+    TABLE = "table"  # floats of any shape that broadcasts to FULL from the right
+    MASK = "mask"  # truth values of any such shape
     INTEGER = "integer"  # int64 [*batch], or uint32 [*batch, 2], the low word first
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether nothing is differentiated towards operands of this role."""
+        return self in (Role.LABEL, Role.MASK, Role.INTEGER)
+
+    @property
+    def fills_space(self) -> bool:
+        """Whether there is a number at every place of the space: the first operand's role does."""
+        return self in (Role.FULL, Role.HALVES)
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether an array has all dimensions of the space but, maybe, that of the columns."""
+        return self in (Role.FULL, Role.HALVES, Role.PER_ROW, Role.LABEL)
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether an array lies against the space from the right, with a shape of its own."""
+        return self in (Role.TABLE, Role.MASK)
+
+
+def space_of(shape: Sequence[int], role: Role) -> tuple[int, ...]:
+    """The space `[*batch, *rows, d]` of an array that fills it."""
+    if role is Role.HALVES:
+        return (*shape[:-1], shape[-1] // 2)
+    return tuple(shape)
+
+
+def shape_in(role: Role, space: tuple[int, ...], batch_ndim: int) -> tuple[int, ...]:
+    """The shape of an array of a role in this space; of integers, where they are no word pairs.
+
+    Raises:
+      ValueError: for a role whose arrays have a shape of their own.
+    """
+    if role is Role.FULL:
+        return space
+    if role is Role.ROW:
+        return (*space[:batch_ndim], *space[-1:]) if space else (1,)
+    if role is Role.HALVES:
+        return (*space[:-1], 2 * space[-1])
+    if role.broadcasts:
+        raise ValueError(f"a {role.value} has a shape of its own")
+    return space[:batch_ndim] if role is Role.INTEGER else space[:-1]
 
 
 @dataclass(frozen=True)
@@ -91,18 +139,30 @@ def passed_on(*operands: Any) -> Call[Any]:
 class Op(Protocol[P]):
     """The rules of one op. Instances are stateless singletons.
 
-    An op that gives sums over rows has the results `full` and `row`, and fields of these names.
+    The first operand fills the space of the call. Without a tuple of `result_names` the number of
+    results depends on the parameters.
     """
 
     name: str
     # Operands have these names by position; all but the first may be absent.
     operand_names: tuple[str, ...]
-    # Its parameters are this (frozen) dataclass. Fields are str, int, or `str | None` for the dtype
-    # of a result, and have the name of that.
+    # Its parameters are this (frozen) dataclass. Fields are str, int, float, or `str | None`.
     params_type: type[P]
-    result_names: tuple[str, ...]
+    result_names: tuple[str, ...] | None
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
+    @property
+    def kernel_name(self) -> str:
+        """What the native module calls the kernel."""
+        return self.name
+
+    def code(self, params: P, dtypes: Sequence[str | None]) -> bytes | None:
+        """What the kernel is told besides arrays and attributes: 32-bit words of this machine.
+
+        `dtypes` are those of the operands, by position. None, always or never: there is none.
+        """
+        return None
+
+    def operand_roles(self, count: int, params: P) -> tuple[Role, ...]:
         """Roles of `count` operands, by position."""
         ...
 
@@ -110,9 +170,34 @@ class Op(Protocol[P]):
         """Number of operands of a call whose last present operand is the `used`-th."""
         ...
 
-    def result_roles(self) -> tuple[Role, ...]:
-        """Roles of all results, wanted or not."""
+    def result_roles(self, params: P) -> tuple[Role, ...]:
+        """Roles of all results, wanted or not: their shapes follow from the space."""
         ...
+
+    def result_dtypes(self, params: P) -> tuple[str | None, ...]:
+        """Dtypes of all results, None for one that is not wanted."""
+        ...
+
+    def with_dtypes(self, params: P, dtypes: Sequence[str | None]) -> P:
+        """The same call with results of these dtypes."""
+        ...
+
+    def summands(self, params: P, dtype: str) -> P:
+        """Parameters of the call that gives what the wanted sums over rows are sums of.
+
+        Its wanted results are as many FULL arrays of this dtype, in the order of the sums.
+        """
+        ...
+
+    def saving(self, params: P) -> P:
+        """The same call with further results behind its own, which derivative rules may place.
+
+        It runs where derivatives follow, and `results` of `jvp` and `vjp` has all of them. They are
+        constants to rules: a call that takes one as an operand answers for it as a function of its
+        other operands. So no rule gives a tangent of such a result, or looks at a cotangent. A call
+        that saves may itself be differentiated; it saves nothing more.
+        """
+        return params
 
     def results(self, operands: Sequence[Spec | None], params: P) -> tuple[Spec | None, ...]:
         """Shapes and dtypes of the results; None where one is not wanted.
@@ -150,7 +235,9 @@ class Op(Protocol[P]):
     ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
         """Calls that give the cotangents of the wanted operands.
 
-        Each comes with the operand position that each of its results belongs to. A linear operand's
+        Each comes with the operand position that each of its results belongs to. That of a TABLE is
+        a FULL array in the dtype of the arithmetic, which the adapter sums over what the table was
+        repeated along and rounds (`tables.summed`). A linear operand's
         cotangent never needs the value of that operand, which may then be None; `ZerosLike` asks
         for its shape alone.
         """
@@ -201,3 +288,24 @@ class Op(Protocol[P]):
     def reference(self, operands: Sequence[Any], params: P) -> tuple[Any, ...]:
         """The same in float64 NumPy, straight from the formula: what right is."""
         ...
+
+
+class OpWithNamedResults(Op[P]):
+    """An op with one set of results.
+
+    Its parameters have a field for each, of its name: its dtype, or None where it is not wanted.
+    """
+
+    result_names: tuple[str, ...]
+
+    def result_dtypes(self, params: P) -> tuple[str | None, ...]:
+        return tuple([getattr(params, name) for name in self.result_names])
+
+    def with_dtypes(self, params: P, dtypes: Sequence[str | None]) -> P:
+        fields: Any = dict(zip(self.result_names, dtypes, strict=True))
+        return replace(params, **fields)  # type: ignore[type-var]
+
+    def summands(self, params: P, dtype: str) -> P:
+        """The array of which the op gives the sums is a result of its own."""
+        roles = self.result_roles(params)
+        return self.with_dtypes(params, [dtype if role is Role.FULL else None for role in roles])

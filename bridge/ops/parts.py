@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.ops.definition import Role
+from bridge.ops.definition import Role, shape_in, space_of
 from bridge.ops.splitting import adds_rows, counts_elements, row_dims
 from bridge.ops.sums import LEAF_ROWS, folded
 
@@ -67,29 +67,39 @@ class Part(ABC):
     ) -> tuple[Any, ...]:
         """The call with each part of each run as a batch of its own, if there are several."""
         x, count, at = operands[0], self.count * parts, self.batch_ndim
+        roles = op.operand_roles(len(operands), params)
+        space = space_of(x.shape, roles[0])
         placed = list(operands)
         if count > 1:
-            for i, role in enumerate(op.operand_roles(len(operands))):
+            runs = (*self.batch, count, self.rows // parts, space[-1])
+            for i, role in enumerate(roles):
                 operand = operands[i]
                 if operand is None:
                     continue
-                if role is Role.FULL:
-                    shape = (*self.batch, count, self.rows // parts, x.shape[-1])
-                    placed[i] = operand.reshape(shape)
+                if role.broadcasts:
+                    placed[i] = self.repeated(operand, 0, (1, *space)).reshape(runs)
+                elif role.has_all_rows:
+                    placed[i] = operand.reshape(shape_in(role, runs, at + 1))
                 else:
                     shape = (*self.batch, count, *operand.shape[at:])
                     placed[i] = self.repeated(operand, at, shape)
             params = params.with_batch()
         start = op.counts_from(params)
         if start is not None:
+            placed += [None] * (start + 1 - len(placed))  # it may be behind those that were given
             placed[start] = self.starts(parts, params.index_cols, placed[start], x)
-        full, row = self.run(op, tuple(placed), params)
-        return None if full is None else full.reshape(x.shape), row
+        results = self.run(op, tuple(placed), params)
+        return tuple(
+            result.reshape(shape_in(role, space, at))
+            if result is not None and role.has_all_rows
+            else result
+            for result, role in zip(results, op.result_roles(params), strict=True)
+        )
 
-    def arithmetic(self, operands: Sequence[Any], params: Any) -> str:
+    def arithmetic(self, op: Any, operands: Sequence[Any], params: Any) -> str:
         """The dtype in which rows are added up."""
         dtypes = {self.dtype(operand) for operand in operands if operand is not None}
-        return "float64" if "float64" in {params.full, params.row, *dtypes} else "float32"
+        return "float64" if "float64" in {*op.result_dtypes(params), *dtypes} else "float32"
 
     def folded(self, nodes: Any, dtype: str) -> Any:
         """`[*batch, d]` of the nodes `[*batch, nodes, d]` of all parts."""
@@ -138,11 +148,11 @@ class Part(ABC):
 def call_on_part(
     kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
 ) -> tuple[Any, ...]:
-    """The call on this part of the operands; `split` is that of the first operand."""
+    """The call on this part of the operands; `split` is that of the space."""
     operands, ndim = tuple(operands), len(split.shape)
     free = op.without_causal_rule(params)
     if free is not None and split.parts(ndim - 2) > 1:
-        return run(op, _with_hidden_keys(kind, op, operands, split), free)
+        return run(op, _with_hidden_keys(kind, op, operands, free, split), free)
     is_split_in_rows = any(split.parts(dim) > 1 for dim in row_dims(split, params))
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
     is_split = is_split_in_rows or (ndim > 0 and split.parts(ndim - 1) > 1)
@@ -154,24 +164,42 @@ def call_on_part(
     part = kind.of(run, split, params)
     if not sums_are_spread:
         return part.call(op, operands, params)
-    dtype = part.arithmetic(operands, params)
+    return _with_sums(part, op, operands, params)
+
+
+def _with_sums(part: Any, op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
+    """The call, whose sums over rows are those of the rows of all parts."""
+    dtypes, dtype = op.result_dtypes(params), part.arithmetic(op, operands, params)
+    roles = op.result_roles(params)
+    sums = [i for i, role in enumerate(roles) if role is Role.ROW and dtypes[i] is not None]
+    results: list[Any] = [None] * len(dtypes)
+
+    def with_sums_in(own: str | None) -> Any:
+        return [own if i in sums else given for i, given in enumerate(dtypes)]
+
     if part.rows % LEAF_ROWS:
-        full = None
-        if params.full is not None:
-            full = part.call(op, operands, replace(params, row=None))[0]
-        unrounded = part.call(op, operands, replace(params, full=dtype, row=None))[0]
-        return full, part.rows_added(unrounded, params.row)
+        others = with_sums_in(None)
+        if any(others):
+            results = list(part.call(op, operands, op.with_dtypes(params, others)))
+        unrounded = part.call(op, operands, op.summands(params, dtype))
+        present = [rows for rows in unrounded if rows is not None]
+        for i, rows in zip(sums, present, strict=True):
+            results[i] = part.rows_added(rows, dtypes[i])
+        return tuple(results)
     leaves = part.rows // LEAF_ROWS
     nodes = leaves // (leaves & -leaves)  # the fewest that are complete subtrees
-    full, row = part.call(op, operands, replace(params, row=dtype), parts=nodes)
-    return full, part.folded(part.exchanged(row, nodes), params.row)
+    summed = op.with_dtypes(params, with_sums_in(dtype))
+    results = list(part.call(op, operands, summed, parts=nodes))
+    for i in sums:
+        results[i] = part.folded(part.exchanged(results[i], nodes), dtypes[i])
+    return tuple(results)
 
 
 def _with_hidden_keys(
-    kind: type[Part], op: Any, operands: tuple[Any, ...], split: Any
+    kind: type[Part], op: Any, operands: tuple[Any, ...], params: Any, split: Any
 ) -> tuple[Any, ...]:
     """The operands of the same call on some of the queries, without the rule that counts these."""
-    roles = op.operand_roles(op.operand_count(len(operands)))
+    roles = op.operand_roles(op.operand_count(len(operands)), params)
     if Role.MASK not in roles:
         return operands
     at = roles.index(Role.MASK)

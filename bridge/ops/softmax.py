@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from bridge.ops.definition import Call, Op, Operands, Role, Spec
+from bridge.ops.definition import Call, Operands, OpWithNamedResults, Role, Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import real_number
 
@@ -79,7 +79,7 @@ class SoftmaxDerivativeParams:
         return {"scale": self.scale, "causal": self.causal, "terms": self.terms}
 
 
-class Softmax(Op[SoftmaxParams]):
+class Softmax(OpWithNamedResults[SoftmaxParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax"
@@ -87,13 +87,13 @@ class Softmax(Op[SoftmaxParams]):
     params_type = SoftmaxParams
     result_names: tuple[str, ...] = ("y",)
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
+    def operand_roles(self, count: int, params: SoftmaxParams) -> tuple[Role, ...]:
         return (Role.FULL, Role.MASK)[:count]
 
     def operand_count(self, used: int) -> int:
         return 2
 
-    def result_roles(self) -> tuple[Role, ...]:
+    def result_roles(self, params: SoftmaxParams) -> tuple[Role, ...]:
         return (Role.FULL,)
 
     def needs_separate_batches(self, params: SoftmaxParams) -> bool:
@@ -176,7 +176,7 @@ class Softmax(Op[SoftmaxParams]):
         return (y,)
 
 
-class SoftmaxDerivative(Op[SoftmaxDerivativeParams]):
+class SoftmaxDerivative(OpWithNamedResults[SoftmaxDerivativeParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax_derivative"
@@ -184,13 +184,13 @@ class SoftmaxDerivative(Op[SoftmaxDerivativeParams]):
     params_type = SoftmaxDerivativeParams
     result_names: tuple[str, ...] = ("full",)
 
-    def operand_roles(self, count: int) -> tuple[Role, ...]:
+    def operand_roles(self, count: int, params: SoftmaxDerivativeParams) -> tuple[Role, ...]:
         return (Role.FULL,) * count
 
     def operand_count(self, used: int) -> int:
         return 3
 
-    def result_roles(self) -> tuple[Role, ...]:
+    def result_roles(self, params: SoftmaxDerivativeParams) -> tuple[Role, ...]:
         return (Role.FULL,)
 
     def needs_separate_batches(self, params: SoftmaxDerivativeParams) -> bool:

@@ -12,10 +12,10 @@ from bridge.ops.definition import Role
 
 @dataclass(frozen=True)
 class AnySplit:
-    """Over which axes of a mesh each dimension of an array is split, the first one slowest.
+    """Over which axes of a mesh each dimension of a space is split, the first one slowest.
 
     Attributes:
-      shape: of the whole array.
+      shape: of the whole space.
       axes: for each dimension, axes of the mesh: what names them is the framework's.
     """
 
@@ -43,8 +43,13 @@ def counts_elements(op: Any, params: Any) -> bool:
 
 def adds_rows(op: Any, params: Any) -> bool:
     """Whether a call adds up the rows."""
-    results = zip(op.result_names, op.result_roles(), strict=True)
-    return any(role is Role.ROW and getattr(params, name) is not None for name, role in results)
+    return Role.ROW in wanted_roles(op, params)
+
+
+def wanted_roles(op: Any, params: Any) -> list[Role]:
+    """Roles of the results that are wanted."""
+    results = zip(op.result_roles(params), op.result_dtypes(params), strict=True)
+    return [role for role, dtype in results if dtype is not None]
 
 
 def row_dims(split: AnySplit, params: Any) -> range:
@@ -57,9 +62,12 @@ def without(split: Split, dims: Collection[int]) -> Split:
     return replace(split, axes=axes)
 
 
-def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool = False) -> Split:
-    """The part of a split that a call of so many operands can keep; the rest is gathered.
+def supported(
+    op: Any, params: Any, operands: Sequence[Role], split: Split, *, alone: bool = False
+) -> Split:
+    """The part of a split that a call can keep; the rest is gathered.
 
+    `operands`: the roles of those that are present.
     `alone`: shards can neither tell their number nor talk.
     """
     ndim = len(split.shape)
@@ -67,9 +75,9 @@ def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool 
     if ndim <= params.batch_ndim:  # a batch of numbers
         whole.update(range(ndim))
     fixed = op.fixed_ndim(params)
-    if fixed:
-        whole.add(ndim - 1)  # the dimension that is summed over
-    if fixed > 1 and (alone or operands > 2):
+    if fixed or Role.HALVES in (*operands, *wanted_roles(op, params)):
+        whole.add(ndim - 1)  # the dimension that is summed over, or lies in memory twice
+    if fixed > 1 and (alone or len(operands) > 2):
         whole.add(ndim - 2)  # the causal rule tells queries apart: see `parts.call_on_part`
     if alone and (counts_elements(op, params) or adds_rows(op, params)):
         whole.update(row_dims(split, params))
@@ -82,13 +90,17 @@ def supported(op: Any, params: Any, operands: int, split: Split, *, alone: bool 
 
 
 def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) -> list[int | None]:
-    """Which dimensions of the split array those of an operand or a result are; None: its own.
+    """Which dimensions of the split space those of an operand or a result are; None: its own.
 
     An operand with dimensions behind these, as an integer in two words, has them for itself.
     """
     ndim = len(split.shape)
     if role is Role.FULL:
         return list(range(ndim))
+    if role is Role.HALVES:
+        return [*range(ndim - 1), None]
+    if role.has_all_rows:
+        return list(range(ndim - 1))
     if role is Role.ROW:
         return [*range(batch_ndim), ndim - 1]
     if role is Role.INTEGER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,13 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.debug import CommDebugMode
 
 import bridge.torch as bt
+from bridge.torch._adapter.autograd import call
+from bridge.torch._sharded import dtensor
+from tests.any_results import ANY_RESULTS, AnyParams
 from tests.distributed.gather_checks import numbers, same_bits
 from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
+from tests.torch.any_results import installed, overload
 
 Function = Callable[..., Tensor]
 
@@ -206,3 +211,28 @@ def compiled(place: Place) -> None:
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     for a, b in zip(run(compiled), run(f), strict=True):
         assert same_bits(a, b)
+
+
+def all_roles(place: Place, mesh: tuple[int, ...], dims: tuple[int | None, ...]) -> None:
+    """An op of which every operand and result lies in the space in another way."""
+    device_mesh = _mesh(place, mesh)
+    x = numbers(1, _SHAPE, torch.float64)
+    table = numbers(2, (1, _SHAPE[-1] // 2), torch.float64)
+    label = (numbers(3, _SHAPE[:-1], torch.float64) > 0).to(torch.int64)
+    params = AnyParams("parts", ",".join(["float64"] * 4))
+    with installed():
+        _register_once()
+        expected = call(ANY_RESULTS, (x, label, table), params)
+        placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
+        rows = [Replicate() if dim in (None, x.ndim - 1) else Shard(dim) for dim in dims]
+        spread = distribute_tensor(x, device_mesh, placements)
+        labels = distribute_tensor(label, device_mesh, rows)
+        found = call(ANY_RESULTS, (spread, labels, table), params)
+    for a, b in zip(found, expected, strict=True):
+        assert isinstance(a, DTensor)
+        torch.testing.assert_close(whole(a), b)
+
+
+@functools.cache
+def _register_once() -> None:
+    dtensor._register(ANY_RESULTS, overload())

@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 # Of a set of processes that has yet to import its framework, on a machine that is busy.
 START_SECONDS = 120.0
-CHECK_SECONDS = 60.0
+CHECK_SECONDS = 240.0
 
 
 @dataclass(frozen=True)

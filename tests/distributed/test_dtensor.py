@@ -25,6 +25,11 @@ def test_bits_of_the_whole(processes: Any, mesh: Any, dims: Any, dtype: str) -> 
     ranks.run(f"{_CHECKS}:as_unsharded", mesh=mesh, dims=dims, dtype=dtype, names=_NAMES)
 
 
+@pytest.mark.parametrize(("mesh", "dims"), _SPLITS)
+def test_all_roles(processes: Any, mesh: Any, dims: Any) -> None:
+    processes(JOIN, 2 * len(mesh)).run(f"{_CHECKS}:all_roles", mesh=mesh, dims=dims)
+
+
 # (forward, backward) collectives for each dimension of [batch, rows, columns] that is split.
 _COLLECTIVES = {
     "bias_gelu": [(0, 1), (0, 1), (0, 0)],

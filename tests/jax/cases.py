@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import bridge.jax
+from bridge.lang.philox import words
 from bridge.ops.bias_dropout_add import threshold_of
-from bridge.ops.philox import words
 from tests.jax.compositions import normal
 
 Function = Callable[..., Any]

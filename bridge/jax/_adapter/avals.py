@@ -17,21 +17,36 @@ def spec_of(array: Any) -> Any:
     return None if array is None else Spec(tuple(array.shape), array.dtype.name)
 
 
-def result_aval(like: Any, spec: Spec, role: Role, batch_ndim: int) -> Any:
+def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
+    """Over which mesh axes an array that fills the space splits each dimension of that."""
+    axes = tuple(like.sharding.spec)
+    axes += (None,) * (len(like.shape) - len(axes))
+    return (*axes[:-1], None) if role is Role.HALVES else axes
+
+
+def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpec:
+    """How an array of a role is split in a space that is split over these axes."""
+    if role is Role.ROW:
+        axes = (*axes[:batch_ndim], axes[-1] if axes else None)
+    elif role is Role.HALVES:
+        axes = (*axes[:-1], None)
+    elif role is not Role.FULL:
+        axes = axes[:-1]
+    return PartitionSpec(*axes)
+
+
+def result_aval(like: Any, first: Role, spec: Spec, role: Role, batch_ndim: int) -> Any:
     """Returns the type of a result of a call whose first operand has the type `like`.
 
     Inside `shard_map` a type says along which mesh axes its values differ, and under a mesh with
     explicit axes along which they are split: a result is in this like the first operand. Column
-    sums keep what the operand's batch dimensions and columns have.
+    sums keep what the operand's batch dimensions and columns have. `first` is the role of that.
     """
     dtype = jax.numpy.dtype(spec.dtype)
     if like.sharding.mesh.empty:
         return ShapedArray(spec.shape, dtype)
-    axes = tuple(like.sharding.spec)
-    axes += (None,) * (len(like.shape) - len(axes))
-    if role is Role.ROW:
-        axes = (*axes[:batch_ndim], axes[-1] if axes else None)
-    sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*axes))
+    placed = _spec_in(role, axes_of_space(like, first), batch_ndim)
+    sharding = NamedSharding(like.sharding.mesh, placed)
     return like.update(shape=spec.shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
@@ -55,27 +70,28 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
 
 
 def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
-    """Makes full arrays be split alike, like the first one that is on a mesh.
+    """Makes arrays with all rows be split alike, like the first that fills the space on a mesh.
 
     Only under a mesh with explicit axes does any. The transpose of this move brings the gradient of
     an array that is passed on to where the array was.
     """
-    shardings = [jax.typeof(value).sharding for value in values]
-    placed = [
-        sharding
-        for sharding, role in zip(shardings, roles, strict=True)
-        if role is Role.FULL and not sharding.mesh.empty
-    ]
-    return [
-        _moved(value, placed[0])
-        if placed and role is Role.FULL and sharding != placed[0]
-        else value
-        for value, sharding, role in zip(values, shardings, roles, strict=True)
-    ]
+    for like, first in zip(map(jax.typeof, values), roles, strict=True):
+        if first.fills_space and not like.sharding.mesh.empty:
+            axes, mesh = axes_of_space(like, first), like.sharding.mesh
+            return [
+                _moved(value, NamedSharding(mesh, _spec_in(role, axes, 0)))
+                if role.has_all_rows
+                else value
+                for value, role in zip(values, roles, strict=True)
+            ]
+    return list(values)
 
 
 def _moved(value: Any, sharding: Any) -> Any:
-    if jax.typeof(value).sharding.mesh.empty:
+    own = jax.typeof(value).sharding
+    if own == sharding:
+        return value
+    if own.mesh.empty:
         # This makes its gradient whole too, however XLA would split it.
         value = jax.sharding.reshard(value, NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.sharding.reshard(value, sharding)

@@ -13,7 +13,7 @@ import numpy as np
 from bridge import _native
 from bridge._private.jax import ShapedArray, ir
 from bridge.jax._adapter.avals import spec_of
-from bridge.ops import Role
+from bridge.ops.splitting import wanted_roles
 
 PLATFORMS = ("cpu", "cuda")
 
@@ -63,21 +63,22 @@ def lower(
     On CUDA the last result is scratch memory: XLA plans it like any buffer, so that the call can be
     captured into a CUDA graph.
     """
-    wanted = [getattr(params, name) is not None for name in op.result_names]
+    wanted = [dtype is not None for dtype in op.result_dtypes(params)]
     avals_out = list(context.avals_out)
+    specs: list[Any] = [None] * count
+    for slot, aval in zip(slots, context.avals_in, strict=True):
+        specs[slot] = spec_of(aval)
     if platform == "cuda":
-        specs: list[Any] = [None] * count
-        for slot, aval in zip(slots, context.avals_in, strict=True):
-            specs[slot] = spec_of(aval)
         size = op.workspace_bytes(specs, params)
         if isinstance(size, int):
             size = max(size, 16)  # an empty buffer would have no address
         avals_out.append(ShapedArray((size,), np.dtype(np.uint8)))
-    roles = op.operand_roles(count)
-    full = [roles[slot] is Role.FULL for slot in slots]
-    donated = _donated_operand(context, operands, full) if wanted[0] else None
+    roles, first = op.operand_roles(count, params), wanted_roles(op, params)[0]
+    alike = [first.fills_space and roles[slot] is first for slot in slots]
+    donated = _donated_operand(context, operands, alike)
+    code = op.code(params, [None if spec is None else spec.dtype for spec in specs])
     emit = jax.ffi.ffi_lowering(
-        f"bridge_{op.name}",
+        f"bridge_{op.kernel_name}",
         operand_output_aliases=None if donated is None else {donated: 0},
     )
     results = emit(
@@ -87,6 +88,7 @@ def lower(
         count=np.int32(count),
         slots=np.array(slots, np.int32),
         outputs=np.int32(sum(1 << i for i, is_wanted in enumerate(wanted) if is_wanted)),
+        **({} if code is None else {"code": np.frombuffer(code, np.int32)}),
     )
     return list(results)[: len(context.avals_out)]
 
@@ -94,8 +96,8 @@ def lower(
 _ALIASES = "output_operand_aliases"
 
 
-def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) -> int | None:
-    """The operand whose memory the full result shall take, if there is one: a full one.
+def _donated_operand(context: Any, operands: tuple[Any, ...], alike: list[bool]) -> int | None:
+    """The operand whose memory the first result shall take, if there is one: one `alike` it.
 
     XLA honours an alias always: by working in place where the operand is dead afterwards, and with
     a copy of the operand made first where it is not, or belongs to the caller. Without an alias it
@@ -104,7 +106,7 @@ def _donated_operand(context: Any, operands: tuple[Any, ...], full: list[bool]) 
     """
     result = context.avals_out[0]
     for position, (operand, aval) in enumerate(zip(operands, context.avals_in, strict=True)):
-        if not full[position] or (aval.shape, aval.dtype) != (result.shape, result.dtype):
+        if not alike[position] or (aval.shape, aval.dtype) != (result.shape, result.dtype):
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue

@@ -7,7 +7,6 @@ op has, vmap, remat and partial evaluation, and its transpose is the fused backw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -43,9 +42,8 @@ from bridge.jax._sharded.partitioning import (
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
-
-# Nothing is differentiated towards operands of these roles.
-_DISCRETE = (Role.MASK, Role.INTEGER)
+from bridge.ops.splitting import wanted_roles
+from bridge.ops.tables import summed
 
 
 def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
@@ -55,7 +53,7 @@ def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
     the operands that are present; `slots` are their positions among `count`.
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
-    roles = op.operand_roles(len(operands))
+    roles = op.operand_roles(len(operands), params)
     present = vary_alike([operands[i] for i in slots])
     present = split_alike(present, [roles[i] for i in slots])
     results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
@@ -78,9 +76,7 @@ def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
 def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
     """Wanted results at their positions, None for the others."""
     remaining = iter(results)
-    return tuple(
-        None if getattr(params, name) is None else next(remaining) for name in op.result_names
-    )
+    return tuple(None if dtype is None else next(remaining) for dtype in op.result_dtypes(params))
 
 
 def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[Any, ...]:
@@ -93,9 +89,10 @@ def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[A
 
 def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list[Any]:
     specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
+    first = op.operand_roles(count, params)[0]
     return [
-        result_aval(avals[0], spec, role, params.batch_ndim)
-        for spec, role in zip(specs, op.result_roles(), strict=True)
+        result_aval(avals[0], first, spec, role, params.batch_ndim)
+        for spec, role in zip(specs, op.result_roles(params), strict=True)
         if spec is not None
     ]
 
@@ -103,29 +100,31 @@ def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list
 def _jvp(
     op: Any, primals: Any, tangents: Any, *, slots: Any, count: int, params: Any
 ) -> tuple[Any, Any]:
-    outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=params)
+    saving = op.saving(params)
+    outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=saving)
     operands = _scatter(primals, slots, count)
-    roles = op.operand_roles(count)
+    roles = op.operand_roles(count, params)
     directions = _scatter(
         [
-            None if type(tangent) is Zero or roles[slot] in _DISCRETE else tangent
+            None if type(tangent) is Zero or roles[slot].is_discrete else tangent
             for slot, tangent in zip(slots, tangents, strict=True)
         ],
         slots,
         count,
     )
     avals = _scatter([jax.typeof(primal).to_tangent_aval() for primal in primals], slots, count)
-    totals: list[Any] | None = None
-    placed = _in_places(op, params, outputs)
+    placed = _in_places(op, saving, outputs)
+    totals: list[Any] = [None] * len(placed)
     for derivative in op.jvp(operands, placed, directions, list(map(spec_of, operands)), params):
-        results = _follow(derivative, avals)
-        present = [result for result in results if result is not None]
-        totals = (
-            present if totals is None else [a + b for a, b in zip(totals, present, strict=True)]
-        )
-    if totals is None:
-        totals = [Zero(jax.typeof(output).to_tangent_aval()) for output in outputs]
-    return outputs, totals
+        for i, result in enumerate(_follow(derivative, avals)):
+            if result is not None:
+                totals[i] = result if totals[i] is None else totals[i] + result
+    # What is saved besides stays here; it has no tangent even where it is one of the results.
+    wanted = [i for i, dtype in enumerate(op.result_dtypes(params)) if dtype is not None]
+    return [placed[i] for i in wanted], [
+        Zero(jax.typeof(placed[i]).to_tangent_aval()) if totals[i] is None else totals[i]
+        for i in wanted
+    ]
 
 
 def _transpose(
@@ -143,9 +142,10 @@ def _transpose(
     placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
     placed_avals = _scatter(avals, slots, count)
     gradients: list[Any] = [None] * count
+    roles = op.operand_roles(count, params)
     for derivative, places in op.vjp(
         _scatter(known, slots, count),
-        (None,) * len(op.result_names),
+        (None,) * len(op.result_dtypes(op.saving(params))),
         placed,
         [bool(is_linear) for is_linear in _scatter(linear, slots, count)],
         list(map(spec_of, placed_avals)),
@@ -153,8 +153,12 @@ def _transpose(
     ):
         results = _follow(derivative, placed_avals)
         for result, place in zip(results, places, strict=True):
-            if place is not None:
-                gradients[place] = result
+            if place is None:
+                continue
+            if roles[place] is Role.TABLE:
+                own, aval = result.dtype.name, placed_avals[place]
+                result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)
+            gradients[place] = result
     return [
         (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)
@@ -191,17 +195,16 @@ def _batch(
 
 def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
     """Where a dimension that is only more rows may stay, so that no array is transposed."""
-    roles = {
-        role
-        for operand, role in zip(operands, op.operand_roles(len(operands)), strict=True)
-        if operand is not None
-    }
-    if Role.MASK in roles:  # a mask lies against the array from the right
+    roles = op.operand_roles(len(operands), params)
+    present = {role for o, role in zip(operands, roles, strict=True) if o is not None}
+    present.update(wanted_roles(op, params))
+    if any(role.broadcasts for role in present):  # they lie against the array from the right
         return 0
-    fixed = max(op.fixed_ndim(params), Role.ROW in roles)
-    for operand, dim in zip(operands, dims, strict=True):
+    fixed = max(op.fixed_ndim(params), not present <= {Role.FULL, Role.INTEGER})
+    for operand, role, dim in zip(operands, roles, dims, strict=True):
         if dim is not None:
-            return dim if dim < operand.ndim - fixed else 0
+            ndim = operand.ndim + (not role.fills_space)  # that of the space
+            return dim if dim < ndim - fixed else 0
     return 0
 
 
@@ -212,11 +215,14 @@ def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], An
         return [False] * count, None
     if not all(used):
         params = equation.params["params"]
-        wanted = [name for name in op.result_names if getattr(params, name) is not None]
-        unused = {name: None for name, is_used in zip(wanted, used, strict=True) if not is_used}
+        remaining = iter(used)
+        dtypes = [
+            dtype if dtype is not None and next(remaining) else None
+            for dtype in op.result_dtypes(params)
+        ]
         equation = equation.replace(
             outvars=[v for v, is_used in zip(equation.outvars, used, strict=True) if is_used],
-            params={**equation.params, "params": replace(params, **unused)},
+            params={**equation.params, "params": op.with_dtypes(params, dtypes)},
         )
     return [True] * count, equation
 

@@ -22,11 +22,7 @@ _TIMEOUT_SECONDS = 600
 
 def seed_words(seed: Any, function: str) -> Any:
     """Returns the seed as uint32 `[2]`, the low word first: an int, integer array or random key."""
-    try:
-        return jax.numpy.asarray(words("seed", as_integers(seed, 0)[0]), np.uint32)
-    except (TypeError, ValueError) as error:
-        text = str(error).replace("bias_dropout_add", function)
-        raise type(error)(text) from error
+    return jax.numpy.asarray(words(function, "seed", as_integers(function, seed, 0)[0]), np.uint32)
 
 
 @contextlib.contextmanager

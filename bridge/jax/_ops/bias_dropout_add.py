@@ -94,7 +94,7 @@ def bias_dropout_add(
         p = check_p(p)
     if not as_flag(_NAME, "training", training) or p == 0.0:
         return _compiled(0.0)(x, bias, residual, None, None)
-    return _compiled(p)(x, bias, residual, *as_integers(seed, offset))
+    return _compiled(p)(x, bias, residual, *as_integers(_NAME, seed, offset))
 
 
 @compiled_for
@@ -104,7 +104,7 @@ def _compiled(p: float) -> Any:
             return check_bias_dropout_add(x, bias, residual, p, training=True)
 
         arrays, params = settled(check, x, bias, residual)
-        integers = words("seed", seed), words("offset", offset), None
+        integers = words(_NAME, "seed", seed), words(_NAME, "offset", offset), None
         return call(BIAS_DROPOUT_ADD, (*arrays, *integers), params)[0]
 
     return bias_dropout_add

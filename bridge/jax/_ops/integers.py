@@ -10,10 +10,10 @@ import numpy as np
 
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops import Spec
-from bridge.ops.bias_dropout_add import check_integer, check_integer_array
+from bridge.ops.integers import check_integer, check_integer_array
 
 
-def as_integers(seed: Any, offset: Any) -> tuple[Any, Any]:
+def as_integers(function: str, seed: Any, offset: Any) -> tuple[Any, Any]:
     """A seed and an offset as what a jitted function takes, and `words` then.
 
     A number becomes a tuple of its words, an argument like any: another number compiles nothing. An
@@ -25,16 +25,17 @@ def as_integers(seed: Any, offset: Any) -> tuple[Any, Any]:
     """
     if seed is None:
         raise TypeError(
-            "bias_dropout_add: seed is None, expected an integer or a jax.random key where "
+            f"{function}: seed is None, expected an integer or a jax.random key where "
             "training and p > 0"
         )
-    first = _as_integer("seed", seed)
+    first = as_integer(function, "seed", seed)
     if type(offset) is int and offset == 0:
         return first, None
-    return first, _as_integer("offset", offset)
+    return first, as_integer(function, "offset", offset)
 
 
-def _as_integer(argument: str, value: Any) -> Any:
+def as_integer(function: str, argument: str, value: Any) -> Any:
+    """One of the two."""
     if type(value) is not int:
         if isinstance(value, jax.Array):  # as tracers are
             return value
@@ -44,12 +45,12 @@ def _as_integer(argument: str, value: Any) -> Any:
             spec = Spec(value.shape, value.dtype.name)
             if argument == "seed" and _is_raw_key(spec):
                 return value
-            check_integer_array(argument, spec)
-    value = check_integer(argument, value)
+            check_integer_array(function, argument, spec)
+    value = check_integer(function, argument, value)
     return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)
 
 
-def words(argument: str, value: Any) -> Any:
+def words(function: str, argument: str, value: Any) -> Any:
     """uint32 `[2]`, the low word first, from what `as_integers` returned; inside a jitted function.
 
     The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
@@ -62,7 +63,7 @@ def words(argument: str, value: Any) -> Any:
     if argument == "seed" and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         if value.shape:
             raise ValueError(
-                f"bias_dropout_add: seed has shape {list(value.shape)}, expected one key, not an "
+                f"{function}: seed has shape {list(value.shape)}, expected one key, not an "
                 f"array of keys; jax.vmap takes one for each batch"
             )
         if str(jax.random.key_impl(value)) != "threefry2x32":
@@ -70,7 +71,7 @@ def words(argument: str, value: Any) -> Any:
         return jax.random.key_data(value)[::-1]
     if argument == "seed" and _is_raw_key(spec):
         return value[::-1]
-    check_integer_array(argument, spec)
+    check_integer_array(function, argument, spec)
     if value.dtype.itemsize == 8:
         low, high = value, value >> 32
     else:

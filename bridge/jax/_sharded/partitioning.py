@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,12 @@ from jax.experimental.custom_partitioning import (
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from bridge._private.jax import assignment_of, ir
+from bridge.jax._adapter.avals import axes_of_space
 from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split
 from bridge.ops import Role
-from bridge.ops.splitting import dims_of, supported
+from bridge.ops.definition import space_of
+from bridge.ops.splitting import dims_of, supported, wanted_roles
 
 
 class Site:
@@ -39,13 +42,10 @@ class Site:
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
         # This thread has it: XLA asks in another one.
         self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
-        roles = op.operand_roles(count)
+        roles = op.operand_roles(count, params)
         self.operand_roles = [roles[slot] for slot in slots]
-        self.result_roles = [
-            role
-            for name, role in zip(op.result_names, op.result_roles(), strict=True)
-            if getattr(params, name) is not None
-        ]
+        self.result_roles = wanted_roles(op, params)
+        self.space = space_of(shapes[0], roles[0])
 
     def run(self, split: Split | None, *operands: Any) -> tuple[Any, ...]:
         """The results of one shard; without a split of the whole."""
@@ -60,10 +60,10 @@ class Site:
         return tuple(result for result in results if result is not None)
 
     def supported(self, split: Split, *, alone: bool) -> Split:
-        return supported(self.op, self.params, len(self.slots), split, alone=alone)
+        return supported(self.op, self.params, self.operand_roles, split, alone=alone)
 
     def dims(self, split: Split) -> tuple[list[Any], list[Any]]:
-        """Of each operand and each result: which of the dimensions of the first operand it has."""
+        """Of each operand and each result: which of the dimensions of the space it has."""
         batch_ndim = self.params.batch_ndim
         return (
             [
@@ -75,8 +75,8 @@ class Site:
 
     def rule(self) -> SdyShardingRule:
         """Along which dimensions XLA may carry a split from one array to another."""
-        whole = Split(self.shapes[0], ((),) * len(self.shapes[0]), ())
-        fresh = iter(f"own{i}" for i in range(99))
+        whole = Split(self.space, ((),) * len(self.space), ())
+        fresh = (f"own{i}" for i in itertools.count())
         operands, results = (
             tuple(
                 ArrayMapping(*(next(fresh) if dim is None else f"d{dim}" for dim in dims))
@@ -84,21 +84,23 @@ class Site:
             )
             for group in self.dims(whole)
         )
-        fixed = f"d{len(self.shapes[0]) - 1}" if self.op.fixed_ndim(self.params) else None
-        return SdyShardingRule(
-            operands, results, need_replication_factors=() if fixed is None else (fixed,)
-        )
+        roles, arrays = [*self.operand_roles, *self.result_roles], [*operands, *results]
+        fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role is Role.HALVES}
+        if fixed or self.op.fixed_ndim(self.params):
+            fixed.add(f"d{len(self.space) - 1}")
+        # A rule has its factors in the order in which arrays first have them.
+        ordered = dict.fromkeys(itertools.chain(*arrays))
+        whole_factors = tuple(factor for factor in ordered if factor in fixed)
+        return SdyShardingRule(operands, results, need_replication_factors=whole_factors)
 
 
 def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
-    """The call where types say how its arrays are split: the first full one is what counts."""
-    sharding = jax.typeof(operands[0]).sharding
-    mesh = sharding.mesh
+    """The call where types say how its arrays are split: the first operand is what counts."""
+    like = jax.typeof(operands[0])
+    mesh = like.sharding.mesh
     names = frozenset(_explicit_names(mesh))
-    ndim = len(site.shapes[0])
-    spec = (*sharding.spec, *(None,) * (ndim - len(sharding.spec)))
-    axes = tuple(_names_of(entry) for entry in spec)
-    typed = Split(site.shapes[0], axes, tuple(mesh.shape.items()))
+    axes = tuple(_names_of(entry) for entry in axes_of_space(like, site.operand_roles[0]))
+    typed = Split(site.space, axes, tuple(mesh.shape.items()))
     split = site.supported(typed, alone=False)
     operand_dims, result_dims = site.dims(split)
     operand_specs = [split.spec(dims) for dims in operand_dims]
@@ -189,13 +191,16 @@ def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> 
 def _agreed(
     site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
 ) -> tuple[Mesh, Split]:
-    """One split for all arrays: where full ones are split unlike each other, the finest."""
-    full = [array for array, role in zip(arrays, roles, strict=True) if role is Role.FULL]
-    splits = [
-        site.supported(_split_of(array.shape, assignment_of(array)), alone=alone) for array in full
-    ]
+    """One split of the space: where arrays that fill it are split unlike each other, the finest."""
+    full = [(array, role) for array, role in zip(arrays, roles, strict=True) if role.fills_space]
+    splits = []
+    for array, role in full:
+        split = _split_of(array.shape, assignment_of(array))
+        # The columns of halves are not split with the array: such a call has them whole.
+        split = replace(split, shape=space_of(array.shape, role))
+        splits.append(site.supported(split, alone=alone))
     split = max(splits, key=lambda split: split.shards)
-    return _mesh(full[0].sharding.device_set, split), split
+    return _mesh(full[0][0].sharding.device_set, split), split
 
 
 def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ Run = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
 def call_on_shard(
     run: Run, op: Any, operands: Sequence[Any], params: Any, split: Split
 ) -> tuple[Any, ...]:
-    """The call on this shard's part of the operands; `split` is that of the first operand."""
+    """The call on this shard's part of the operands; `split` is that of the space."""
     return call_on_part(_Shard, run, op, operands, params, split)
 
 

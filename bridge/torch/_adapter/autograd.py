@@ -34,7 +34,7 @@ from bridge._private.torch import (
     unpack_dual,
 )
 from bridge.ops.batching import Move, batch_call
-from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps
+from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
 from bridge.torch._adapter.dispatcher import dispatch
 from bridge.torch._adapter.kernels import Kernel, Results, allocate, dtypes_of
 
@@ -65,6 +65,13 @@ def is_watched(tensors: Sequence[Any]) -> bool:
     return is_traced(tensors) or functorch_active()
 
 
+def is_recorded(operands: Sequence[Any]) -> bool:
+    """Whether autograd follows a call on these operands, in either mode."""
+    return forward_ad._current_level >= 0 or (
+        _is_grad_enabled() and any([o is not None and o.requires_grad for o in operands])
+    )
+
+
 class Plan(Kernel):
     """A kernel that can be differentiated: derivative rules are asked once and remembered."""
 
@@ -74,6 +81,9 @@ class Plan(Kernel):
         super().__init__(op, params, dtypes)
         self.function = function
         self.name = function or op.name
+        # The plan that runs where derivatives follow: mostly this one.
+        saving = op.saving(params)
+        self.saving: Plan = self if saving == params else plan_of(op, saving, dtypes, function)
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
         self.wanted = tuple(self.derivatives.wanted)
         # Each value is a single step that is a plain call, or a list of steps.
@@ -82,12 +92,18 @@ class Plan(Kernel):
         self.native = native_kernel(op, self.name)
         self.add_to(self.native)
         # These are bound here, as a tiny call is mostly the finding of such names.
-        self.compute = self.native.compute
+        self.compute = self.saving.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
         # True says that all operands are kept for the derivatives, and nothing else.
         self.keeps_operands = False
         self._keep: Any = None
         self._zeros: tuple[int, ...] = ()
+        self._constant: tuple[int, ...] = ()
+
+    @staticmethod
+    def like(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
+        """The plan of another call."""
+        return plan_of(op, params, dtypes)
 
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably where the operands ask for it."""
@@ -99,10 +115,10 @@ class Plan(Kernel):
         if is_traced(operands) or inside_dispatcher():
             return dispatch(self.op, operands, self.params)
         if functorch_active():
-            return self.place(named(_FunctorchCall, self.name).apply(self, *operands))
-        if forward_ad._current_level >= 0 or (
-            _is_grad_enabled() and any(o is not None and o.requires_grad for o in operands)
-        ):
+            # What is saved must be an output here: the outer transforms follow it too.
+            outputs = named(_FunctorchCall, self.name).apply(self.saving, *operands)
+            return self.saving.place(outputs)[: len(self._results)]
+        if is_recorded(operands):
             return self.place(_eager_call(self.name).apply(self, *operands))
         with self.recorded():
             return self.run_below(operands)
@@ -135,25 +151,30 @@ class Plan(Kernel):
 
     def place(self, outputs: Any) -> Results:
         """The inverse of `present`."""
-        if len(self.wanted) == 1:
+        if isinstance(outputs, Tensor):
             outputs = (outputs,)
-        results = [None] * len(self.op.result_names)
+        results = [None] * len(self._results)
         for i, output in zip(self.wanted, outputs, strict=True):
             results[i] = output
         return tuple(results)
 
     def remember(self, ctx: Any, operands: tuple[Any, ...], results: Results) -> tuple[Any, ...]:
-        """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer."""
+        """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer.
+
+        `results` are those of `saving`.
+        """
         ctx.plan = self
         ctx.set_materialize_grads(False)
         if self._keep is None:
             rules = self.derivatives
-            self._keep, self._zeros = rules.keep, rules.zeros
-            self.keeps_operands = not rules.zeros and rules.kept == tuple(range(len(operands)))
+            self._keep, self._zeros, self._constant = rules.keep, rules.zeros, rules.constant
+            self.keeps_operands = not (rules.zeros or rules.constant) and rules.kept == tuple(
+                range(len(operands))
+            )
         if self._zeros:
-            likes = [operands[i] for i in self._zeros]
-            shapes = [(like.shape, like.dtype, like.device) for like in likes]
-            ctx.likes = dict(zip(self._zeros, shapes, strict=True))
+            ctx.likes = {i: _like(operands[i]) for i in self._zeros}
+        if self._constant:
+            ctx.constant = {i: _like(results[i]) for i in self._constant}
         return self._keep((*operands, *results))
 
     def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
@@ -168,7 +189,7 @@ class Plan(Kernel):
         if steps is None:
             given = [cotangent is not None for cotangent in cotangents]
             steps = self.derivatives.vjp_steps(wanted, given)
-            if len(steps) == 1 and steps[0].native is not None and not steps[0].zeros:
+            if len(steps) == 1 and steps[0].is_plain:
                 steps = steps[0]
             self._vjp_steps[key] = steps
         values = (*ctx.saved_tensors, *cotangents, None)
@@ -187,10 +208,18 @@ class Plan(Kernel):
         if steps is None:
             steps = self._jvp_steps[key] = self.derivatives.jvp_steps(key)
         values = (*kept, *tangents, None)
-        return run_steps(steps, values, self._likes(ctx), len(self.op.result_names))
+        totals = run_steps(steps, values, self._likes(ctx), len(self._results))
+        if not self._constant:
+            return totals
+        # Autograd has no floating result without a tangent.
+        return [zeros(ctx.constant[i]) if i in ctx.constant else t for i, t in enumerate(totals)]
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
         return ctx.likes if self._zeros else {}
+
+
+def _like(tensor: Any) -> Any:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 @functools.lru_cache(maxsize=4096)
@@ -238,7 +267,7 @@ class _EagerCall(Rules):
     def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
         results = plan.compute(*operands)
         if results is None:
-            results = plan.run_below(operands)
+            results = plan.saving.run_below(operands)
         if plan.keeps_operands:  # as below, without the calls
             ctx.plan = plan
             ctx.set_materialize_grads(False)
@@ -347,4 +376,4 @@ def native_kernel(op: Any, name: str) -> Any:
 
     `name` is what profilers show.
     """
-    return _native.Kernel(op.name, _frontend(name))
+    return _native.Kernel(op.kernel_name, _frontend(name))

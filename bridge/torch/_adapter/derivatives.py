@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from bridge.ops import Role, Spec, ZerosLike
-
-# Nothing is differentiated towards operands of these roles.
-_DISCRETE = (Role.MASK, Role.INTEGER)
+from bridge.ops import Spec, ZerosLike
+from bridge.ops.definition import Role
+from bridge.ops.dtypes import FLOATING
+from bridge.ops.tables import summed
+from bridge.torch._adapter.kernels import NAMES, dtypes_of
 
 Values = tuple[Any, ...]
 
@@ -34,10 +35,12 @@ class Step:
       pick: takes its operands from (*kept, *tangents or cotangents, None).
       zeros: (position among its operands, operand of the differentiated call whose zeros go there).
       places: (result, what it is part of) for those of its results that are part of something.
+      tables: (result, operand of the differentiated call that is a table, of which it is the
+        cotangent before it is summed).
       arrange: takes (*results, None) to all that something can be part of, where this step is all.
     """
 
-    __slots__ = ("arrange", "native", "pick", "places", "plan", "zeros")
+    __slots__ = ("arrange", "native", "pick", "places", "plan", "tables", "zeros")
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Step:
         dtypes: Sequence[str | None],
         index_of: dict[Any, int],
         plan_of: Callable[..., Any],
+        tables: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`call` has sources for operands: `dtypes` has their dtypes, `index_of` where they lie."""
         self.zeros = [
@@ -64,19 +68,49 @@ class Step:
             self.plan = plan_of(call.op, call.params, kinds)
             self.native = self.plan.native
         self.places = [(i, place) for i, place in enumerate(places) if place is not None]
+        self.tables = tables
         result_of = {place: i for i, place in self.places}
         self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
 
     def run(self, values: Values, likes: dict[int, Any]) -> Values:
-        """Its results; `likes` has shape, dtype and device of the operands that zeros are for."""
+        """Its results; `likes` has shape, dtype and device of operands: of all that it needs."""
         operands = self.pick(values)
         if self.zeros:
             filled = list(operands)
             for i, position in self.zeros:
-                shape, dtype, device = likes[position]
-                filled[i] = torch.zeros(shape, dtype=dtype, device=device)
+                filled[i] = zeros(likes[position])
             operands = tuple(filled)
-        return operands if self.plan is None else self.plan(*operands)
+        results = operands if self.plan is None else self.plan(*operands)
+        if self.tables:
+            results = tuple(
+                _summed(result, self.plan, likes[dict(self.tables)[i]])
+                if i in dict(self.tables)
+                else result
+                for i, result in enumerate(results)
+            )
+        return results
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its native kernel is all of it."""
+        return self.native is not None and not self.zeros and not self.tables
+
+
+def _summed(full: Any, plan: Any, like: Any) -> torch.Tensor:
+    shape, dtype, _ = like
+
+    def run(op: Any, operands: Values, params: Any) -> Values:
+        made: Values = plan.like(op, params, dtypes_of(operands))(*operands)
+        return made
+
+    names = dtypes_of((full,))
+    return summed(full, str(names[0]), shape, NAMES[dtype], run, torch.Tensor.permute)  # type: ignore[no-any-return]
+
+
+def zeros(like: Any) -> torch.Tensor:
+    """Zeros of a shape, dtype and device."""
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], count: int) -> Values:
@@ -93,8 +127,8 @@ def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], coun
 class Derivatives:
     """The rules of one kind of call.
 
-    A rule is asked with numbers in place of arrays: the operands come first, then the results, then
-    tangents of the operands or cotangents of the wanted results.
+    A rule is asked with numbers in place of arrays: the operands come first, then the results and
+    what is saved with them, then tangents of the operands or cotangents of the wanted results.
     """
 
     def __init__(
@@ -103,26 +137,34 @@ class Derivatives:
         self.op = op
         self.params = params
         self.dtypes = dtypes
-        self.results = [getattr(params, name) for name in op.result_names]
+        self.results = op.result_dtypes(params)
         self.wanted = [i for i, dtype in enumerate(self.results) if dtype is not None]
+        self._saved = op.result_dtypes(op.saving(params))
         self._plan_of = plan_of
-        self._first_direction = len(dtypes) + len(self.results)
+        self._first_direction = len(dtypes) + len(self._saved)
+
+    @functools.cached_property
+    def _smooth(self) -> list[bool]:
+        """Which operands something is differentiated towards."""
+        roles = self.op.operand_roles(len(self.dtypes), self.params)
+        pairs = zip(self.dtypes, roles, strict=True)
+        return [dtype is not None and not role.is_discrete for dtype, role in pairs]
 
     @functools.cached_property
     def _answers(self) -> list[Any]:
         """What a rule may answer: everything asked for at once, and one by one."""
-        smooth = [
-            dtype is not None and role not in _DISCRETE
-            for dtype, role in zip(
-                self.dtypes, self.op.operand_roles(len(self.dtypes)), strict=True
-            )
-        ]
         answers = []
         for given in _all_and_each([True] * len(self.wanted)):
-            answers += [call for call, _ in self._vjp(smooth, given)]
-        for given in _all_and_each(smooth):
+            answers += [call for call, _ in self._vjp(self._smooth, given)]
+        for given in _all_and_each(self._smooth):
             answers += self._jvp(given)
         return answers
+
+    @functools.cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Wanted floats without tangents: what is saved, where that is a result."""
+        moving = {i for call in self._jvp(self._smooth) for i in _given(call)}
+        return tuple(i for i in self.wanted if i not in moving and self.results[i] in FLOATING)
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:
@@ -140,9 +182,15 @@ class Derivatives:
 
     @functools.cached_property
     def zeros(self) -> tuple[int, ...]:
-        """Operands that the rules want zeros like."""
+        """Operands whose shapes are remembered: tables, and what the rules want zeros like."""
         placed = {s for call in self._answers for s in call.operands if isinstance(s, ZerosLike)}
-        return tuple(sorted(source.position for source in placed))
+        return tuple(sorted({source.position for source in placed} | self._tables))
+
+    @functools.cached_property
+    def _tables(self) -> set[int]:
+        """Operands whose cotangents are summed to their shape."""
+        roles = self.op.operand_roles(len(self.dtypes), self.params)
+        return {i for i, role in enumerate(roles) if role is Role.TABLE}
 
     def vjp_steps(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[Step]:
         """Steps to the cotangents of all that `counted` counts: the operands, after others."""
@@ -153,24 +201,30 @@ class Derivatives:
                 [None if place is None else place + before for place in places],
                 len(counted),
                 [self.results[i] for i in self.wanted],
+                [(i, place) for i, place in enumerate(places) if place in self._tables],
             )
             for call, places in self._vjp(counted[before:], given)
         ]
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
         """Steps to the tangents of the results, from the given ones of the operands."""
-        every = [None if dtype is None else i for i, dtype in enumerate(self.results)]
-        return [self._step(call, every, len(every), self.dtypes) for call in self._jvp(given)]
+        count = len(self.results)
+        return [self._step(call, _given(call), count, self.dtypes) for call in self._jvp(given)]
 
     def _step(
-        self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
+        self,
+        call: Any,
+        places: Sequence[int | None],
+        count: int,
+        directions: Sequence[Any],
+        tables: Any = (),
     ) -> Step:
         index_of: dict[Any, int] = {source: i for i, source in enumerate(self.kept)}
         for i in range(len(directions)):
             index_of[self._first_direction + i] = len(self.kept) + i
         index_of[None] = len(self.kept) + len(directions)
-        dtypes = [*self.dtypes, *self.results, *directions]
-        return Step(call, places, count, dtypes, index_of, self._plan_of)
+        dtypes = [*self.dtypes, *self._saved, *directions]
+        return Step(call, places, count, dtypes, index_of, self._plan_of, tables)
 
     def _vjp(self, wanted: Sequence[bool], given: Sequence[bool]) -> Any:
         cotangents: list[int | None] = [None] * len(self.results)
@@ -188,11 +242,15 @@ class Derivatives:
     def _numbers(self) -> tuple[Any, Any, Any]:
         count = len(self.dtypes)
         operands = tuple(None if dtype is None else i for i, dtype in enumerate(self.dtypes))
-        results = tuple(
-            None if dtype is None else count + i for i, dtype in enumerate(self.results)
-        )
+        results = tuple(None if dtype is None else count + i for i, dtype in enumerate(self._saved))
         specs = [None if dtype is None else Spec((), dtype) for dtype in self.dtypes]
         return operands, results, specs
+
+
+def _given(call: Any) -> list[int | None]:
+    """The numbers of the results of a call that are wanted, in their places."""
+    results = call.operands if call.op is None else call.op.result_dtypes(call.params)
+    return [None if result is None else i for i, result in enumerate(results)]
 
 
 def _all_and_each(possible: Sequence[bool]) -> Iterator[list[bool]]:

@@ -64,6 +64,8 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
         return x.copy_(call(op, (x.clone(), *others), params, function)[0])
     plan = plan_of(op, params, dtypes_of(operands), function)
     if torch.is_grad_enabled() and any(o is not None and o.requires_grad for o in operands):
+        if plan.saving is not plan:  # what is saved has no place in x
+            return x.copy_(call(op, (x.clone(), *others), params, function)[0])
         # The copy is an input with a history of its own, so that second derivatives find x again.
         before = x.clone()
         x = named(_Overwrite, function, False).apply(plan, x, before, *others)

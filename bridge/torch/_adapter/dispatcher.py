@@ -2,8 +2,9 @@
 
 One dispatcher op per set of results, because a schema has a fixed number of them:
 `torch.ops.bridge.bias_gelu` gives the full array, `bias_gelu_row` the column sums,
-`bias_gelu_full_row` both. Operands that are absent are None, parameters are keyword arguments.
-What autograd and vmap make of them is in `dispatcher_rules`.
+`bias_gelu_full_row` both. An op whose results have no names has one, which gives a list. Operands
+that are absent are None, parameters are keyword arguments. What autograd and vmap make of them is
+in `dispatcher_rules`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from torch import Tensor
 
 from bridge._private.torch import constant_to_dynamo
 from bridge.ops import OPS
-from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results, wanted_results
+from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results
 
 library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
+_MOST_ARGUMENTS = 64  # of a schema, as torch is built
 
 
 _at_first_dtensor: list[Callable[[], None]] = []
@@ -44,10 +46,18 @@ def _meet_dtensors() -> None:
 def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     """Calls the dispatcher op of `op` for the results that `params` wants."""
     _meet_dtensors()
-    wanted = wanted_results(op, params)
-    outputs = overloads[op.name, wanted](*operands, **fields_of(params))
+    dtypes = op.result_dtypes(params)
+    outputs = overload_of(op, dtypes)(*operands, **fields_of(params))
     remaining = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
-    return tuple(next(remaining) if name in wanted else None for name in op.result_names)
+    return tuple(None if dtype is None else next(remaining) for dtype in dtypes)
+
+
+def overload_of(op: Any, dtypes: tuple[str | None, ...]) -> Any:
+    """The dispatcher op of `op` for results of these dtypes."""
+    if op.result_names is None:
+        return overloads[op.name, None]
+    pairs = zip(op.result_names, dtypes, strict=True)
+    return overloads[op.name, tuple(name for name, dtype in pairs if dtype is not None)]
 
 
 def fields_of(params: Any) -> dict[str, Any]:
@@ -62,23 +72,30 @@ def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*operands[:count], *[None] * (count - len(operands)))
 
 
-def flattened(results: Results) -> Any:
-    """Results as a dispatcher op returns them: a tensor, or a tuple of several."""
-    present = tuple(result for result in results if result is not None)
-    return present[0] if len(present) == 1 else present
+def flattened(op: Any, results: Results) -> Any:
+    """Results as a dispatcher op returns them: a tensor or a tuple of several, or always a list."""
+    present = [result for result in results if result is not None]
+    if op.result_names is None:
+        return present
+    return present[0] if len(present) == 1 else tuple(present)
 
 
 def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     return Kernel(op, params, dtypes_of(operands)).run(operands)
 
 
-def _define(op: Any, wanted: tuple[str, ...]) -> Any:
-    name = op.name if wanted == op.result_names[:1] else "_".join((op.name, *wanted))
-    first, *others = op.operand_names
-    arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
+def _define(op: Any, wanted: tuple[str, ...] | None) -> Any:
+    """The dispatcher op for these results; None: for any, as a list."""
+    is_plain = wanted is None or wanted == op.result_names[:1]
+    name = op.name if is_plain else "_".join((op.name, *(wanted or ())))
     fields = dataclasses.fields(op.params_type)
+    first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]
+    arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
     arguments += [f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields]
-    returns = "Tensor" if len(wanted) == 1 else f"({', '.join(['Tensor'] * len(wanted))})"
+    if wanted is None:
+        returns = "Tensor[]"
+    else:
+        returns = "Tensor" if len(wanted) == 1 else f"({', '.join(['Tensor'] * len(wanted))})"
     schema = f"{name}({', '.join(arguments)}) -> {returns}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -86,7 +103,7 @@ def _define(op: Any, wanted: tuple[str, ...]) -> Any:
         """`function` with the schema's arguments and outputs."""
 
         def adapted(*operands: Any, **fields: Any) -> Any:
-            return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
+            return flattened(op, function(op, trimmed(op, operands), op.params_type(**fields)))
 
         return adapted
 
@@ -96,9 +113,14 @@ def _define(op: Any, wanted: tuple[str, ...]) -> Any:
     return getattr(torch.ops.bridge, name).default
 
 
+def _sets_of_results(op: Any) -> list[tuple[str, ...] | None]:
+    names = op.result_names
+    if names is None:
+        return [None]
+    counts = range(1, len(names) + 1)
+    return [wanted for count in counts for wanted in itertools.combinations(names, count)]
+
+
 overloads = {
-    (op.name, wanted): _define(op, wanted)
-    for op in OPS.values()
-    for count in range(1, len(op.result_names) + 1)
-    for wanted in itertools.combinations(op.result_names, count)
+    (op.name, wanted): _define(op, wanted) for op in OPS.values() for wanted in _sets_of_results(op)
 }

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bridge._private.torch import functorch_active
 from bridge.ops import OPS
 from bridge.torch._adapter.autograd import (
     Plan,
     Rules,
     batched,
+    is_recorded,
     jvp_among_levels,
     named,
     plan_of,
@@ -26,6 +28,7 @@ from bridge.torch._adapter.dispatcher import (
     fields_of,
     flattened,
     library,
+    overload_of,
     overloads,
     trimmed,
 )
@@ -44,23 +47,29 @@ class _DispatchedCall(Rules):
     def forward(ctx: Any, rest: _Dispatch, *operands: Any) -> Any:
         plan, below = rest
         ctx.forward_enabled = below.forward_enabled
-        outputs = below(*operands, **fields_of(plan.params))
-        remember(ctx, plan, operands, plan.place(outputs))
-        return outputs
+        results = plan.saving.place(below(*operands, **fields_of(plan.saving.params)))
+        remember(ctx, plan, operands, results)
+        return plan.present(results)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
         return jvp_among_levels(ctx, tangents, ctx.forward_enabled)
 
 
-def _autograd(op: Any, overload: Any) -> Callable[..., Any]:
+def _autograd(op: Any, own: Any) -> Callable[..., Any]:
     # For the forward pass profilers have the dispatcher's own name.
     record = recorder(named(_DispatchedCall, op.name, False))
 
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        return record(_Dispatch(plan, BelowAutograd(overload, keys)), *operands)
+        overload = own
+        if plan.saving is not plan:
+            if not functorch_active() and not is_recorded(operands):
+                return BelowAutograd(own, keys)(*operands, **fields)
+            overload = overload_of(op, op.result_dtypes(plan.saving.params))
+        below = BelowAutograd(overload, keys)
+        return flattened(op, plan.place(record(_Dispatch(plan, below), *operands)))
 
     return kernel
 
@@ -70,8 +79,9 @@ def _vmap(op: Any) -> Callable[..., Any]:
         operands = trimmed(op, operands)
         dims = (*in_dims, *[None] * len(operands))[: len(operands)]
         params, moved = batched(op, op.params_type(**fields), operands, dims, info.batch_size)
-        outputs = flattened(dispatch(op, moved, params))
-        return outputs, (0 if isinstance(outputs, torch.Tensor) else (0,) * len(outputs))
+        outputs = flattened(op, dispatch(op, moved, params))
+        is_one = isinstance(outputs, torch.Tensor)
+        return outputs, (0 if is_one else type(outputs)([0] * len(outputs)))
 
     return vmap
 

@@ -17,10 +17,13 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MOST_KINDS = 256
 
 
-def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Callable[..., Tensor]:
+def entry(
+    function: str, op: Any, kind: type, check: Callable[..., Any], several: bool = False
+) -> Callable[..., Any]:
     """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
 
-    A function of a module calls it with nothing between: that is what overrides are told of.
+    A function of a module calls it with nothing between: that is what overrides are told of. One
+    that is in no module is `run.public`.
 
     Args:
       function: the public function's name, for messages and profilers.
@@ -28,11 +31,12 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
       kind: the type of `static`, the argument that is no tensor (an int will do for a float). Other
         types are always checked.
       check: check(static, operands) raises, or returns the parameters of the call.
+      several: run returns all results, as a tuple.
     """
     # Each static argument has a kernel that takes all combinations of dtypes that passed.
     seen: dict[Any, Any] = {}
 
-    def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Tensor:
+    def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Any:
         if type(static) is not kind and type(static) is int and kind is float:
             static = float(static)
         is_known_kind = type(static) is kind and not _is_dynamo_compiling()
@@ -40,11 +44,11 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
         if kernel is not None:
             if out is None:
                 if (results := kernel(*operands)) is not None:
-                    return results[0]
+                    return results if several else results[0]
             elif write_at_once(kernel, operands, out):
                 return out
         if is_overridden(given := (*operands, out)):
-            return hand_over(given, depth=2)
+            return hand_over(given, depth=2, function=getattr(run, "public", None))
         if _is_dynamo_compiling() and isinstance(static, (int, float)):
             # A number that changed since an earlier compilation is a symbol, which no check takes.
             from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
@@ -59,6 +63,7 @@ def entry(function: str, op: Any, kind: type, check: Callable[..., Any]) -> Call
             plan_of(op, params, dtypes_of(operands), function).add_to(kernel)
         if out is not None:
             return write_into(function, op, operands, params, out)
-        return call(op, operands, params, function)[0]  # type: ignore[return-value]
+        results = call(op, operands, params, function)
+        return results if several else results[0]
 
     return run

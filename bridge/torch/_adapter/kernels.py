@@ -11,6 +11,7 @@ from torch import Tensor
 from bridge import _native
 from bridge._private.torch import check, is_zero_tensor
 from bridge.ops import Role, Spec
+from bridge.ops.definition import shape_in, space_of
 
 DTYPES = {
     "float16": torch.float16,
@@ -20,10 +21,16 @@ DTYPES = {
     "bool": torch.bool,
     "uint8": torch.uint8,
     "int64": torch.int64,
+    "uint32": torch.uint32,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "uint16": torch.uint16,
+    "uint64": torch.uint64,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-_CODES = {name: code for code, name in enumerate(DTYPES)}  # as cpp/border/binding/operand.h does
+_CODES = {name: code for code, name in enumerate(DTYPES)}  # as bridge_dtype does
 
 Results = tuple[Tensor | None, ...]
 
@@ -88,11 +95,6 @@ def dtypes_of(operands: Sequence[Tensor | None]) -> tuple[str | None, ...]:
     return tuple(None if operand is None else NAMES[operand.dtype] for operand in operands)
 
 
-def wanted_results(op: Any, params: Any) -> tuple[str, ...]:
-    """Names of the results that are not None, in order."""
-    return tuple(name for name in op.result_names if getattr(params, name) is not None)
-
-
 def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Results:
     """Returns uninitialised contiguous tensors for the wanted results."""
     device = operands[0].device  # type: ignore[union-attr]
@@ -125,8 +127,8 @@ def _in_memory(tensor: Tensor) -> Tensor:
 
 
 def _compact(tensor: Tensor, role: Role) -> Tensor:
-    """A contiguous copy; of a mask that was expanded, only what is in memory."""
-    if role is Role.MASK:
+    """A contiguous copy; of what broadcasts and was expanded, only what is in memory."""
+    if role.broadcasts:
         for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             if size > 1 and stride == 0:
                 tensor = tensor.narrow(dimension, 0, 1)
@@ -145,50 +147,48 @@ class Kernel:
         self.params = params
         self.dtypes = dtypes
         self._attributes = tuple(params.attributes().values())
+        code = op.code(params, dtypes)
+        self._code: Any = () if code is None else (code,)
         self._added: set[Any] = set()
-        self._result_kinds = [
-            (None if getattr(params, name) is None else DTYPES[getattr(params, name)], role)
-            for name, role in zip(op.result_names, op.result_roles(), strict=True)
-        ]
+        self._roles = op.operand_roles(len(dtypes), params)
+        self._results = list(zip(op.result_dtypes(params), op.result_roles(params), strict=True))
 
     def add_to(self, native: Any) -> None:
         """Lets a `_native.Kernel` take calls of this kind."""
-        examples = self._examples()
-        if examples is not None and native not in self._added:
+        if native not in self._added:
             self._added.add(native)
             dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
-            native.add(dtypes, self._attributes, examples, self)
+            native.add(dtypes, self._attributes, self._examples(), self, *self._code)
 
-    def _examples(self) -> tuple[int, ...] | None:
-        """For each result the operand of its shape and dtype, -1 where it is not wanted.
+    def _examples(self) -> tuple[int, ...]:
+        """For each result the operand of its shape and dtype, -1 where it is not wanted, -2: none.
 
         `torch.empty_like` costs half of what `torch.empty` does.
         """
         examples = []
-        roles = self.op.operand_roles(len(self.dtypes))
-        for name, role in zip(self.op.result_names, self.op.result_roles(), strict=True):
-            wanted = getattr(self.params, name), role
-            alike = [
-                i for i, own in enumerate(zip(self.dtypes, roles, strict=True)) if own == wanted
-            ]
-            if not alike and wanted[0] is not None:
-                return None
-            examples.append(-1 if wanted[0] is None else alike[0])
+        operands = list(zip(self.dtypes, self._roles, strict=True))
+        for wanted in self._results:
+            if wanted[0] is None:
+                examples.append(-1)
+            else:
+                examples.append(operands.index(wanted) if wanted in operands else -2)
         return tuple(examples)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
         """As the function of that name, for operands that are known to fit each other."""
-        shape = operands[0].shape
-        row_shape = (*shape[: self.params.batch_ndim], *shape[-1:]) if shape else (1,)
-        device = operands[0].device
+        first = operands[0]
+        space = first.shape if self._roles[0] is Role.FULL else space_of(first.shape, Role.HALVES)
+        batch_ndim, device = self.params.batch_ndim, first.device
         return tuple(
             [
                 None
                 if dtype is None
                 else torch.empty(
-                    shape if role is Role.FULL else row_shape, dtype=dtype, device=device
+                    space if role is Role.FULL else shape_in(role, space, batch_ndim),
+                    dtype=DTYPES[dtype],
+                    device=device,
                 )
-                for dtype, role in self._result_kinds
+                for dtype, role in self._results
             ]
         )
 
@@ -207,11 +207,11 @@ class Kernel:
         operands = tuple([None if o is None else _in_memory(o) for o in operands])
         if results is None:
             results = empty_results(self.op, operands, self.params)
-        name, attributes, threads = self.op.name, self._attributes, torch.get_num_threads()
-        roles = self.op.operand_roles(len(operands))
+        name, threads = self.op.kernel_name, torch.get_num_threads()
+        settings = (self._attributes, threads, allocate, *self._code)
         while (
-            unreadable := _native.run(name, operands, results, attributes, threads, allocate)
+            unreadable := _native.run(name, operands, results, *settings)
         ) >= 0:  # at most once for each operand: what is contiguous can be walked
-            copy = _compact(operands[unreadable], roles[unreadable])
+            copy = _compact(operands[unreadable], self._roles[unreadable])
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results

@@ -14,10 +14,11 @@ def is_overridden(tensors: tuple[Any, ...]) -> bool:
     return not torch.compiler.is_dynamo_compiling() and has_torch_function(tensors)
 
 
-def hand_over(tensors: tuple[Any, ...], depth: int = 1) -> Any:
+def hand_over(tensors: tuple[Any, ...], depth: int = 1, function: Any = None) -> Any:
     """What `__torch_function__` makes of the call of a public function.
 
-    For where `is_overridden(tensors)`; the function runs `depth` frames above. `__torch_function__`
+    For where `is_overridden(tensors)`; the function runs `depth` frames above, and is found in its
+    module where it is not given. `__torch_function__`
     is told of it and of its arguments as they came: ordinary calls are to pay nothing for those
     that are overridden, so nobody has kept these, but the function's frame has them.
     """
@@ -27,5 +28,6 @@ def hand_over(tensors: tuple[Any, ...], depth: int = 1) -> Any:
     arguments = [values[name] for name in code.co_varnames[:count]]
     names = code.co_varnames[count : count + code.co_kwonlyargcount]
     keywords = {name: values[name] for name in names}
-    function = frame.f_globals[code.co_name]
+    if function is None:
+        function = frame.f_globals[code.co_name]
     return handle_torch_function(function, tensors, *arguments, **keywords)

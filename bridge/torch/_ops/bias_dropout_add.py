@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
-from bridge.ops.bias_dropout_add import check_integer_array, check_p
+from bridge.ops.bias_dropout_add import check_p
+from bridge.ops.integers import check_integer_array
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
@@ -92,7 +93,7 @@ def bias_dropout_add(
             check_flags(_NAME, training=training)
     if not training or p == 0.0:
         return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
-    return _bias_dropout_add(p, (x, bias, residual, *as_integers(seed, offset, x), None))
+    return _bias_dropout_add(p, (x, bias, residual, *as_integers(_NAME, seed, offset, x), None))
 
 
 def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -108,7 +109,7 @@ def _check(p: float, operands: tuple[Any, ...]) -> Any:
     check_tensors(_NAME, x=x, bias=bias, residual=residual, seed=seed, offset=offset)
     for argument, value in (("seed", seed), ("offset", offset)):
         if value is not None:
-            check_integer_array(argument, spec_of(value))
+            check_integer_array(_NAME, argument, spec_of(value))
     bias_spec, residual_spec = (None if t is None else spec_of(t) for t in (bias, residual))
     return check_bias_dropout_add(spec_of(x), bias_spec, residual_spec, p, training=True)
 

@@ -7,43 +7,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.ops.bias_dropout_add import check_integer, check_integer_array
+from bridge.ops.integers import check_integer, check_integer_array
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 
-_NAME = "bias_dropout_add"
 _INT64 = 1 << 63
 
 
-def as_integers(seed: Any, offset: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def as_integers(function: str, seed: Any, offset: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """A seed and an offset as int64 tensors on the device of x; None for an offset of 0.
 
     Without a seed one is drawn from the device's default generator.
     """
     if not isinstance(x, Tensor):
-        check_tensors(_NAME, x=x)  # raises
-    first = _drawn_seed(None, x) if seed is None else _as_integer("seed", seed, x)
+        check_tensors(function, x=x)  # raises
+    first = _drawn_seed(None, x) if seed is None else as_integer(function, "seed", seed, x)
     if type(offset) is int and offset == 0:
         return first, None
-    return first, _as_integer("offset", offset, x)
+    return first, as_integer(function, "offset", offset, x)
 
 
-def _as_integer(argument: str, value: Any, x: Tensor) -> Tensor:
+def as_integer(function: str, argument: str, value: Any, x: Tensor) -> Tensor:
     """A seed or offset as an int64 tensor on the device of x."""
     if isinstance(value, Tensor):
         if value.dtype is torch.int64:
             return value  # checked with the other operands
-        check_tensors(_NAME, **{"x": x, argument: value})  # type: ignore[arg-type]
-        check_integer_array(argument, spec_of(value))
+        check_tensors(function, **{"x": x, argument: value})  # type: ignore[arg-type]
+        check_integer_array(function, argument, spec_of(value))
         return value.to(torch.int64)
     if isinstance(value, torch.Generator) and argument == "seed":
         if value.device.type != x.device.type and not x.is_meta:
             raise ValueError(
-                f"{_NAME}: seed is a generator on {value.device}, expected {x.device}, where x is"
+                f"{function}: seed is a generator on {value.device}, expected {x.device}, where x "
+                "is"
             )
         return _drawn_seed(value, x)
     if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
-        value = check_integer(argument, value)
+        value = check_integer(function, argument, value)
     if value >= _INT64:
         value -= 2 * _INT64  # the same 64 bits, with a sign
     return torch.full((), value, dtype=torch.int64, device=x.device)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from bridge.ops import OPS, Role
+from bridge.ops import OPS
+from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
 from bridge.torch._sharded.shards import call_on_shard, gather_along
@@ -27,10 +28,10 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     Raises:
       ValueError: they are on different meshes, or this process is not in their mesh.
     """
-    roles = op.operand_roles(len(operands))
-    spread = [o for o in operands if isinstance(o, DTensor)]
-    mesh = spread[0].device_mesh
-    for operand in spread:
+    roles = op.operand_roles(len(operands), params)
+    spread = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
+    mesh = spread[0][0].device_mesh
+    for operand, _ in spread:
         if operand.device_mesh != mesh:
             raise ValueError(
                 f"{op.name}: operands are DTensors on {mesh} and on {operand.device_mesh}, "
@@ -41,11 +42,17 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
             f"{op.name}: this process (global rank {torch.distributed.get_rank()}) is not in "
             f"{mesh}, on which the operands are"
         )
-    full = [o for o, role in zip(operands, roles, strict=True) if role is Role.FULL]
-    split = Split.of([o for o in full if isinstance(o, DTensor)] or spread)
-    if not any(isinstance(o, DTensor) for o in full):
-        split = Split(tuple(operands[0].shape), ((),) * operands[0].ndim, mesh)
-    split = supported(op, params, sum(o is not None for o in operands), split)
+    space = space_of(operands[0].shape, roles[0])
+    whole = Split(space, ((),) * len(space), mesh)
+    split = whole.like(
+        [
+            (operand, dims_of(role, operand.shape, whole, params.batch_ndim))
+            for operand, role in spread
+            if role.fills_space
+        ]
+    )
+    present = [role for o, role in zip(operands, roles, strict=True) if o is not None]
+    split = supported(op, params, present, split)
     local = [
         None
         if operand is None
@@ -57,7 +64,7 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
         None
         if result is None
         else _spread(result, split, dims_of(role, result.shape, split, params.batch_ndim))
-        for result, role in zip(results, op.result_roles(), strict=True)
+        for result, role in zip(results, op.result_roles(params), strict=True)
     )
 
 
@@ -94,7 +101,7 @@ def same_on_mesh(seed: Tensor, x: Any) -> Tensor:
 def _register(op: Any, overload: Any) -> None:
     def rule(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         params = op.params_type(**(kwargs or {}))
-        return flattened(run(op, trimmed(op, tuple(args)), params))
+        return flattened(op, run(op, trimmed(op, tuple(args)), params))
 
     torch.library.register_torch_dispatch(overload, DTensor, rule, lib=library)
 

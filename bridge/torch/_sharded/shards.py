@@ -23,7 +23,7 @@ from bridge.torch._sharded.split import Split
 
 
 def call_on_shard(op: Any, operands: Sequence[Any], params: Any, split: Split) -> tuple[Any, ...]:
-    """The call on this process's part of the operands; `split` is that of the first."""
+    """The call on this process's part of the operands; `split` is that of the space."""
     return call_on_part(_Part, dispatch, op, operands, params, split)
 
 

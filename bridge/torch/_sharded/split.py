@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.distributed.tensor import Replicate, Shard
@@ -21,18 +21,20 @@ class Split(AnySplit):
 
     mesh: Any
 
-    @classmethod
-    def of(cls, arrays: Sequence[Any]) -> Split:
-        """As the first of the DTensors, all of one shape, that a mesh dimension splits."""
-        mesh, shape = arrays[0].device_mesh, tuple(arrays[0].shape)
-        axes: list[tuple[int, ...]] = [()] * len(shape)
-        for number in range(mesh.ndim):
-            for array in arrays:
+    def like(self, arrays: Sequence[tuple[Any, Sequence[int | None]]]) -> Split:
+        """As the first of the DTensors that a mesh dimension splits.
+
+        Each comes with the dimensions of the space that its own are; None for one of its own.
+        """
+        axes: list[tuple[int, ...]] = [()] * len(self.shape)
+        for number in range(self.mesh.ndim):
+            for array, dims in arrays:
                 placement = array.placements[number]
-                if type(placement) is Shard:
-                    axes[placement.dim] += (number,)
+                dim = dims[placement.dim] if type(placement) is Shard else None
+                if dim is not None:
+                    axes[dim] += (number,)
                     break
-        return cls(shape, tuple(axes), mesh)
+        return replace(self, axes=tuple(axes))
 
     def size(self, axis: int) -> int:
         return self.mesh.size(axis)

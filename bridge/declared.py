@@ -1,0 +1,140 @@
+"""`bridge.op`: an op from its declaration."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from bridge.lang.tracing import declared
+from bridge.ops.declared import Traced, function_of, traced
+
+_NO_DEFAULT = inspect.Parameter.empty
+
+
+class DeclaredOp:
+    """An op that follows from a declaration: a function on tensors and on arrays.
+
+    `f(...)` takes tensors of PyTorch or arrays of JAX, `f.torch` and `f.jax` those of one of them,
+    `f.reference` computes in float64 NumPy; `str(f)` shows its program.
+    """
+
+    def __init__(self, function: Callable[..., Any], keep: Sequence[str] = ()) -> None:
+        self.declaration = declared(function, keep)
+        functools.update_wrapper(self, function)
+        # This finds what cannot be declared now, not at the first call.
+        self._example = self._trace_example()
+
+    def _trace_example(self) -> Traced | None:
+        static = self.declaration.static.values()
+        if any(default is _NO_DEFAULT for default in static):
+            return None
+        present = tuple(True for _ in self.declaration.parameters)
+        return traced(self.declaration, present, *static)
+
+    @functools.cached_property
+    def _returns_several(self) -> bool:
+        found = self._example
+        return found is not None and found.returns_several
+
+    @functools.cached_property
+    def torch(self) -> Callable[..., Any]:
+        """The function on tensors."""
+        from bridge.torch._ops.declared import declared_function
+
+        return declared_function(self.declaration, self._returns_several)
+
+    @functools.cached_property
+    def jax(self) -> Callable[..., Any]:
+        """The function on arrays."""
+        from bridge.jax._ops.declared import declared_function
+
+        return declared_function(self.declaration, self._returns_several)
+
+    @functools.cached_property
+    def reference(self) -> Callable[..., Any]:
+        """The function on NumPy arrays, computed and returned in float64."""
+        from bridge.lang.reference import evaluate
+
+        def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+            results = evaluate(found.program, operands)
+            return results if found.returns_several else results[0]
+
+        return function_of(self.declaration, functools.partial(traced, self.declaration), run)
+
+    def __call__(self, *operands: Any, **keywords: Any) -> Any:
+        for value in (*operands, *keywords.values()):
+            framework = _framework_of(type(value))
+            if framework == "torch":
+                return self.torch(*operands, **keywords)
+            if framework == "jax":
+                return self.jax(*operands, **keywords)
+        kinds = ", ".join(type(value).__name__ for value in operands) or "nothing"
+        raise TypeError(
+            f"{self.declaration.name}: got {kinds}, expected tensors of PyTorch or arrays of JAX; "
+            ".jax takes NumPy arrays too, and .reference computes in float64"
+        )
+
+    def __str__(self) -> str:
+        if self._example is None:
+            return repr(self)
+        return str(self._example.program)
+
+    def __repr__(self) -> str:
+        return f"<bridge.op {self.declaration.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickled by its name, as a function is."""
+        return self.__qualname__  # type: ignore[no-any-return,attr-defined]
+
+    def __copy__(self) -> DeclaredOp:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> DeclaredOp:
+        return self
+
+
+def _framework_of(kind: type) -> str:
+    """The framework that a type belongs to; "" for none."""
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root == "torch":
+            return "torch"
+        if root in ("jax", "jaxlib") or "__jax_array__" in vars(base):
+            return "jax"
+    return ""
+
+
+@overload
+def op(function: Callable[..., Any], /) -> DeclaredOp: ...
+@overload
+def op(*, keep: Sequence[str] = ()) -> Callable[[Callable[..., Any]], DeclaredOp]: ...
+
+
+def op(function: Callable[..., Any] | None = None, /, *, keep: Sequence[str] = ()) -> Any:
+    """Makes an op of a declaration: a function of rows that runs in PyTorch and in JAX.
+
+    The function is run once, on values of `bridge.lang` that record what is done with them. From
+    what it leaves, a program, follow the kernels, every derivative, and both frameworks.
+
+    Args:
+      function: its operands are annotated with `bridge.Full`, `Row`, `PerRow`, `PerRow[int]`,
+        `Table`, `Mask`, `Halves` or `bridge.lang.Integer`; static parameters are keyword-only.
+      keep: names of local variables whose values are saved for the backward pass, instead of being
+        computed again there. No bit depends on it.
+
+    Returns:
+      A function of tensors, or of arrays.
+
+    Raises:
+      bridge.lang.DeclarationError: naming the line that cannot be, and what to write instead.
+
+    Example:
+      >>> @bridge.op
+      ... def row_dot(x: bridge.Full, y: bridge.Full):
+      ...     return bridge.lang.sum(x * y)
+    """
+    if function is not None:
+        return DeclaredOp(function)
+    return functools.partial(DeclaredOp, keep=tuple(keep))

@@ -1,0 +1,254 @@
+"""Programs as text that names them for good: a declaration's, or how a derivative follows from one.
+
+A traced program is written out; a derivative is written as what it is the derivative of, and
+derived again where it is needed. So a program can stand in a compiled graph or an exported file,
+and its own derivatives are known there.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge.lang import derivatives, roles
+from bridge.lang.program import COLUMNS, REDUCTIONS, Node, Operand, Program, Result
+
+_ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
+
+# Where an operand of a derivative comes from: ("operand", i), ("kept", i), ("tangent", i) or
+# ("cotangent", i), with the position of an operand, a kept value or a result of what is derived.
+Tag = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """What a text says.
+
+    Attributes:
+      program: with those operands alone that are needed; the first one has the shape.
+      tags: where they come from.
+      of: the text of what is derived; None of a declaration.
+      keeps: values that are kept for derivatives, nodes of the program.
+      kept: whether it reads the kept values of what is derived.
+    """
+
+    program: Program
+    tags: tuple[Tag, ...]
+    of: str | None = None
+    keeps: tuple[int, ...] = ()
+    kept: bool = False
+
+    def place(self, tag: Tag) -> int:
+        return self.tags.index(tag)
+
+
+def code_of(program: Program, keeps: Sequence[int] = ()) -> str:
+    """The text of a traced program, some of whose values are kept for derivatives."""
+    return json.dumps(
+        {
+            "name": program.name,
+            "operands": [[operand.name, operand.role.__name__] for operand in program.operands],
+            "nodes": [[n.operation, n.inputs, n.static, n.axes, n.dtype] for n in program.nodes],
+            "results": [[r.role.__name__, r.nodes, r.like, r.name] for r in program.results],
+            "keeps": list(keeps),
+        },
+        separators=(",", ":"),
+    )
+
+
+def jvp(code: str, moved: Sequence[bool], kept: bool) -> str:
+    """The text of the tangents of all results, from those of the operands that are moved."""
+    return _derived(code, {"jvp": [int(is_moved) for is_moved in moved], "kept": int(kept)})
+
+
+def vjp(code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool) -> str:
+    """The text of the cotangents of the wanted operands, from those of the given results."""
+    masks = [[int(is_set) for is_set in mask] for mask in (given, wanted)]
+    return _derived(code, {"vjp": masks, "kept": int(kept)})
+
+
+def without_kept(code: str) -> str:
+    """The text of the same derivative, which computes again what was kept."""
+    fields = json.loads(code)
+    return _derived(_text(fields["of"]), {**fields, "kept": 0})
+
+
+def _derived(code: str, fields: dict[str, Any]) -> str:
+    return _text({**fields, "of": json.loads(code)})
+
+
+def _text(fields: Any) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(code: str) -> Coded:
+    """What a text says.
+
+    Raises:
+      ValueError: if it is none.
+    """
+    try:
+        fields = json.loads(code)
+        if "of" not in fields:
+            program = _program(fields)
+            tags = tuple(("operand", i) for i in range(len(program.operands)))
+            return Coded(program, tags, keeps=tuple(fields["keeps"]))
+        of = _text(fields["of"])
+        if "summands" in fields:
+            return _summands(of, fields["summands"])
+        if "jvp" in fields:
+            return _jvp(of, [bool(i) for i in fields["jvp"]], bool(fields["kept"]))
+        given, wanted = ([bool(i) for i in mask] for mask in fields["vjp"])
+        return _vjp(of, given, wanted, bool(fields["kept"]))
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError(f"no text of a program: {code[:100]}") from error
+
+
+def _program(fields: Any) -> Program:
+    def fixed(static: Any) -> Any:
+        return tuple(static) if isinstance(static, list) else static
+
+    return Program(
+        fields["name"],
+        tuple(Operand(name, _ROLES[role]) for name, role in fields["operands"]),
+        tuple(
+            Node(operation, tuple(inputs), fixed(static), axes, dtype)
+            for operation, inputs, static, axes, dtype in fields["nodes"]
+        ),
+        tuple(
+            Result(_ROLES[role], tuple(nodes), like, name)
+            for role, nodes, like, name in fields["results"]
+        ),
+    )
+
+
+def saving(coded: Coded) -> Program:
+    """The program with the values that are kept as further results."""
+    nodes = coded.program.nodes
+    kept = [
+        Result(roles.Full if nodes[n].axes & COLUMNS else roles.PerRow, (n,), name="kept")
+        for n in coded.keeps
+    ]
+    return replace(coded.program, results=(*coded.program.results, *kept))
+
+
+def _jvp(of: str, moved: list[bool], kept: bool) -> Coded:
+    base = parse(of)
+    keeps = base.keeps if kept else ()
+    program = derivatives.jvp(base.program, moved, keeps)
+    tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
+    tags += [("kept", i) for i in range(len(keeps))]
+    tags += [("tangent", i) for i, is_moved in enumerate(moved) if is_moved]
+    needed = {tags[i] for i in _read(program)}
+    if kept:
+        needed.update(parse(jvp(of, moved, False)).tags)
+    # Its transpose is the reverse mode of what it is the forward mode of.
+    given = [True] * len(base.program.results)
+    needed.update(t for t in parse(vjp(of, given, moved, kept)).tags if t[0] != "cotangent")
+    return _trimmed(program, tags, needed, of, kept)
+
+
+def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
+    base = parse(of)
+    keeps = base.keeps if kept else ()
+    program = derivatives.vjp(base.program, given, wanted, keeps)
+    tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
+    tags += [("kept", i) for i in range(len(keeps))]
+    tags += [("cotangent", i) for i, is_given in enumerate(given) if is_given]
+    # The cotangent of a table is summed by who knows its shape.
+    results = tuple(
+        replace(result, role=roles.Full) if result.role is roles.Table else result
+        for result in program.results
+    )
+    program = replace(program, results=results)
+    needed = {tags[i] for i in _read(program)}
+    if kept:
+        needed.update(parse(vjp(of, given, wanted, False)).tags)
+    return _trimmed(program, tags, needed, of, kept)
+
+
+def _summands(of: str, wanted: Sequence[int]) -> Coded:
+    base = parse(of)
+    chosen = zip(base.program.results, wanted, strict=False)
+    sums = [result for result, is_wanted in chosen if is_wanted and result.role is roles.Row]
+    results = tuple(replace(result, role=roles.Full) for result in sums)
+    return replace(base, program=replace(base.program, results=results), of=of, keeps=())
+
+
+def _read(program: Program) -> set[int]:
+    """Positions of the operands whose values a program reads."""
+    return {node.static[0] for node in program.nodes if node.operation == "operand"}
+
+
+def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, kept: bool) -> Coded:
+    """The program with the needed operands alone, one that has the shape in front."""
+    places = [i for i, tag in enumerate(tags) if tag in needed]
+    spacious = (roles.Full, roles.Halves)
+    first = next((i for i in places if program.operands[i].role in spacious), 0)
+    order = [first, *(i for i in places if i != first)]
+    position_of = {old: new for new, old in enumerate(order)}
+
+    def placed(node: Node) -> Node:
+        if node.operation != "operand":
+            return node
+        position, half = node.static
+        return replace(node, static=(position_of[position], half))
+
+    trimmed = replace(
+        program,
+        operands=tuple(program.operands[i] for i in order),
+        nodes=tuple(map(placed, program.nodes)),
+        results=tuple(
+            replace(result, like=position_of.get(result.like, -1)) for result in program.results
+        ),
+    )
+    return Coded(trimmed, tuple(tags[i] for i in order), of, (), kept)
+
+
+def draws(program: Program) -> bool:
+    """Whether it draws random words, which are numbered by element."""
+    return any(node.operation == "keep" for node in program.nodes)
+
+
+def tells_columns_apart(program: Program) -> bool:
+    """Whether a row's elements cannot be computed by themselves."""
+    whole = {*REDUCTIONS, "column", "columns"}
+    return any(node.operation in whole for node in program.nodes)
+
+
+def reverse(
+    code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool
+) -> tuple[str, tuple[Tag, ...]]:
+    """The text of the wanted cotangents, and where its operands come from.
+
+    Of forward mode towards tangents alone it is the reverse mode of what was differentiated: so a
+    framework whose reverse mode transposes forward mode has the bits of one that does not.
+    """
+    coded = parse(code)
+    chosen = [tag for tag, is_wanted in zip(coded.tags, wanted, strict=True) if is_wanted]
+    fields = json.loads(code)
+    if "jvp" not in fields or any(name != "tangent" for name, _ in chosen):
+        text = vjp(code, given, wanted, kept)
+        return text, parse(text).tags
+    assert coded.of is not None
+    inner = [("tangent", i) in chosen for i in range(len(fields["jvp"]))]
+    text = vjp(coded.of, given, inner, coded.kept)
+    tags: list[Tag] = []
+    for tag in parse(text).tags:
+        # An operand of what was differentiated is one of its forward mode, at a place of its own.
+        tags.append(tag if tag[0] == "cotangent" else ("operand", coded.place(tag)))
+    return text, tuple(tags)
+
+
+def is_linear_in(code: str, position: int) -> bool:
+    """Whether the results are linear in an operand, as they are in tangents and cotangents."""
+    return parse(code).tags[position][0] in ("tangent", "cotangent")
+
+
+def summands(code: str, wanted: Sequence[bool]) -> str:
+    """The text of the arrays whose sums over the rows the wanted results of that kind are."""
+    return _derived(code, {"summands": [int(is_wanted) for is_wanted in wanted]})

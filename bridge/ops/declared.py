@@ -1,0 +1,153 @@
+"""A declaration for one choice of operands and static arguments, and functions that call it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge.lang import codes, roles
+from bridge.lang.errors import DeclarationError
+from bridge.lang.program import ROWS, Program
+from bridge.lang.tracing import Declaration, trace
+from bridge.ops.program import Form
+
+
+class Traced:
+    """A declaration that was traced for the operands that are there and for static arguments.
+
+    The same object for the same of all these.
+
+    Attributes:
+      name: of the declaration.
+      program: of these; code: its text; form: what operands are held against.
+      returns_several: whether the function returned a tuple.
+    """
+
+    def __init__(
+        self, declaration: Declaration, present: Sequence[bool], values: Sequence[Any]
+    ) -> None:
+        static = dict(zip(declaration.static, values, strict=True))
+        self.name = declaration.name
+        self.program: Program = trace(declaration, present, static)
+        self.form = Form.of(self.program)
+        self.code = codes.code_of(self.program, _kept(declaration, self.program))
+        self.returns_several = bool(self.program.results[0].name != "the result")
+
+
+def _kept(declaration: Declaration, program: Program) -> list[int]:
+    """Nodes of what `keep=` names. What no result depends on needs no keeping."""
+    named = dict(program.named)
+    kept = []
+    for name in declaration.keep:
+        if name not in named:
+            continue
+        node = program.nodes[named[name]]
+        if not node.axes & ROWS:
+            raise DeclarationError(
+                f"{declaration.name}: keep={name!r}: it is the same for all rows, which costs "
+                "nothing to compute again"
+            )
+        kept.append(named[name])
+    return kept
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _traced(
+    declaration: Declaration, present: tuple[bool, ...], count: int, *values: Any
+) -> Traced:
+    return Traced(declaration, present, values[:count])
+
+
+def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) -> Traced:
+    """The program for these operands and static arguments.
+
+    Raises:
+      TypeError: if a static argument cannot be hashed.
+    """
+    try:
+        # 0.0 and -0.0 are equal, and not the same.
+        signs = [value or repr(value) for value in values if isinstance(value, float)]
+        return _traced(declaration, present, len(values), *values, *signs)
+    except TypeError as error:
+        for name, value in zip(declaration.static, values, strict=True):
+            try:
+                hash(value)
+            except TypeError:
+                raise TypeError(
+                    f"{declaration.name}: {name} is a {type(value).__name__}, which cannot be "
+                    "hashed: static arguments are numbers, strings, None or tuples of these"
+                ) from error
+        raise
+
+
+def function_of(
+    declaration: Declaration,
+    find: Callable[..., Traced],
+    run: Callable[..., Any],
+    integer: Callable[..., Any] | None = None,
+    takes_out: bool = False,
+) -> Callable[..., Any]:
+    """A function with the parameters of a declaration, that calls run(traced, operands[, out]).
+
+    It is compiled from text: so Python itself binds the arguments, and nothing stands between a
+    call and `run`. What it uses is in its closure, where torch.compile looks.
+
+    Args:
+      declaration: of what.
+      find: find(present, *static) calls `traced`.
+      run: takes the operands that are there.
+      integer: integer(name, value, first operand) makes an operand of a seed.
+      takes_out: there is a keyword argument `out` more, handed to `run`.
+    """
+    signature = inspect.signature(declaration.function)
+    used: dict[str, Any] = {
+        "_find": find,
+        "_run": run,
+        "_integer": integer,
+    }
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        if parameter.default is not parameter.empty:
+            used[f"_default_{name}"] = parameter.default
+            parameter = parameter.replace(default=_Name(f"_default_{name}"))
+        parameters.append(parameter.replace(annotation=parameter.empty))
+    if takes_out and "out" not in signature.parameters:
+        parameters.append(
+            inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=_Name("None"))
+        )
+    text = str(inspect.Signature(parameters))
+    present, operands = [], []
+    first = declaration.parameters[0].name
+    for each in declaration.parameters:
+        value = each.name
+        if each.role is roles.Integer and integer is not None:
+            value = f"_integer({each.name!r}, {each.name}, {first})"
+        present.append(f"{each.name} is not None" if each.optional else "True")
+        operands.append(f"*(() if {each.name} is None else ({value},))" if each.optional else value)
+    found = f"_find(({', '.join(present)},), {', '.join(declaration.static)})"
+    out = ", out" if takes_out and "out" not in signature.parameters else ""
+    name = declaration.function.__name__
+    lines = [
+        f"def _make({', '.join(used)}):",
+        f"    def {name}{text}:",
+        f"        return _run({found}, ({', '.join(operands)},){out})",
+        f"    return {name}",
+    ]
+    scope: dict[str, Any] = {"__name__": declaration.function.__module__}
+    exec(compile("\n".join(lines), f"<{name}>", "exec"), scope)
+    function = scope["_make"](**used)
+    function.__doc__ = declaration.function.__doc__
+    function.__qualname__ = declaration.function.__qualname__
+    return function  # type: ignore[no-any-return]
+
+
+class _Name:
+    """What a signature prints as a name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name

@@ -1,0 +1,403 @@
+"""Declared ops: one op that runs any program of `bridge.lang`, and whose derivatives it runs too.
+
+A call is told its program as text (bridge/lang/codes.py). Its operands are those of the program.
+Behind them comes an integer where random words are drawn and the array is a part of another: the
+number from which elements are counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bridge.lang import codes, roles
+from bridge.lang.bytecode import MOST_OPERANDS, words_of
+from bridge.lang.program import Program
+from bridge.lang.reference import evaluate
+from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, shape_in, space_of
+from bridge.ops.dtypes import FLOATING, promote
+
+_ROLES = {
+    roles.Full: Role.FULL,
+    roles.Row: Role.ROW,
+    roles.PerRow: Role.PER_ROW,
+    roles.PerRowOfIntegers: Role.LABEL,
+    roles.Table: Role.TABLE,
+    roles.Mask: Role.MASK,
+    roles.Halves: Role.HALVES,
+    roles.Integer: Role.INTEGER,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class ProgramParams:
+    """Parameters of a call.
+
+    Attributes:
+      code: the program's text.
+      arithmetic: "float32" or "float64": of all that is computed.
+      dtypes: those of the results, with commas between them; nothing for one that is not wanted.
+      batch_ndim: leading dimensions that have row vectors, column sums and integers of their own.
+      index_cols: the length of rows of the array in which elements are counted; 0: its own.
+    """
+
+    code: str
+    arithmetic: str
+    dtypes: str
+    batch_ndim: int = 0
+    index_cols: int = 0
+
+    def __repr__(self) -> str:
+        """Short, and another one for other parameters: programs are told apart by a hash."""
+        digest = hashlib.sha256(self.code.encode()).hexdigest()[:16]
+        name = codes.parse(self.code).program.name
+        rest = f"{self.arithmetic}, {self.dtypes}, {self.batch_ndim}, {self.index_cols}"
+        return f"ProgramParams({name} {digest}, {rest})"
+
+    def with_batch(self) -> ProgramParams:
+        return replace(self, batch_ndim=self.batch_ndim + 1)
+
+    def attributes(self) -> dict[str, int]:
+        return {"batch_ndim": self.batch_ndim, "index_cols": self.index_cols}
+
+
+def _joined(dtypes: Sequence[str | None]) -> str:
+    return ",".join(dtype or "" for dtype in dtypes)
+
+
+def _split(dtypes: str) -> tuple[str | None, ...]:
+    return tuple(dtype or None for dtype in dtypes.split(","))
+
+
+@functools.lru_cache(maxsize=4096)
+def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
+    """Of the operands, and of the results with what may be saved behind them."""
+    coded = codes.parse(code)
+    return (
+        tuple(_ROLES[operand.role] for operand in coded.program.operands),
+        tuple(_ROLES[result.role] for result in codes.saving(coded).results),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _wanted(code: str, dtypes: str) -> Program:
+    """The program with its wanted results alone."""
+    program = codes.saving(codes.parse(code))
+    results = zip(program.results, _split(dtypes), strict=False)
+    return replace(program, results=tuple(result for result, dtype in results if dtype))
+
+
+class RunProgram(Op[ProgramParams]):
+    """The op. See the module's docstring for what it computes."""
+
+    name = "program"
+    operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS))
+    params_type = ProgramParams
+    result_names = None
+
+    def code(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bytes:
+        has_start = dtypes[-1] is not None and len(dtypes) > len(_roles_of(params.code)[0])
+        return words_of(_wanted(params.code, params.dtypes), has_start)
+
+    def operand_roles(self, count: int, params: ProgramParams) -> tuple[Role, ...]:
+        own = _roles_of(params.code)[0]
+        return (*own, *[Role.INTEGER] * (count - len(own)))
+
+    def operand_count(self, used: int) -> int:
+        return used
+
+    def result_roles(self, params: ProgramParams) -> tuple[Role, ...]:
+        return _roles_of(params.code)[1][: len(_split(params.dtypes))]
+
+    def result_dtypes(self, params: ProgramParams) -> tuple[str | None, ...]:
+        return _split(params.dtypes)
+
+    def with_dtypes(self, params: ProgramParams, dtypes: Sequence[str | None]) -> ProgramParams:
+        return replace(params, dtypes=_joined(dtypes))
+
+    def summands(self, params: ProgramParams, dtype: str) -> ProgramParams:
+        code = codes.summands(params.code, [d is not None for d in _split(params.dtypes)])
+        count = len(codes.parse(code).program.results)
+        return replace(params, code=code, dtypes=_joined([dtype] * count))
+
+    def saving(self, params: ProgramParams) -> ProgramParams:
+        kept = codes.parse(params.code).keeps
+        plain = len(codes.parse(params.code).program.results)
+        if not kept or len(_split(params.dtypes)) > plain:
+            return params
+        return replace(params, dtypes=",".join([params.dtypes, *[params.arithmetic] * len(kept)]))
+
+    def needs_separate_batches(self, params: ProgramParams) -> bool:
+        program = _wanted(params.code, params.dtypes)
+        return codes.draws(program) or any(r.role is roles.Row for r in program.results)
+
+    def fixed_ndim(self, params: ProgramParams) -> int:
+        program = codes.parse(params.code).program
+        halves = any(Role.HALVES in each for each in _roles_of(params.code))
+        return int(halves or codes.tells_columns_apart(program))
+
+    def counts_from(self, params: ProgramParams) -> int | None:
+        program = _wanted(params.code, params.dtypes)
+        return len(program.operands) if codes.draws(program) else None
+
+    def is_linear_in(self, position: int, params: ProgramParams) -> bool:
+        return codes.is_linear_in(params.code, position)
+
+    def workspace_bytes(self, operands: Sequence[Spec | None], params: ProgramParams) -> int:
+        first = operands[0]
+        if first is None:
+            return 0
+        sums = [role for role in self._wanted_roles(params) if role is Role.ROW]
+        space = space_of(first.shape, _roles_of(params.code)[0][0])
+        return workspace_bytes(space, params.batch_ndim, len(sums), params.arithmetic == "float64")
+
+    def _wanted_roles(self, params: ProgramParams) -> list[Role]:
+        pairs = zip(self.result_roles(params), _split(params.dtypes), strict=True)
+        return [role for role, dtype in pairs if dtype is not None]
+
+    def results(
+        self, operands: Sequence[Spec | None], params: ProgramParams
+    ) -> tuple[Spec | None, ...]:
+        first, own = operands[0], self.operand_roles(len(operands), params)
+        if first is None or len(operands) < len(_roles_of(params.code)[0]):
+            raise TypeError("program: an operand is missing")
+        space = space_of(first.shape, own[0])
+        for i, (operand, role) in enumerate(zip(operands, own, strict=True)):
+            if operand is None or role is Role.INTEGER:
+                continue
+            if role.broadcasts:
+                fits = operand.broadcasts_to(space)
+            else:
+                fits = operand.has_shape(shape_in(role, space, params.batch_ndim))
+            if not fits:
+                raise ValueError(
+                    f"program: operand {i} has shape {list(operand.shape)}, which does not fit "
+                    f"operand 0's {list(first.shape)}"
+                )
+        return tuple(
+            None if dtype is None else Spec(shape_in(role, space, params.batch_ndim), dtype)
+            for role, dtype in zip(self.result_roles(params), _split(params.dtypes), strict=True)
+        )
+
+    def jvp(
+        self,
+        operands: Operands,
+        results: Operands,
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+        params: ProgramParams,
+    ) -> list[Call[ProgramParams]]:
+        rule = _Rule(self, operands, results, params)
+        moved = [tangent is not None for tangent in tangents[: rule.count]]
+        if not any(moved):
+            return []
+        code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
+        plain = _split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
+        return [rule.call(code, tangents, (), _joined(plain))]
+
+    def vjp(
+        self,
+        operands: Operands,
+        results: Operands,
+        cotangents: Operands,
+        wanted: Sequence[bool],
+        specs: Sequence[Spec | None],
+        params: ProgramParams,
+    ) -> list[tuple[Call[ProgramParams], tuple[int | None, ...]]]:
+        own = codes.parse(params.code)
+        # Towards tangents alone kept values are what they are: constants.
+        linear = all(
+            tag[0] == "tangent"
+            for tag, is_wanted in zip(own.tags, wanted, strict=False)
+            if is_wanted
+        )
+        rule = _Rule(self, operands, results, params, linear)
+        given = [c is not None for c in cotangents[: len(codes.parse(rule.code).program.results)]]
+        positions = [
+            i for i, is_wanted in enumerate(wanted[: rule.count]) if is_wanted and rule.is_smooth(i)
+        ]
+        if not any(given) or not positions:
+            return []
+        asked = rule.in_base([i in positions for i in range(rule.count)])
+        code, sources = codes.reverse(rule.code, given, asked, rule.has_kept)
+        tables = [i for i in positions if _ROLES[own.program.operands[i].role] is Role.TABLE]
+        dtypes = _joined(
+            [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
+        )
+        return [(rule.call(code, (), cotangents, dtypes, sources), tuple(positions))]
+
+    def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
+        """The program in float64 NumPy; None for what is not wanted."""
+        program = _wanted(params.code, params.dtypes)
+        found = iter(evaluate(program, operands[: len(program.operands)]))
+        return tuple(None if d is None else next(found) for d in _split(params.dtypes))
+
+
+PROGRAM = RunProgram()
+
+
+class _Rule:
+    """What derivative rules look at: the operands and kept values of a call by what they are.
+
+    A derivative that reads kept values is differentiated as what computes them again: they are
+    functions of its other operands.
+    """
+
+    def __init__(
+        self,
+        op: RunProgram,
+        operands: Operands,
+        results: Operands,
+        params: ProgramParams,
+        linear: bool = False,
+    ) -> None:
+        self.op, self.params = op, params
+        coded = codes.parse(params.code)
+        self.count = len(coded.program.operands)
+        self.own = coded
+        reads_kept = coded.kept and not linear
+        self.code = codes.without_kept(params.code) if reads_kept else params.code
+        self.base = codes.parse(self.code)
+        self.operands = operands
+        plain = len(coded.program.results)
+        self.saved = results[plain:]
+        self.has_kept = bool(self.saved) and not coded.kept
+
+    def is_smooth(self, position: int) -> bool:
+        role = _ROLES[self.own.program.operands[position].role]
+        return not role.is_discrete and self.own.tags[position][0] != "kept"
+
+    def in_base(self, mask: Sequence[bool]) -> list[bool]:
+        """A choice of operands among those of what is differentiated."""
+        if self.base is self.own:
+            return list(mask)
+        chosen = {tag for tag, is_set in zip(self.own.tags, mask, strict=True) if is_set}
+        return [tag in chosen for tag in self.base.tags]
+
+    def call(
+        self,
+        code: str,
+        tangents: Operands,
+        cotangents: Operands,
+        dtypes: str,
+        sources: Sequence[codes.Tag] | None = None,
+    ) -> Call[ProgramParams]:
+        coded = codes.parse(code)
+        placed: list[Any] = []
+        for name, i in coded.tags if sources is None else sources:
+            if name == "cotangent":
+                placed.append(cotangents[i])
+            elif name == "kept":
+                placed.append(self.saved[i])
+            else:
+                position = self.own.place(self.base.tags[i])
+                if name == "tangent":
+                    placed.append(tangents[position])
+                else:
+                    own = self.operands[position]
+                    placed.append(ZerosLike(position) if own is None else own)
+        start = self.op.counts_from(self.params)
+        if start is not None and len(self.operands) > start and codes.draws(coded.program):
+            placed.append(self.operands[start])
+        if len(placed) > MOST_OPERANDS:
+            raise ValueError(
+                f"{self.base.program.name}: a derivative with {len(placed)} operands, expected at "
+                f"most {MOST_OPERANDS}"
+            )
+        params = replace(self.params, code=code, dtypes=dtypes)
+        return Call(self.op, tuple(placed), params)
+
+
+def workspace_bytes(space: Sequence[int], batch_ndim: int, sums: int, is_float64: bool) -> int:
+    """Bytes that the CUDA kernel never exceeds. The sizes may be symbolic."""
+    if not sums:
+        return 0
+    return math.prod(space) * sums * (8 if is_float64 else 4) + 256
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the operands of a declared op are held against, in types that torch.compile can trace.
+
+    Attributes:
+      name: the function's.
+      names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
+      fills_space: for each result whether it has a number at every place.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    roles: tuple[Role, ...]
+    dtypes: tuple[tuple[str, ...], ...]
+    fills_space: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Form:
+        operands = program.operands
+        return cls(
+            program.name,
+            tuple(operand.name for operand in operands),
+            tuple(_ROLES[operand.role] for operand in operands),
+            tuple(dtypes_of_role(operand.role) for operand in operands),
+            tuple(_ROLES[result.role].fills_space for result in program.results),
+        )
+
+
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
+    """Names of the dtypes that an operand may have."""
+    if role is roles.Mask:
+        return ("bool", "uint8")
+    return _INTEGERS if role.integer else FLOATING
+
+
+def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParams:
+    """Checks the operands of a declared op, all present, and returns the parameters of the call.
+
+    Raises:
+      TypeError: for a dtype that the operand's role does not have.
+      ValueError: for a shape that does not fit the first operand.
+    """
+    function, first = form.name, specs[0]
+    floating = []
+    for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
+        if spec.dtype not in dtypes:
+            raise TypeError(
+                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
+            )
+        if spec.dtype in FLOATING:
+            floating.append(spec.dtype)
+    if not first.shape:
+        raise ValueError(
+            f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
+        )
+    if form.roles[0] is Role.HALVES and first.shape[-1] % 2:
+        raise ValueError(
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
+            "one size in the last dimension"
+        )
+    space = space_of(first.shape, form.roles[0])
+    for name, role, spec in zip(form.names, form.roles, specs, strict=True):
+        if role is Role.INTEGER:  # checked where it became one
+            continue
+        if role.broadcasts:
+            fits = spec.broadcasts_to(space)
+        else:
+            fits = spec.has_shape(shape_in(role, space, 0))
+        if not fits:
+            expected = list(space if role.broadcasts else shape_in(role, space, 0))
+            raise ValueError(
+                f"{function}: {name} has shape {list(spec.shape)}, expected "
+                f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
+                f"{form.names[0]} has shape {list(first.shape)}"
+            )
+    arithmetic = "float64" if "float64" in floating else "float32"
+    promoted = promote(*floating)
+    results = [promoted if fills_space else arithmetic for fills_space in form.fills_space]
+    return ProgramParams(code, arithmetic, ",".join(results))

@@ -1,0 +1,48 @@
+"""Declared ops on tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bridge._private.torch import constant_to_dynamo
+from bridge.lang.tracing import Declaration
+from bridge.ops import PROGRAM, ProgramParams
+from bridge.ops.declared import Traced, function_of, traced
+from bridge.ops.program import check_operands
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._ops.integers import as_integer
+
+# What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
+# function that it does not trace than a number or a text.
+_by_code: dict[str, Traced] = {}
+
+
+def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
+    """The function of a declaration on tensors."""
+    name = declaration.name
+
+    def check(found: Traced, operands: tuple[Any, ...]) -> ProgramParams:
+        form = found.form
+        check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
+        return check_operands(form, [spec_of(operand) for operand in operands], found.code)
+
+    @constant_to_dynamo
+    def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:
+        found = traced(declaration, present, *values)
+        return _by_code.setdefault(found.code, found).code
+
+    def find(present: tuple[bool, ...], *values: Any) -> Traced:
+        if torch.compiler.is_dynamo_compiling():
+            return _by_code[name_to_dynamo(present, *values)]
+        return traced(declaration, present, *values)
+
+    run: Any = entry(name, PROGRAM, Traced, check, several)
+    integer = functools.partial(as_integer, name)
+    run.public = function_of(declaration, find, run, integer, takes_out=not several)
+    return run.public  # type: ignore[no-any-return]
