@@ -13,12 +13,10 @@ namespace {
 
 using LoadKernels = const char* (*)();
 
-// One line per op.
+// Of every op.
 constexpr LoadKernels kOps[] = {
-    bridge::bias_dropout_add::load_kernels,
-    bridge::bias_gelu::load_kernels,
-    bridge::interpreter::load_kernels,
-    bridge::softmax::load_kernels,
+    bridge::bias_dropout_add::load_kernels,   bridge::bias_gelu::load_kernels,
+    bridge::interpreter::load_kernels,        bridge::softmax::load_kernels,
     bridge::softmax_derivative::load_kernels,
 };
 

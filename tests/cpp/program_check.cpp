@@ -157,6 +157,54 @@ void check_malformed(int64_t programs) {
   }
 }
 
+// Calls that are wrong in one thing each.
+void check_refusals() {
+  const RandomProgram program = random_program(ProgramSize{});
+  const View view = view_of(program.words);
+  Arena arena;
+  ProgramCall made;
+  bridge_program& call = made.call;
+  call.cols = 5;
+  call.dims = 2;
+  call.size[0] = call.size[1] = 3;
+  make_arrays(
+      program.words, view, false, [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const bridge_program whole = call;
+  const auto operands = made.operands, results = made.results;
+  const auto refused = [&](const char* what, const auto& spoil) {
+    spoil();
+    check(bridge_program_cpu(&call, nullptr) == BRIDGE_INVALID_ARGUMENT, what);
+    call = whole;
+    std::copy(operands.begin(), operands.end(), made.operands.begin());
+    std::copy(results.begin(), results.end(), made.results.begin());
+  };
+  refused("words", [&] { call.code = nullptr; });
+  refused("no words", [&] { call.words = -1; });
+  refused("operands", [&] { ++call.operands; });
+  refused("results", [&] { --call.results; });
+  refused("arrays", [&] { call.operand = nullptr; });
+  refused("dims", [&] { call.dims = BRIDGE_MAX_DIMS + 1; });
+  refused("dims below 0", [&] { call.dims = -1; });
+  refused("batch_dims", [&] { call.batch_dims = 3; });
+  refused("size", [&] { call.size[1] = -1; });
+  refused("cols", [&] { call.cols = -1; });
+  refused("rows", [&] { call.size[0] = call.size[1] = INT64_MAX / 2; });
+  refused("rows before a 0", [&] {
+    call.dims = 3;
+    call.size[0] = call.size[1] = INT64_MAX / 2;
+    call.size[2] = 0;
+  });
+  refused("elements", [&] { call.cols = INT64_MAX / 8; });
+  refused("dtype", [&] { made.operands[0].dtype = BRIDGE_INT8; });
+  refused("dtype of a result", [&] { made.results[0].dtype = -1; });
+  refused("memory", [&] { made.operands[0].data = nullptr; });
+  refused("memory of a result", [&] { made.results[0].data = nullptr; });
+  refused("alignment",
+          [&] { made.operands[0].data = static_cast<char*>(made.operands[0].data) + 1; });
+  check(bridge_program_cpu(nullptr, nullptr) == BRIDGE_INVALID_ARGUMENT, "no call");
+  check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, "nothing is wrong");
+}
+
 // A row has the same bits by itself as among others.
 void check_rows_alone() {
   for (int turn = 0; turn < 40; ++turn) {
@@ -206,6 +254,7 @@ int main(int argc, char** argv) {
   if (argc > 2) random_bits.seed(static_cast<uint64_t>(atoll(argv[2])));
   for (int64_t i = 0; i < programs; ++i) check_random_program(i % 16 == 0);
   check_malformed(programs / 2);
+  check_refusals();
   check_rows_alone();
   printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
