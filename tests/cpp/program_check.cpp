@@ -123,30 +123,14 @@ void check_safe(const std::vector<int32_t>& given) {
   check(status == BRIDGE_OK || status == BRIDGE_INVALID_ARGUMENT, "a mutation runs or is refused");
 }
 
-int32_t any_word() {
-  static const int32_t words[] = {-1, 0,  1,       2,       3,         31,
-                                  64, 65, 1 << 12, 1 << 16, INT32_MAX, INT32_MIN};
-  return chance(50)   ? words[pick(12)]
-         : chance(70) ? static_cast<int32_t>(pick(80))
-                      : static_cast<int32_t>(random_bits());
-}
-
 void check_malformed(int64_t programs) {
   for (int64_t i = 0; i < programs; ++i) {
     ProgramSize size;
     size.most_steps = 4;
     const std::vector<int32_t> words = random_program(size).words;
-    const auto count = static_cast<int64_t>(words.size());
-    for (int64_t turn = 0; turn < 20; ++turn) {
-      std::vector<int32_t> other = words;
-      int32_t& word = other[static_cast<size_t>(pick(count))];
-      if (turn % 2 == 0)
-        word = any_word();
-      else  // A neighbour: another register, operation, operand or half.
-        word = static_cast<int32_t>(static_cast<uint32_t>(word) + (chance(50) ? 1u : -1u));
-      check_safe(other);
-    }
-    std::vector<int32_t> other(words.begin(), words.begin() + pick(count));
+    for (int turn = 0; turn < 20; ++turn) check_safe(mutation_of(words));
+    std::vector<int32_t> other(words.begin(),
+                               words.begin() + pick(static_cast<int64_t>(words.size())));
     check_safe(other);
     other = words;
     other.push_back(any_word());

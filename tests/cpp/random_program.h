@@ -410,6 +410,23 @@ inline RandomProgram random_program(const ProgramSize& size = {}) {
   return ProgramWriter(size).write();
 }
 
+inline int32_t any_word() {
+  static const int32_t words[] = {-1, 0,  1,       2,       3,         31,
+                                  64, 65, 1 << 12, 1 << 16, INT32_MAX, INT32_MIN};
+  return chance(50)   ? words[pick(12)]
+         : chance(70) ? static_cast<int32_t>(pick(80))
+                      : static_cast<int32_t>(random_bits());
+}
+
+// The words with another one among them: any, or a neighbour, which may be another register,
+// operation, operand or half.
+inline std::vector<int32_t> mutation_of(std::vector<int32_t> words) {
+  int32_t& word = words[static_cast<size_t>(pick(static_cast<int64_t>(words.size())))];
+  word = chance(50) ? any_word()
+                    : static_cast<int32_t>(static_cast<uint32_t>(word) + (chance(50) ? 1u : -1u));
+  return words;
+}
+
 // A call with its descriptors. The words must outlive it.
 struct ProgramCall {
   bridge_program call{};

@@ -51,7 +51,7 @@ class Arena {
 View view_of(const std::vector<int32_t>& words) {
   View view;
   const char* why = nullptr;
-  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+  if (!read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
     check(false, std::string("a program that was written is refused: ") + why);
     std::exit(1);
   }
@@ -151,6 +151,25 @@ void run_large() {
   }
 }
 
+// What passes the checks after a word was changed computes anything, but within its arrays.
+void run_mutations(int programs) {
+  for (int i = 0; i < programs; ++i) {
+    ProgramSize size;
+    size.most_steps = 4;
+    const std::vector<int32_t> words = mutation_of(random_program(size).words);
+    View view;
+    const char* why = nullptr;
+    if (!read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) continue;
+    Arena arena;
+    ProgramCall made;
+    choose_sizes(chance(70) ? pick(40) : 1100, 200, &made.call);
+    make_arrays(words, view, false, [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+    const bridge_status status =
+        run_on_device(made.call, bridge_program_cuda_workspace(&made.call));
+    check(status == BRIDGE_OK || says("registers"), "a mutation runs: " + made.text);
+  }
+}
+
 // A program of `steps` additions, each into a register of its own or all into one.
 std::vector<int32_t> additions(int32_t steps, bool apart) {
   const Header header{kVersion, 1, 1, apart ? steps + 1 : 1, 0, 0, 0, 0, 0, 0, 1};
@@ -221,6 +240,7 @@ int main(int argc, char** argv) {
   const int programs = argc > 1 ? std::atoi(argv[1]) : 120;
   if (argc > 2) random_bits.seed(static_cast<uint64_t>(std::atoll(argv[2])));
   run_random(programs);
+  run_mutations(programs);
   run_large();
   run_tall();
   run_refusals();
