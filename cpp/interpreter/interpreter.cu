@@ -3,7 +3,6 @@
 #include "interpreter/interpreter.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include <algorithm>
 #include <new>

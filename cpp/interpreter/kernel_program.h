@@ -71,6 +71,9 @@ struct ProgramParams {
   alignas(16) uint32_t words[kWords];
 };
 
+static_assert(sizeof(ProgramParams<kFewBytes>) <= kFewBytes);
+static_assert(sizeof(ProgramParams<kMostBytes>) <= kMostBytes);
+
 }  // namespace bridge::interpreter
 
 #endif  // BRIDGE_INTERPRETER_KERNEL_PROGRAM_H_

@@ -189,6 +189,32 @@ void check_refusals() {
   check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, "nothing is wrong");
 }
 
+// Processors make NaNs of either sign: no operation may tell them apart.
+template <class Real>
+void check_signs_of_nan() {
+  using bridge::math::canonical_nan;
+  using bridge::math::to_bits;
+  const Real others[] = {0, Real(-0.0), 1, -2, Real(INFINITY), Real(-INFINITY), Real(1e-40), 3e30f};
+  const Real nan = bridge::math::bit_cast<Real>(bridge::math::Format<Real>::canonical_nan);
+  for (int32_t operation = 0; operation < bridge::interpreter::kElementwise; ++operation) {
+    for (int nans = 1; nans < 8; ++nans) {
+      for (int turn = 0; turn < 64; ++turn) {
+        Real x[3], y[3];
+        for (int i = 0; i < 3; ++i) {
+          x[i] = y[i] = others[pick(8)];
+          if ((nans >> i & 1) == 0) continue;
+          x[i] = nan;
+          y[i] = chance(50) ? -nan : nan;
+        }
+        const Real a = bridge::reference::evaluate(operation, x[0], x[1], x[2]);
+        const Real b = bridge::reference::evaluate(operation, y[0], y[1], y[2]);
+        check(to_bits(canonical_nan(a)) == to_bits(canonical_nan(b)),
+              "the sign of a NaN counts in operation " + std::to_string(operation));
+      }
+    }
+  }
+}
+
 // A row has the same bits by itself as among others.
 void check_rows_alone() {
   for (int turn = 0; turn < 40; ++turn) {
@@ -239,6 +265,8 @@ int main(int argc, char** argv) {
   for (int64_t i = 0; i < programs; ++i) check_random_program(i % 16 == 0);
   check_malformed(programs / 2);
   check_refusals();
+  check_signs_of_nan<float>();
+  check_signs_of_nan<double>();
   check_rows_alone();
   printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;

@@ -59,6 +59,7 @@ class ProgramWriter {
     bool constant = false;
     int64_t phase = -1;  // the last in which it was computed
     bool alive = true;
+    bool used = false;
   };
   struct Pool {
     int32_t size = 0;
@@ -88,7 +89,7 @@ class ProgramWriter {
     static const double values[] = {0.0, -0.0,  1.0,  -1.0,  0.5,      2.0,       -3.25,
                                     0.1, 1e-40, 1e30, 1e300, INFINITY, -INFINITY, NAN};
     for (int64_t more = pick(4); more > 0; --more) {
-      constants_.push_back(values[pick(14)]);
+      constants_.push_back(values[pick(chance(80) ? 8 : 14)]);
       constant(false, static_cast<int32_t>(constants_.size()) - 1);
     }
     for (int64_t more = pick(3); more > 0; --more) {
@@ -103,7 +104,7 @@ class ProgramWriter {
   void constant(bool integer, int32_t at) {
     for (const bool wide : {false, true}) {
       Value value{wide, integer, at};
-      value.fixed = value.constant = true;
+      value.fixed = value.constant = value.used = true;
       values_.push_back(value);
     }
   }
@@ -144,10 +145,16 @@ class ProgramWriter {
       if (value.wide == wide && value.integer == integer && can_have(i)) candidates.push_back(i);
     }
     if (candidates.empty()) return false;
-    // Those made last more often, so that programs are deep.
+    // Those that nothing has used more often, and those made last, so that results rest on much.
+    std::vector<size_t> unused;
+    for (const size_t i : candidates) {
+      if (!values_[i].used) unused.push_back(i);
+    }
+    if (!unused.empty() && chance(60)) candidates = unused;
     const auto count = static_cast<int64_t>(candidates.size());
     const int64_t i = chance(50) ? count - 1 - pick(std::min<int64_t>(count, 3)) : pick(count);
     *found = candidates[static_cast<size_t>(i)];
+    values_[*found].used = true;
     return true;
   }
 
@@ -195,11 +202,11 @@ class ProgramWriter {
   // ---- Steps ----
 
   int32_t any_elementwise() {
-    // Half of them those that leave numbers numbers.
+    // Most of them those that leave numbers numbers.
     static const int32_t tame[] = {kAdd,     kSubtract, kMultiply, kMinimum,     kMaximum, kWhere,
                                    kSigmoid, kTanh,     kSilu,     kGeluTanh,    kGeluErf, kErf,
                                    kGauss,   kFma,      kNegative, kGeluSigmoid, kAbsolute};
-    return chance(50) ? tame[pick(17)] : static_cast<int32_t>(pick(kElementwise));
+    return chance(70) ? tame[pick(17)] : static_cast<int32_t>(pick(kElementwise));
   }
 
   void compute_reals(bool wide) {
@@ -440,6 +447,23 @@ struct ProgramCall {
 
 using Allocate = std::function<char*(int64_t bytes)>;
 
+// Mostly numbers without extremes, which would leave nothing of a sum but NaN: also few different
+// ones, of which several are the largest, and zeros alone.
+inline void fill_reals(char* data, int32_t dtype, int64_t count) {
+  const int64_t kind = pick(10);
+  if (kind >= 7) fill(data, dtype, count);
+  std::normal_distribution<double> normal(0.0, 1.5);
+  for (int64_t i = 0; i < count; ++i) {
+    if (kind < 4) reference::store(data, dtype, i, normal(random_bits));
+    if (kind == 4 || kind == 5) reference::store(data, dtype, i, static_cast<double>(pick(4) - 2));
+    if (kind == 6) reference::store(data, dtype, i, chance(98) ? -0.0 : 0.0);
+    const int64_t bytes = element_bytes(dtype);
+    if (kind == 9 && pick(60) == 0) {  // the other NaN
+      memset(data + i * bytes, 0xFF, static_cast<size_t>(bytes));
+    }
+  }
+}
+
 inline void fill_integers(char* data, int32_t dtype, int64_t count, int64_t cols) {
   const int64_t bytes = element_bytes(dtype);
   for (int64_t i = 0; i < count; ++i) {
@@ -492,11 +516,7 @@ inline bridge_program_array make_array(Role role, bool is_result, int32_t dtype,
   if (dtype > BRIDGE_FLOAT64)
     fill_integers(data, dtype, count, call.cols);
   else
-    fill(data, dtype, count);
-  for (int64_t i = 0; i < count; ++i) {  // the other NaN
-    if (dtype <= BRIDGE_FLOAT64 && pick(100) == 0)
-      memset(data + i * bytes, 0xFF, static_cast<size_t>(bytes));
-  }
+    fill_reals(data, dtype, count);
   array.data = data + (empty ? 0 : low) * bytes;
   return array;
 }

@@ -1,6 +1,7 @@
 // The CUDA interpreter of programs, through its C function, on the emulator or a GPU: every result
-// must have the bits of the CPU's, whatever the order in which a block's threads run. Arrays have
-// exactly their extent, so that AddressSanitizer or compute-sanitizer sees any access beside them.
+// must have the bits of the CPU's (without that: of the definition, program_reference.h), whatever
+// the order in which a block's threads run. Arrays have exactly their extent, so that
+// AddressSanitizer or compute-sanitizer sees any access beside them.
 //
 //   interpreter_simt [how many random programs [seed]]
 #include <bridge/bridge.h>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../cpp/program_reference.h"
 #include "../cpp/random_program.h"
 #include "executor.h"
 #ifndef BRIDGE_EXECUTOR_GPU
@@ -109,7 +111,11 @@ void compare(const std::vector<int32_t>& words, bool stores_last, const bridge_p
   check(bytes <= promised_bytes(view, made.call),
         "the workspace is as large as promised: " + made.text);
   const auto before = arena.contents();
+#ifdef BRIDGE_SIMT_WITH_CPU
   check(bridge_program_cpu(&made.call, nullptr) == BRIDGE_OK, "on the CPU: " + made.text);
+#else
+  bridge::reference::run(view, made.call);
+#endif
   const auto expected = arena.contents();
   arena.restore(before);
   executor::next_order();
