@@ -387,7 +387,7 @@ def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParam
             fits, expected = spec.broadcasts_to(space), f"one that broadcasts to {list(space)}"
         else:
             shape = shape_in(role, space, 0)
-            fits, expected = spec.has_shape(shape), str(list(shape))
+            fits, expected = spec.has_shape(shape), f"{list(shape)}"
         if not fits:
             raise ValueError(
                 f"{function}: {name} has shape {list(spec.shape)}, expected {expected}: "

@@ -39,7 +39,9 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if torch.compiler.is_dynamo_compiling():
-            return _by_code[name_to_dynamo(present, *values)]
+            # A number that is a symbol to dynamo is none as what a set holds.
+            fixed = [number for value in values for number in {value}]
+            return _by_code[name_to_dynamo(present, *fixed)]
         return traced(declaration, present, *values)
 
     run: Any = entry(name, PROGRAM, Traced, check, several)
