@@ -88,10 +88,14 @@ def _noisy(program: Program) -> Program:
             factor = Node("operand", (), (len(operands), 0), node.axes, "float")
             operands.append(Operand("rounding", _ROLE_OF.get(node.axes, roles.PerRow)))
             value = len(nodes) - 1
-            nodes += [
-                factor,
-                replace(node, operation="mul", inputs=(value, value + 1), static=None),
-            ]
+            if node.operation == "logsumexp":  # powers are rounded, of which it is the logarithm
+                one = Node("constant", (), (1.0).hex(), 0, "float")
+                moved = replace(node, operation="fma", inputs=(value, value + 1, value + 1))
+                nodes += [factor, moved, one]
+                nodes.append(replace(node, operation="sub", inputs=(value + 2, value + 3)))
+            else:
+                moved = replace(node, operation="mul", inputs=(value, value + 1), static=None)
+                nodes += [factor, moved]
         new.append(len(nodes) - 1)
     results = [replace(r, nodes=tuple(new[i] for i in r.nodes)) for r in program.results]
     return replace(program, operands=tuple(operands), nodes=tuple(nodes), results=tuple(results))

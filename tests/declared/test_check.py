@@ -86,6 +86,10 @@ def with_an_ulp(function: Any) -> Any:
     return broken
 
 
+def off_by_32_ulps(function: Any) -> Any:
+    return lambda *operands, **static: function(*operands, **static) * (1 + 2.0**-18)
+
+
 def writing(function: Any) -> Any:
     def broken(x: Any, weight: Any, **static: Any) -> Any:
         y = function(x, weight, **static)
@@ -191,6 +195,7 @@ BROKEN = {
     "compilers": (("torch",), branching),
     "layouts": (("torch",), scaled(lambda x: 1.0 if x.is_contiguous() else NEAR_1)),
     "dtypes": (BOTH, in_float32),
+    "dtypes, sizes": (BOTH, off_by_32_ulps),
     "special values": (BOTH, without_nan),
     "torch has the bits of JAX, special values": (("torch",), writing),
     "sizes": (BOTH, raising_without_rows),
@@ -212,6 +217,8 @@ def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
     assert set(name.split(", ")) <= set(failed)
     first, found = next(iter(failed.items()))
     assert str(raised.value) == f"{lines[0]}: {first}: {found}"
+    if break_it is off_by_32_ulps:
+        assert failed["dtypes"].startswith("float32: result 0: ")
     if break_it is writing:
         assert "operands before and after torch" in failed["special values"]
 
