@@ -92,7 +92,7 @@ class Checker {
   // Of any section; `reals` and `integers` are its registers.
   bool check_common(const Instruction& in, int32_t operation, Registers& reals,
                     Registers& integers) {
-    if (operation < kElementwise) {
+    if (operation >= 0 && operation < kElementwise) {
       const int count = arity(operation);
       return reads(reals, in.a) && (count < 2 || reads(reals, in.b)) &&
              (count < 3 || reads(reals, in.c)) && writes(reals, in.to);
