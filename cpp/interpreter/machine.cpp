@@ -105,7 +105,7 @@ inline int64_t load_integer(int32_t dtype, const char* from) {
 template <class Real>
 void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
   const int64_t bytes = element_bytes(dtype);
-  if (stride == 1 || count == 1) return load_run(dtype, from, to, count);
+  if (stride == 1 || count <= 1) return load_run(dtype, from, to, count);
   if (stride == 0) {
     load_run(dtype, from, to, 1);
     return fill(to + 1, count - 1, to[0]);
@@ -538,7 +538,7 @@ class Machine {
     }
     const int64_t cols = call_.cols;
     if (operation == kSum) {
-      sum_rows(x, row(in.to));
+      sum_rows(x, in.a < view_.header.constants, row(in.to));
       return pad(row(in.to), count_);
     }
     for (int64_t i = 0; i < count_; ++i) {
@@ -558,11 +558,11 @@ class Machine {
     pad(integer_row(in.to), count_);
   }
 
-  // Rows of one piece.
-  void sum_rows(Real* x, Real* to) const {
+  // Rows of one piece. What is behind a row may be overwritten, but for a constant's: it stays.
+  void sum_rows(Real* x, bool is_constant, Real* to) const {
     const int64_t cols = call_.cols, padded = round_up(cols);
     if (cols == 0) return fill(to, count_, Real(-0.0));
-    if (count_ == 1) {
+    if (count_ == 1 && !is_constant) {
       fill(x + cols, padded - cols, Real(-0.0));
       to[0] = sum_of_steps(x, padded);
       return;
@@ -583,13 +583,16 @@ class Machine {
   void keep(const Instruction& in, int64_t col) {
     Real* to = tile(in.to);
     const auto threshold = static_cast<uint32_t>(in.extra);
-    const auto seed = static_cast<uint64_t>(integer_row(in.a)[0]);
-    const auto offset = static_cast<uint64_t>(integer_row(in.b)[0]);
-    const uint64_t start = in.c < 0 ? 0 : static_cast<uint64_t>(integer_row(in.c)[0]);
-    if (width_ > 0) words_->begin(seed, offset);
+    uint64_t seed = 0, offset = 0;
     for (int64_t i = 0; i < count_; ++i) {
+      const auto own = [=](int32_t from) { return static_cast<uint64_t>(integer_row(from)[i]); };
+      if (i == 0 || own(in.a) != seed || own(in.b) != offset) {
+        seed = own(in.a), offset = own(in.b);
+        words_->begin(seed, offset);
+      }
       const uint64_t index =
-          start + static_cast<uint64_t>(first_ + i) * static_cast<uint64_t>(call_.index_cols) +
+          (in.c < 0 ? 0 : own(in.c)) +
+          static_cast<uint64_t>(first_ + i) * static_cast<uint64_t>(call_.index_cols) +
           static_cast<uint64_t>(col);
       for (int64_t at = 0; at < width_; at += kWordsAtATime) {
         const int64_t some = smaller(kWordsAtATime, width_ - at);
