@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -25,6 +26,9 @@ class DeclaredOp:
         functools.update_wrapper(self, function)
         # This finds what cannot be declared now, not at the first call.
         self._example = self._trace_example()
+        self._functions: dict[str, Callable[..., Any]] = {}
+        if "torch" in sys.modules:  # a first call under torch.compile could not make the function
+            self.torch  # noqa: B018
 
     def _trace_example(self) -> Traced | None:
         static = self.declaration.static.values()
@@ -33,35 +37,42 @@ class DeclaredOp:
         present = tuple(True for _ in self.declaration.parameters)
         return traced(self.declaration, present, *static)
 
-    @functools.cached_property
-    def _returns_several(self) -> bool:
-        found = self._example
-        return found is not None and found.returns_several
+    @property
+    def returns_several(self) -> bool:
+        """Whether it returns a tuple."""
+        return self._example is not None and self._example.returns_several
 
-    @functools.cached_property
+    @property
     def torch(self) -> Callable[..., Any]:
         """The function on tensors."""
-        from bridge.torch._ops.declared import declared_function
+        if "torch" not in self._functions:
+            from bridge.torch._ops.declared import declared_function
 
-        return declared_function(self.declaration, self._returns_several)
+            self._functions["torch"] = declared_function(self.declaration, self.returns_several)
+        return self._functions["torch"]
 
-    @functools.cached_property
+    @property
     def jax(self) -> Callable[..., Any]:
         """The function on arrays."""
-        from bridge.jax._ops.declared import declared_function
+        if "jax" not in self._functions:
+            from bridge.jax._ops.declared import declared_function
 
-        return declared_function(self.declaration, self._returns_several)
+            self._functions["jax"] = declared_function(self.declaration, self.returns_several)
+        return self._functions["jax"]
 
-    @functools.cached_property
+    @property
     def reference(self) -> Callable[..., Any]:
         """The function on NumPy arrays, computed and returned in float64."""
-        from bridge.lang.reference import evaluate
+        if "reference" not in self._functions:
+            from bridge.lang.reference import evaluate
 
-        def run(found: Traced, operands: tuple[Any, ...]) -> Any:
-            results = evaluate(found.program, operands)
-            return results if found.returns_several else results[0]
+            def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+                results = evaluate(found.program, operands)
+                return results if found.returns_several else results[0]
 
-        return function_of(self.declaration, functools.partial(traced, self.declaration), run)
+            find = functools.partial(traced, self.declaration)
+            self._functions["reference"] = function_of(self.declaration, find, run)
+        return self._functions["reference"]
 
     def __call__(self, *operands: Any, **keywords: Any) -> Any:
         for value in (*operands, *keywords.values()):

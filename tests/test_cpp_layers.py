@@ -9,7 +9,15 @@ import pytest
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 # From the bottom up. The layers of one line do not see each other.
-LAYERS = (("include",), ("math",), ("cpu", "cuda"), ("walks",), ("ops",), ("border",))
+LAYERS = (
+    ("include",),
+    ("math",),
+    ("cpu", "cuda"),
+    ("walks",),
+    ("interpreter",),
+    ("ops",),
+    ("border",),
+)
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # The emulator of tests/simt stands in for the intrinsics of CUDA behind the same interface.
 STANDS_IN = {("cuda/simt.h", "simt_emulator.h")}

@@ -159,11 +159,13 @@ def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
     tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
     tags += [("kept", i) for i in range(len(keeps))]
     tags += [("cotangent", i) for i, is_given in enumerate(given) if is_given]
-    needed = {tags[i] for i in _read(program)}
-    # A table's own shape is that of its cotangent.
-    needed.update(
-        ("operand", result.like) for result in program.results if result.role is roles.Table
+    # The cotangent of a table is summed by who knows its shape.
+    results = tuple(
+        replace(result, role=roles.Full) if result.role is roles.Table else result
+        for result in program.results
     )
+    program = replace(program, results=results)
+    needed = {tags[i] for i in _read(program)}
     if kept:
         needed.update(parse(vjp(of, given, wanted, False)).tags)
     return _trimmed(program, tags, needed, of, kept)

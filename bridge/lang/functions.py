@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
-from bridge.lang.values import ColumnSum, HalvesValue, Value, builder_of
+from bridge.lang.values import ColumnSum, HalvesValue, Unusable, Value, builder_of
 
 GELU_KINDS = ("tanh", "none", "sigmoid")
 
@@ -16,8 +16,8 @@ GELU_KINDS = ("tanh", "none", "sigmoid")
 def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
     """An operation by its name."""
     for argument in arguments:
-        if isinstance(argument, ColumnSum | HalvesValue):
-            argument._refused()
+        if isinstance(argument, Unusable):
+            argument.refused()
     return builder_of(*arguments).apply(operation, *arguments, static=static)
 
 
@@ -158,8 +158,8 @@ def columns() -> Value:
 
 def column_sum(x: Any) -> ColumnSum:
     """The sum over the rows in the tree of docs/numerics.md, a Row: only to be returned."""
-    if isinstance(x, ColumnSum | HalvesValue):
-        x._refused()
+    if isinstance(x, Unusable):
+        x.refused()
     builder = builder_of(x)
     return ColumnSum(builder.floating(builder.value(x)))
 

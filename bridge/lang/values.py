@@ -55,11 +55,8 @@ class Builder:
             if x.builder is not self:
                 raise refuse("a value of another declaration: pass it as an operand")
             return x
-        if isinstance(x, ColumnSum):
-            raise refuse(
-                "a column sum can only be returned: what is computed from it is another op, "
-                "which takes it as a Row"
-            )
+        if isinstance(x, Unusable):
+            x.refused()
         if isinstance(x, bool):
             return self.constant(x)
         if isinstance(x, numbers.Integral):
@@ -298,8 +295,23 @@ class Value:
         return f"<{self.dtype}{varies}>"
 
 
-class HalvesValue:
+class Unusable:
+    """What nothing can be computed from as it is: `instead` says what to do."""
+
+    instead = ""
+    __array_ufunc__ = None
+
+    def refused(self, *args: Any) -> NoReturn:
+        raise refuse(self.instead)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = refused
+    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = refused
+
+
+class HalvesValue(Unusable):
     """An operand that is two Fulls: `first, second = x`."""
+
+    instead = "an operand of two halves: take it apart first, `first, second = x`"
 
     def __init__(self, first: Value, second: Value) -> None:
         self.first, self.second = first, second
@@ -310,32 +322,19 @@ class HalvesValue:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse("an operand of two halves: take it apart first, `first, second = x`")
-
-    def _refused(self, *args: Any) -> NoReturn:
-        raise refuse("an operand of two halves: take it apart first, `first, second = x`")
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refused
-    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = _refused
+        self.refused()
 
 
-class ColumnSum:
+class ColumnSum(Unusable):
     """The sum of a value over the rows, which can only be returned."""
 
-    __slots__ = ("value",)
-    __array_ufunc__ = None
+    instead = (
+        "a column sum can only be returned: what is computed from it is another op, which takes it "
+        "as a Row"
+    )
 
     def __init__(self, value: Value) -> None:
         self.value = value
-
-    def _refused(self, *args: Any) -> NoReturn:
-        raise refuse(
-            "a column sum can only be returned: what is computed from it is another op, which "
-            "takes it as a Row"
-        )
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = _refused
-    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = _refused
 
 
 def builder_of(*arguments: Any) -> Builder:

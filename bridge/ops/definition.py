@@ -235,7 +235,9 @@ class Op(Protocol[P]):
     ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
         """Calls that give the cotangents of the wanted operands.
 
-        Each comes with the operand position that each of its results belongs to. A linear operand's
+        Each comes with the operand position that each of its results belongs to. That of a TABLE is
+        a FULL array in the dtype of the arithmetic, which the adapter sums over what the table was
+        repeated along and rounds (`tables.summed`). A linear operand's
         cotangent never needs the value of that operand, which may then be None; `ZerosLike` asks
         for its shape alone.
         """

@@ -86,6 +86,7 @@ class Part(ABC):
             params = params.with_batch()
         start = op.counts_from(params)
         if start is not None:
+            placed += [None] * (start + 1 - len(placed))  # it may be behind those that were given
             placed[start] = self.starts(parts, params.index_cols, placed[start], x)
         results = self.run(op, tuple(placed), params)
         return tuple(

@@ -224,7 +224,10 @@ class RunProgram(Op[ProgramParams]):
             return []
         asked = rule.in_base([i in positions for i in range(rule.count)])
         code, sources = codes.reverse(rule.code, given, asked, rule.has_kept)
-        dtypes = _joined([specs[i].dtype for i in positions])  # type: ignore[union-attr]
+        tables = [i for i in positions if _ROLES[own.program.operands[i].role] is Role.TABLE]
+        dtypes = _joined(
+            [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
+        )
         return [(rule.call(code, (), cotangents, dtypes, sources), tuple(positions))]
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
@@ -384,13 +387,14 @@ def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParam
         if role is Role.INTEGER:  # checked where it became one
             continue
         if role.broadcasts:
-            fits, expected = spec.broadcasts_to(space), f"one that broadcasts to {list(space)}"
+            fits = spec.broadcasts_to(space)
         else:
-            shape = shape_in(role, space, 0)
-            fits, expected = spec.has_shape(shape), str(list(shape))
+            fits = spec.has_shape(shape_in(role, space, 0))
         if not fits:
+            expected = list(space if role.broadcasts else shape_in(role, space, 0))
             raise ValueError(
-                f"{function}: {name} has shape {list(spec.shape)}, expected {expected}: "
+                f"{function}: {name} has shape {list(spec.shape)}, expected "
+                f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
                 f"{form.names[0]} has shape {list(first.shape)}"
             )
     arithmetic = "float64" if "float64" in floating else "float32"

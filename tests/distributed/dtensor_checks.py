@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,19 +11,25 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
+import bridge
 import bridge.torch as bt
-from bridge.torch._adapter.autograd import call
-from bridge.torch._sharded import dtensor
-from tests.any_results import ANY_RESULTS, AnyParams
 from tests.distributed.gather_checks import numbers, same_bits
 from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
-from tests.torch.any_results import installed, overload
+from tests.lang import declarations
 
 Function = Callable[..., Tensor]
 
 # [rows, columns] of what is split: whole leaves of the tree of rows on each of up to four ranks.
 _SHAPE = (4, 48, 8)
+
+
+_rms_norm, _swish_gate = bridge.op(declarations.rms_norm), bridge.op(declarations.swish_gate)
+
+
+@bridge.op
+def _tabled(x: bridge.Full, table: bridge.Table) -> Any:
+    return x * table + bridge.lang.mean(x)
 
 
 def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
@@ -52,6 +57,9 @@ def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
         ),
         "softmax": (lambda x: bt.scaled_softmax(x, 0.7), [_SHAPE]),
         "masked": (lambda x: bt.scaled_masked_softmax(x, like(x), 0.7), [_SHAPE]),
+        "norm": (_rms_norm, [_SHAPE, row]),
+        "halves": (_swish_gate, [(*_SHAPE[:-1], 2 * _SHAPE[-1]), row]),
+        "table": (_tabled, [_SHAPE, (_SHAPE[-2], 1)]),
         "causal": (lambda x: bt.scaled_causal_softmax(x, 0.7), [(4, 8, 8)]),
     }
 
@@ -85,7 +93,7 @@ def as_unsharded(
     for name in names:
         function, shapes = functions[name]
         values = [numbers(i, shape, getattr(torch, dtype)) for i, shape in enumerate(shapes)]
-        upstream = numbers(20, shapes[0], getattr(torch, dtype))
+        upstream = numbers(20, tuple(function(*values).shape), getattr(torch, dtype))
 
         def derivatives(xs: list[Tensor], g: Tensor, f: Function = function) -> list[Tensor]:
             xs = [x.detach().requires_grad_() for x in xs]
@@ -101,7 +109,7 @@ def as_unsharded(
 
         expected = derivatives(values, upstream)
         spread = [
-            distribute_tensor(v, device_mesh, placements if v.ndim > 1 else replicated)
+            distribute_tensor(v, device_mesh, placements if v.ndim == 3 else replicated)
             for v in values
         ]
         found = derivatives(spread, distribute_tensor(upstream, device_mesh, placements))
@@ -122,7 +130,7 @@ def communication(place: Place) -> dict[str, Any]:
         for dim in range(3):
             xs = [
                 distribute_tensor(
-                    numbers(i, shape), device_mesh, [Shard(dim) if len(shape) > 1 else Replicate()]
+                    numbers(i, shape), device_mesh, [Shard(dim) if len(shape) == 3 else Replicate()]
                 ).requires_grad_()
                 for i, shape in enumerate(shapes)
             ]
@@ -211,28 +219,3 @@ def compiled(place: Place) -> None:
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     for a, b in zip(run(compiled), run(f), strict=True):
         assert same_bits(a, b)
-
-
-def all_roles(place: Place, mesh: tuple[int, ...], dims: tuple[int | None, ...]) -> None:
-    """An op of which every operand and result lies in the space in another way."""
-    device_mesh = _mesh(place, mesh)
-    x = numbers(1, _SHAPE, torch.float64)
-    table = numbers(2, (1, _SHAPE[-1] // 2), torch.float64)
-    label = (numbers(3, _SHAPE[:-1], torch.float64) > 0).to(torch.int64)
-    params = AnyParams("parts", ",".join(["float64"] * 4))
-    with installed():
-        _register_once()
-        expected = call(ANY_RESULTS, (x, label, table), params)
-        placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
-        rows = [Replicate() if dim in (None, x.ndim - 1) else Shard(dim) for dim in dims]
-        spread = distribute_tensor(x, device_mesh, placements)
-        labels = distribute_tensor(label, device_mesh, rows)
-        found = call(ANY_RESULTS, (spread, labels, table), params)
-    for a, b in zip(found, expected, strict=True):
-        assert isinstance(a, DTensor)
-        torch.testing.assert_close(whole(a), b)
-
-
-@functools.cache
-def _register_once() -> None:
-    dtensor._register(ANY_RESULTS, overload())

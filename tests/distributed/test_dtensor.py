@@ -10,6 +10,7 @@ from tests.distributed.torch_processes import JOIN
 
 _CHECKS = "tests.distributed.dtensor_checks"
 _NAMES = ["bias_gelu", "bias_gelu exact", "dropout", "no dropout", "softmax", "masked", "causal"]
+_NAMES += ["norm", "halves", "table"]  # these are declared
 
 # A mesh, and the dimension of the arrays that each of its dimensions splits.
 _SPLITS: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
@@ -25,11 +26,6 @@ def test_bits_of_the_whole(processes: Any, mesh: Any, dims: Any, dtype: str) -> 
     ranks.run(f"{_CHECKS}:as_unsharded", mesh=mesh, dims=dims, dtype=dtype, names=_NAMES)
 
 
-@pytest.mark.parametrize(("mesh", "dims"), _SPLITS)
-def test_all_roles(processes: Any, mesh: Any, dims: Any) -> None:
-    processes(JOIN, 2 * len(mesh)).run(f"{_CHECKS}:all_roles", mesh=mesh, dims=dims)
-
-
 # (forward, backward) collectives for each dimension of [batch, rows, columns] that is split.
 _COLLECTIVES = {
     "bias_gelu": [(0, 1), (0, 1), (0, 0)],
@@ -39,6 +35,9 @@ _COLLECTIVES = {
     "softmax": [(0, 0), (0, 0), (1, 0)],
     "masked": [(0, 0), (0, 0), (1, 0)],
     "causal": [(0, 0), (0, 0), (1, 0)],
+    "norm": [(0, 1), (0, 1), (1, 1)],
+    "halves": [(0, 1), (0, 1), (1, 1)],
+    "table": [(0, 1), (0, 0), (1, 1)],
 }
 
 

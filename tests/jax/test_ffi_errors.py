@@ -145,7 +145,7 @@ SOFTMAX = [
     ),
     ("integer x", [((4, 3), "int64"), MASK], None, {}, "x has dtype int64"),
     ("float mask", [X, X], None, {}, "mask has dtype float32, expected bool or uint8"),
-    ("mask of int8", [X, ((4, 3), "int8")], None, {}, "mask has dtype a dtype that no op takes"),
+    ("mask of int8", [X, ((4, 3), "int8")], None, {}, "mask has dtype int8, expected bool"),
     ("mask too long", [X, ((4,), "bool")], None, {}, "mask has shape [4], expected one that"),
     ("mask empty", [X, ((0, 3), "bool")], None, {}, "mask has shape [0, 3], expected one that"),
     ("mask of more dimensions", [X, ((1, 1, 3), "bool")], None, {}, "mask has shape [1, 1, 3]"),

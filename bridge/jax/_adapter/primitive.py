@@ -43,6 +43,7 @@ from bridge.jax._sharded.partitioning import (
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
 from bridge.ops.splitting import wanted_roles
+from bridge.ops.tables import summed
 
 
 def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
@@ -141,6 +142,7 @@ def _transpose(
     placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
     placed_avals = _scatter(avals, slots, count)
     gradients: list[Any] = [None] * count
+    roles = op.operand_roles(count, params)
     for derivative, places in op.vjp(
         _scatter(known, slots, count),
         (None,) * len(op.result_dtypes(op.saving(params))),
@@ -151,8 +153,12 @@ def _transpose(
     ):
         results = _follow(derivative, placed_avals)
         for result, place in zip(results, places, strict=True):
-            if place is not None:
-                gradients[place] = result
+            if place is None:
+                continue
+            if roles[place] is Role.TABLE:
+                own, aval = result.dtype.name, placed_avals[place]
+                result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)
+            gradients[place] = result
     return [
         (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)

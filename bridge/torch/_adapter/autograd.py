@@ -100,6 +100,11 @@ class Plan(Kernel):
         self._zeros: tuple[int, ...] = ()
         self._constant: tuple[int, ...] = ()
 
+    @staticmethod
+    def like(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
+        """The plan of another call."""
+        return plan_of(op, params, dtypes)
+
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably where the operands ask for it."""
         results = self.native(*operands)
@@ -184,7 +189,7 @@ class Plan(Kernel):
         if steps is None:
             given = [cotangent is not None for cotangent in cotangents]
             steps = self.derivatives.vjp_steps(wanted, given)
-            if len(steps) == 1 and steps[0].native is not None and not steps[0].zeros:
+            if len(steps) == 1 and steps[0].is_plain:
                 steps = steps[0]
             self._vjp_steps[key] = steps
         values = (*ctx.saved_tensors, *cotangents, None)

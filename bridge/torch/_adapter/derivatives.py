@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from bridge.ops import Spec, ZerosLike
+from bridge.ops.definition import Role
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.tables import summed
+from bridge.torch._adapter.kernels import NAMES, dtypes_of
 
 Values = tuple[Any, ...]
 
@@ -32,10 +35,12 @@ class Step:
       pick: takes its operands from (*kept, *tangents or cotangents, None).
       zeros: (position among its operands, operand of the differentiated call whose zeros go there).
       places: (result, what it is part of) for those of its results that are part of something.
+      tables: (result, operand of the differentiated call that is a table, of which it is the
+        cotangent before it is summed).
       arrange: takes (*results, None) to all that something can be part of, where this step is all.
     """
 
-    __slots__ = ("arrange", "native", "pick", "places", "plan", "zeros")
+    __slots__ = ("arrange", "native", "pick", "places", "plan", "tables", "zeros")
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Step:
         dtypes: Sequence[str | None],
         index_of: dict[Any, int],
         plan_of: Callable[..., Any],
+        tables: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`call` has sources for operands: `dtypes` has their dtypes, `index_of` where they lie."""
         self.zeros = [
@@ -62,18 +68,43 @@ class Step:
             self.plan = plan_of(call.op, call.params, kinds)
             self.native = self.plan.native
         self.places = [(i, place) for i, place in enumerate(places) if place is not None]
+        self.tables = tables
         result_of = {place: i for i, place in self.places}
         self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
 
     def run(self, values: Values, likes: dict[int, Any]) -> Values:
-        """Its results; `likes` has shape, dtype and device of the operands that zeros are for."""
+        """Its results; `likes` has shape, dtype and device of operands: of all that it needs."""
         operands = self.pick(values)
         if self.zeros:
             filled = list(operands)
             for i, position in self.zeros:
                 filled[i] = zeros(likes[position])
             operands = tuple(filled)
-        return operands if self.plan is None else self.plan(*operands)
+        results = operands if self.plan is None else self.plan(*operands)
+        if self.tables:
+            results = tuple(
+                _summed(result, self.plan, likes[dict(self.tables)[i]])
+                if i in dict(self.tables)
+                else result
+                for i, result in enumerate(results)
+            )
+        return results
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its native kernel is all of it."""
+        return self.native is not None and not self.zeros and not self.tables
+
+
+def _summed(full: Any, plan: Any, like: Any) -> torch.Tensor:
+    shape, dtype, _ = like
+
+    def run(op: Any, operands: Values, params: Any) -> Values:
+        made: Values = plan.like(op, params, dtypes_of(operands))(*operands)
+        return made
+
+    names = dtypes_of((full,))
+    return summed(full, str(names[0]), shape, NAMES[dtype], run, torch.Tensor.permute)  # type: ignore[no-any-return]
 
 
 def zeros(like: Any) -> torch.Tensor:
@@ -151,9 +182,15 @@ class Derivatives:
 
     @functools.cached_property
     def zeros(self) -> tuple[int, ...]:
-        """Operands that the rules want zeros like."""
+        """Operands whose shapes are remembered: tables, and what the rules want zeros like."""
         placed = {s for call in self._answers for s in call.operands if isinstance(s, ZerosLike)}
-        return tuple(sorted(source.position for source in placed))
+        return tuple(sorted({source.position for source in placed} | self._tables))
+
+    @functools.cached_property
+    def _tables(self) -> set[int]:
+        """Operands whose cotangents are summed to their shape."""
+        roles = self.op.operand_roles(len(self.dtypes), self.params)
+        return {i for i, role in enumerate(roles) if role is Role.TABLE}
 
     def vjp_steps(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[Step]:
         """Steps to the cotangents of all that `counted` counts: the operands, after others."""
@@ -164,6 +201,7 @@ class Derivatives:
                 [None if place is None else place + before for place in places],
                 len(counted),
                 [self.results[i] for i in self.wanted],
+                [(i, place) for i, place in enumerate(places) if place in self._tables],
             )
             for call, places in self._vjp(counted[before:], given)
         ]
@@ -174,14 +212,19 @@ class Derivatives:
         return [self._step(call, _given(call), count, self.dtypes) for call in self._jvp(given)]
 
     def _step(
-        self, call: Any, places: Sequence[int | None], count: int, directions: Sequence[Any]
+        self,
+        call: Any,
+        places: Sequence[int | None],
+        count: int,
+        directions: Sequence[Any],
+        tables: Any = (),
     ) -> Step:
         index_of: dict[Any, int] = {source: i for i, source in enumerate(self.kept)}
         for i in range(len(directions)):
             index_of[self._first_direction + i] = len(self.kept) + i
         index_of[None] = len(self.kept) + len(directions)
         dtypes = [*self.dtypes, *self._saved, *directions]
-        return Step(call, places, count, dtypes, index_of, self._plan_of)
+        return Step(call, places, count, dtypes, index_of, self._plan_of, tables)
 
     def _vjp(self, wanted: Sequence[bool], given: Sequence[bool]) -> Any:
         cotangents: list[int | None] = [None] * len(self.results)

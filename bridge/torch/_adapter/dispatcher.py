@@ -2,9 +2,9 @@
 
 One dispatcher op per set of results, because a schema has a fixed number of them:
 `torch.ops.bridge.bias_gelu` gives the full array, `bias_gelu_row` the column sums,
-`bias_gelu_full_row` both. An op whose results have no names has one, which gives a list. Operands
-that are absent are None, parameters are keyword arguments. What autograd and vmap make of them is
-in `dispatcher_rules`.
+`bias_gelu_full_row` both. An op whose results have no names has one for each number of them, as
+`torch.ops.bridge.program_2`. Operands that are absent are None, parameters are keyword arguments.
+What autograd and vmap make of them is in `dispatcher_rules`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
 def overload_of(op: Any, dtypes: tuple[str | None, ...]) -> Any:
     """The dispatcher op of `op` for results of these dtypes."""
     if op.result_names is None:
-        return overloads[op.name, None]
+        return overloads[op.name, sum([dtype is not None for dtype in dtypes])]
     pairs = zip(op.result_names, dtypes, strict=True)
     return overloads[op.name, tuple(name for name, dtype in pairs if dtype is not None)]
 
@@ -72,11 +72,9 @@ def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*operands[:count], *[None] * (count - len(operands)))
 
 
-def flattened(op: Any, results: Results) -> Any:
-    """Results as a dispatcher op returns them: a tensor or a tuple of several, or always a list."""
+def flattened(results: Results) -> Any:
+    """Results as a dispatcher op returns them: a tensor, or a tuple of several."""
     present = [result for result in results if result is not None]
-    if op.result_names is None:
-        return present
     return present[0] if len(present) == 1 else tuple(present)
 
 
@@ -84,18 +82,18 @@ def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     return Kernel(op, params, dtypes_of(operands)).run(operands)
 
 
-def _define(op: Any, wanted: tuple[str, ...] | None) -> Any:
-    """The dispatcher op for these results; None: for any, as a list."""
-    is_plain = wanted is None or wanted == op.result_names[:1]
-    name = op.name if is_plain else "_".join((op.name, *(wanted or ())))
+def _define(op: Any, wanted: tuple[str, ...] | int) -> Any:
+    """The dispatcher op for these results, or for so many."""
+    if isinstance(wanted, int):
+        name, count = (op.name if wanted == 1 else f"{op.name}_{wanted}"), wanted
+    else:
+        is_plain = wanted == op.result_names[:1]
+        name, count = (op.name if is_plain else "_".join((op.name, *wanted))), len(wanted)
     fields = dataclasses.fields(op.params_type)
     first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]
     arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
     arguments += [f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields]
-    if wanted is None:
-        returns = "Tensor[]"
-    else:
-        returns = "Tensor" if len(wanted) == 1 else f"({', '.join(['Tensor'] * len(wanted))})"
+    returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     schema = f"{name}({', '.join(arguments)}) -> {returns}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -103,7 +101,7 @@ def _define(op: Any, wanted: tuple[str, ...] | None) -> Any:
         """`function` with the schema's arguments and outputs."""
 
         def adapted(*operands: Any, **fields: Any) -> Any:
-            return flattened(op, function(op, trimmed(op, operands), op.params_type(**fields)))
+            return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
 
         return adapted
 
@@ -113,10 +111,14 @@ def _define(op: Any, wanted: tuple[str, ...] | None) -> Any:
     return getattr(torch.ops.bridge, name).default
 
 
-def _sets_of_results(op: Any) -> list[tuple[str, ...] | None]:
+# More results than any derivative of use has.
+_MOST_RESULTS = 31
+
+
+def _sets_of_results(op: Any) -> Sequence[tuple[str, ...] | int]:
     names = op.result_names
     if names is None:
-        return [None]
+        return range(1, _MOST_RESULTS + 1)
     counts = range(1, len(names) + 1)
     return [wanted for count in counts for wanted in itertools.combinations(names, count)]
 

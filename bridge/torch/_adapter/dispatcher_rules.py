@@ -69,7 +69,7 @@ def _autograd(op: Any, own: Any) -> Callable[..., Any]:
                 return BelowAutograd(own, keys)(*operands, **fields)
             overload = overload_of(op, op.result_dtypes(plan.saving.params))
         below = BelowAutograd(overload, keys)
-        return flattened(op, plan.place(record(_Dispatch(plan, below), *operands)))
+        return flattened(plan.place(record(_Dispatch(plan, below), *operands)))
 
     return kernel
 
@@ -79,9 +79,8 @@ def _vmap(op: Any) -> Callable[..., Any]:
         operands = trimmed(op, operands)
         dims = (*in_dims, *[None] * len(operands))[: len(operands)]
         params, moved = batched(op, op.params_type(**fields), operands, dims, info.batch_size)
-        outputs = flattened(op, dispatch(op, moved, params))
-        is_one = isinstance(outputs, torch.Tensor)
-        return outputs, (0 if is_one else type(outputs)([0] * len(outputs)))
+        outputs = flattened(dispatch(op, moved, params))
+        return outputs, (0 if isinstance(outputs, torch.Tensor) else (0,) * len(outputs))
 
     return vmap
 

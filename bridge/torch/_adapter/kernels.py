@@ -155,35 +155,38 @@ class Kernel:
 
     def add_to(self, native: Any) -> None:
         """Lets a `_native.Kernel` take calls of this kind."""
-        examples = self._examples()
-        if examples is not None and native not in self._added:
+        if native not in self._added:
             self._added.add(native)
             dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
-            native.add(dtypes, self._attributes, examples, self, *self._code)
+            native.add(dtypes, self._attributes, self._examples(), self, *self._code)
 
-    def _examples(self) -> tuple[int, ...] | None:
-        """For each result the operand of its shape and dtype, -1 where it is not wanted.
+    def _examples(self) -> tuple[int, ...]:
+        """For each result the operand of its shape and dtype, -1 where it is not wanted, -2: none.
 
         `torch.empty_like` costs half of what `torch.empty` does.
         """
         examples = []
         operands = list(zip(self.dtypes, self._roles, strict=True))
         for wanted in self._results:
-            if wanted[0] is not None and wanted not in operands:
-                return None
-            examples.append(-1 if wanted[0] is None else operands.index(wanted))
+            if wanted[0] is None:
+                examples.append(-1)
+            else:
+                examples.append(operands.index(wanted) if wanted in operands else -2)
         return tuple(examples)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
         """As the function of that name, for operands that are known to fit each other."""
-        space = space_of(operands[0].shape, self._roles[0])
-        batch_ndim, device = self.params.batch_ndim, operands[0].device
+        first = operands[0]
+        space = first.shape if self._roles[0] is Role.FULL else space_of(first.shape, Role.HALVES)
+        batch_ndim, device = self.params.batch_ndim, first.device
         return tuple(
             [
                 None
                 if dtype is None
                 else torch.empty(
-                    shape_in(role, space, batch_ndim), dtype=DTYPES[dtype], device=device
+                    space if role is Role.FULL else shape_in(role, space, batch_ndim),
+                    dtype=DTYPES[dtype],
+                    device=device,
                 )
                 for dtype, role in self._results
             ]

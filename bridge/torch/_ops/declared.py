@@ -39,6 +39,10 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if torch.compiler.is_dynamo_compiling():
+            # A number that changed since an earlier compilation is a symbol.
+            from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+            values = tuple(guard_scalar(v) if isinstance(v, (int, float)) else v for v in values)
             return _by_code[name_to_dynamo(present, *values)]
         return traced(declaration, present, *values)
 

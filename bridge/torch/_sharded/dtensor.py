@@ -101,7 +101,7 @@ def same_on_mesh(seed: Tensor, x: Any) -> Tensor:
 def _register(op: Any, overload: Any) -> None:
     def rule(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         params = op.params_type(**(kwargs or {}))
-        return flattened(op, run(op, trimmed(op, tuple(args)), params))
+        return flattened(run(op, trimmed(op, tuple(args)), params))
 
     torch.library.register_torch_dispatch(overload, DTensor, rule, lib=library)
 

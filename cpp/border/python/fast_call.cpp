@@ -76,9 +76,34 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
               first});
 }
 
+// Memory for results of which one is like no operand, then the kernel.
+PyObject* compute_into_made(const Kernel& self, const Variant& variant,
+                            Tensors<kMaxOperands>& operands, PyObject* const* objects) {
+  PyObject* given = PyTuple_New(static_cast<Py_ssize_t>(operands.size()));
+  if (given == nullptr) return nullptr;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    PyTuple_SET_ITEM(given, static_cast<Py_ssize_t>(i), Py_NewRef(objects[i]));
+  }
+  PyObject* results = PyObject_CallMethod(variant.plan, "empty_results", "(O)", given);
+  Py_DECREF(given);
+  if (results == nullptr) return nullptr;
+  Tensors<kMaxResults> outputs;
+  if (outputs.read(results) && outputs.size() == variant.result_count &&
+      run_into(self, variant, operands, outputs.operands(), true, objects[0]) == kDone) {
+    return results;
+  }
+  Py_DECREF(results);
+  return nullptr;
+}
+
 // Memory for the wanted results, then the kernel. nullptr where that cannot be done.
 PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
                   PyObject* const* objects) {
+  const int* const examples = variant.examples;
+  if (std::find(examples, examples + variant.result_count, kMadeByPlan) !=
+      examples + variant.result_count) {
+    return compute_into_made(self, variant, operands, objects);
+  }
   const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
   PyObject* results = PyTuple_New(result_count);
   if (results == nullptr) return nullptr;
@@ -142,6 +167,7 @@ bool place_only_result(const Variant& variant, const Operand* operands, const Op
   size_t wanted = 0;
   for (size_t i = 0; i < variant.result_count; ++i) {
     if (variant.examples[i] == kUnwanted) continue;
+    if (variant.examples[i] == kMadeByPlan) return false;
     if (!same_kind(out, operands[variant.examples[i]])) return false;
     results[i] = out;
     ++wanted;

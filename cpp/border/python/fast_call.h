@@ -13,6 +13,7 @@
 namespace bridge::border {
 
 constexpr int kUnwanted = -1;
+constexpr int kMadeByPlan = -2;  // no operand is like it: plan.empty_results(operands) makes all
 
 // A combination of operand dtypes that the kernel takes, and what it means.
 struct Variant {
@@ -20,7 +21,7 @@ struct Variant {
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
   double attributes[kMaxAttributes];
   size_t result_count;
-  int examples[kMaxResults];  // the operand that a result is allocated like, or kUnwanted
+  int examples[kMaxResults];  // the operand that a result is allocated like, or one of the above
   PyObject* plan;             // what Frontend::differentiate is told
   PyObject* code;             // bytes, or null
 };

@@ -13,7 +13,7 @@
 namespace bridge::border {
 namespace {
 
-// Integers of a tuple of the given length, each between kUnwanted and INT_MAX.
+// Integers of a tuple of the given length, each between kMadeByPlan and INT_MAX.
 bool read_integers(PyObject* tuple, size_t count, const char* what, int* out) {
   if (static_cast<size_t>(PyTuple_GET_SIZE(tuple)) != count) {
     PyErr_Format(PyExc_ValueError, "%zd %s, expected %zu", PyTuple_GET_SIZE(tuple), what, count);
@@ -22,7 +22,7 @@ bool read_integers(PyObject* tuple, size_t count, const char* what, int* out) {
   for (size_t i = 0; i < count; ++i) {
     const long value = PyLong_AsLong(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)));
     if (value == -1 && PyErr_Occurred()) return false;
-    if (value < kUnwanted || value > INT_MAX) {
+    if (value < kMadeByPlan || value > INT_MAX) {
       PyErr_Format(PyExc_ValueError, "%s: %ld is out of range", what, value);
       return false;
     }

@@ -1,0 +1,58 @@
+"""The cotangents of tables: sums over what they were repeated along, rounded as the kernels do."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bridge.lang import codes, functions, roles
+from bridge.lang.tracing import declared, trace
+from bridge.ops.program import PROGRAM, ProgramParams
+from bridge.ops.sums import sum_of, sum_of_rows
+
+
+def summed(
+    full: Any,
+    own: str,
+    shape: Sequence[int],
+    dtype: str,
+    run: Callable[..., tuple[Any, ...]],
+    permute: Callable[[Any, tuple[int, ...]], Any],
+) -> Any:
+    """An array of a table's shape and dtype from one at every place of the space.
+
+    Rows are added first, in the tree of column sums, then columns, in that of row sums.
+
+    Args:
+      own: the dtype of `full`, in which is added.
+      run: takes an op, operands and parameters to the results.
+      permute: puts the dimensions of an array into an order.
+    """
+    last = full.ndim - 1
+    aligned = (*[1] * (full.ndim - len(shape)), *shape)
+    is_repeated = [
+        size == 1 and whole != 1 for size, whole in zip(aligned, full.shape, strict=True)
+    ]
+    kept = [dim for dim in range(last) if not is_repeated[dim]]
+    rows = [dim for dim in range(last) if is_repeated[dim]]
+    total = full
+    if rows:
+        ordered = permute(full, (*kept, *rows, last))
+        call = sum_of_rows(ordered, own if is_repeated[last] else dtype, len(kept))
+        total = run(call.op, call.operands, call.params)[-1]
+    if is_repeated[last]:
+        params = ProgramParams(_row_sum(), own, dtype)
+        total = run(PROGRAM, (total,), params)[0]
+    elif not rows:
+        call = sum_of(full, None, dtype)
+        total = run(call.op, call.operands, call.params)[0]
+    return total.reshape(tuple(shape))
+
+
+@functools.cache
+def _row_sum() -> str:
+    def row_sum(x: roles.Full) -> Any:
+        return functions.sum(x)
+
+    return codes.code_of(trace(declared(row_sum), [True], {}))
