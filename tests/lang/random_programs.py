@@ -275,10 +275,7 @@ def random_call(number: int, steps: int) -> RandomCall:
         program,
         tuple(operands),
         some(smooth),
-        # What the cotangent of a table is summed over is no array of a program.
-        some(
-            [s and o.role is not roles.Table for s, o in zip(smooth, program.operands, strict=True)]
-        ),
+        some(smooth),
         some([True] * len(program.results)),
         number,
     )

@@ -328,6 +328,21 @@ def test_a_reduction_can_be_stored_at_every_place() -> None:
     words_of(vjp(program, [False, True], [True]))
 
 
+def test_a_batch_draws_the_words_of_each_alone() -> None:
+    """Also by a seed that is a constant of the program, where nothing else tells batches apart."""
+
+    def op(x: bl.Full):
+        return bl.where(bl.dropout_keep(0.5, 7), x, 0.0)
+
+    program = program_of(op)
+    x = torch.ones(2, 9, 5)
+    (alone,) = run(program, [x[0]], [torch.empty(9, 5)])
+    (both,) = run(program, [x], [torch.empty(2, 9, 5)], attributes=(1.0, 0.0))
+    assert torch.equal(both, alone.expand(2, 9, 5))
+    (rows,) = run(program, [x], [torch.empty(2, 9, 5)])
+    assert not torch.equal(rows, both)
+
+
 # ---- Malformed words, and arrays that do not fit ----
 
 

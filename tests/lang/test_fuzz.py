@@ -152,8 +152,13 @@ def runs_of(call: RandomCall, rng: Generator) -> list[Run]:
                 roles.Halves: (*space[:-1], 2 * space[-1]),
             }.get(result.role, space)
             found["cotangent", i] = another(Array(shape, dtypes[i], "normal", "contiguous"))
+        # The cotangent of a table comes unsummed, in the type of the arithmetic.
         own = [
-            a.dtype for a, is_wanted in zip(call.operands, call.wanted, strict=True) if is_wanted
+            params.arithmetic if operand.role is roles.Table else array.dtype
+            for operand, array, is_wanted in zip(
+                program.operands, call.operands, call.wanted, strict=True
+            )
+            if is_wanted
         ]
         runs.append(derivative(codes.vjp(params.code, call.given, call.wanted, False), own))
     return runs
