@@ -162,6 +162,9 @@ class _Arithmetic:
         if node.operation != "abs":
             rounded = self.rounded(value, error, np.abs(value) + error, _OTHERWISE).error
             error = np.where(np.isfinite(value), rounded, error)
+        if node.operation == "silu":
+            # The reference multiplies by a sigmoid that may be subnormal.
+            error = error + np.where(np.isfinite(value), np.abs(x.value) * 2.0**-1073, 0.0)
         if node.operation == "gelu":
             # Where its derivatives cross zero units in the last place are those of 1.
             own = (node.static[1] > 0) * 4 * self.half_unit + 2.0**-45 * (1 + np.abs(x.value))
