@@ -176,11 +176,14 @@ class _Writer:
         ]
         reductions = [n for n, node in enumerate(self.nodes) if node.operation in _REDUCTIONS]
         self.reductions = {node: number for number, node in enumerate(self._needed(reductions))}
-        wide = [node for _, role, nodes in self.results if role != "per_row" for node in nodes]
-        last = max(
-            [self.phases[node] for node in self.reductions] + [self.phases[node] for node in wide],
-            default=-1,
-        )
+        # What is stored at every place may be a reduction itself, which is known behind its phase.
+        stored = [
+            self.phases[node] + (self.nodes[node].operation in _REDUCTIONS)
+            for _, role, nodes in self.results
+            if role != "per_row"
+            for node in nodes
+        ]
+        last = max([self.phases[node] for node in self.reductions] + stored, default=-1)
         self.count = last + 1
         self.rows = [_Section() for _ in range(self.count + 1)]
         self.tiles = [_Section() for _ in range(self.count)]

@@ -44,7 +44,7 @@ def words(seed: int, offset: int, index: Any) -> Any:
     """The random word of each element.
 
     Args:
-      seed: the 64-bit key.
+      seed: the 64-bit key, with or without a sign.
       offset: the high half of the counter.
       index: uint64 array of element indices; element i takes word i mod 4 of the counter i ÷ 4.
 
@@ -53,7 +53,7 @@ def words(seed: int, offset: int, index: Any) -> Any:
     """
     import numpy as np
 
-    seed, offset = int(seed), int(offset)
+    seed, offset = int(seed) % 2**64, int(offset) % 2**64
     index = np.asarray(index, np.uint64)
     group = index >> np.uint64(2)
     parts = [group & np.uint64(0xFFFFFFFF), group >> np.uint64(32)]

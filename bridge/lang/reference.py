@@ -190,5 +190,6 @@ def _gelu(x: Array, kind: str, order: int) -> Array:
             p + x * p * q * first,
             p * q * (2 * first + x * (bend + (q - p) * first * first)),
         ]
-    at_ends = ((-0.0, 0.0, 0.0)[order], (np.inf, 1.0, 0.0)[order])
-    return np.where(np.isinf(x), np.where(x < 0, *at_ends), values[order])
+    # Out there each kind has long reached its limit, and the powers of x overflow.
+    at_ends = ((-0.0, 0.0, 0.0)[order], (x, 1.0, 0.0)[order])
+    return np.where(np.abs(x) > 1e3, np.where(x < 0, *at_ends), values[order])

@@ -219,10 +219,17 @@ class ProgramBinding {
     return true;
   }
 
+  bool draws() const {
+    for (int32_t i = 0; i < view_.instructions; ++i) {
+      if ((view_.code[i].operation & ~interpreter::kAgain) == interpreter::kKeep) return true;
+    }
+    return false;
+  }
+
   // Merges leading dimensions that every array walks as one. Batches stay apart from rows where
-  // something is one's own.
+  // something is one's own, as the numbers of random words are.
   bool walk() {
-    bool separate = false;
+    bool separate = draws();
     for (size_t i = 0; i < count_; ++i) {
       const Role role = role_of(i);
       separate = separate || role == Role::integer || (role == Role::row && is_result(i));

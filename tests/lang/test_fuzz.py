@@ -1,0 +1,295 @@
+"""Random programs: the same bits everywhere, and within bounds of the float64 reference.
+
+Of the parts of the search as many are run as their marker says, others for each commit, and all in
+`make exhaustive`. What fails is shrunk; its part can be run alone, by the name of the test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+
+from bridge import _native
+from bridge.lang import codes, roles
+from bridge.lang.program import Program
+from bridge.lang.reference import evaluate
+from bridge.ops import PROGRAM, ProgramParams, Spec
+from bridge.ops.program import Form, check_operands
+from tests.frameworks import FRAMEWORKS, bits
+from tests.lang.error_bounds import bounds_of, misses
+from tests.lang.random_programs import Array, RandomCall, drawn, laid_out, random_call, steps_of
+
+TORCH, JAX = FRAMEWORKS
+PARTS, PROGRAMS = 400, 50
+ISAS = tuple(_native.build_info()["cpu_isas"])
+
+
+class Run:
+    """A call of a program or of a derivative, on drawn arrays.
+
+    Attributes:
+      program: what is computed; params: of the call.
+      arrays, layouts: of its operands.
+    """
+
+    def __init__(self, code: str, params: ProgramParams, arrays: list[Any], layouts: list[str]):
+        self.program: Program = codes.parse(code).program
+        self.params, self.arrays, self.layouts = params, arrays, layouts
+
+    @property
+    def dtypes(self) -> list[str]:
+        return self.params.dtypes.split(",")
+
+    def tensors(self, rng: Generator) -> list[Any]:
+        return [
+            laid_out(rng, TORCH.array(array), layout)
+            for array, layout in zip(self.arrays, self.layouts, strict=True)
+        ]
+
+    def for_jax(self) -> list[Any]:
+        """Integers are two words there."""
+        return [
+            np.array([int(array) & 0xFFFFFFFF, int(array) >> 32 & 0xFFFFFFFF], np.uint32)
+            if operand.role is roles.Integer
+            else array
+            for operand, array in zip(self.program.operands, self.arrays, strict=True)
+        ]
+
+    def flipped(self) -> Run:
+        """The same on other numbers."""
+        arrays = [
+            np.int64(int(array) ^ 1) if operand.role is roles.Integer else np.flip(array).copy()
+            for operand, array in zip(self.program.operands, self.arrays, strict=True)
+        ]
+        return Run(self.params.code, self.params, arrays, self.layouts)
+
+    def batched_with(self, other: Run) -> Run:
+        """Both in one call."""
+        ndim = len(space_of(self.program, self.arrays))
+        arrays = []
+        for operand, *pair in zip(self.program.operands, self.arrays, other.arrays, strict=True):
+            both = np.stack(pair)
+            if operand.role in (
+                roles.Table,
+                roles.Mask,
+            ):  # they lie against the space from the right
+                both = both.reshape(2, *[1] * (ndim + 1 - both.ndim), *both.shape[1:])
+            arrays.append(both)
+        return Run(self.params.code, self.params.with_batch(), arrays, self.layouts)
+
+    def row_alone(self, row: int) -> Run | None:
+        """The same for one row, without what is summed over rows; None if that is everything."""
+        dtypes = [
+            "" if result.role is roles.Row else dtype
+            for result, dtype in zip(self.program.results, self.dtypes, strict=True)
+        ]
+        if not any(dtypes):
+            return None
+        shape = space_of(self.program, self.arrays)
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        arrays = []
+        for operand, array in zip(self.program.operands, self.arrays, strict=True):
+            role = operand.role
+            if role in (roles.Table, roles.Mask):
+                array = np.broadcast_to(array, shape)
+            if role in (roles.Full, roles.Table, roles.Mask, roles.Halves):
+                wide = columns * (2 if role is roles.Halves else 1)
+                array = array.reshape(rows, wide)[row : row + 1].copy()
+            elif role in (roles.PerRow, roles.PerRowOfIntegers):
+                array = array.reshape(rows)[row : row + 1].copy()
+            arrays.append(array)
+        params = PROGRAM.with_dtypes(self.params, [dtype or None for dtype in dtypes])
+        if PROGRAM.counts_from(params) is not None:
+            arrays.append(np.int64(row * columns))
+        return Run(self.params.code, params, arrays, ["contiguous"] * len(arrays))
+
+
+def space_of(program: Program, arrays: list[Any]) -> tuple[int, ...]:
+    shape = arrays[0].shape
+    is_halves = program.operands[0].role is roles.Halves
+    return (*shape[:-1], shape[-1] // 2) if is_halves else shape
+
+
+def runs_of(call: RandomCall, rng: Generator) -> list[Run]:
+    """The program, its forward and its reverse mode."""
+    program = call.program
+    arrays = [drawn(rng, array) for array in call.operands]
+    layouts = [array.layout for array in call.operands]
+    specs = [Spec(array.shape, array.dtype) for array in call.operands]
+    params = check_operands(Form.of(program), specs, codes.code_of(program))
+    runs = [Run(params.code, params, arrays, layouts)]
+    dtypes = params.dtypes.split(",")
+    space = space_of(program, arrays)
+    found: dict[Any, Any] = {("operand", i): array for i, array in enumerate(arrays)}
+
+    def derivative(code: str, dtypes: list[str]) -> Run:
+        derived = ProgramParams(code, params.arithmetic, ",".join(dtypes))
+        own = [found[tag] for tag in codes.parse(code).tags]
+        return Run(code, derived, own, [str(rng.choice(layouts)) for _ in own])
+
+    def another(array: Array) -> Any:
+        kind = str(rng.choice(["normal", "normal", "few", "special"]))
+        return drawn(rng, Array(array.shape, array.dtype, kind, "contiguous"))
+
+    if any(call.moved):
+        for i, is_moved in enumerate(call.moved):
+            if is_moved:
+                found["tangent", i] = another(call.operands[i])
+        runs.append(derivative(codes.jvp(params.code, call.moved, False), dtypes))
+    if any(call.wanted):
+        for i, result in enumerate(program.results):
+            shape = {
+                roles.Row: space[-1:],
+                roles.PerRow: space[:-1],
+                roles.Halves: (*space[:-1], 2 * space[-1]),
+            }.get(result.role, space)
+            found["cotangent", i] = another(Array(shape, dtypes[i], "normal", "contiguous"))
+        # The cotangent of a table comes unsummed, in the type of the arithmetic.
+        own = [
+            params.arithmetic if operand.role is roles.Table else array.dtype
+            for operand, array, is_wanted in zip(
+                program.operands, call.operands, call.wanted, strict=True
+            )
+            if is_wanted
+        ]
+        runs.append(derivative(codes.vjp(params.code, call.given, call.wanted, False), own))
+    return runs
+
+
+def by_torch(run: Run, tensors: list[Any]) -> list[Any]:
+    from bridge.torch._adapter.autograd import call
+
+    results = call(PROGRAM, tuple(tensors), run.params)
+    return [None if result is None else TORCH.numpy(result) for result in results]
+
+
+def by_jax(runs: list[Run]) -> list[list[Any]]:
+    import jax
+
+    from bridge.jax._adapter.primitive import call
+
+    def all_runs(operands: list[list[Any]]) -> list[Any]:
+        return [call(PROGRAM, own, run.params) for own, run in zip(operands, runs, strict=True)]
+
+    with jax.enable_x64(True):
+        operands = jax.tree.map(JAX.array, [run.for_jax() for run in runs])
+        return jax.tree.map(np.asarray, jax.jit(all_runs)(operands))
+
+
+def assert_same(found: Any, expected: Any, what: str) -> None:
+    for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+        if one is None:
+            continue
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(bits(one), bits(other), f"{what}, result {place}")
+
+
+@pytest.fixture(autouse=True)
+def ordinary_settings() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    _native.set_cpu_isa(None)
+
+
+def check(call: RandomCall) -> list[float]:
+    """Returns for each result of how many of its elements the bounds say something."""
+    import torch
+
+    rng = np.random.default_rng(call.seed)
+    runs = runs_of(call, rng)
+    names = ["program", "derivative", "derivative"]
+    results, known = [], []
+    for name, run in zip(names, runs, strict=False):
+        torch.set_num_threads(1)
+        _native.set_cpu_isa(None)
+        tensors = run.tensors(rng)
+        expected = by_torch(run, tensors)
+        results.append(expected)
+        for isa in ISAS:
+            try:
+                _native.set_cpu_isa(isa)
+            except ValueError:
+                continue  # compiled in, but this processor lacks it
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                again = by_torch(run, tensors)
+                assert_same(again, expected, f"{name} on {isa}, {threads} threads\n{run.program}")
+        _native.set_cpu_isa(None)
+        check_row(run, expected, rng, name)
+        check_batch(run, expected, rng, name)
+        known += check_numbers(run, expected, name)
+    for name, run, found, expected in zip(names, by_jax(runs), results, runs, strict=False):
+        assert_same(run, found, f"{name} by JAX\n{expected.program}")
+    return known
+
+
+def check_row(run: Run, results: list[Any], rng: Generator, name: str) -> None:
+    space = space_of(run.program, run.arrays)
+    rows = math.prod(space[:-1])
+    row = int(rng.integers(max(rows, 1)))
+    alone = run.row_alone(row) if rows else None
+    if alone is None:
+        return
+    found = by_torch(alone, alone.tensors(rng))
+    expected = [
+        None if one is None else whole[np.unravel_index(row, space[:-1])].reshape(one.shape)
+        for one, whole in zip(found, results, strict=True)
+    ]
+    assert_same(found, expected, f"{name}, row {row} alone\n{run.program}")
+
+
+def check_batch(run: Run, results: list[Any], rng: Generator, name: str) -> None:
+    other = run.flipped()
+    batch = run.batched_with(other)
+    found = by_torch(batch, batch.tensors(rng))
+    for place, own in enumerate((results, by_torch(other, other.tensors(rng)))):
+        assert_same([both[place] for both in found], own, f"{name} in a batch\n{run.program}")
+
+
+def check_numbers(run: Run, results: list[Any], name: str) -> list[float]:
+    bounds = bounds_of(run.program, run.arrays, run.params.arithmetic, run.dtypes)
+    reference = evaluate(run.program, run.arrays)
+    known = []
+    for place, (bounded, found) in enumerate(zip(bounds, results, strict=True)):
+        np.testing.assert_array_equal(bounded.value, reference[place])
+        assert found.shape == bounded.value.shape
+        missed = misses(bounded, found)
+        if found.size:
+            known.append(1 - float(np.mean(bounded.unknown)))
+        where = tuple(np.argwhere(missed)[0]) if missed.any() else ()
+        assert not missed.any(), (
+            f"{name}, result {place} is {found[where]} at {where}, expected "
+            f"{bounded.value[where]} ± {bounded.error[where]}\n{run.program}"
+        )
+    return known
+
+
+def failure(number: int, steps: int) -> Exception | None:
+    try:
+        check(random_call(number, steps))
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_programs(part: int) -> None:
+    known = []
+    for number in range(part * PROGRAMS, (part + 1) * PROGRAMS):
+        try:
+            known += check(random_call(number, steps_of(number)))
+        except Exception as error:
+            attempts = ((steps, failure(number, steps)) for steps in range(1, steps_of(number)))
+            steps, smaller = next(((s, e) for s, e in attempts if e), (steps_of(number), error))
+            call = random_call(number, steps)
+            raise AssertionError(f"check(random_call({number}, {steps})) of\n{call}") from smaller
+    assert np.mean(known) > 0.6, "the bounds say too little"
