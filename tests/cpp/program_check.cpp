@@ -77,8 +77,7 @@ void compare(const char* isa, const bridge_program& call, const bridge_executor&
             (status == BRIDGE_OK ? "" : bridge_last_error()));
 }
 
-void check_random_program(bool large) {
-  const RandomProgram program = random_program(any_size());
+void check_program(const RandomProgram& program, bool large) {
   const View view = view_of(program.words);
   Arena arena;
   ProgramCall made;
@@ -262,7 +261,10 @@ void check_rows_alone() {
 int main(int argc, char** argv) {
   const int64_t programs = argc > 1 ? atoll(argv[1]) : 400;
   if (argc > 2) random_bits.seed(static_cast<uint64_t>(atoll(argv[2])));
-  for (int64_t i = 0; i < programs; ++i) check_random_program(i % 16 == 0);
+  for (int64_t i = 0; i < programs; ++i) {
+    check_program(random_program(any_size()), i % 16 == 0);
+    if (i % 4 == 0) check_program({reductions(), false}, false);
+  }
   check_malformed(programs / 2);
   check_refusals();
   check_signs_of_nan<float>();

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -415,6 +416,27 @@ class ProgramWriter {
 
 inline RandomProgram random_program(const ProgramSize& size = {}) {
   return ProgramWriter(size).write();
+}
+
+// Every reduction of an operand, and the sum of its squares, with nothing behind that could hide a
+// difference; the sum at every place of its row too, so that all threads show what they have.
+inline std::vector<int32_t> reductions() {
+  const Header header{kVersion, 1, 5, 3, 0, 4, 1, 0, 0, 4, 2};
+  constexpr auto kFull = static_cast<int32_t>(Role::full);
+  constexpr auto kPerRow = static_cast<int32_t>(Role::per_row);
+  std::vector<int32_t> words(kHeaderWords);
+  memcpy(words.data(), &header, sizeof header);
+  const Instruction code[] = {
+      {kLoad, 0, 0, 0, 0, 0},     {kMultiply, 1, 0, 0, 0, 0}, {kSum, 0, 0, 0, 0, 0},
+      {kSum, 1, 1, 0, 0, 1},      {kMax, 2, 0, 0, 0, 2},      {kArgmax, 0, 0, 0, 0, 3},
+      {kSpread, 2, 0, 0, 0, 0},   {kStore, 0, 4, 2, 0, 0},    {kFloat, 3, 0, 0, 0, 0},
+      {kStoreRow, 0, 0, 0, 0, 0}, {kStoreRow, 0, 1, 1, 0, 0}, {kStoreRow, 0, 2, 2, 0, 0},
+      {kStoreRow, 0, 3, 3, 0, 0}};
+  words.insert(words.end(), {kFull, kPerRow, kPerRow, kPerRow, kPerRow, kFull, 0, 6, 1, 1, 5});
+  const size_t at = words.size();
+  words.resize(at + std::size(code) * kInstructionWords);
+  memcpy(words.data() + at, code, sizeof code);
+  return words;
 }
 
 inline int32_t any_word() {

@@ -142,6 +142,20 @@ void run_random(int programs) {
   }
 }
 
+void run_reductions() {
+  const std::vector<int32_t> words = reductions();
+  for (const int64_t cols :
+       {1, 33, 70, 128, 200, 257, 300, 450, 512, 513, 1000, 1025, 2500, 5000}) {
+    for (int turn = 0; turn < 5; ++turn) {
+      bridge_program sizes{};
+      sizes.cols = cols;
+      sizes.dims = 1;
+      sizes.size[0] = 1 + 2000 / cols % 20;
+      compare(words, false, sizes);
+    }
+  }
+}
+
 // So many words that the parameters are the long ones, and so many registers that a block has fewer
 // threads.
 void run_large() {
@@ -246,6 +260,7 @@ int main(int argc, char** argv) {
   const int programs = argc > 1 ? std::atoi(argv[1]) : 120;
   if (argc > 2) random_bits.seed(static_cast<uint64_t>(std::atoll(argv[2])));
   run_random(programs);
+  run_reductions();
   run_mutations(programs);
   run_large();
   run_tall();
