@@ -13,7 +13,7 @@ import numpy as np
 from bridge.checked.arrays import Array, Arrays
 from bridge.checked.comparisons import hold_same
 from bridge.declared import DeclaredOp
-from bridge.lang import derivatives, roles
+from bridge.lang import codes, derivatives, roles
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.declared import traced
@@ -51,9 +51,10 @@ class Example:
 
         self.frameworks = list(_in_frameworks(function_of, self.smooth))
         self.reference = function_of("reference")
-        self.back = derivatives.vjp(
-            self.program, [True] * len(self.program.results), self.moved(self.program)
-        )
+        given_all = [True] * len(self.program.results)
+        derived = derivatives.vjp(self.program, given_all, self.moved(self.program))
+        # Of all operands and cotangents, as a rule that the declaration states is too.
+        self.back = codes.parse(found.code).rule or derived
         self.rng = np.random.default_rng(0)
         if 0 in self.space:
             raise ValueError(f"bridge.check: {self} has no elements, expected rows and columns")
