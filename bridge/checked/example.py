@@ -17,7 +17,9 @@ from bridge.lang import codes, derivatives, roles
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.declared import traced
+from bridge.ops.definition import Spec
 from bridge.ops.dtypes import promote
+from bridge.ops.program import check_operands
 
 
 class Example:
@@ -34,6 +36,8 @@ class Example:
         found = traced(declaration, present, *(given[name] for name in declaration.static))
         self.program: Program = found.program
         self.arrays = [Array.of(given[name]) for name in names]
+        specs = [Spec(a.data.shape, a.dtype) for a in self.arrays]
+        check_operands(found.form, specs, found.code)
         self.space = space_of(self.program, self.arrays)
         self.smooth = [i for i, o in enumerate(self.program.operands) if o.dtype == "float"]
         only = signature.parameters.values()

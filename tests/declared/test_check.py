@@ -243,6 +243,10 @@ def test_what_is_no_declared_op_is_refused(rng: Any) -> None:
         bridge.check(declarations.rms_norm, np.ones((2, 3)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"row_dot\(x: float64 \[0, 3\], .* has no elements"):
         bridge.check(ops.row_dot, np.ones((0, 3)), np.ones((0, 3)))
+    with pytest.raises(ValueError, match=r"row_dot: y has shape \[3\], expected \[2, 3\]"):
+        bridge.check(ops.row_dot, np.ones((2, 3)), np.ones(3))
+    with pytest.raises(TypeError, match="row_dot: x has dtype int64"):
+        bridge.check(ops.row_dot, np.ones((2, 3), int), np.ones((2, 3)))
 
 
 @pytest.mark.parametrize("missing", ["torch", "jax"])
