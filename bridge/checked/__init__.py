@@ -73,8 +73,8 @@ def check(f: DeclaredOp, *example: Any, quiet: bool = False, **static: Any) -> R
 
     Raises:
       AssertionError: naming the first promise that is broken, and what was found.
-      TypeError: if f is no declared op, or the operands do not fit its signature.
-      ValueError: if there are no rows or no columns in the example.
+      TypeError: if f is no declared op, or the operands' number or dtypes are none of f's.
+      ValueError: if their shapes do not fit, or they have no rows or no columns.
       ImportError: if neither framework is installed.
 
     Example:

@@ -13,11 +13,13 @@ import numpy as np
 from bridge.checked.arrays import Array, Arrays
 from bridge.checked.comparisons import hold_same
 from bridge.declared import DeclaredOp
-from bridge.lang import derivatives, roles
+from bridge.lang import codes, derivatives, roles
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.declared import traced
+from bridge.ops.definition import Spec
 from bridge.ops.dtypes import promote
+from bridge.ops.program import check_operands
 
 
 class Example:
@@ -34,6 +36,8 @@ class Example:
         found = traced(declaration, present, *(given[name] for name in declaration.static))
         self.program: Program = found.program
         self.arrays = [Array.of(given[name]) for name in names]
+        specs = [Spec(a.data.shape, a.dtype) for a in self.arrays]
+        check_operands(found.form, specs, found.code)
         self.space = space_of(self.program, self.arrays)
         self.smooth = [i for i, o in enumerate(self.program.operands) if o.dtype == "float"]
         only = signature.parameters.values()
@@ -51,9 +55,10 @@ class Example:
 
         self.frameworks = list(_in_frameworks(function_of, self.smooth))
         self.reference = function_of("reference")
-        self.back = derivatives.vjp(
-            self.program, [True] * len(self.program.results), self.moved(self.program)
-        )
+        given_all = [True] * len(self.program.results)
+        derived = derivatives.vjp(self.program, given_all, self.moved(self.program))
+        # Of all operands and cotangents, as a rule that the declaration states is too.
+        self.back = codes.parse(found.code).rule or derived
         self.rng = np.random.default_rng(0)
         if 0 in self.space:
             raise ValueError(f"bridge.check: {self} has no elements, expected rows and columns")

@@ -79,12 +79,7 @@ def _noisy(program: Program) -> Program:
     new: list[int] = []
     for node in program.nodes:
         nodes.append(replace(node, inputs=tuple(new[i] for i in node.inputs)))
-        number = constant_of(node) if node.operation == "constant" else np.pi
-        if (
-            node.dtype == "float"
-            and node.operation not in _EXACT
-            and float(np.float32(number)) != number
-        ):
+        if node.dtype == "float" and _is_rounded(node):
             factor = Node("operand", (), (len(operands), 0), node.axes, "float")
             operands.append(Operand("rounding", _ROLE_OF.get(node.axes, roles.PerRow)))
             value = len(nodes) - 1
@@ -99,3 +94,10 @@ def _noisy(program: Program) -> Program:
         new.append(len(nodes) - 1)
     results = [replace(r, nodes=tuple(new[i] for i in r.nodes)) for r in program.results]
     return replace(program, operands=tuple(operands), nodes=tuple(nodes), results=tuple(results))
+
+
+def _is_rounded(node: Node) -> bool:
+    if node.operation != "constant":
+        return node.operation not in _EXACT
+    with np.errstate(over="ignore"):
+        return bool(float(np.float32(constant_of(node))) != constant_of(node))

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import bridge
+from bridge.declared import DeclaredOp
 from bridge.lang import derivatives
 from tests.declared import ops
+from tests.declared.test_pinned import softmax, softmax_vjp
 from tests.frameworks import DTYPES, FRAMEWORKS, numpy_dtype
 from tests.lang import declarations
 from tests.lang.arrays import draw
@@ -28,7 +30,7 @@ SEVEN = (
     ops.weighted_squared_relu,
     ops.swish_gate,
 )
-OTHERS = ("cross_entropy", "masked_mean", "dropped", "functions")
+OTHERS = ("cross_entropy", "rotary", "masked_mean", "dropped", "functions")
 PROMISES = 13
 
 
@@ -47,6 +49,11 @@ def test_an_op_that_nobody_differentiated_by_hand(op: Any, dtype: str, rng: Any)
     for row in report.rows:
         assert row.compared
         assert not row.skipped
+
+
+def test_a_rule_of_its_own(rng: Any) -> None:
+    op = bridge.op(keep=("y",), vjp=softmax_vjp)(softmax)
+    assert bridge.check(op, *example(rng, op, (4, 9)), quiet=True).ok
 
 
 @pytest.mark.sampled(2)
@@ -206,9 +213,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
     members, break_it = BROKEN[name]
-    op = bridge.op(ops.rms_norm.declaration.function)
-    for member in members:
-        setattr(op, member, break_it(getattr(op, member)))
+    right = ops.rms_norm
+    wrong = {m: property(lambda _, m=m: break_it(getattr(right, m))) for m in members}
+    op = type("BrokenOp", (DeclaredOp,), wrong)(right.declaration.function)
     x, weight = (np.abs(a) for a in example(rng, op, (2, 9)))
     with pytest.raises(AssertionError) as raised:
         bridge.check(op, x, weight)
@@ -236,6 +243,10 @@ def test_what_is_no_declared_op_is_refused(rng: Any) -> None:
         bridge.check(declarations.rms_norm, np.ones((2, 3)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"row_dot\(x: float64 \[0, 3\], .* has no elements"):
         bridge.check(ops.row_dot, np.ones((0, 3)), np.ones((0, 3)))
+    with pytest.raises(ValueError, match=r"row_dot: y has shape \[3\], expected \[2, 3\]"):
+        bridge.check(ops.row_dot, np.ones((2, 3)), np.ones(3))
+    with pytest.raises(TypeError, match="row_dot: x has dtype int64"):
+        bridge.check(ops.row_dot, np.ones((2, 3), int), np.ones((2, 3)))
 
 
 @pytest.mark.parametrize("missing", ["torch", "jax"])
