@@ -18,6 +18,7 @@ from bridge.lang import codes, roles
 from bridge.lang.bytecode import MOST_OPERANDS, words_of
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
+from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, shape_in, space_of
 from bridge.ops.dtypes import FLOATING, promote
 
@@ -151,9 +152,15 @@ class RunProgram(Op[ProgramParams]):
         first = operands[0]
         if first is None:
             return 0
-        sums = [role for role in self._wanted_roles(params) if role is Role.ROW]
+        sums = self._wanted_roles(params).count(Role.ROW)
+        if not sums:
+            return 0
+        # What is summed stands in it, and then the sums over parts of the rows.
         space = space_of(first.shape, _roles_of(params.code)[0][0])
-        return workspace_bytes(space, params.batch_ndim, len(sums), params.arithmetic == "float64")
+        is_float64 = params.arithmetic == "float64"
+        summed = sums * math.prod(space) * (8 if is_float64 else 4)
+        partial = column_sums_workspace_bytes(space, params.batch_ndim, is_float64)
+        return (summed + 15) // 16 * 16 + partial
 
     def _wanted_roles(self, params: ProgramParams) -> list[Role]:
         pairs = zip(self.result_roles(params), _split(params.dtypes), strict=True)
@@ -310,13 +317,6 @@ class _Rule:
             )
         params = replace(self.params, code=code, dtypes=dtypes)
         return Call(self.op, tuple(placed), params)
-
-
-def workspace_bytes(space: Sequence[int], batch_ndim: int, sums: int, is_float64: bool) -> int:
-    """Bytes that the CUDA kernel never exceeds. The sizes may be symbolic."""
-    if not sums:
-        return 0
-    return math.prod(space) * sums * (8 if is_float64 else 4) + 256
 
 
 @dataclass(frozen=True)
