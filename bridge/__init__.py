@@ -24,12 +24,14 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from bridge import lang as lang
+    from bridge.checked import check
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
     from bridge.lang.roles import Full, Halves, Mask, PerRow, Row, Table
 
 # What declarations are made of, by the module that has it.
 _OF_DECLARATIONS = {
+    "check": "bridge.checked",
     "op": "bridge.declared",
     **dict.fromkeys(("Full", "Halves", "Mask", "PerRow", "Row", "Table"), "bridge.lang.roles"),
 }
@@ -43,6 +45,7 @@ __all__ = [
     "Table",
     "__version__",
     "build_info",
+    "check",
     "has_cuda",
     "lang",
     "op",

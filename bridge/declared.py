@@ -21,8 +21,13 @@ class DeclaredOp:
     `f.reference` computes in float64 NumPy; `str(f)` shows its program.
     """
 
-    def __init__(self, function: Callable[..., Any], keep: Sequence[str] = ()) -> None:
-        self.declaration = declared(function, keep)
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        keep: Sequence[str] = (),
+        vjp: Callable[..., Any] | None = None,
+    ) -> None:
+        self.declaration = declared(function, keep, vjp)
         functools.update_wrapper(self, function)
         # This finds what cannot be declared now, not at the first call.
         self._example = self._trace_example()
@@ -120,10 +125,18 @@ def _framework_of(kind: type) -> str:
 @overload
 def op(function: Callable[..., Any], /) -> DeclaredOp: ...
 @overload
-def op(*, keep: Sequence[str] = ()) -> Callable[[Callable[..., Any]], DeclaredOp]: ...
+def op(
+    *, keep: Sequence[str] = (), vjp: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], DeclaredOp]: ...
 
 
-def op(function: Callable[..., Any] | None = None, /, *, keep: Sequence[str] = ()) -> Any:
+def op(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    keep: Sequence[str] = (),
+    vjp: Callable[..., Any] | None = None,
+) -> Any:
     """Makes an op of a declaration: a function of rows that runs in PyTorch and in JAX.
 
     The function is run once, on values of `bridge.lang` that record what is done with them. From
@@ -134,6 +147,10 @@ def op(function: Callable[..., Any] | None = None, /, *, keep: Sequence[str] = (
         `Table`, `Mask`, `Halves` or `bridge.lang.Integer`; static parameters are keyword-only.
       keep: names of local variables whose values are saved for the backward pass, instead of being
         computed again there. No bit depends on it.
+      vjp: the reverse rule, where it is to be another than the derived one: it is held against that
+        in float64. `vjp(*operands, *results, *cotangents, **static)` returns a value for each
+        floating operand. What comes at every place of a row or column is summed where the operand
+        has one number for all of them.
 
     Returns:
       A function of tensors, or of arrays.
@@ -148,4 +165,4 @@ def op(function: Callable[..., Any] | None = None, /, *, keep: Sequence[str] = (
     """
     if function is not None:
         return DeclaredOp(function)
-    return functools.partial(DeclaredOp, keep=tuple(keep))
+    return functools.partial(DeclaredOp, keep=tuple(keep), vjp=vjp)

@@ -31,6 +31,7 @@ from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
+    "interpreter/interpreter.cu",
     "ops/bias_dropout_add/bias_dropout_add.cu",
     "ops/bias_gelu/bias_gelu.cu",
     "walks/columns/column_sums.cu",
@@ -177,6 +178,13 @@ def readable(symbol: str) -> tuple[str, int | None]:
     if nodes:
         parts = " parts" if nodes[2] else ""
         return f"nodes {nodes[1].lower()} {DTYPES[nodes[3]][0]}{parts}", None
+    program = re.search(r"ProgramKernelI([df])Li(\d+)E", symbol)
+    if program:
+        dtype = DTYPES[program[1]][0]
+        return f"program {dtype} arithmetic, {program[2]} bytes of parameters", None
+    chunks = re.search(r"ChunkSumsKernelI([df])", symbol)
+    if chunks:
+        return f"program's column sums {DTYPES[chunks[1]][0]}", None
     tree = re.search(r"TreeKernelI([df])", symbol)
     if tree:
         return f"column sums {DTYPES[tree[1]][0]}", None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.lang import derivatives, roles
+from bridge.lang import derivatives, pinned, roles
 from bridge.lang.program import COLUMNS, REDUCTIONS, Node, Operand, Program, Result
 
 _ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
@@ -33,6 +33,7 @@ class Coded:
       of: the text of what is derived; None of a declaration.
       keeps: values that are kept for derivatives, nodes of the program.
       kept: whether it reads the kept values of what is derived.
+      rule: the reverse rule that it states itself.
     """
 
     program: Program
@@ -40,23 +41,30 @@ class Coded:
     of: str | None = None
     keeps: tuple[int, ...] = ()
     kept: bool = False
+    rule: Program | None = None
 
     def place(self, tag: Tag) -> int:
         return self.tags.index(tag)
 
 
-def code_of(program: Program, keeps: Sequence[int] = ()) -> str:
-    """The text of a traced program, some of whose values are kept for derivatives."""
-    return json.dumps(
-        {
-            "name": program.name,
-            "operands": [[operand.name, operand.role.__name__] for operand in program.operands],
-            "nodes": [[n.operation, n.inputs, n.static, n.axes, n.dtype] for n in program.nodes],
-            "results": [[r.role.__name__, r.nodes, r.like, r.name] for r in program.results],
-            "keeps": list(keeps),
-        },
-        separators=(",", ":"),
-    )
+def code_of(program: Program, keeps: Sequence[int] = (), rule: Program | None = None) -> str:
+    """The text of a traced program.
+
+    Args:
+      keeps: nodes whose values are kept for derivatives.
+      rule: its reverse rule, of `pinned.traced_rule`, where that is not the derived one.
+    """
+    fields = {**_fields(program), "keeps": list(keeps)}
+    return _text(fields if rule is None else {**fields, "rule": _fields(rule)})
+
+
+def _fields(program: Program) -> dict[str, Any]:
+    return {
+        "name": program.name,
+        "operands": [[operand.name, operand.role.__name__] for operand in program.operands],
+        "nodes": [[n.operation, n.inputs, n.static, n.axes, n.dtype] for n in program.nodes],
+        "results": [[r.role.__name__, r.nodes, r.like, r.name] for r in program.results],
+    }
 
 
 def jvp(code: str, moved: Sequence[bool], kept: bool) -> str:
@@ -96,7 +104,8 @@ def parse(code: str) -> Coded:
         if "of" not in fields:
             program = _program(fields)
             tags = tuple(("operand", i) for i in range(len(program.operands)))
-            return Coded(program, tags, keeps=tuple(fields["keeps"]))
+            rule = _program(fields["rule"]) if "rule" in fields else None
+            return Coded(program, tags, keeps=tuple(fields["keeps"]), rule=rule)
         of = _text(fields["of"])
         if "summands" in fields:
             return _summands(of, fields["summands"])
@@ -155,7 +164,10 @@ def _jvp(of: str, moved: list[bool], kept: bool) -> Coded:
 def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
     base = parse(of)
     keeps = base.keeps if kept else ()
-    program = derivatives.vjp(base.program, given, wanted, keeps)
+    if base.rule is None:
+        program = derivatives.vjp(base.program, given, wanted, keeps)
+    else:
+        program = pinned.specialised(base.rule, base.program, given, wanted, keeps)
     tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
     tags += [("kept", i) for i in range(len(keeps))]
     tags += [("cotangent", i) for i, is_given in enumerate(given) if is_given]

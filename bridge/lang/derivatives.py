@@ -172,12 +172,13 @@ def _first(operation: str, x: Sequence[Value]) -> Value:
     return before | (x[0] != x[0])
 
 
-def _kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
+def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
+    """The operands in which kept values come."""
     by_axes = {FULL: roles.Full, ROWS: roles.PerRow, COLUMNS: roles.Row}
     return [Operand(f"kept {number}", by_axes[program.nodes[number].axes]) for number in kept]
 
 
-def _replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
+def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
     """The program's nodes written into another builder; those that are kept are read."""
     values: list[Value] = []
     for number, node in enumerate(program.nodes):
@@ -220,10 +221,10 @@ def jvp(program: Program, moved: Sequence[bool], kept: Sequence[int] = ()) -> Pr
       order. Its results are the tangents of all results, a constant 0 where there is none.
     """
     builder = Builder()
-    operands = [*program.operands, *_kept_operands(program, kept)]
+    operands = [*program.operands, *kept_operands(program, kept)]
 
     def write() -> list[Result]:
-        values = _replayed(program, builder, kept)
+        values = replayed(program, builder, kept)
         tangents: list[Value | None] = [None] * len(values)
         place = {
             position: _append(operands, program, position, "tangent of ")
@@ -282,10 +283,10 @@ def vjp(
       along.
     """
     builder = Builder()
-    operands = [*program.operands, *_kept_operands(program, kept)]
+    operands = [*program.operands, *kept_operands(program, kept)]
 
     def write() -> list[Result]:
-        values = _replayed(program, builder, kept)
+        values = replayed(program, builder, kept)
         moving = _moving(program, wanted)
         # What came at every place of a row, and what came a row at a time.
         along: list[Value | None] = [None] * len(values)

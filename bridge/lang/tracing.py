@@ -34,19 +34,25 @@ class Declaration:
       parameters: its operands, by position.
       static: its keyword parameters, and their defaults (`inspect.Parameter.empty` without one).
       keep: names of local variables whose values are saved for the backward pass.
+      vjp: the reverse rule, where it is not the derived one.
     """
 
     function: Callable[..., Any]
     parameters: tuple[Parameter, ...]
     static: Mapping[str, Any]
     keep: tuple[str, ...] = ()
+    vjp: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
         return self.function.__name__
 
 
-def declared(function: Callable[..., Any], keep: Sequence[str] = ()) -> Declaration:
+def declared(
+    function: Callable[..., Any],
+    keep: Sequence[str] = (),
+    vjp: Callable[..., Any] | None = None,
+) -> Declaration:
     """Reads a function's signature.
 
     Raises:
@@ -90,7 +96,9 @@ def declared(function: Callable[..., Any], keep: Sequence[str] = ()) -> Declarat
         raise DeclarationError(f"{where}: the first operand gives the shape and is always there")
     if parameters[0].role not in (roles.Full, roles.Halves):
         raise DeclarationError(f"{where}: the first operand gives the shape: a Full or Halves")
-    return Declaration(function, tuple(parameters), types.MappingProxyType(static), tuple(keep))
+    return Declaration(
+        function, tuple(parameters), types.MappingProxyType(static), tuple(keep), vjp
+    )
 
 
 def _is_empty(cell: types.CellType) -> bool:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge.lang import codes, roles
+from bridge.lang import codes, pinned, roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
@@ -32,7 +32,11 @@ class Traced:
         self.name = declaration.name
         self.program: Program = trace(declaration, present, static)
         self.form = Form.of(self.program)
-        self.code = codes.code_of(self.program, _kept(declaration, self.program))
+        rule = None
+        if declaration.vjp is not None:
+            rule = pinned.traced_rule(declaration.vjp, self.program, present, static)
+            pinned.check_rule(rule, self.program)
+        self.code = codes.code_of(self.program, _kept(declaration, self.program), rule)
         self.returns_several = bool(self.program.results[0].name != "the result")
 
 

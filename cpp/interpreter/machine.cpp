@@ -7,6 +7,7 @@
 #include "cpu/random_words.h"
 #include "cpu/tile.h"
 #include "interpreter/elementwise.h"
+#include "interpreter/integers.h"
 #include "interpreter/reductions.h"
 #include "walks/columns/block_tiles.h"
 #include "walks/columns/column_sum_tree.h"
@@ -72,35 +73,6 @@ inline void compare(Real* to, const int64_t* a, const int64_t* b, int64_t count,
 }
 
 // ---- Arrays of any strides. ----
-
-inline int64_t element_bytes(int32_t dtype) {
-  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4, 1, 2, 4, 2, 8};
-  return bytes[dtype];
-}
-
-inline int64_t load_integer(int32_t dtype, const char* from) {
-  const auto as = [from](auto value) {
-    memcpy(&value, from, sizeof value);
-    return static_cast<int64_t>(value);
-  };
-  switch (dtype) {
-    case BRIDGE_BOOL:
-    case BRIDGE_UINT8:
-      return as(uint8_t{});
-    case BRIDGE_INT8:
-      return as(int8_t{});
-    case BRIDGE_INT16:
-      return as(int16_t{});
-    case BRIDGE_UINT16:
-      return as(uint16_t{});
-    case BRIDGE_INT32:
-      return as(int32_t{});
-    case BRIDGE_UINT32:
-      return as(uint32_t{});
-    default:
-      return as(int64_t{});
-  }
-}
 
 template <class Real>
 void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {

@@ -4,6 +4,7 @@
 #define BRIDGE_INTERPRETER_REDUCTIONS_H_
 
 #include "cpu/tile.h"
+#include "interpreter/order.h"
 #include "walks/rows/row_sums.h"
 
 namespace bridge {
@@ -22,31 +23,11 @@ Real sum_of_steps(const Real* terms, int64_t count) {
   return sum_chunk<Real>(Terms<Real>{terms}, Terms<Real>{terms}, count);
 }
 
-// The order in which a row's largest number is looked for: as the numbers, +0 above -0, NaN above
-// all. The same integer for every NaN.
-template <class Real>
-inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits order_of(Real x) {
-  using Bits = typename math::Format<Real>::Bits;
-  using SignedBits = typename math::Format<Real>::SignedBits;
-  constexpr Bits magnitude = ~math::Format<Real>::sign_bit;
-  const Bits bits = math::to_bits(x);
-  const Bits ordered = math::is_negative(x) ? bits ^ magnitude : bits;
-  return static_cast<SignedBits>(x != x ? math::Format<Real>::canonical_nan : ordered);
-}
+using interpreter::lowest_order;
+using interpreter::number_of;
+using interpreter::order_of;
 
-template <class Real>
-Real number_of(typename math::Format<Real>::SignedBits order) {
-  using Bits = typename math::Format<Real>::Bits;
-  const Bits bits = static_cast<Bits>(order);
-  return math::bit_cast<Real>(order < 0 ? bits ^ ~math::Format<Real>::sign_bit : bits);
-}
-
-template <class Real>
-typename math::Format<Real>::SignedBits lowest_order() {
-  return order_of(-math::detail::infinity<Real>());
-}
-
-// The largest of some numbers, in that order; -infinity's of none.
+// The largest of some numbers, in the order of order.h; -infinity's of none.
 template <class Real>
 typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t count) {
   using Order = typename math::Format<Real>::SignedBits;

@@ -1,5 +1,6 @@
 #include <stdio.h>
 
+#include "interpreter/integers.h"
 #include "interpreter/interpreter.h"
 
 namespace bridge::interpreter {
@@ -24,6 +25,12 @@ bool is_dtype_of(Role role, int32_t dtype) {
 bool has_elements(Role role, bool has_rows, const bridge_program& call) {
   return has_rows &&
          (role == Role::per_row || role == Role::label || role == Role::integer || call.cols > 0);
+}
+
+bool is_aligned(const bridge_program_array& array) {
+  return reinterpret_cast<uintptr_t>(array.data) %
+             static_cast<uintptr_t>(element_bytes(array.dtype)) ==
+         0;
 }
 
 }  // namespace
@@ -77,7 +84,7 @@ bridge_status validate(const bridge_program& call, View* view, char* message, si
     if (call.size[d] < 0) return fail("a size is negative", d);
     has_rows = has_rows && call.size[d] > 0;
   }
-  for (int32_t d = 0; has_rows && d < call.dims; ++d) {
+  for (int32_t d = 0; d < call.dims; ++d) {
     if (__builtin_mul_overflow(rows, call.size[d], &rows)) return fail("too many rows", d);
   }
   if (call.cols < 0 || __builtin_mul_overflow(rows, call.cols, &elements) ||
@@ -90,14 +97,18 @@ bridge_status validate(const bridge_program& call, View* view, char* message, si
     if (call.operand[i].data == nullptr && has_elements(role, has_rows, call)) {
       return fail("an operand is null", i);
     }
+    if (has_elements(role, has_rows, call) && !is_aligned(call.operand[i])) {
+      return fail("an operand is not aligned to its elements", i);
+    }
   }
   for (int32_t i = 0; i < call.results; ++i) {
     const Role role = view->result_role(i);
     if (!is_floating(call.result[i].dtype)) return fail("the dtype of a result", i);
     // Column sums are zeros where there are no rows.
-    if (call.result[i].data == nullptr &&
-        (role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call))) {
-      return fail("a result is null", i);
+    const bool writes = role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call);
+    if (writes && call.result[i].data == nullptr) return fail("a result is null", i);
+    if (writes && !is_aligned(call.result[i])) {
+      return fail("a result is not aligned to its elements", i);
     }
     if (role == Role::row && call.result[i].col_stride != 1 && call.cols > 1) {
       return fail("the columns of a column sum lie apart", i);

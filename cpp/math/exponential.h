@@ -45,16 +45,15 @@ struct PowerOfTwo {
 template <class Real>
 BRIDGE_HD PowerOfTwo<Real> power_of_two_from(Real shifted) {
   using Bits = typename Format<Real>::Bits;
-  using SignedBits = typename Format<Real>::SignedBits;
   constexpr int mantissa = Format<Real>::mantissa_bits;
-  constexpr SignedBits bias = Format<Real>::exponent_bias;
-  const auto n = static_cast<SignedBits>(to_bits(shifted) - to_bits(ExponentTable<Real>::magic));
-  // Half of it, rounded down. SSE2 and AVX2 have no arithmetic shift of 64 bits: one of an unsigned
-  // number, of what is no longer negative.
-  constexpr SignedBits offset = SignedBits(1) << 12;
-  const auto half = static_cast<SignedBits>(static_cast<Bits>(n + offset) >> 1) - offset / 2;
-  return {bit_cast<Real>(static_cast<Bits>(half + bias) << mantissa),
-          bit_cast<Real>(static_cast<Bits>(n - half + bias) << mantissa)};
+  constexpr Bits bias = Format<Real>::exponent_bias;
+  // Unsigned: of a NaN it is any number, and more may overflow.
+  const Bits n = to_bits(shifted) - to_bits(ExponentTable<Real>::magic);
+  // Half of it, rounded down, by a shift of what is no longer negative: SSE2 and AVX2 have no
+  // arithmetic shift of 64 bits.
+  constexpr Bits offset = Bits(1) << 12;
+  const Bits half = ((n + offset) >> 1) - offset / 2;
+  return {bit_cast<Real>((half + bias) << mantissa), bit_cast<Real>((n - half + bias) << mantissa)};
 }
 
 template <class Real>

@@ -4,6 +4,7 @@
 #include "cuda/driver.h"
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
+#include "interpreter/interpreter_cuda.h"
 #include "ops/bias_dropout_add/bias_dropout_add_cuda.h"
 #include "ops/bias_gelu/bias_gelu_cuda.h"
 #include "ops/softmax/softmax_cuda.h"
@@ -12,11 +13,10 @@ namespace {
 
 using LoadKernels = const char* (*)();
 
-// One line per op.
+// Of every op.
 constexpr LoadKernels kOps[] = {
-    bridge::bias_dropout_add::load_kernels,
-    bridge::bias_gelu::load_kernels,
-    bridge::softmax::load_kernels,
+    bridge::bias_dropout_add::load_kernels,   bridge::bias_gelu::load_kernels,
+    bridge::interpreter::load_kernels,        bridge::softmax::load_kernels,
     bridge::softmax_derivative::load_kernels,
 };
 

@@ -202,9 +202,9 @@ typedef struct bridge_program_array {
  * from each one's first row on.
  *
  * The arithmetic is float64 if any floating array is, else float32; what a primitive computes, the
- * tree of row sums and that of column sums are those of docs/numerics.md, and every result is rounded
- * once. A result of role full or halves may be the same memory with the same strides as an operand of
- * its role and dtype; results overlap nothing otherwise. */
+ * tree of row sums and that of column sums are those of docs/numerics.md, and every result is
+ * rounded once. A result of role full or halves may be the same memory with the same strides as an
+ * operand of its role and dtype; results overlap nothing otherwise. */
 enum { BRIDGE_MAX_PROGRAM_OPERANDS = 64, BRIDGE_MAX_PROGRAM_RESULTS = 31 };
 typedef struct bridge_program {
   const int32_t* code;
@@ -267,6 +267,11 @@ bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* ca
 size_t bridge_bias_dropout_add_cuda_workspace(const bridge_bias_dropout_add* call);
 bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, void* workspace,
                                            size_t workspace_bytes, void* stream);
+/* A program's workspace holds, for each result of role row, a number of the arithmetic type for
+ * every element of the space, all of these rounded up to 16 bytes, and once the levels of the tree
+ * above: with c chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers
+ * and 256 bytes, and nothing where c is 1. A program with more words than a kernel's parameters
+ * take, or more registers than the shared memory of a warp, is an invalid argument. */
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);

@@ -1,0 +1,111 @@
+"""`bridge.check`: whether a declared op keeps every promise, on example operands.
+
+- `example`: the op and its operands, run by `in_torch` and `in_jax` on `arrays`;
+- `promises`: the table of them; `comparisons`, `roundings`: what breaks one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.checked.comparisons import BrokenPromiseError
+from bridge.checked.example import Example
+from bridge.checked.promises import PROMISES, DoesNotApplyError
+from bridge.declared import DeclaredOp
+
+
+@dataclass
+class Row:
+    """One promise.
+
+    Attributes:
+      promise: its name; compared: what was; skipped: why it does not apply; found: what broke it.
+    """
+
+    promise: str
+    compared: list[str] = field(default_factory=list)
+    skipped: str = ""
+    found: str = ""
+
+    def __str__(self) -> str:
+        if self.found:
+            return f"{self.promise:<30} fails    {self.found}"
+        if self.skipped:
+            return f"{self.promise:<30} skipped  {self.skipped}"
+        return f"{self.promise:<30} holds    {len(self.compared)} compared"
+
+
+@dataclass
+class Report:
+    """What `bridge.check` found. Attributes: title: of what; rows: one for each promise."""
+
+    title: str
+    rows: list[Row]
+
+    @property
+    def ok(self) -> bool:
+        return not any(row.found for row in self.rows)
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, *(f"  {row}" for row in self.rows)])
+
+
+def check(f: DeclaredOp, *example: Any, quiet: bool = False, **static: Any) -> Report:
+    """Holds a declared op to every promise, in the frameworks that are installed.
+
+    Value and gradients have the same bits in both frameworks, on every instruction set and number
+    of threads, for a row alone, under vmap, compiled, and in every layout. Derivatives of both
+    modes, to the second order, are those of the declaration. The results of every dtype, size and
+    special value are near the reference.
+
+    Args:
+      f: of `bridge.op`.
+      example: operands as f takes them: tensors, arrays of JAX or NumPy. Their shapes, numbers and
+        dtypes are where the checks start from: numbers of moderate size, as results that overflow
+        tell nothing. A few rows of a few dozen columns are enough.
+      quiet: prints nothing.
+      static: the op's keyword arguments.
+
+    Returns:
+      A table, printed unless `quiet`: a row of `rows` for each promise, with what was compared, or
+      why it does not apply.
+
+    Raises:
+      AssertionError: naming the first promise that is broken, and what was found.
+      TypeError: if f is no declared op, or the operands do not fit its signature.
+      ValueError: if there are no rows or no columns in the example.
+      ImportError: if neither framework is installed.
+
+    Example:
+      >>> report = bridge.check(rms_norm, numpy.random.randn(4, 33), numpy.random.randn(33))
+      rms_norm(x: float64 [4, 33], weight: float64 [33])
+        torch has the bits of JAX      holds    1 compared
+        instruction sets and threads   holds    9 compared
+        ...
+    """
+    if not isinstance(f, DeclaredOp):
+        raise TypeError(f"bridge.check: got {type(f).__name__}, expected what bridge.op returns")
+    e = Example(f, example, static)
+    if not e.frameworks:
+        raise ImportError("bridge.check needs PyTorch or JAX, and neither is installed")
+    report = Report(str(e), [])
+    cause: Exception | None = None
+    for promise, run in PROMISES.items():
+        row = Row(promise)
+        report.rows.append(row)
+        try:
+            row.compared.extend(run(e))
+        except DoesNotApplyError as error:
+            row.skipped = str(error)
+        except Exception as error:
+            is_found = isinstance(error, BrokenPromiseError)
+            line = str(error).partition("\n")[0]
+            row.found = line if is_found else f"{type(error).__name__}: {line}"
+            cause = cause or error
+    if not quiet:
+        print(report)
+    if cause is not None:
+        first = next(row for row in report.rows if row.found)
+        raise AssertionError(f"{report.title}: {first.promise}: {first.found}") from cause
+    return report

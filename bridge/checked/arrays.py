@@ -1,0 +1,77 @@
+"""What both frameworks are given: arrays of any dtype, bfloat16 too, in memory of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Units in the last place of 1, and the smallest and the largest numbers.
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028e38, "float64": 1.7976e308}
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of any dtype in memory of NumPy.
+
+    Attributes:
+      dtype: its name; data: of that dtype, the bits of bfloat16 as uint16.
+    """
+
+    dtype: str
+    data: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Array:
+        """What a tensor, an array of JAX or NumPy, or a number holds."""
+        if type(value).__module__.partition(".")[0] == "torch":
+            import torch
+
+            tensor, dtype = value.detach().cpu(), str(value.dtype).removeprefix("torch.")
+            data = (tensor.view(torch.int16) if dtype == "bfloat16" else tensor).numpy()
+        else:
+            data = np.asarray(value)
+            dtype = data.dtype.name
+        return cls(dtype, data.view(np.uint16) if dtype == "bfloat16" else data)
+
+    @classmethod
+    def rounded(cls, values: Any, dtype: str) -> Array:
+        """The values in another dtype, towards zero in bfloat16."""
+        with np.errstate(over="ignore"):
+            if dtype != "bfloat16":
+                return cls(dtype, np.asarray(values).astype(dtype))
+            whole = np.asarray(values, np.float32)
+        return cls(dtype, np.asarray(whole.view(np.uint32) >> 16, np.uint16))
+
+    @property
+    def values(self) -> Any:
+        """In float64 where they are floating."""
+        if self.dtype == "bfloat16":
+            return (self.data.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return self.data.astype(np.float64) if self.data.dtype.kind == "f" else self.data
+
+    def same(self, other: Array) -> bool:
+        """Whether dtype, shape and all bits are those of another."""
+        mine, others = (np.ascontiguousarray(a.data).tobytes() for a in (self, other))
+        return self.dtype == other.dtype and self.data.shape == other.data.shape and mine == others
+
+
+Arrays = Sequence[Array]
+
+
+def of_smooth(
+    function: Callable[..., Any], smooth: Sequence[int], operands: Sequence[Any]
+) -> Callable[..., Any]:
+    """The function of the smooth operands alone."""
+
+    def run(*moved: Any) -> Any:
+        whole = list(operands)
+        for position, value in zip(smooth, moved, strict=True):
+            whole[position] = value
+        return function(*whole)
+
+    return run

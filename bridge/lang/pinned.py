@@ -1,0 +1,170 @@
+"""Reverse rules that a declaration states itself, in the place of the derived one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bridge.lang import functions, roles
+from bridge.lang.derivatives import kept_operands, replayed, vjp
+from bridge.lang.errors import DeclarationError
+from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
+from bridge.lang.reference import evaluate
+from bridge.lang.values import Builder, HalvesValue, Value, while_active
+
+Rule = Callable[..., Any]
+
+
+def traced_rule(
+    rule: Rule, program: Program, present: Sequence[bool], static: Mapping[str, Any]
+) -> Program:
+    """The program of a rule: the cotangents of all floating operands.
+
+    Its operands are those of the program and the cotangents of all results, and its first nodes are
+    the program's, so that those which are kept can be told.
+
+    Args:
+      rule: rule(*operands, *results, *cotangents, **static) returns a value for each floating
+        operand that is there; operands that are not are None.
+
+    Raises:
+      DeclarationError: if it returns something else, or a result is a column sum.
+    """
+    where = f"vjp={rule.__name__} of {program.name}"
+    if any(result.role is roles.Row for result in program.results):
+        raise DeclarationError(f"{where}: a column sum among the results has no rule of its own")
+    builder = Builder()
+    operands = list(program.operands)
+
+    def of(role: type[roles.Annotation], position: int, dtype: str) -> Value | HalvesValue:
+        count = 2 if role is roles.Halves else 1
+        made = [builder.operand(position, half, AXES[role], dtype) for half in range(count)]
+        return HalvesValue(*made) if count == 2 else made[0]
+
+    def write() -> list[Result]:
+        values = replayed(program, builder, ())
+        own = iter(range(len(program.operands)))
+        arguments: list[Any] = [
+            of(program.operands[i].role, i, program.operands[i].dtype)
+            if is_present and (i := next(own)) >= 0
+            else None
+            for is_present in present
+        ]
+        for result in program.results:
+            parts = [values[number] for number in result.nodes]
+            arguments.append(HalvesValue(*parts) if len(parts) == 2 else parts[0])
+        for result in program.results:
+            operands.append(Operand(f"cotangent of {result.name}", result.role))
+            arguments.append(of(result.role, len(operands) - 1, "float"))
+        returned = rule(*arguments, **static)
+        several = list(returned) if isinstance(returned, tuple | list) else [returned]
+        floating = [i for i, o in enumerate(program.operands) if o.dtype == "float"]
+        if len(several) != len(floating):
+            raise DeclarationError(
+                f"{where}: {len(several)} values, expected {len(floating)}, one for each floating "
+                "operand"
+            )
+        return [
+            _result(where, program.operands[i], i, value, builder)
+            for i, value in zip(floating, several, strict=True)
+        ]
+
+    results = while_active(builder, write)
+    # Nothing is left out: the numbers of the program's nodes stay.
+    return Program(f"vjp of {program.name}", tuple(operands), tuple(builder.nodes), tuple(results))
+
+
+def _result(where: str, operand: Operand, position: int, value: Any, builder: Builder) -> Result:
+    parts = list(value) if isinstance(value, HalvesValue) else [value]
+    expected = 2 if operand.role is roles.Halves else 1
+    if len(parts) != expected or not all(isinstance(part, (Value, int, float)) for part in parts):
+        raise DeclarationError(
+            f"{where}: the cotangent of {operand.name} is {type(value).__name__}, expected "
+            f"{'two halves' if expected == 2 else 'a value'}"
+        )
+    values = [builder.floating(builder.value(part)) for part in parts]
+    if operand.role is roles.PerRow and values[0].axes & COLUMNS:
+        values = [functions.sum(values[0])]
+    numbers = tuple(v.number for v in values)
+    return Result(operand.role, numbers, position, f"cotangent of {operand.name}")
+
+
+def specialised(
+    rule: Program,
+    program: Program,
+    given: Sequence[bool],
+    wanted: Sequence[bool],
+    kept: Sequence[int],
+) -> Program:
+    """What `derivatives.vjp` would give: the rule for some cotangents, reading kept values."""
+    builder = Builder()
+    base = len(program.operands)
+    operands = [*program.operands, *kept_operands(program, kept)]
+    place = {i: i for i in range(base)}
+    for i, is_given in enumerate(given):
+        if is_given:
+            place[base + i] = len(operands)
+            operands.append(rule.operands[base + i])
+
+    def write() -> list[Value]:
+        values: list[Value] = []
+        for number, node in enumerate(rule.nodes):
+            if number < len(program.nodes) and number in kept:
+                position = base + kept.index(number)
+                values.append(builder.operand(position, 0, node.axes, "float"))
+            elif node.operation != "operand":
+                inputs = tuple(values[i].number for i in node.inputs)
+                static, axes, dtype = node.static, node.axes, node.dtype
+                values.append(builder.node(node.operation, inputs, static, axes=axes, dtype=dtype))
+            elif node.static[0] in place:
+                position, half = node.static
+                values.append(builder.operand(place[position], half, node.axes, node.dtype))
+            else:
+                values.append(builder.constant(0.0))
+        return values
+
+    values = while_active(builder, write)
+    results = [
+        Result(r.role, tuple(values[i].number for i in r.nodes), r.like, r.name)
+        for r in rule.results
+        if wanted[r.like]
+    ]
+    return pruned(rule.name, operands, builder.nodes, results)
+
+
+def check_rule(rule: Program, program: Program) -> None:
+    """Holds a rule against the derived one, in float64 on random operands.
+
+    Raises:
+      DeclarationError: with the operand whose cotangent is another.
+    """
+    wanted = [operand.dtype == "float" for operand in program.operands]
+    given = [True] * len(program.results)
+    derived = vjp(program, given, wanted)
+    numbers = np.random.default_rng(0)
+    space = (3, 5)
+    operands = [_drawn(numbers, operand, space) for operand in rule.operands]
+    found = evaluate(specialised(rule, program, given, wanted, ()), operands)
+    expected = evaluate(derived, operands)
+    for result, a, b in zip(rule.results, found, expected, strict=True):
+        if not np.allclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True):
+            raise DeclarationError(
+                f"{rule.name}: its {result.name} differs from the derived one by "
+                f"{np.max(np.abs(a - b)):.2g} on random operands in float64"
+            )
+
+
+def _drawn(numbers: np.random.Generator, operand: Operand, space: tuple[int, int]) -> Any:
+    shapes = {roles.Row: space[1:], roles.PerRow: space[:1], roles.PerRowOfIntegers: space[:1]}
+    shape: tuple[int, ...] = shapes.get(operand.role, space)
+    if operand.role is roles.Halves:
+        shape = (space[0], 2 * space[1])
+    if operand.role is roles.Integer:
+        return np.int64(7)
+    if operand.dtype == "int":
+        return numbers.integers(0, space[1], shape)
+    if operand.dtype == "bool":
+        return numbers.random(shape) < 0.3
+    return numbers.normal(size=shape)

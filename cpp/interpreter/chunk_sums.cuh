@@ -1,0 +1,63 @@
+// The leaves of the column sums' tree (column_sum_tree.h) from rows that lie in memory.
+#ifndef BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
+#define BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
+
+#include "walks/columns/column_sum_tree.h"
+#include "walks/columns/column_sums.cuh"
+
+namespace bridge::interpreter {
+
+struct ChunkSumsParams {
+  int64_t batch;
+  int64_t rows;
+  int64_t cols;
+  const void* values;  // [batch, rows, cols]
+  void* sums;          // [batch, chunks, cols], or NULL where there is one chunk: then row
+  bridge_array row;
+};
+
+// A thread adds a lane of a column; eight neighbours of a block have a chunk's.
+template <class Real>
+struct ChunkSumsKernel {
+  using Params = ChunkSumsParams;
+  static constexpr int kThreads = columns::kThreads;
+  static constexpr int kMinBlocks = 2;
+  static constexpr int kColumns = kThreads / static_cast<int>(kLanes);
+
+  static BRIDGE_DEVICE void run(const ChunkSumsParams& params) {
+    Real* shared = simt::shared_array<Real, kThreads>();
+    const int thread = simt::thread_index();
+    const int64_t column =
+        static_cast<int64_t>(simt::block_index().x) * kColumns + thread % kColumns;
+    const bool in_row = column < params.cols;
+    const int64_t chunks = (params.rows + kChunkRows - 1) / kChunkRows;
+    for (int64_t node = simt::block_index().y; node < params.batch * chunks;
+         node += simt::block_count().y) {
+      const int64_t batch = simt::divide(node, chunks);
+      const int64_t first = (node - batch * chunks) * kChunkRows + thread / kColumns * kLaneRows;
+      const int64_t end = first + kLaneRows < params.rows ? first + kLaneRows : params.rows;
+      Real sum = Real(-0.0);
+      for (int64_t row = first; in_row && row < end; ++row) {
+        sum = sum + static_cast<const Real*>(
+                        params.values)[(batch * params.rows + row) * params.cols + column];
+      }
+      simt::sync();  // the previous turn's sums have been read
+      shared[thread] = sum;
+      simt::sync();
+      if (thread >= kColumns || !in_row) continue;
+      Real lanes[kLanes];
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) lanes[i] = shared[i * kColumns + thread];
+      const Real total = columns::tree_sum(lanes);
+      if (params.sums != nullptr) {
+        static_cast<Real*>(params.sums)[node * params.cols + column] = total;
+      } else {
+        columns::store_real(params.row, batch * params.row.batch_stride + column, total);
+      }
+    }
+  }
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_

@@ -1,0 +1,242 @@
+// Programs on CUDA: puts a program into a kernel's parameters and enqueues it, and behind it the
+// sums over rows of what it added up.
+#include "interpreter/interpreter.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+#include <new>
+
+#include "cuda/last_error.h"
+#include "interpreter/chunk_sums.cuh"
+#include "interpreter/interpreter_cuda.h"
+#include "interpreter/packing.h"
+#include "interpreter/program_kernel.cuh"
+#include "walks/columns/column_sums_cuda.h"
+
+namespace bridge::interpreter {
+namespace {
+
+constexpr const char* kName = "program";
+
+struct Kernels {
+  const char* (*run_few)(simt::Grid, size_t, void*, const ProgramParams<kFewBytes>&);
+  const char* (*run_most)(simt::Grid, size_t, void*, const ProgramParams<kMostBytes>&);
+  const char* (*add_chunks)(simt::Grid, size_t, void*, const ChunkSumsParams&);
+  const char* (*load_few)();
+  const char* (*load_most)();
+  const char* (*load_chunks)();
+};
+
+template <class Real>
+constexpr Kernels kernels_of() {
+  return {
+      simt::launch<ProgramKernel<Real, kFewBytes>>, simt::launch<ProgramKernel<Real, kMostBytes>>,
+      simt::launch<ChunkSumsKernel<Real>>,          simt::load<ProgramKernel<Real, kFewBytes>>,
+      simt::load<ProgramKernel<Real, kMostBytes>>,  simt::load<ChunkSumsKernel<Real>>};
+}
+
+constexpr Kernels kKernels[] = {kernels_of<float>(), kernels_of<double>()};
+
+// A checked call.
+struct Call {
+  const bridge_program& call;
+  View view;
+  Counts counts;
+  bool is_double;
+  int32_t column_sums = 0;
+
+  explicit Call(const bridge_program& given, const View& checked)
+      : call(given),
+        view(checked),
+        counts(counts_of(given)),
+        is_double(interpreter::is_double(given)) {
+    for (int32_t i = 0; i < call.results; ++i) column_sums += view.result_role(i) == Role::row;
+  }
+
+  check::Sizes sizes() const { return {counts.batches, counts.rows, call.cols}; }
+  // Of what one column sum adds up.
+  size_t value_bytes() const {
+    return static_cast<size_t>(counts.batches * counts.rows * call.cols) *
+           (is_double ? sizeof(double) : sizeof(float));
+  }
+  // Of what all of them do, a whole number of 16-byte units.
+  size_t values_bytes() const {
+    return (static_cast<size_t>(column_sums) * value_bytes() + 15) / 16 * 16;
+  }
+  size_t workspace_bytes() const {
+    if (column_sums == 0 || counts.batches * counts.rows == 0) return 0;
+    return values_bytes() + columns::workspace_bytes(sizes(), is_double);
+  }
+};
+
+template <int kBytes>
+const char* launch(const PackedProgram& packed,
+                   const char* (*kernel)(simt::Grid, size_t, void*, const ProgramParams<kBytes>&),
+                   void* stream) {
+  ProgramParams<kBytes> params;
+  params.program = packed.program;
+  std::copy(packed.words.begin(), packed.words.end(), params.words);
+  const int64_t teams = packed.program.threads / packed.program.team;
+  simt::Grid grid;
+  grid.x = std::min(columns::ceil_divide(packed.program.rows, teams), simt::kMaxGridX);
+  grid.threads = packed.program.threads;
+  return kernel(grid, packed.shared_bytes, stream, params);
+}
+
+// Of some batches, an equal distance apart in `output`. `values` are [batch, rows, cols].
+const char* enqueue_sums(const Call& call, int64_t batches, const bridge_array& output,
+                         const char* values, void* workspace, void* stream) {
+  const check::Sizes sizes{batches, call.counts.rows, call.call.cols};
+  const int64_t chunks = chunk_count(sizes.rows);
+  if (chunks > 0) {
+    ChunkSumsParams params{};
+    params.batch = batches;
+    params.rows = sizes.rows;
+    params.cols = sizes.cols;
+    params.values = values;
+    params.sums = chunks > 1 ? workspace : nullptr;
+    params.row = output;
+    simt::Grid grid;
+    grid.x = columns::ceil_divide(sizes.cols, ChunkSumsKernel<float>::kColumns);
+    grid.y = std::min(batches * chunks, simt::kMaxGridYZ);
+    const char* error = kKernels[call.is_double].add_chunks(grid, 0, stream, params);
+    if (error != nullptr || chunks == 1) return error;
+  }
+  return columns::enqueue_tree(sizes, call.is_double, output, workspace, stream);
+}
+
+// The column sums of one result; its last batch dimensions at once as far as it lies in them at
+// equal distances.
+const char* enqueue_sums(const Call& call, const bridge_program_array& result, const char* values,
+                         void* workspace, void* stream) {
+  int64_t together = 1, stride = 0;
+  int32_t d = call.call.batch_dims - 1;
+  for (; d >= 0; --d) {
+    const int64_t size = call.call.size[d];
+    if (size == 1) continue;
+    if (together > 1 && result.stride[d] != stride * together) break;
+    if (together == 1) stride = result.stride[d];
+    together *= size;
+  }
+  const size_t real_bytes = call.is_double ? sizeof(double) : sizeof(float);
+  const int64_t step =
+      together * call.counts.rows * call.call.cols * static_cast<int64_t>(real_bytes);
+  for (int64_t group = 0; group < call.counts.batches / together; ++group) {
+    int64_t offset = 0, rest = group;
+    for (int32_t e = d; e >= 0; --e) {
+      offset += rest % call.call.size[e] * result.stride[e];
+      rest /= call.call.size[e];
+    }
+    const bridge_array output{static_cast<char*>(result.data) + offset * dtype_bytes(result.dtype),
+                              result.dtype, stride, 0};
+    const char* error =
+        enqueue_sums(call, together, output, values + group * step, workspace, stream);
+    if (error != nullptr) return error;
+  }
+  return nullptr;
+}
+
+const char* enqueue(const Call& call, PackedProgram& packed, void* workspace, void* stream) {
+  const Kernels& kernels = kKernels[call.is_double];
+  packed.program.sums = workspace;
+  if (packed.program.rows > 0) {
+    const bool is_short = packed.words.size() <= ProgramParams<kFewBytes>::kWords;
+    const char* error = is_short ? launch(packed, kernels.run_few, stream)
+                                 : launch(packed, kernels.run_most, stream);
+    if (error != nullptr) return error;
+  }
+  if (call.call.cols == 0) return nullptr;
+  const char* values = static_cast<const char*>(workspace);
+  char* const tree = static_cast<char*>(workspace) + call.values_bytes();
+  for (int32_t i = 0; i < call.call.results; ++i) {
+    if (call.view.result_role(i) != Role::row) continue;
+    const char* error = enqueue_sums(call, call.call.result[i], values, tree, stream);
+    if (error != nullptr) return error;
+    values += call.value_bytes();
+  }
+  return nullptr;
+}
+
+// Memory of the call, for the device that it is on.
+const void* memory_of(const bridge_program& call) {
+  for (int32_t i = 0; i < call.results; ++i) {
+    if (call.result[i].data != nullptr) return call.result[i].data;
+  }
+  return nullptr;
+}
+
+bridge_status fits(const bridge_program& call, const PackedProgram& packed) {
+  constexpr int64_t kWords = ProgramParams<kMostBytes>::kWords;
+  const auto words = static_cast<int64_t>(packed.words.size());
+  if (words <= kWords) return BRIDGE_OK;
+  const int64_t instructions = (words - kWords + kPackedWords - 1) / kPackedWords;
+  snprintf(cuda::error_message(), cuda::kMessageBytes,
+           "%s: its %lld words are too many for the parameters of a CUDA kernel, into which, with "
+           "its constants and arrays, %lld fit",
+           kName, static_cast<long long>(call.words),
+           static_cast<long long>(call.words - instructions * kInstructionWords));
+  return BRIDGE_INVALID_ARGUMENT;
+}
+
+bridge_status run(const bridge_program& given, void* workspace, size_t workspace_bytes,
+                  void* stream) {
+  View view;
+  bridge_status status = validate(given, &view, cuda::error_message(), cuda::kMessageBytes);
+  if (status != BRIDGE_OK) return status;
+  const Call call(given, view);
+  if (call.counts.batches == 0 || (call.counts.rows == 0 && call.column_sums == 0))
+    return BRIDGE_OK;
+  PackedProgram packed;
+  if (!pack(view, given, call.is_double, &packed)) {
+    return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName,
+                      "its registers are too many for the shared memory of a CUDA kernel");
+  }
+  status = fits(given, packed);
+  if (status != BRIDGE_OK) return status;
+  if (!cuda::is_enough(kName, workspace, workspace_bytes, call.workspace_bytes())) {
+    return BRIDGE_INVALID_ARGUMENT;
+  }
+  int entered = -1;
+  const char* error = simt::make_current(stream, memory_of(given), &entered);
+  if (error == nullptr) error = enqueue(call, packed, workspace, stream);
+  simt::restore_current(entered);
+  return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+}
+
+}  // namespace
+
+const char* load_kernels() {
+  for (const Kernels& kernels : kKernels) {
+    for (const auto load : {kernels.load_few, kernels.load_most, kernels.load_chunks}) {
+      if (const char* error = load()) return error;
+    }
+  }
+  return columns::load_tree();
+}
+
+}  // namespace bridge::interpreter
+
+extern "C" BRIDGE_EXPORT size_t bridge_program_cuda_workspace(const bridge_program* call) {
+  using namespace bridge::interpreter;  // NOLINT
+  char message[bridge::cuda::kMessageBytes];
+  View view;
+  try {
+    if (call == nullptr || validate(*call, &view, message, sizeof message) != BRIDGE_OK) return 0;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+  return Call(*call, view).workspace_bytes();
+}
+
+extern "C" BRIDGE_EXPORT bridge_status bridge_program_cuda(const bridge_program* call,
+                                                           void* workspace, size_t workspace_bytes,
+                                                           void* stream) {
+  using bridge::cuda::fail;
+  if (call == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "program", "call is NULL");
+  try {
+    return bridge::interpreter::run(*call, workspace, workspace_bytes, stream);
+  } catch (const std::bad_alloc&) {
+    return fail(BRIDGE_OUT_OF_MEMORY, "program", "no memory for its words");
+  }
+}

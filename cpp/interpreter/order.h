@@ -1,0 +1,35 @@
+// The order in which a row's largest number is looked for, on CPU and CUDA.
+#ifndef BRIDGE_INTERPRETER_ORDER_H_
+#define BRIDGE_INTERPRETER_ORDER_H_
+
+#include "math/scalar.h"
+
+namespace bridge::interpreter {
+
+// As the numbers, +0 above -0, NaN above all. The same integer for every NaN.
+template <class Real>
+BRIDGE_HD typename math::Format<Real>::SignedBits order_of(Real x) {
+  using Bits = typename math::Format<Real>::Bits;
+  using SignedBits = typename math::Format<Real>::SignedBits;
+  constexpr Bits magnitude = ~math::Format<Real>::sign_bit;
+  const Bits bits = math::to_bits(x);
+  const Bits ordered = math::is_negative(x) ? bits ^ magnitude : bits;
+  return static_cast<SignedBits>(x != x ? math::Format<Real>::canonical_nan : ordered);
+}
+
+template <class Real>
+BRIDGE_HD Real number_of(typename math::Format<Real>::SignedBits order) {
+  using Bits = typename math::Format<Real>::Bits;
+  const Bits bits = static_cast<Bits>(order);
+  return math::bit_cast<Real>(order < 0 ? bits ^ ~math::Format<Real>::sign_bit : bits);
+}
+
+// That of the largest of no numbers.
+template <class Real>
+BRIDGE_HD typename math::Format<Real>::SignedBits lowest_order() {
+  return order_of(Real(-__builtin_inf()));
+}
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_ORDER_H_

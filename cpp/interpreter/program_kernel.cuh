@@ -1,0 +1,384 @@
+// The interpreter of programs on CUDA: what a thread does. A row has a team of threads, each of
+// which computes one of its elements after another; what a row has one of, each computes alike.
+#ifndef BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_
+#define BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_
+
+#include "cuda/division.h"
+#include "interpreter/elementwise.h"
+#include "interpreter/integers.h"
+#include "interpreter/kernel_program.h"
+#include "interpreter/order.h"
+#include "math/philox.h"
+#include "walks/columns/elements.cuh"
+#include "walks/rows/row_sum_tree.h"
+
+namespace bridge::interpreter {
+
+// compute() of an operation in [kBegin, kEnd), found by halving.
+template <int32_t kBegin, int32_t kEnd, class Real>
+BRIDGE_DEVICE Real evaluate(int32_t operation, Real a, Real b, Real c) {
+  if constexpr (kEnd - kBegin == 1) {
+    return compute<kBegin>(a, b, c);
+  } else {
+    constexpr int32_t kMiddle = (kBegin + kEnd) / 2;
+    return operation < kMiddle ? evaluate<kBegin, kMiddle>(operation, a, b, c)
+                               : evaluate<kMiddle, kEnd>(operation, a, b, c);
+  }
+}
+
+template <class Real, class Params>
+class ProgramThread {
+ public:
+  explicit BRIDGE_DEVICE ProgramThread(const Params& params)
+      : params_(params),
+        program_(params.program),
+        threads_(params.program.threads),
+        in_team_(simt::thread_index() % params.program.team) {
+    const int thread = simt::thread_index();
+    exchanged_ = simt::dynamic_shared<int64_t>();
+    integers_ = exchanged_ + threads_ + thread;
+    reals_ =
+        reinterpret_cast<Real*>(exchanged_ + (1 + program_.integer_registers) * threads_) + thread;
+  }
+
+  BRIDGE_DEVICE void run() {
+    for (int32_t i = 0; i < program_.constants; ++i) {
+      const auto bits = static_cast<uint64_t>(wide(program_.constants_at + 2 * i));
+      real(i) = static_cast<Real>(math::bit_cast<double>(bits));
+    }
+    for (int32_t i = 0; i < program_.integers; ++i) integer(i) = wide(program_.integers_at + 2 * i);
+    const int32_t teams = threads_ / program_.team;
+    const int64_t step = static_cast<int64_t>(simt::block_count().x) * teams;
+    int64_t row =
+        static_cast<int64_t>(simt::block_index().x) * teams + simt::thread_index() / program_.team;
+    for (; row < program_.rows; row += step) run_row(row);
+  }
+
+ private:
+  struct Packed {
+    uint32_t operation, to, a, b, c;
+    uint32_t extra;
+  };
+
+  BRIDGE_DEVICE Real& real(uint32_t i) const { return reals_[static_cast<int>(i) * threads_]; }
+  BRIDGE_DEVICE int64_t& integer(uint32_t i) const {
+    return integers_[static_cast<int>(i) * threads_];
+  }
+  BRIDGE_DEVICE int64_t wide(int32_t at) const {
+    return static_cast<int64_t>(params_.words[at] | static_cast<uint64_t>(params_.words[at + 1])
+                                                        << 32);
+  }
+  BRIDGE_DEVICE Packed instruction(int32_t i) const {
+    const uint32_t* words = params_.words + kPackedWords * i;
+    return {words[0] & 0xFFFF, words[0] >> 16,    words[1] & 0xFFFF,
+            words[1] >> 16,    words[2] & 0xFFFF, words[3]};
+  }
+
+  // ---- Rows ----
+
+  BRIDGE_DEVICE void run_row(int64_t row) {
+    find_index(row);
+    int32_t next = 0;
+    for (int32_t section = 0; section < program_.sections; ++section) {
+      const bool is_tile = section % 2 != 0;
+      const int32_t end =
+          next + static_cast<int32_t>(params_.words[program_.sections_at + 2 * section]);
+      const int32_t last =
+          end + static_cast<int32_t>(params_.words[program_.sections_at + 2 * section + 1]);
+      for (int32_t i = end; i < last; ++i) begin_reduction(instruction(i));
+      depth_ = 0;
+      const int64_t chunks = is_tile ? program_.chunks : 1;
+      const int32_t leaves = is_tile ? program_.leaves : 1;
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int32_t below = depth_;
+        for (leaf_ = 0; leaf_ < leaves; ++leaf_) {
+          col_ = chunk * kSumChunk + program_.leaf_column[leaf_] + in_team_;
+          if (!is_tile || col_ < program_.cols) {
+            for (int32_t i = next; i < end; ++i) run_instruction(instruction(i));
+          } else {
+            for (int32_t i = end; i < last; ++i) pass_over(instruction(i));
+          }
+          depth_ = depth_after(leaf_);
+        }
+        depth_ = below;
+        for (int32_t i = end; i < last; ++i) end_chunk(instruction(i), chunk);
+        depth_ = depth_after(chunk);
+      }
+      for (int32_t i = end; i < last; ++i) end_reduction(instruction(i));
+      next = last;
+    }
+  }
+
+  BRIDGE_DEVICE void find_index(int64_t row) {
+    row_ = row;
+    int64_t rest = row;
+    for (int32_t d = program_.dims - 1; d >= 0; --d) {
+      const int64_t above = simt::divide(rest, program_.size[d]);
+      integer(static_cast<uint32_t>(program_.indices_at + d)) = rest - above * program_.size[d];
+      rest = above;
+    }
+  }
+
+  // ---- Reductions: nodes of the tree stand on a stack, one for each bit of their number, as in a
+  // binary counter; those of the present chunk above those of the chunks before. ----
+
+  BRIDGE_DEVICE int32_t depth_after(int64_t number) const {
+    int32_t depth = depth_ + 1;
+    for (int64_t bits = number; bits & 1; bits >>= 1) --depth;
+    return depth;
+  }
+  BRIDGE_DEVICE void push(uint32_t places, int64_t number, Real value) {
+    auto at = places + static_cast<uint32_t>(depth_);
+    for (int64_t bits = number; bits & 1; bits >>= 1) value = real(--at) + value;
+    real(at) = value;
+  }
+
+  BRIDGE_DEVICE void begin_reduction(const Packed& in) {
+    if (in.operation == kSum) return;
+    real(in.extra) = Real(-__builtin_inf());
+    if (in.operation == kArgmax) integer(in.c) = 0;
+  }
+  // Where the row has no element.
+  BRIDGE_DEVICE void pass_over(const Packed& in) {
+    if (in.operation == kSum) push(in.extra, leaf_, Real(-0.0));
+  }
+  BRIDGE_DEVICE void end_chunk(const Packed& in, int64_t chunk) {
+    if (in.operation == kSum) {
+      push(in.extra, chunk, sum_of_team(real(in.extra + static_cast<uint32_t>(depth_))));
+    }
+  }
+  BRIDGE_DEVICE void end_reduction(const Packed& in) {
+    if (in.operation == kSum) {
+      auto at = in.extra + static_cast<uint32_t>(depth_);
+      Real sum = depth_ > 0 ? real(--at) : Real(-0.0);
+      while (at > in.extra) sum = real(--at) + sum;
+      real(in.to) = sum;
+      return;
+    }
+    const Real own = real(in.extra);
+    const Real largest =
+        best_of_team(own, [](Real a, Real b) { return order_of(a) > order_of(b); });
+    if (in.operation == kMax) {
+      real(in.to) = number_of<Real>(order_of(largest));
+      return;
+    }
+    const int64_t place = order_of(own) == order_of(largest) ? integer(in.c) : program_.cols;
+    integer(in.to) = best_of_team(place, [](int64_t a, int64_t b) { return a < b; });
+  }
+
+  // In the order of row_sum_tree.h; every thread gets the sum.
+  BRIDGE_DEVICE Real sum_of_team(Real value) {
+    constexpr int kWarps = kProgramThreads / simt::kWarpThreads;
+    const int warps = program_.team / simt::kWarpThreads;
+    if (warps > 1) {
+      Real* shared = reinterpret_cast<Real*>(exchanged_);
+      simt::sync();  // what was exchanged before has been read
+      shared[in_team_] = value;
+      simt::sync();
+      Real part[kWarps];
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) {
+        part[i] =
+            i < warps ? shared[i * simt::kWarpThreads + in_team_ % simt::kWarpThreads] : Real(-0.0);
+      }
+#pragma unroll
+      for (int half = kWarps / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int i = 0; i < half; ++i) part[i] = part[i] + part[i + half];
+      }
+      value = part[0];
+    }
+    for (int bit = simt::kWarpThreads / 2; bit > 0; bit /= 2) {
+      value = value + simt::shuffle_xor(value, bit);
+    }
+    return value;
+  }
+
+  template <class T, class IsBetter>
+  BRIDGE_DEVICE T best_of_team(T value, const IsBetter& is_better) {
+    for (int bit = simt::kWarpThreads / 2; bit > 0; bit /= 2) {
+      const T other = simt::shuffle_xor(value, bit);
+      value = is_better(other, value) ? other : value;
+    }
+    const int warps = program_.team / simt::kWarpThreads;
+    if (warps == 1) return value;
+    T* shared = reinterpret_cast<T*>(exchanged_);
+    simt::sync();  // what was exchanged before has been read
+    if (in_team_ % simt::kWarpThreads == 0) shared[in_team_ / simt::kWarpThreads] = value;
+    simt::sync();
+    for (int i = 0; i < warps; ++i) value = is_better(shared[i], value) ? shared[i] : value;
+    return value;
+  }
+
+  // ---- Arrays ----
+
+  struct Place {
+    bridge_array array;
+    int64_t index;
+  };
+  BRIDGE_DEVICE Place place_of(int32_t at, int64_t col) const {
+    Place place{};
+    place.array.data = reinterpret_cast<void*>(wide(at));
+    place.array.dtype = static_cast<int32_t>(params_.words[at + 2]);
+    place.index = col * wide(at + 4);
+    for (int32_t d = 0; d < program_.dims; ++d) {
+      place.index += integer(static_cast<uint32_t>(program_.indices_at + d)) * wide(at + 6 + 2 * d);
+    }
+    return place;
+  }
+  BRIDGE_DEVICE Place operand(uint32_t i, int64_t col) const {
+    return place_of(program_.arrays_at + static_cast<int32_t>(i) * program_.array_words, col);
+  }
+  BRIDGE_DEVICE Place result(uint32_t i, int64_t col) const {
+    return place_of(program_.results_at + static_cast<int32_t>(i) * program_.array_words, col);
+  }
+  static BRIDGE_DEVICE Real load(const Place& place) {
+    return columns::load_real<Real>(place.array, place.index);
+  }
+  static BRIDGE_DEVICE int64_t load_integer_at(const Place& place) {
+    const int32_t dtype = place.array.dtype;
+    return load_integer(
+        dtype, static_cast<const char*>(place.array.data) + place.index * element_bytes(dtype));
+  }
+  static BRIDGE_DEVICE void store(const Place& place, Real value) {
+    columns::store_real(place.array, place.index, value);
+  }
+
+  BRIDGE_DEVICE Real keep(const Packed& in) const {
+    const auto start = in.c == kNoStart ? uint64_t{0} : static_cast<uint64_t>(integer(in.c));
+    const int64_t row = row_ - simt::divide(row_, program_.batch_rows) * program_.batch_rows;
+    const uint64_t index = start +
+                           static_cast<uint64_t>(row) * static_cast<uint64_t>(program_.index_cols) +
+                           static_cast<uint64_t>(col_);
+    const math::Philox drawn = math::philox(static_cast<uint64_t>(integer(in.a)),
+                                            static_cast<uint64_t>(integer(in.b)), index / 4);
+    // No index is taken at run time, which would move the words out of registers.
+    const uint32_t low = index % 2 != 0 ? drawn.words[1] : drawn.words[0];
+    const uint32_t high = index % 2 != 0 ? drawn.words[3] : drawn.words[2];
+    return truth<Real>((index % 4 >= 2 ? high : low) >= in.extra);
+  }
+
+  BRIDGE_DEVICE void take_place(const Packed& in) {
+    // Zeros of both signs are equal here.
+    const Real x = real(in.a) == 0 ? Real(0) : real(in.a);
+    const auto order = order_of(x), before = order_of(real(in.extra));
+    if (order < before || (order == before && col_ >= integer(in.c))) return;
+    real(in.extra) = x;
+    integer(in.c) = col_;
+  }
+
+  // ---- Instructions ----
+
+  BRIDGE_DEVICE uint64_t bits_of(uint32_t i) const { return static_cast<uint64_t>(integer(i)); }
+
+  BRIDGE_DEVICE void run_instruction(const Packed& in) {
+    const auto operation = static_cast<int32_t>(in.operation);
+    if (operation < kElementwise) {
+      real(in.to) = evaluate<0, kElementwise>(operation, real(in.a), real(in.b), real(in.c));
+      return;
+    }
+    switch (operation) {
+      case kIntegerNegative:
+        integer(in.to) = static_cast<int64_t>(0 - bits_of(in.a));
+        break;
+      case kIntegerAdd:
+        integer(in.to) = static_cast<int64_t>(bits_of(in.a) + bits_of(in.b));
+        break;
+      case kIntegerSubtract:
+        integer(in.to) = static_cast<int64_t>(bits_of(in.a) - bits_of(in.b));
+        break;
+      case kIntegerMultiply:
+        integer(in.to) = static_cast<int64_t>(bits_of(in.a) * bits_of(in.b));
+        break;
+      case kIntegerWhere:
+        integer(in.to) = real(in.a) != 0 ? integer(in.b) : integer(in.c);
+        break;
+      case kIntegerLess:
+        real(in.to) = truth<Real>(integer(in.a) < integer(in.b));
+        break;
+      case kIntegerLessEqual:
+        real(in.to) = truth<Real>(integer(in.a) <= integer(in.b));
+        break;
+      case kIntegerEqual:
+        real(in.to) = truth<Real>(integer(in.a) == integer(in.b));
+        break;
+      case kIntegerNotEqual:
+        real(in.to) = truth<Real>(integer(in.a) != integer(in.b));
+        break;
+      case kFloat:
+        real(in.to) = static_cast<Real>(integer(in.a));
+        break;
+      case kLoadRow:
+        real(in.to) = load(operand(in.a, 0));
+        break;
+      case kLoadLabel:
+        integer(in.to) = load_integer_at(operand(in.a, 0));
+        break;
+      case kColumns:
+        real(in.to) = static_cast<Real>(program_.cols);
+        break;
+      case kSpread:
+        real(in.to) = real(in.a);
+        break;
+      case kIntegerSpread:
+        integer(in.to) = integer(in.a);
+        break;
+      case kStoreRow:
+        if (in_team_ == 0) store(result(in.a, 0), real(in.b));
+        break;
+      case kLoad:
+        real(in.to) = load(operand(in.a, static_cast<int64_t>(in.b) * program_.cols + col_));
+        break;
+      case kLoadMask:
+        real(in.to) = truth<Real>(load_integer_at(operand(in.a, col_)) != 0);
+        break;
+      case kColumn:
+        integer(in.to) = col_;
+        break;
+      case kKeep:
+        real(in.to) = keep(in);
+        break;
+      case kStore:
+        store(result(in.a, static_cast<int64_t>(in.c) * program_.cols + col_), real(in.b));
+        break;
+      case kAddColumns:
+        static_cast<Real*>(program_.sums)[(in.a * program_.rows + row_) * program_.cols + col_] =
+            real(in.b);
+        break;
+      case kSum:
+        push(in.extra, leaf_, real(in.a));
+        break;
+      case kMax:
+        if (order_of(real(in.a)) > order_of(real(in.extra))) real(in.extra) = real(in.a);
+        break;
+      default:  // kArgmax
+        take_place(in);
+    }
+  }
+
+  const Params& params_;
+  const KernelProgram& program_;
+  const int threads_;
+  const int in_team_;  // the thread's number there
+  int64_t* exchanged_;
+  int64_t* integers_;
+  Real* reals_;
+  int64_t row_ = 0;
+  int64_t col_ = 0;
+  int32_t leaf_ = 0;   // the present element's number among the thread's in the chunk
+  int32_t depth_ = 0;  // of the stacks
+};
+
+template <class Number, int kBytes>
+struct ProgramKernel {
+  using Real = Number;
+  using Params = ProgramParams<kBytes>;
+  static constexpr int kThreads = kProgramThreads;
+  static constexpr int kMinBlocks = 2;
+
+  static BRIDGE_DEVICE void run(const Params& params) { ProgramThread<Real, Params>(params).run(); }
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_

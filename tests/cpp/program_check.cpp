@@ -1,0 +1,273 @@
+// The interpreter of programs on the CPU: random programs against their definition, bit for bit, on
+// every instruction set and several numbers of threads, and words that are no program, which must
+// be refused or run within their arrays.
+//
+//   program_check [programs [seed]]
+#include <bridge/bridge.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <memory>
+
+#include "program_reference.h"
+#include "random_program.h"
+
+namespace {
+
+using namespace bridge::random;  // NOLINT: what a check is made of
+using bridge::interpreter::View;
+
+// Exactly so many bytes on the heap, so that a sanitizer sees the first one beside them.
+class Arena {
+ public:
+  char* allocate(int64_t bytes) {
+    const auto count = static_cast<size_t>(bytes);
+    pieces_.push_back({std::unique_ptr<char[]>(new char[count > 0 ? count : 1]()), count});
+    return pieces_.back().data.get();
+  }
+  std::vector<std::vector<char>> contents() const {
+    std::vector<std::vector<char>> all;
+    for (const Piece& piece : pieces_)
+      all.emplace_back(piece.data.get(), piece.data.get() + piece.bytes);
+    return all;
+  }
+  void restore(const std::vector<std::vector<char>>& contents) {
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      std::copy(contents[i].begin(), contents[i].end(), pieces_[i].data.get());
+    }
+  }
+
+ private:
+  struct Piece {
+    std::unique_ptr<char[]> data;
+    size_t bytes;
+  };
+  std::vector<Piece> pieces_;
+};
+
+const int64_t kCols[] = {0,   1,   2,   3,    7,    8,    15,   16,   31,   32,   33,  64,  100,
+                         127, 128, 129, 255,  256,  257,  300,  511,  512,  513,  600, 767, 768,
+                         769, 900, 999, 1023, 1024, 1025, 1100, 1537, 2048, 2500, 3073};
+
+View view_of(const std::vector<int32_t>& words) {
+  View view;
+  const char* why = nullptr;
+  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+    check(false, std::string("a program that was written is refused: ") + why);
+    exit(1);
+  }
+  return view;
+}
+
+ProgramSize any_size() {
+  ProgramSize size;
+  size.frees = chance(80);
+  if (chance(15)) size.most_steps = 25;
+  return size;
+}
+
+void compare(const char* isa, const bridge_program& call, const bridge_executor& executor,
+             Arena& arena, const std::vector<std::vector<char>>& before,
+             const std::vector<std::vector<char>>& expected, const std::string& text) {
+  arena.restore(before);
+  const bridge_status status = bridge_program_cpu(&call, &executor);
+  check(status == BRIDGE_OK && arena.contents() == expected,
+        std::string(isa) + ", " + std::to_string(executor.threads) + " threads: " + text +
+            (status == BRIDGE_OK ? "" : bridge_last_error()));
+}
+
+void check_random_program(bool large) {
+  const RandomProgram program = random_program(any_size());
+  const View view = view_of(program.words);
+  Arena arena;
+  ProgramCall made;
+  choose_sizes(kCols[pick(sizeof kCols / sizeof kCols[0])], large ? 150000 : 6000, &made.call);
+  make_arrays(
+      program.words, view, program.stores_last,
+      [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const auto before = arena.contents();
+  bridge::reference::run(view, made.call);
+  const auto expected = arena.contents();
+  static const bridge_executor one{nullptr, 1, nullptr}, few = bridge_pool(3);
+  for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) {
+    if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
+    compare(*isa, made.call, one, arena, before, expected, made.text);
+    if (large) compare(*isa, made.call, few, arena, before, expected, made.text);
+  }
+  bridge_set_cpu_isa(nullptr);
+}
+
+// A call of the words, whatever they are, on arrays of the roles that they name.
+void check_safe(const std::vector<int32_t>& given) {
+  // Exactly so many words.
+  const std::vector<int32_t> words(given.begin(), given.end());
+  View view;
+  const char* why = nullptr;
+  Arena arena;
+  ProgramCall made;
+  choose_sizes(chance(50) ? pick(40) : kCols[pick(sizeof kCols / sizeof kCols[0])], 4000,
+               &made.call);
+  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+    bridge_program_array arrays[BRIDGE_MAX_PROGRAM_OPERANDS] = {};
+    made.call.code = words.data();
+    made.call.words = static_cast<int64_t>(words.size());
+    made.call.operands = made.call.results = 1;
+    made.call.operand = made.call.result = arrays;
+    check(why != nullptr && bridge_program_cpu(&made.call, nullptr) == BRIDGE_INVALID_ARGUMENT,
+          "malformed words are refused");
+    return;
+  }
+  make_arrays(words, view, false, [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const bridge_status status = bridge_program_cpu(&made.call, nullptr);
+  check(status == BRIDGE_OK || status == BRIDGE_INVALID_ARGUMENT, "a mutation runs or is refused");
+}
+
+void check_malformed(int64_t programs) {
+  for (int64_t i = 0; i < programs; ++i) {
+    ProgramSize size;
+    size.most_steps = 4;
+    const std::vector<int32_t> words = random_program(size).words;
+    for (int turn = 0; turn < 20; ++turn) check_safe(mutation_of(words));
+    std::vector<int32_t> other(words.begin(),
+                               words.begin() + pick(static_cast<int64_t>(words.size())));
+    check_safe(other);
+    other = words;
+    other.push_back(any_word());
+    check_safe(other);
+    for (int32_t& word : other) word = any_word();
+    other[0] = 1;
+    check_safe(other);
+  }
+}
+
+// Calls that are wrong in one thing each.
+void check_refusals() {
+  const RandomProgram program = random_program(ProgramSize{});
+  const View view = view_of(program.words);
+  Arena arena;
+  ProgramCall made;
+  bridge_program& call = made.call;
+  call.cols = 5;
+  call.dims = 2;
+  call.size[0] = call.size[1] = 3;
+  make_arrays(
+      program.words, view, false, [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  const bridge_program whole = call;
+  const auto operands = made.operands, results = made.results;
+  const auto refused = [&](const char* what, const auto& spoil) {
+    spoil();
+    check(bridge_program_cpu(&call, nullptr) == BRIDGE_INVALID_ARGUMENT, what);
+    call = whole;
+    std::copy(operands.begin(), operands.end(), made.operands.begin());
+    std::copy(results.begin(), results.end(), made.results.begin());
+  };
+  refused("words", [&] { call.code = nullptr; });
+  refused("no words", [&] { call.words = -1; });
+  refused("operands", [&] { ++call.operands; });
+  refused("results", [&] { --call.results; });
+  refused("arrays", [&] { call.operand = nullptr; });
+  refused("dims", [&] { call.dims = BRIDGE_MAX_DIMS + 1; });
+  refused("dims below 0", [&] { call.dims = -1; });
+  refused("batch_dims", [&] { call.batch_dims = 3; });
+  refused("size", [&] { call.size[1] = -1; });
+  refused("cols", [&] { call.cols = -1; });
+  refused("rows", [&] { call.size[0] = call.size[1] = INT64_MAX / 2; });
+  refused("rows before a 0", [&] {
+    call.dims = 3;
+    call.size[0] = call.size[1] = INT64_MAX / 2;
+    call.size[2] = 0;
+  });
+  refused("elements", [&] { call.cols = INT64_MAX / 8; });
+  refused("dtype", [&] { made.operands[0].dtype = BRIDGE_INT8; });
+  refused("dtype of a result", [&] { made.results[0].dtype = -1; });
+  refused("memory", [&] { made.operands[0].data = nullptr; });
+  refused("memory of a result", [&] { made.results[0].data = nullptr; });
+  refused("alignment",
+          [&] { made.operands[0].data = static_cast<char*>(made.operands[0].data) + 1; });
+  check(bridge_program_cpu(nullptr, nullptr) == BRIDGE_INVALID_ARGUMENT, "no call");
+  check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, "nothing is wrong");
+}
+
+// Processors make NaNs of either sign: no operation may tell them apart.
+template <class Real>
+void check_signs_of_nan() {
+  using bridge::math::canonical_nan;
+  using bridge::math::to_bits;
+  const Real others[] = {0, Real(-0.0), 1, -2, Real(INFINITY), Real(-INFINITY), Real(1e-40), 3e30f};
+  const Real nan = bridge::math::bit_cast<Real>(bridge::math::Format<Real>::canonical_nan);
+  for (int32_t operation = 0; operation < bridge::interpreter::kElementwise; ++operation) {
+    for (int nans = 1; nans < 8; ++nans) {
+      for (int turn = 0; turn < 64; ++turn) {
+        Real x[3], y[3];
+        for (int i = 0; i < 3; ++i) {
+          x[i] = y[i] = others[pick(8)];
+          if ((nans >> i & 1) == 0) continue;
+          x[i] = nan;
+          y[i] = chance(50) ? -nan : nan;
+        }
+        const Real a = bridge::reference::evaluate(operation, x[0], x[1], x[2]);
+        const Real b = bridge::reference::evaluate(operation, y[0], y[1], y[2]);
+        check(to_bits(canonical_nan(a)) == to_bits(canonical_nan(b)),
+              "the sign of a NaN counts in operation " + std::to_string(operation));
+      }
+    }
+  }
+}
+
+// A row has the same bits by itself as among others.
+void check_rows_alone() {
+  for (int turn = 0; turn < 40; ++turn) {
+    const RandomProgram program = random_program(any_size());
+    const View view = view_of(program.words);
+    if (bridge::interpreter::has_column_sums(view)) continue;
+    Arena arena;
+    ProgramCall made;
+    bridge_program& call = made.call;
+    call.cols = kCols[pick(sizeof kCols / sizeof kCols[0])];
+    call.dims = 1;
+    call.size[0] = 2 + pick(9);
+    make_arrays(
+        program.words, view, program.stores_last,
+        [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+    for (int32_t i = 0; i < view.instructions; ++i) {
+      // What is drawn depends on the row's number.
+      if ((view.code[i].operation & ~bridge::interpreter::kAgain) == bridge::interpreter::kKeep) {
+        call.index_cols = 0;
+      }
+    }
+    const auto before = arena.contents();
+    check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, made.text);
+    const auto expected = arena.contents();
+    arena.restore(before);
+    const int64_t rows = call.size[0];
+    call.size[0] = 1;
+    const auto step = [](std::vector<bridge_program_array>& arrays) {
+      for (bridge_program_array& array : arrays) {
+        array.data = static_cast<char*>(array.data) +
+                     array.stride[0] * bridge::interpreter::element_bytes(array.dtype);
+      }
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+      check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, made.text);
+      step(made.operands);
+      step(made.results);
+    }
+    check(arena.contents() == expected, "a row alone: " + made.text);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int64_t programs = argc > 1 ? atoll(argv[1]) : 400;
+  if (argc > 2) random_bits.seed(static_cast<uint64_t>(atoll(argv[2])));
+  for (int64_t i = 0; i < programs; ++i) check_random_program(i % 16 == 0);
+  check_malformed(programs / 2);
+  check_refusals();
+  check_signs_of_nan<float>();
+  check_signs_of_nan<double>();
+  check_rows_alone();
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,610 @@
+// Random programs that are valid, and calls of them on arrays of any layout. A program computes
+// what a tracer might have asked for and much that it would not: every operation, values of earlier
+// phases computed again, registers that are used for one value after another.
+#ifndef BRIDGE_TESTS_RANDOM_PROGRAM_H_
+#define BRIDGE_TESTS_RANDOM_PROGRAM_H_
+
+#include <bridge/bridge.h>
+#include <math.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "interpreter/integers.h"
+#include "interpreter/program.h"
+#include "random_arrays.h"
+
+namespace bridge::random {
+
+using namespace interpreter;  // NOLINT: the words of a program
+
+struct RandomProgram {
+  std::vector<int32_t> words;
+  // Results are stored behind everything that is loaded: they may lie where operands do.
+  bool stores_last;
+};
+
+struct ProgramSize {
+  int64_t most_phases = 4;
+  int64_t most_steps = 7;  // of a section
+  bool frees = true;       // registers of values that are read no more
+};
+
+class ProgramWriter {
+ public:
+  explicit ProgramWriter(const ProgramSize& size) : size_(size) {}
+
+  RandomProgram write() {
+    phases_ = pick(size_.most_phases + 1);
+    stores_last_ = chance(60);
+    choose_arrays();
+    choose_constants();
+    for (int64_t phase = 0; phase <= phases_; ++phase) {
+      phase_ = phase;
+      write_row_section();
+      if (phase < phases_) write_tile_section();
+    }
+    return {words(), stores_last_};
+  }
+
+ private:
+  struct Value {
+    bool wide, integer;
+    int32_t at;  // its register
+    Instruction made{};
+    std::vector<size_t> inputs{};
+    bool fixed = false;  // a constant, or spread: there in every phase
+    bool constant = false;
+    int64_t phase = -1;  // the last in which it was computed
+    bool alive = true;
+    bool used = false;
+  };
+  struct Pool {
+    int32_t size = 0;
+    std::vector<int32_t> free{};
+  };
+  struct Stored {
+    Role role;
+    int64_t phase;
+    bool done = false;
+  };
+
+  void choose_arrays() {
+    operands_.push_back(chance(80) ? Role::full : Role::halves);
+    static const Role others[] = {Role::full,  Role::row,  Role::per_row, Role::label,
+                                  Role::table, Role::mask, Role::halves,  Role::integer};
+    for (int64_t more = pick(6); more > 0; --more) operands_.push_back(others[pick(8)]);
+    if (chance(40)) operands_.insert(operands_.end(), 2, Role::integer);
+    static const Role kinds[] = {Role::full, Role::full, Role::row, Role::per_row, Role::halves};
+    for (int64_t more = 1 + pick(3); more > 0; --more) {
+      const Role role = phases_ == 0 ? Role::per_row : kinds[pick(5)];
+      const int64_t last = role == Role::per_row ? phases_ : phases_ - 1;
+      results_.push_back({role, stores_last_ || chance(60) ? last : pick(last + 1)});
+    }
+  }
+
+  void choose_constants() {
+    static const double values[] = {0.0, -0.0,  1.0,  -1.0,  0.5,      2.0,       -3.25,
+                                    0.1, 1e-40, 1e30, 1e300, INFINITY, -INFINITY, NAN};
+    for (int64_t more = pick(4); more > 0; --more) {
+      constants_.push_back(values[pick(chance(80) ? 8 : 14)]);
+      constant(false, static_cast<int32_t>(constants_.size()) - 1);
+    }
+    for (int64_t more = pick(3); more > 0; --more) {
+      integers_.push_back(chance(70) ? pick(40) - 5 : static_cast<int64_t>(random_bits()));
+      constant(true, static_cast<int32_t>(integers_.size()) - 1);
+    }
+    for (const bool wide : {false, true}) {
+      pool(wide, false).size = static_cast<int32_t>(constants_.size());
+      pool(wide, true).size = static_cast<int32_t>(integers_.size());
+    }
+  }
+  void constant(bool integer, int32_t at) {
+    for (const bool wide : {false, true}) {
+      Value value{wide, integer, at};
+      value.fixed = value.constant = value.used = true;
+      values_.push_back(value);
+    }
+  }
+
+  // ---- Values ----
+
+  Pool& pool(bool wide, bool integer) { return pools_[2 * wide + integer]; }
+  int32_t take(bool wide, bool integer) {
+    Pool& from = pool(wide, integer);
+    if (from.free.empty()) return from.size++;
+    const auto i = static_cast<size_t>(pick(static_cast<int64_t>(from.free.size())));
+    const int32_t at = from.free[i];
+    from.free.erase(from.free.begin() + static_cast<int64_t>(i));
+    return at;
+  }
+
+  bool can_have(size_t i) const {
+    const Value& value = values_[i];
+    if (!value.alive) return false;
+    if (!value.wide || value.fixed || value.phase == phase_) return true;
+    return std::all_of(value.inputs.begin(), value.inputs.end(),
+                       [this](size_t input) { return can_have(input); });
+  }
+  // Has a value that it can have in its register.
+  void have(size_t i) {
+    Value& value = values_[i];
+    if (!value.wide || value.fixed || value.phase == phase_) return;
+    for (const size_t input : value.inputs) have(input);
+    emit(value.made, true);
+    value.phase = phase_;
+  }
+
+  // A random value of the kind; false if there is none.
+  bool any(bool wide, bool integer, size_t* found) {
+    std::vector<size_t> candidates;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const Value& value = values_[i];
+      if (value.wide == wide && value.integer == integer && can_have(i)) candidates.push_back(i);
+    }
+    if (candidates.empty()) return false;
+    // Those that nothing has used more often, and those made last, so that results rest on much.
+    std::vector<size_t> unused;
+    for (const size_t i : candidates) {
+      if (!values_[i].used) unused.push_back(i);
+    }
+    if (!unused.empty() && chance(60)) candidates = unused;
+    const auto count = static_cast<int64_t>(candidates.size());
+    const int64_t i = chance(50) ? count - 1 - pick(std::min<int64_t>(count, 3)) : pick(count);
+    *found = candidates[static_cast<size_t>(i)];
+    values_[*found].used = true;
+    return true;
+  }
+
+  void emit(Instruction in, bool again = false) {
+    if (again) in.operation |= kAgain;
+    code_.push_back(in);
+  }
+
+  // Emits an instruction whose result is a new value, computed from these.
+  void make(bool wide, bool integer, Instruction in, const std::vector<size_t>& inputs) {
+    for (const size_t input : inputs) have(input);
+    Value value{wide, integer, take(wide, integer)};
+    in.to = value.at;
+    value.made = in;
+    value.inputs = inputs;
+    value.phase = phase_;
+    emit(in);
+    values_.push_back(value);
+  }
+
+  void forget_some(bool in_tile) {
+    if (!size_.frees) return;
+    for (Value& value : values_) {
+      if (!value.alive || value.constant || !chance(6)) continue;
+      value.alive = false;
+      // What is spread must still be there for the next piece of the row.
+      if (value.fixed && in_tile)
+        freed_later_.push_back({&pool(value.wide, value.integer), value.at});
+      else
+        pool(value.wide, value.integer).free.push_back(value.at);
+    }
+  }
+
+  int32_t any_operand(std::initializer_list<Role> roles) {
+    std::vector<int32_t> candidates;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (std::find(roles.begin(), roles.end(), operands_[i]) != roles.end()) {
+        candidates.push_back(static_cast<int32_t>(i));
+      }
+    }
+    if (candidates.empty()) return -1;
+    return candidates[static_cast<size_t>(pick(static_cast<int64_t>(candidates.size())))];
+  }
+
+  // ---- Steps ----
+
+  int32_t any_elementwise() {
+    // Most of them those that leave numbers numbers.
+    static const int32_t tame[] = {kAdd,     kSubtract, kMultiply, kMinimum,     kMaximum, kWhere,
+                                   kSigmoid, kTanh,     kSilu,     kGeluTanh,    kGeluErf, kErf,
+                                   kGauss,   kFma,      kNegative, kGeluSigmoid, kAbsolute};
+    return chance(70) ? tame[pick(17)] : static_cast<int32_t>(pick(kElementwise));
+  }
+
+  void compute_reals(bool wide) {
+    Instruction in{any_elementwise(), 0, 0, 0, 0, 0};
+    std::vector<size_t> inputs(static_cast<size_t>(arity(in.operation)));
+    for (size_t& input : inputs) {
+      if (!any(wide, false, &input)) return;
+    }
+    int32_t* const fields[] = {&in.a, &in.b, &in.c};
+    for (size_t i = 0; i < inputs.size(); ++i) *fields[i] = values_[inputs[i]].at;
+    make(wide, false, in, inputs);
+  }
+
+  void compute_integers(bool wide) {
+    const auto operation =
+        static_cast<int32_t>(kIntegerNegative + pick(kFloat - kIntegerNegative + 1));
+    Instruction in{operation, 0, 0, 0, 0, 0};
+    size_t a, b, c;
+    if (!any(wide, true, &a) || !any(wide, true, &b)) return;
+    in.a = values_[a].at, in.b = values_[b].at;
+    if (operation == kIntegerNegative || operation == kFloat) {
+      return make(wide, operation != kFloat, in, {a});
+    }
+    if (operation == kIntegerWhere) {
+      if (!any(wide, false, &c)) return;
+      return make(wide, true, {operation, 0, values_[c].at, values_[a].at, values_[b].at, 0},
+                  {c, a, b});
+    }
+    make(wide, operation < kIntegerWhere, in, {a, b});
+  }
+
+  void step_on_rows() {
+    size_t value;
+    switch (pick(8)) {
+      case 0: {
+        const int32_t operand = any_operand({Role::per_row});
+        if (operand >= 0) make(false, false, {kLoadRow, 0, operand, 0, 0, 0}, {});
+        return;
+      }
+      case 1: {
+        const int32_t operand = any_operand({Role::label, Role::integer});
+        if (operand >= 0) make(false, true, {kLoadLabel, 0, operand, 0, 0, 0}, {});
+        return;
+      }
+      case 2:
+        return make(false, false, {kColumns, 0, 0, 0, 0, 0}, {});
+      case 3:
+        return compute_integers(false);
+      case 4:
+      case 5: {
+        const bool integer = chance(30);
+        if (phase_ == phases_ || !any(false, integer, &value)) return;
+        make(true, integer, {integer ? kIntegerSpread : kSpread, 0, values_[value].at, 0, 0, 0},
+             {value});
+        values_.back().fixed = true;
+        return;
+      }
+      default:
+        return compute_reals(false);
+    }
+  }
+
+  void write_row_section() {
+    const size_t before = code_.size();
+    for (int64_t steps = pick(size_.most_steps + 1); steps > 0; --steps) {
+      step_on_rows();
+      forget_some(false);
+    }
+    for (size_t i = 0; i < results_.size(); ++i) {
+      if (results_[i].role != Role::per_row || results_[i].phase != phase_) continue;
+      size_t value;
+      if (!any(false, false, &value)) {
+        make(false, false, {kColumns, 0, 0, 0, 0, 0}, {});
+        value = values_.size() - 1;
+      }
+      emit({kStoreRow, 0, static_cast<int32_t>(i), values_[value].at, 0, 0});
+    }
+    sections_.push_back(static_cast<int32_t>(code_.size() - before));
+  }
+
+  void load_any() {
+    const int32_t operand =
+        any_operand({Role::full, Role::row, Role::table, Role::halves, Role::mask});
+    const Role role = operands_[static_cast<size_t>(operand)];
+    if (role == Role::mask) return make(true, false, {kLoadMask, 0, operand, 0, 0, 0}, {});
+    const auto half = static_cast<int32_t>(role == Role::halves ? pick(2) : 0);
+    make(true, false, {kLoad, 0, operand, half, 0, 0}, {});
+  }
+
+  void keep_any() {
+    size_t seed, offset, start;
+    if (!any(false, true, &seed) || !any(false, true, &offset) || !any(false, true, &start)) return;
+    const bool starts = chance(50);
+    std::vector<size_t> inputs = {seed, offset};
+    if (starts) inputs.push_back(start);
+    make(true, false,
+         {kKeep, 0, values_[seed].at, values_[offset].at, starts ? values_[start].at : -1,
+          static_cast<int32_t>(random_bits())},
+         inputs);
+  }
+
+  void reduce_any() {
+    size_t value;
+    if (!any(true, false, &value)) return;
+    const auto operation = static_cast<int32_t>(kSum + (chance(50) ? 0 : pick(3)));
+    have(value);
+    Value reduced{false, operation == kArgmax, take(false, operation == kArgmax)};
+    emit({operation, reduced.at, values_[value].at, 0, 0, reductions_++});
+    pending_.push_back(reduced);
+  }
+
+  size_t wide_value() {
+    size_t value;
+    if (!any(true, false, &value)) {
+      load_any();
+      value = values_.size() - 1;
+    }
+    have(value);
+    return value;
+  }
+
+  void store_some(bool all) {
+    for (size_t i = 0; i < results_.size(); ++i) {
+      Stored& result = results_[i];
+      if (result.role == Role::per_row || result.phase != phase_ || result.done) continue;
+      if (!all && !chance(30)) continue;
+      result.done = true;
+      std::vector<size_t> from = {wide_value()};
+      if (result.role == Role::halves) from.push_back(wide_value());
+      // Nothing is loaded any more once a result is stored, where it may lie in its operand.
+      for (size_t half = 0; half < from.size(); ++half) {
+        stores_.push_back({result.role == Role::row ? kAddColumns : kStore, 0,
+                           static_cast<int32_t>(i), values_[from[half]].at,
+                           static_cast<int32_t>(half), 0});
+      }
+      if (!stores_last_) flush_stores();
+    }
+  }
+  void flush_stores() {
+    for (const Instruction& in : stores_) emit(in);
+    stores_.clear();
+  }
+
+  void write_tile_section() {
+    const size_t before = code_.size();
+    for (int64_t steps = 1 + pick(size_.most_steps); steps > 0; --steps) {
+      const int64_t kind = pick(12);
+      if (kind < 2) load_any();
+      if (kind == 2) make(true, true, {kColumn, 0, 0, 0, 0, 0}, {});
+      if (kind == 3) keep_any();
+      if (kind == 4) compute_integers(true);
+      if (kind == 5 || kind == 6) reduce_any();
+      if (kind > 6) compute_reals(true);
+      if (!stores_last_) store_some(false);
+      forget_some(true);
+    }
+    store_some(true);
+    flush_stores();
+    sections_.push_back(static_cast<int32_t>(code_.size() - before));
+    values_.insert(values_.end(), pending_.begin(), pending_.end());
+    pending_.clear();
+    for (const auto& [from, at] : freed_later_) from->free.push_back(at);
+    freed_later_.clear();
+  }
+
+  std::vector<int32_t> words() {
+    std::vector<int32_t> words = {kVersion,
+                                  static_cast<int32_t>(operands_.size()),
+                                  static_cast<int32_t>(results_.size()),
+                                  pool(true, false).size,
+                                  pool(true, true).size,
+                                  pool(false, false).size,
+                                  pool(false, true).size,
+                                  static_cast<int32_t>(constants_.size()),
+                                  static_cast<int32_t>(integers_.size()),
+                                  reductions_,
+                                  static_cast<int32_t>(phases_)};
+    const auto add = [&words](const void* value, size_t count) {
+      const size_t at = words.size();
+      words.resize(at + count);
+      memcpy(words.data() + at, value, count * sizeof(int32_t));
+    };
+    for (const double value : constants_) add(&value, 2);
+    for (const int64_t value : integers_) add(&value, 2);
+    for (const Role role : operands_) words.push_back(static_cast<int32_t>(role));
+    for (const Stored& result : results_) words.push_back(static_cast<int32_t>(result.role));
+    words.insert(words.end(), sections_.begin(), sections_.end());
+    for (const Instruction& in : code_) add(&in, kInstructionWords);
+    return words;
+  }
+
+  const ProgramSize size_;
+  int64_t phases_ = 0, phase_ = 0;
+  bool stores_last_ = false;
+  std::vector<Role> operands_;
+  std::vector<Stored> results_;
+  std::vector<double> constants_;
+  std::vector<int64_t> integers_;
+  Pool pools_[4];
+  std::vector<Value> values_, pending_;
+  std::vector<std::pair<Pool*, int32_t>> freed_later_;
+  std::vector<Instruction> code_, stores_;
+  std::vector<int32_t> sections_;
+  int32_t reductions_ = 0;
+};
+
+inline RandomProgram random_program(const ProgramSize& size = {}) {
+  return ProgramWriter(size).write();
+}
+
+inline int32_t any_word() {
+  static const int32_t words[] = {-1, 0,  1,       2,       3,         31,
+                                  64, 65, 1 << 12, 1 << 16, INT32_MAX, INT32_MIN};
+  return chance(50)   ? words[pick(12)]
+         : chance(70) ? static_cast<int32_t>(pick(80))
+                      : static_cast<int32_t>(random_bits());
+}
+
+// The words with another one among them: any, or a neighbour, which may be another register,
+// operation, operand or half.
+inline std::vector<int32_t> mutation_of(std::vector<int32_t> words) {
+  int32_t& word = words[static_cast<size_t>(pick(static_cast<int64_t>(words.size())))];
+  word = chance(50) ? any_word()
+                    : static_cast<int32_t>(static_cast<uint32_t>(word) + (chance(50) ? 1u : -1u));
+  return words;
+}
+
+// A call with its descriptors. The words must outlive it.
+struct ProgramCall {
+  bridge_program call{};
+  std::vector<bridge_program_array> operands, results;
+  std::string text;
+
+  ProgramCall() = default;
+  ProgramCall(const ProgramCall&) = delete;
+  ProgramCall& operator=(const ProgramCall&) = delete;
+};
+
+using Allocate = std::function<char*(int64_t bytes)>;
+
+// Mostly numbers without extremes, which would leave nothing of a sum but NaN: also few different
+// ones, of which several are the largest, and zeros alone.
+inline void fill_reals(char* data, int32_t dtype, int64_t count) {
+  const int64_t kind = pick(10);
+  if (kind >= 7) fill(data, dtype, count);
+  std::normal_distribution<double> normal(0.0, 1.5);
+  for (int64_t i = 0; i < count; ++i) {
+    if (kind < 4) reference::store(data, dtype, i, normal(random_bits));
+    if (kind == 4 || kind == 5) reference::store(data, dtype, i, static_cast<double>(pick(4) - 2));
+    if (kind == 6) reference::store(data, dtype, i, chance(98) ? -0.0 : 0.0);
+    const int64_t bytes = element_bytes(dtype);
+    if (kind == 9 && pick(60) == 0) {  // the other NaN
+      memset(data + i * bytes, 0xFF, static_cast<size_t>(bytes));
+    }
+  }
+}
+
+inline void fill_integers(char* data, int32_t dtype, int64_t count, int64_t cols) {
+  const int64_t bytes = element_bytes(dtype);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t value = chance(80) ? pick(cols + 6) - 3 : static_cast<int64_t>(random_bits());
+    memcpy(data + i * bytes, &value, static_cast<size_t>(bytes));
+  }
+}
+
+// Any layout that the role allows, in memory of exactly its extent.
+inline bridge_program_array make_array(Role role, bool is_result, int32_t dtype,
+                                       const bridge_program& call, const Allocate& allocate) {
+  bridge_program_array array{};
+  array.dtype = dtype;
+  const bool has_columns = role != Role::per_row && role != Role::label && role != Role::integer;
+  const bool of_batch = role == Role::integer || role == Role::row;
+  const bool broadcasts = role == Role::table || role == Role::mask;
+  const int64_t width = role == Role::halves ? 2 * call.cols : call.cols;
+  struct Dimension {
+    int64_t size;
+    int64_t* stride;
+    bool columns;
+  };
+  std::vector<Dimension> dimensions;
+  if (has_columns) dimensions.push_back({width, &array.col_stride, true});
+  for (int32_t d = call.dims - 1; d >= 0; --d) {
+    if (!of_batch || d < call.batch_dims)
+      dimensions.push_back({call.size[d], &array.stride[d], false});
+  }
+  const bool adjacent = is_result && role == Role::row;
+  if (chance(20) && !adjacent) std::shuffle(dimensions.begin(), dimensions.end(), random_bits);
+  const bool padded = chance(25);
+  int64_t span = 1, low = 0;
+  bool empty = false;
+  for (const Dimension& dimension : dimensions) {
+    empty = empty || dimension.size == 0;
+    if (!is_result && chance(broadcasts ? 35 : 4)) continue;  // stride 0
+    if (padded && !(adjacent && dimension.columns)) span += pick(4);
+    *dimension.stride = span;
+    const int64_t last = dimension.size > 0 ? dimension.size - 1 : 0;
+    const int64_t reach = last * span;
+    if (chance(6) && !(adjacent && dimension.columns)) {
+      *dimension.stride = -span;
+      low += reach;
+    }
+    span += reach;
+  }
+  const int64_t count = empty ? 0 : span;
+  const int64_t bytes = element_bytes(dtype);
+  char* const data = allocate(count * bytes);
+  if (dtype > BRIDGE_FLOAT64)
+    fill_integers(data, dtype, count, call.cols);
+  else
+    fill_reals(data, dtype, count);
+  array.data = data + (empty ? 0 : low) * bytes;
+  return array;
+}
+
+inline int32_t any_dtype(Role role, bool allows_double) {
+  switch (role) {
+    case Role::mask:
+      return chance(50) ? BRIDGE_BOOL : BRIDGE_UINT8;
+    case Role::label:
+      return static_cast<int32_t>(BRIDGE_BOOL + pick(BRIDGE_UINT64 - BRIDGE_BOOL + 1));
+    case Role::integer:
+      return BRIDGE_INT64;
+    default:
+      return static_cast<int32_t>(pick(allows_double ? 4 : 3));
+  }
+}
+
+// Whether every element of the array has a place of its own.
+inline bool is_one_to_one(const bridge_program_array& array, const bridge_program& call) {
+  bool apart = array.col_stride != 0;
+  for (int32_t d = 0; d < call.dims; ++d) apart = apart && array.stride[d] != 0;
+  return apart;
+}
+
+// Fills `made`, whose call has its sizes, with arrays for the program of these words.
+inline void make_arrays(const std::vector<int32_t>& words, const View& view, bool stores_last,
+                        const Allocate& allocate, ProgramCall* made) {
+  bridge_program& call = made->call;
+  call.code = words.data();
+  call.words = static_cast<int64_t>(words.size());
+  call.index_cols = call.cols + (chance(30) ? pick(30) : 0);
+  const bool allows_double = chance(35);
+  made->text = "[";
+  for (int32_t d = 0; d < call.dims; ++d) made->text += std::to_string(call.size[d]) + ",";
+  made->text += std::to_string(call.cols) + "] of " + std::to_string(call.batch_dims) + " batches,";
+  for (int32_t i = 0; i < view.header.operands; ++i) {
+    const Role role = view.operand_role(i);
+    made->operands.push_back(
+        make_array(role, false, any_dtype(role, allows_double), call, allocate));
+  }
+  std::vector<bool> taken(made->operands.size());
+  for (int32_t i = 0; i < view.header.results; ++i) {
+    const Role role = view.result_role(i);
+    size_t in_place = made->operands.size();
+    if (stores_last && (role == Role::full || role == Role::halves) && chance(30)) {
+      for (size_t j = 0; j < made->operands.size(); ++j) {
+        if (view.operand_role(static_cast<int32_t>(j)) == role && !taken[j] &&
+            is_one_to_one(made->operands[j], call)) {
+          in_place = j;
+        }
+      }
+    }
+    if (in_place < made->operands.size()) {
+      taken[in_place] = true;
+      made->results.push_back(made->operands[in_place]);
+      made->text += " in place";
+    } else {
+      made->results.push_back(
+          make_array(role, true, any_dtype(role, allows_double), call, allocate));
+    }
+  }
+  call.operands = view.header.operands;
+  call.results = view.header.results;
+  call.operand = made->operands.data();
+  call.result = made->results.data();
+  made->text += " " + std::to_string(view.instructions) + " instructions in " +
+                std::to_string(view.header.phases) + " phases";
+}
+
+// Sizes of a call: up to three batch dimensions and three of rows.
+inline void choose_sizes(int64_t cols, int64_t most_elements, bridge_program* call) {
+  call->cols = cols;
+  const auto elements = [call] {
+    int64_t count = std::max<int64_t>(call->cols, 1);
+    for (int32_t d = 0; d < call->dims; ++d) count *= std::max<int64_t>(call->size[d], 1);
+    return count;
+  };
+  call->dims = static_cast<int32_t>(pick(5));
+  call->batch_dims = static_cast<int32_t>(std::min<int64_t>(pick(4), call->dims));
+  static const int64_t sizes[] = {1, 2, 3, 5, 9, 17, 33, 130};
+  for (int32_t d = 0; d < call->dims; ++d) call->size[d] = chance(3) ? 0 : sizes[pick(8)];
+  while (elements() > most_elements && call->dims > 0) {
+    int64_t& size = call->size[pick(call->dims)];
+    size = size > 1 ? size / 2 : size;
+    if (std::all_of(call->size, call->size + call->dims, [](int64_t s) { return s <= 1; })) break;
+  }
+}
+
+}  // namespace bridge::random
+
+#endif  // BRIDGE_TESTS_RANDOM_PROGRAM_H_

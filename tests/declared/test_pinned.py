@@ -1,0 +1,89 @@
+"""Reverse rules that a declaration states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import bridge
+import bridge.jax
+import bridge.torch
+from bridge import lang as bl
+
+
+def softmax_vjp(x: Any, y: Any, g: Any) -> Any:
+    product = bl.where(y == 0.0, 0.0, y * g)
+    return bl.where(y == 0.0, 0.0, y * (g - bl.sum(product)))
+
+
+def softmax(x: bridge.Full) -> Any:
+    y = bl.exp(x - bl.logsumexp(x))
+    return y
+
+
+def scaled(
+    x: bridge.Full, w: bridge.Row, s: bridge.PerRow | None = None, *, by: float = 2.0
+) -> Any:
+    y = x * w if s is None else x * w * s
+    return by * y
+
+
+def scaled_vjp(x: Any, w: Any, s: Any, y: Any, g: Any, *, by: float) -> Any:
+    rest = [by * g * x * w] if s is not None else []
+    return [by * g * w * (1.0 if s is None else s), by * g * x * (1.0 if s is None else s), *rest]
+
+
+def double(x: np.ndarray) -> torch.Tensor:
+    return torch.tensor(x, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("keep", [(), ("y",)])
+def test_the_rule_is_what_runs(keep: Any, rng: np.random.Generator) -> None:
+    op = bridge.op(keep=keep, vjp=softmax_vjp)(softmax)
+    x, g = rng.normal(size=(3, 40)).astype(np.float32) * 60, rng.normal(size=(3, 40))
+    tensor, cotangent = torch.tensor(x, requires_grad=True), torch.tensor(g, dtype=torch.float32)
+    y = op(tensor)
+    assert (y == 0).any()
+    cotangent[y == 0] = torch.inf  # the derived rule would make NaN of it
+    (found,) = torch.autograd.grad(y, tensor, cotangent)
+    assert found.isfinite().all()
+    assert (found[y == 0] == 0).all()
+    _, pull = jax.vjp(op, jnp.asarray(x))
+    np.testing.assert_array_equal(pull(jnp.asarray(cotangent.numpy()))[0], found)
+
+
+@pytest.mark.parametrize("keep", [(), ("y",)])
+def test_further_derivatives_are_those_of_the_rule(keep: Any, rng: np.random.Generator) -> None:
+    op = bridge.op(keep=keep, vjp=softmax_vjp)(softmax)
+    x = double(rng.normal(size=(2, 5)))
+    assert torch.autograd.gradcheck(op, x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(op, x)
+
+
+def test_sums_and_operands_that_are_left_out(rng: np.random.Generator) -> None:
+    op = bridge.op(vjp=scaled_vjp)(scaled)
+    x, w, s = (double(rng.normal(size=shape)) for shape in ((2, 3), (3,), (2,)))
+    assert torch.autograd.gradcheck(op, (x, w, s))
+    assert torch.autograd.gradcheck(op, (x, w))
+    assert torch.autograd.gradgradcheck(op, (x, w, s))
+    loss = op(x, w.detach(), s).sum()
+    assert torch.autograd.grad(loss, x)[0].shape == x.shape  # one cotangent of three
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (lambda x, y, g: 2.0 * y * g, "differs from the derived one"),
+        (lambda x, y, g: (y, g), "2 values, expected 1"),
+        (lambda x, y, g: "no value", "is str, expected a value"),
+        (lambda x, y, g: bl.halves(y, g), "expected a value"),
+    ],
+)
+def test_a_wrong_rule_is_refused(rule: Any, words: str) -> None:
+    with pytest.raises(bl.DeclarationError, match=words):
+        bridge.op(vjp=rule)(softmax)
