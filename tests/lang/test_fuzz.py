@@ -6,8 +6,10 @@ Of the parts of the search as many are run as their marker says, others for each
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,21 @@ from numpy.random import Generator
 
 from bridge import _native
 from bridge.lang import codes, roles
-from bridge.lang.program import Program
+from bridge.lang.program import ROWS, Program
 from bridge.lang.reference import evaluate
 from bridge.ops import PROGRAM, ProgramParams, Spec
 from bridge.ops.program import Form, check_operands
 from tests.frameworks import FRAMEWORKS, bits
 from tests.lang.error_bounds import bounds_of, misses
-from tests.lang.random_programs import Array, RandomCall, drawn, laid_out, random_call, steps_of
+from tests.lang.random_programs import (
+    Array,
+    Draws,
+    RandomCall,
+    drawn,
+    laid_out,
+    random_call,
+    steps_of,
+)
 
 TORCH, JAX = FRAMEWORKS
 PARTS, PROGRAMS = 400, 50
@@ -115,8 +125,8 @@ def space_of(program: Program, arrays: list[Any]) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // 2) if is_halves else shape
 
 
-def runs_of(call: RandomCall, rng: Generator) -> list[Run]:
-    """The program, its forward and its reverse mode."""
+def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]]:
+    """The program, its forward and its reverse mode; and their arrays by their tags."""
     program = call.program
     arrays = [drawn(rng, array) for array in call.operands]
     layouts = [array.layout for array in call.operands]
@@ -158,13 +168,13 @@ def runs_of(call: RandomCall, rng: Generator) -> list[Run]:
             if is_wanted
         ]
         runs.append(derivative(codes.vjp(params.code, call.given, call.wanted, False), own))
-    return runs
+    return runs, found
 
 
-def by_torch(run: Run, tensors: list[Any]) -> list[Any]:
+def by_torch(run: Run, tensors: list[Any], params: ProgramParams | None = None) -> list[Any]:
     from bridge.torch._adapter.autograd import call
 
-    results = call(PROGRAM, tuple(tensors), run.params)
+    results = call(PROGRAM, tuple(tensors), params or run.params)
     return [None if result is None else TORCH.numpy(result) for result in results]
 
 
@@ -204,7 +214,7 @@ def check(call: RandomCall) -> list[float]:
     import torch
 
     rng = np.random.default_rng(call.seed)
-    runs = runs_of(call, rng)
+    runs, found = runs_of(call, rng)
     names = ["program", "derivative", "derivative"]
     results, known = [], []
     for name, run in zip(names, runs, strict=False):
@@ -226,8 +236,9 @@ def check(call: RandomCall) -> list[float]:
         check_row(run, expected, rng, name)
         check_batch(run, expected, rng, name)
         known += check_numbers(run, expected, name)
-    for name, run, found, expected in zip(names, by_jax(runs), results, runs, strict=False):
-        assert_same(run, found, f"{name} by JAX\n{expected.program}")
+    for name, run, by_it, expected in zip(names, runs, by_jax(runs), results, strict=False):
+        assert_same(by_it, expected, f"{name} by JAX\n{run.program}")
+    check_kept(call, runs, found, results)
     return known
 
 
@@ -252,6 +263,34 @@ def check_batch(run: Run, results: list[Any], rng: Generator, name: str) -> None
     found = by_torch(batch, batch.tensors(rng))
     for place, own in enumerate((results, by_torch(other, other.tensors(rng)))):
         assert_same([both[place] for both in found], own, f"{name} in a batch\n{run.program}")
+
+
+def check_kept(
+    call: RandomCall, runs: list[Run], found: dict[Any, Any], results: list[list[Any]]
+) -> None:
+    """Derivatives that read values which were saved have the bits of those that compute them."""
+    nodes, draws = call.program.nodes, Draws(f"{call.seed} kept")
+    possible = [n for n, node in enumerate(nodes) if node.dtype == "float" and node.axes & ROWS]
+    if not possible:
+        return
+    keeps = sorted({draws.choice(possible) for _ in range(2)})
+    code, base = codes.code_of(call.program, keeps), runs[0]
+    saving = PROGRAM.saving(replace(base.params, code=code))
+    own = by_torch(base, base.tensors(np.random.default_rng(0)), saving)
+    count = len(call.program.results)
+    assert_same(own[:count], results[0], f"program that saves {keeps}\n{call.program}")
+    found = {**found, **{("kept", i): array for i, array in enumerate(own[count:])}}
+    for run, expected in zip(runs[1:], results[1:], strict=True):
+        is_forward = "jvp" in json.loads(run.params.code)
+        if is_forward:
+            derived = codes.jvp(code, call.moved, True)
+        else:
+            derived = codes.vjp(code, call.given, call.wanted, True)
+        arrays = [found[tag] for tag in codes.parse(derived).tags]
+        params = replace(run.params, code=derived)
+        again = Run(derived, params, arrays, ["contiguous"] * len(arrays))
+        again_results = by_torch(again, again.tensors(np.random.default_rng(0)))
+        assert_same(again_results, expected, f"derivative that reads {keeps}\n{again.program}")
 
 
 def check_numbers(run: Run, results: list[Any], name: str) -> list[float]:
