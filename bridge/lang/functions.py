@@ -182,7 +182,7 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
     if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= p <= 1:
         raise refuse(f"p is {p!r}, expected a number in [0, 1]")
     builder = builder_of(seed, offset)
-    values = [builder.value(seed), builder.value(offset)]
+    values = [builder.value(_signed(seed)), builder.value(_signed(offset))]
     for name, value in zip(("seed", "offset"), values, strict=True):
         if value.dtype != "int" or value.axes:
             raise refuse(f"{name} is no bridge.Integer and no integer number")
@@ -190,3 +190,10 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
     return builder.node(
         "keep", tuple(value.number for value in values), threshold, axes=FULL, dtype="bool"
     )
+
+
+def _signed(number: Any) -> Any:
+    """The same 64 bits with a sign."""
+    if isinstance(number, int) and 1 << 63 <= number < 1 << 64:
+        return number - (1 << 64)
+    return number

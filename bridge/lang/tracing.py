@@ -173,6 +173,10 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         if builder.nodes[known[name]].dtype != "float":
             raise DeclarationError(f"{where}: keep={name!r} is no floating value")
     program = pruned(declaration.name, operands, builder.nodes, results, named)
+    for node in program.nodes:
+        is_integer = node.operation == "constant" and node.dtype == "int"
+        if is_integer and not -(1 << 63) <= node.static < 1 << 63:
+            raise DeclarationError(f"{where}: the integer {node.static} has no place in 64 bits")
     return program
 
 

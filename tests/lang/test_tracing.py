@@ -303,3 +303,17 @@ def test_declaring_needs_neither_framework() -> None:
     )
     assert result.stdout.strip() == "[]"
     assert bridge.__version__
+
+
+def test_integers_of_64_bits() -> None:
+    def drawn(x: bl.Full, *, seed: int) -> Any:
+        return bl.where(bl.dropout_keep(0.5, seed), x, 0.0)
+
+    def far(x: bl.Full) -> Any:
+        return bl.where(bl.column() == 2**63, x, 0.0)
+
+    declaration = declared(drawn)
+    largest = trace(declaration, [True], {"seed": 2**64 - 1})
+    assert largest == trace(declaration, [True], {"seed": -1})
+    with pytest.raises(bl.DeclarationError, match="no place in 64 bits"):
+        trace(declared(far), [True], {})
