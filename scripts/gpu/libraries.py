@@ -20,7 +20,9 @@ PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
 BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
-PROGRAM_NAMES = (*(f"{op}_gpu" for op in OPS), "kernel_speed")
+# What has a program that compares its kernels with the CPU's.
+KERNELS = (*OPS, "interpreter")
+PROGRAM_NAMES = (*(f"{name}_gpu" for name in KERNELS), "kernel_speed")
 CUDA_LIBRARY = "libbridge_cuda.so"
 STAMP = "sources.sha256"
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.libraries import OPS, PROGRAMS
+from scripts.gpu.libraries import KERNELS, OPS, PROGRAMS
 from scripts.gpu.stage import Step
 
 # A stage may take so many seconds on a GPU.
@@ -95,12 +95,15 @@ class _Steps:
             ),
             self.suite("nccl", "tests/distributed/test_nccl.py", seconds=100, device=True),
         ]
+        for name in KERNELS:
+            program = str(PROGRAMS / f"{name}_gpu")
+            side_by_side.append(
+                self.step(f"kernels-{name}", program, seconds=150, needs_device=True)
+            )
         for op in OPS:
-            program = str(PROGRAMS / f"{op}_gpu")
-            side_by_side += [
-                self.bridge(f"parity-{op}", "parity", "--quick", "--ops", op, seconds=150),
-                self.step(f"kernels-{op}", program, seconds=150, needs_device=True),
-            ]
+            side_by_side.append(
+                self.bridge(f"parity-{op}", "parity", "--quick", "--ops", op, seconds=150)
+            )
         return [[border], side_by_side]
 
     def speed(self) -> list[list[Step]]:
@@ -148,7 +151,7 @@ class _Steps:
                 fails_with=(9,),
             )
             for tool in ("memcheck", "racecheck")
-            for op in OPS
+            for op in KERNELS
         ]
         bench = self.bridge("bench-all", "bench", "--ops", *OPS, "border", seconds=90)
         return [side_by_side, sanitizers, [bench]]

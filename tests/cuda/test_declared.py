@@ -1,0 +1,69 @@
+"""Declared ops on a GPU: the bits of the CPU, in both frameworks, and in a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bridge
+from tests.cuda.devices import jax_device, needs_gpu
+from tests.lang import declarations
+
+torch = pytest.importorskip("torch")
+pytestmark = needs_gpu
+
+OPS = {
+    name: bridge.op(getattr(declarations, name))
+    for name in ("rms_norm", "layer_norm", "log_softmax", "swish_gate", "functions")
+}
+SHAPES = [(3, 7), (5, 64), (17, 1025), (2, 3, 4096)]
+
+
+def operands(name: str, shape: tuple[int, ...], dtype: Any) -> list[Any]:
+    roles = [each.role for each in OPS[name].declaration.parameters]
+    random = np.random.default_rng(len(shape))
+    shapes = {bridge.Row: shape[-1:], bridge.Halves: (*shape[:-1], 2 * shape[-1])}
+    return [
+        torch.tensor(random.normal(size=shapes.get(role, shape)), dtype=dtype) for role in roles
+    ]
+
+
+def derivatives(name: str, values: list[Any]) -> list[Any]:
+    values = [value.detach().requires_grad_() for value in values]
+    y = OPS[name](*values)
+    firsts = torch.autograd.grad(y, values, torch.ones_like(y), create_graph=True)
+    return [y, *firsts, *torch.autograd.grad(firsts[0].sum(), values[:1])]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_bits_of_the_cpu(name: str, shape: Any, dtype: str) -> None:
+    values = operands(name, shape, getattr(torch, dtype))
+    found = derivatives(name, [value.cuda() for value in values])
+    for a, b in zip(found, derivatives(name, values), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_jax(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    device = jax_device()
+    values = [value.numpy() for value in operands(name, (17, 1025), torch.float32)]
+    both = jax.jit(lambda *v: jax.vjp(OPS[name], *v)[1](OPS[name](*v)))
+    expected = both(*jax.device_put(values, jax.devices("cpu")[0]))
+    for a, b in zip(both(*jax.device_put(values, device)), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_in_a_graph() -> None:
+    x, w = (value.cuda() for value in operands("rms_norm", (64, 1000), torch.float32))
+    OPS["rms_norm"](x, w)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = OPS["rms_norm"](x, w)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert torch.equal(y.cpu(), OPS["rms_norm"](x.cpu(), w.cpu()))
