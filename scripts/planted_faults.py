@@ -16,6 +16,7 @@ ISAS = "tests/test_bits.py::test_instruction_sets_and_threads"
 DENORMALS = "tests/test_bits.py::test_denormals_survive_every_floating_point_mode"
 COLUMN_TREE = "tests/test_bits.py::test_bias_gradient_follows_the_tree"
 ROW_TREE = "tests/test_bits.py::test_softmax_gradient_follows_the_tree"
+_DECLARED = "tests/declared/test_transforms.py"
 
 
 @dataclass(frozen=True)
@@ -395,4 +396,52 @@ MANY_DEVICES = (
     ),
 )
 
-FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES)
+DECLARED = (
+    Fault(
+        "declared ops: the gradient of what is subtracted has the sign of what is left",
+        "bridge/lang/derivatives.py",
+        "        return [g, -g]\n",
+        "        return [g, g]\n",
+        tests=f"{_DECLARED}::test_derivatives_are_those_of_the_function[layer_norm]",
+    ),
+    Fault(
+        "declared ops: reverse mode by way of the tangents' program",
+        "bridge/lang/codes.py",
+        'if "jvp" not in fields or any(name != "tangent" for name, _ in chosen):',
+        "if True:",
+        tests=f"{_DECLARED}::test_same_bits_to_the_second_order",
+        keyword="functions",
+    ),
+    Fault(
+        "declared ops: a table's cotangent in the order of the space",
+        "bridge/ops/tables.py",
+        "ordered = permute(full, (*kept, *rows, last))",
+        "ordered = full",
+        tests="tests/distributed/test_dtensor.py::test_bits_of_the_whole[mesh0-dims0-float32]",
+    ),
+    Fault(
+        "declared ops: shards keep the number of their own first element",
+        "bridge/lang/codes.py",
+        'return any(node.operation == "keep" for node in program.nodes)',
+        "return False",
+        tests=f"{_DECLARED}::test_sharded_jit",
+        keyword="dropped",
+    ),
+    Fault(
+        "programs: a row of several pieces is summed without its last one",
+        "cpp/interpreter/reductions.h",
+        "    const int64_t padded = round_up(end);\n",
+        "    if (end < kSumChunk) return;\n    const int64_t padded = round_up(end);\n",
+        tests="tests/declared/test_reductions.py::test_sums_follow_the_trees",
+    ),
+    Fault(
+        "programs: short rows of one piece are summed from the first row",
+        "cpp/interpreter/machine.cpp",
+        "      const Real* from = x + i * cols;\n",
+        "      const Real* from = x;\n",
+        tests=f"{_DECLARED}::test_forward_mode_and_vmap",
+        keyword="row_dot",
+    ),
+)
+
+FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED)
