@@ -36,7 +36,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draws N cases of each test, or as many as its marker `sampled` says.
+    """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
     What a failure names is the case itself. A test that the command line names is run as it says.
     """
@@ -48,8 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     seed, drawn = commit(), set()
     for name, cases in tests.items():
+        is_whole = cases[0].get_closest_marker("whole") and everywhere != 1
         marker = cases[0].get_closest_marker("sampled")
-        counts = [everywhere, *(marker.args if marker else ())]
+        counts = [None if is_whole else everywhere, *(marker.args if marker else ())]
         count = min((n for n in counts if n is not None), default=len(cases))
         chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))
         drawn |= {item.nodeid for item in chosen}

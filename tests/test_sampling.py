@@ -10,14 +10,17 @@ import pytest
 from tests import conftest
 
 
-def drawn(sample: int | None, commit: str, arguments: tuple[str, ...] = ("tests",)) -> list[str]:
+def drawn(
+    sample: int | None, commit: str, arguments: tuple[str, ...] = ("tests",), whole: bool = False
+) -> list[str]:
     """What is left of a small test of 3 cases and a sampled one of 50."""
 
     def item(name: str, marker: Any) -> Any:
-        return SimpleNamespace(nodeid=f"tests/a.py::{name}", get_closest_marker=lambda _: marker)
+        return SimpleNamespace(nodeid=f"tests/a.py::{name}", get_closest_marker=marker.get)
 
-    items = [item(f"test_small[{i}]", None) for i in range(3)]
-    items += [item(f"test_grid[{i}]", SimpleNamespace(args=(5,))) for i in range(50)]
+    sampled = {"sampled": SimpleNamespace(args=(5,))}
+    items = [item(f"test_small[{i}]", {"whole": True} if whole else {}) for i in range(3)]
+    items += [item(f"test_grid[{i}]", sampled) for i in range(50)]
     told: list[Any] = []
     config = SimpleNamespace(
         getoption=lambda _: sample,
@@ -37,6 +40,8 @@ def test_a_grid_is_sampled_and_nothing_else() -> None:
     assert cases[:3] == small
     assert len(cases) == 3 + 5
     assert len(drawn(2, "abc")) == 2 + 2
+    assert len(drawn(2, "abc", whole=True)) == 3 + 2
+    assert len(drawn(1, "abc", whole=True)) == 1 + 1
 
 
 def test_all_in_make_exhaustive_and_where_a_test_is_named() -> None:

@@ -15,6 +15,7 @@ from tests.cases import Case, Inputs
 from tests.frameworks import FRAMEWORKS
 from tests.golden.results import BITS, every, hashes, inputs_of
 
+pytestmark = pytest.mark.whole
 GOLDEN: dict[str, list[str]] = json.loads(BITS.read_text())
 EVERY = list(every())
 CASES = pytest.mark.parametrize(("name", "case", "dtypes"), EVERY, ids=[name for name, *_ in EVERY])
