@@ -21,6 +21,7 @@ from bridge.lang.reference import evaluate
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, shape_in, space_of
 from bridge.ops.dtypes import FLOATING, promote
+from bridge.ops.splitting import wanted_roles
 
 _ROLES = {
     roles.Full: Role.FULL,
@@ -152,7 +153,7 @@ class RunProgram(Op[ProgramParams]):
         first = operands[0]
         if first is None:
             return 0
-        sums = self._wanted_roles(params).count(Role.ROW)
+        sums = wanted_roles(self, params).count(Role.ROW)
         if not sums:
             return 0
         # What is summed stands in it, and then the sums over parts of the rows.
@@ -161,10 +162,6 @@ class RunProgram(Op[ProgramParams]):
         summed = sums * math.prod(space) * (8 if is_float64 else 4)
         partial = column_sums_workspace_bytes(space, params.batch_ndim, is_float64)
         return (summed + 15) // 16 * 16 + partial
-
-    def _wanted_roles(self, params: ProgramParams) -> list[Role]:
-        pairs = zip(self.result_roles(params), _split(params.dtypes), strict=True)
-        return [role for role, dtype in pairs if dtype is not None]
 
     def results(
         self, operands: Sequence[Spec | None], params: ProgramParams

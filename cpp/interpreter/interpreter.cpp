@@ -63,16 +63,11 @@ void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
   }
 }
 
-void run_rows(const MachineTable& machine, const View& view, const bridge_program& call,
-              const Counts& counts, const bridge_executor* executor) {
-  const int64_t all = counts.batches * counts.rows;
-  const int64_t parts = parts_for(all * (call.cols > 0 ? call.cols : 1), executor);
-  const int64_t per_batch =
-      counts.batches >= parts ? 1 : (parts + counts.batches - 1) / counts.batches;
-  const int64_t row_parts = per_batch < counts.rows ? per_batch : counts.rows;
-  const int64_t most = (counts.rows + row_parts - 1) / row_parts;
-  const size_t bytes = machine.scratch_bytes(view, call, most);
-  const int64_t units = counts.batches * row_parts;
+// Runs run(unit, scratch) for every unit, dealt to at most `parts` tasks with so many bytes each.
+// Throws std::bad_alloc.
+template <class Run>
+void for_each_unit(const bridge_executor* executor, int64_t units, int64_t parts, size_t bytes,
+                   const Run& run) {
   const int64_t tasks = units < parts ? units : parts;
   std::atomic<bool> failed{false};
   parallel_for(executor, tasks, [&](int64_t task) {
@@ -83,13 +78,28 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
     }
     const int64_t end = part_begin(units, tasks, task + 1);
     for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) {
-      const int64_t part = unit % row_parts;
-      const int64_t first = part_begin(counts.rows, row_parts, part);
-      const int64_t count = part_begin(counts.rows, row_parts, part + 1) - first;
-      machine.run(view, call, {unit / row_parts, first, count, nullptr}, scratch.data());
+      run(unit, scratch.data());
     }
   });
   if (failed) throw std::bad_alloc();
+}
+
+void run_rows(const MachineTable& machine, const View& view, const bridge_program& call,
+              const Counts& counts, const bridge_executor* executor) {
+  const int64_t all = counts.batches * counts.rows;
+  const int64_t parts = parts_for(all * (call.cols > 0 ? call.cols : 1), executor);
+  const int64_t per_batch =
+      counts.batches >= parts ? 1 : (parts + counts.batches - 1) / counts.batches;
+  const int64_t row_parts = per_batch < counts.rows ? per_batch : counts.rows;
+  const int64_t most = (counts.rows + row_parts - 1) / row_parts;
+  const size_t bytes = machine.scratch_bytes(view, call, most);
+  const int64_t units = counts.batches * row_parts;
+  for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
+    const int64_t part = unit % row_parts;
+    const int64_t first = part_begin(counts.rows, row_parts, part);
+    const int64_t count = part_begin(counts.rows, row_parts, part + 1) - first;
+    machine.run(view, call, {unit / row_parts, first, count, nullptr}, scratch);
+  });
 }
 
 // With column sums: a part is a power of two of chunks, a node of the tree. Where a batch has
@@ -116,29 +126,18 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   };
   const int64_t most = node_chunks * kChunkRows;
   const size_t bytes = machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows);
-  const int64_t tasks = units < parts ? units : parts;
-  std::atomic<bool> failed{false};
-  parallel_for(executor, tasks, [&](int64_t task) {
-    Scratch scratch(bytes);
-    if (scratch.data() == nullptr) {
-      failed = true;
-      return;
+  for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
+    const int64_t batch = unit / nodes, first = unit % nodes * most;
+    Sums targets[BRIDGE_MAX_PROGRAM_RESULTS] = {};
+    int64_t sum = 0;
+    for (int32_t i = 0; i < call.results; ++i) {
+      if (view.result_role(i) != Role::row) continue;
+      targets[i] =
+          nodes > 1 ? Sums{node_of(sum++, unit), {}} : Sums{nullptr, sums_of(call, i, batch)};
     }
-    const int64_t end = part_begin(units, tasks, task + 1);
-    for (int64_t unit = part_begin(units, tasks, task); unit < end; ++unit) {
-      const int64_t batch = unit / nodes, first = unit % nodes * most;
-      Sums targets[BRIDGE_MAX_PROGRAM_RESULTS] = {};
-      int64_t sum = 0;
-      for (int32_t i = 0; i < call.results; ++i) {
-        if (view.result_role(i) != Role::row) continue;
-        targets[i] =
-            nodes > 1 ? Sums{node_of(sum++, unit), {}} : Sums{nullptr, sums_of(call, i, batch)};
-      }
-      const int64_t left = counts.rows - first;
-      machine.run(view, call, {batch, first, most < left ? most : left, targets}, scratch.data());
-    }
+    const int64_t left = counts.rows - first;
+    machine.run(view, call, {batch, first, most < left ? most : left, targets}, scratch);
   });
-  if (failed) throw std::bad_alloc();
   if (nodes == 1) return;
   parallel_for_parts(executor, sums * counts.batches, parts, [&](int64_t task) {
     const int64_t batch = task % counts.batches;

@@ -201,7 +201,7 @@ bool is_in(int32_t value, int32_t low, int32_t high) { return value >= low && va
 
 }  // namespace
 
-bool read(const int32_t* words, int64_t count, View* view, const char** why) {
+bool outline(const int32_t* words, int64_t count, View* view, const char** why) {
   const auto fail = [why](const char* message) {
     *why = message;
     return false;
@@ -260,6 +260,11 @@ bool read(const int32_t* words, int64_t count, View* view, const char** why) {
   }
   view->code = reinterpret_cast<const Instruction*>(words + at);
   view->instructions = static_cast<int32_t>(instructions);
+  return true;
+}
+
+bool read(const int32_t* words, int64_t count, View* view, const char** why) {
+  if (!outline(words, count, view, why)) return false;
   *why = Checker(*view).run();
   return *why == nullptr;
 }

@@ -177,6 +177,9 @@ struct View {
   }
 };
 
+// Finds the parts of a program, and checks all but its instructions: enough to tell its arrays.
+bool outline(const int32_t* words, int64_t count, View* view, const char** why);
+
 // Reads and checks words of any content, so that a program which passes reads and writes nothing
 // but its own registers, operands and results. On failure *why is a message, and false is returned.
 bool read(const int32_t* words, int64_t count, View* view, const char** why);

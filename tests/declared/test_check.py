@@ -16,21 +16,12 @@ import bridge
 from bridge.declared import DeclaredOp
 from bridge.lang import derivatives
 from tests.declared import ops
+from tests.declared.ops import OTHERS, SEVEN
 from tests.declared.test_pinned import softmax, softmax_vjp
 from tests.frameworks import DTYPES, FRAMEWORKS, numpy_dtype
 from tests.lang import declarations
 from tests.lang.arrays import draw
 
-SEVEN = (
-    ops.rms_norm,
-    ops.layer_norm,
-    ops.soft_capped_gate,
-    ops.log_softmax,
-    ops.row_dot,
-    ops.weighted_squared_relu,
-    ops.swish_gate,
-)
-OTHERS = ("cross_entropy", "rotary", "masked_mean", "dropped", "functions")
 PROMISES = 13
 
 
@@ -60,7 +51,7 @@ def test_a_rule_of_its_own(rng: Any) -> None:
 @pytest.mark.parametrize("space", [(3, 8), (7,)], ids=str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_ops_of_every_role(name: str, space: tuple[int, ...], rng: Any) -> None:
-    op = bridge.op(getattr(declarations, name))
+    op = OTHERS[name]
     report = bridge.check(op, *example(rng, op, space), quiet=True)
     skipped = {row.promise: row.skipped for row in report.rows if row.skipped}
     assert set(skipped) == ({"a row alone"} if name == "dropped" else set())

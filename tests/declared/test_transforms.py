@@ -24,18 +24,11 @@ import bridge
 import bridge.jax
 import bridge.torch
 from bridge.lang import roles
-from tests.lang import declarations
+from tests.declared.ops import OTHERS, SEVEN, rms_norm
 from tests.lang.arrays import draw
 
-rms_norm = bridge.op(keep=("r",))(declarations.rms_norm)
-NAMES = (
-    "layer_norm soft_capped_gate log_softmax row_dot weighted_squared_relu swish_gate "
-    "cross_entropy rotary masked_mean dropped functions"
-)
-OPS = {name: bridge.op(getattr(declarations, name)) for name in NAMES.split()}
-OPS["rms_norm"] = rms_norm
-SMOOTH = ["rms_norm", "layer_norm", "soft_capped_gate", "log_softmax", "row_dot", "swish_gate"]
-SMOOTH += ["weighted_squared_relu"]  # but at 0, where nobody looks
+OPS = {op.__name__: op for op in SEVEN} | OTHERS
+SMOOTH = [op.__name__ for op in SEVEN]  # but for the square of a ReLU at 0, where nobody looks
 every_op = pytest.mark.parametrize("name", OPS)
 
 Arrays = list[Any]

@@ -26,7 +26,7 @@ class ProgramBinding {
 
   bool bind() {
     const char* why = nullptr;
-    if (!interpreter::read(arguments_.code.words, arguments_.code.count, &view_, &why)) {
+    if (!interpreter::outline(arguments_.code.words, arguments_.code.count, &view_, &why)) {
       return error_->set(std::string("its words are malformed: ") + why);
     }
     if (!collect() || !read_space()) return false;
