@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from bridge.lang.tracing import declared
 from bridge.ops.declared import Traced, function_of, traced
+from bridge.ops.dtypes import FLOATING
 
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -91,6 +92,58 @@ class DeclaredOp:
             f"{self.declaration.name}: got {kinds}, expected tensors of PyTorch or arrays of JAX; "
             ".jax takes NumPy arrays too, and .reference computes in float64"
         )
+
+    def compile(
+        self,
+        device: str = "cpu",
+        *,
+        dtypes: Sequence[str] = ("float32", "bfloat16"),
+        **static: Any,
+    ) -> None:
+        """Compiles the op now, rather than in the background from its first call on.
+
+        What is compiled, and kept in a cache on disk: the op with all operands present and its
+        first derivatives, for this processor. No bit depends on it.
+
+        Args:
+          device: "cpu".
+          dtypes: for each of these, calls whose floating operands all have it.
+          **static: static parameters; the others have their defaults.
+
+        Raises:
+          CompileError: if there is no C++ compiler, or it fails, or the cache cannot be written.
+          TypeError, ValueError: for a device, dtype or static parameter that there is not.
+        """
+        from bridge.generated.ahead import usual_requests
+
+        if device != "cpu":
+            raise ValueError(
+                f"{self.declaration.name}.compile: device is {device!r}, expected 'cpu'"
+            )
+        defaults = self.declaration.static
+        for name in static:
+            if name not in defaults:
+                raise TypeError(
+                    f"{self.declaration.name}.compile: there is no static parameter {name!r}, "
+                    f"expected one of {', '.join(defaults) or 'none'}"
+                )
+        values = {**defaults, **static}
+        missing = [name for name, value in values.items() if value is _NO_DEFAULT]
+        if missing:
+            raise TypeError(
+                f"{self.declaration.name}.compile: {', '.join(missing)} has no default, and a "
+                "program has it fixed: give it"
+            )
+        present = tuple(True for _ in self.declaration.parameters)
+        found = traced(self.declaration, present, *values.values())
+        for dtype in dtypes:
+            if dtype not in FLOATING:
+                raise ValueError(
+                    f"{self.declaration.name}.compile: dtypes has {dtype!r}, expected some of "
+                    f"{', '.join(FLOATING)}"
+                )
+            for request in usual_requests(found, dtype):
+                request.compile()
 
     def __str__(self) -> str:
         if self._example is None:

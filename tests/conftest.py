@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from pathlib import Path
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from tests.frameworks import FRAMEWORKS
+
+# Thousands of programs are run here, few of them twice: `tests/generated` compiles its own.
+os.environ.setdefault("BRIDGE_COMPILE", "0")
 
 
 def commit() -> str:

@@ -74,7 +74,7 @@ def words_of(program: Program, has_start: bool = False) -> bytes:
       has_start: whether one more operand, an Integer, says from which number on elements are
         counted where random words are drawn.
     """
-    return _Writer(program, has_start).words()
+    return Writer(program, has_start).words()
 
 
 class _Lowered:
@@ -141,7 +141,7 @@ class _Value:
 
 
 @dataclass
-class _Instruction:
+class Instruction:
     operation: str
     to: Any = None
     reads: Sequence[Any] = ()
@@ -152,10 +152,10 @@ class _Instruction:
 
 @dataclass
 class _Section:
-    instructions: list[_Instruction] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
 
 
-class _Writer:
+class Writer:
     """Cuts the operations into sections, gives values registers, and writes the words.
 
     A value is named by ("tile", node) or ("row", node): one that a row has one of may be spread to
@@ -233,13 +233,13 @@ class _Writer:
         for number, role, nodes in self.results:
             if role == "per_row":
                 self._emit_row(nodes[0], self.count)
-                store = _Instruction("store_row", reads=[("row", nodes[0])], arguments=[number])
+                store = Instruction("store_row", reads=[("row", nodes[0])], arguments=[number])
                 self.rows[self.count].instructions.append(store)
 
     def _emit_reduction(self, number: int, phase: int, present: set[Any]) -> None:
         node = self.nodes[number]
         self._emit_tile(node.inputs[0], phase, present)
-        instruction = _Instruction(
+        instruction = Instruction(
             node.operation,
             ("row", number),
             [("tile", node.inputs[0])],
@@ -256,7 +256,7 @@ class _Writer:
             for half, node in enumerate(nodes):
                 self._emit_tile(node, phase, present)
                 name = "add_columns" if role == "row" else "store"
-                stores.append(_Instruction(name, reads=[("tile", node)], arguments=[number, half]))
+                stores.append(Instruction(name, reads=[("tile", node)], arguments=[number, half]))
         self.tiles[phase].instructions += stores
 
     def _emit_row(self, number: int, phase: int) -> None:
@@ -266,7 +266,7 @@ class _Writer:
             if node.operation == "constant":
                 continue
             # As early as it can be: a phase before may have asked for it already.
-            instruction = _Instruction(
+            instruction = Instruction(
                 node.operation, ("row", each), [("row", i) for i in node.inputs]
             )
             if node.operation in _ON_ARRAYS:
@@ -291,11 +291,11 @@ class _Writer:
                     self._emit_row(each, phase)
                     spread = "integer_spread" if node.dtype == "int" else "spread"
                     self.rows[phase].instructions.append(
-                        _Instruction(spread, value, [("row", each)])
+                        Instruction(spread, value, [("row", each)])
                     )
                     self._emitted.add(value)
                 continue
-            instruction = _Instruction(node.operation, value, again=value in self._emitted)
+            instruction = Instruction(node.operation, value, again=value in self._emitted)
             if node.operation in _ON_ARRAYS:
                 instruction.arguments = node.static
             elif node.operation == "keep":
@@ -333,7 +333,7 @@ class _Writer:
 
     # ---- Registers ----
 
-    def _sections(self) -> list[tuple[bool, list[_Instruction]]]:
+    def sections(self) -> list[tuple[bool, list[Instruction]]]:
         """Instructions as they stand in the words, and whether they run for each piece of a row."""
         sections = []
         for phase in range(self.count):
@@ -348,7 +348,7 @@ class _Writer:
 
     def _find_lives(self) -> None:
         position = 0
-        for is_repeated, instructions in self._sections():
+        for is_repeated, instructions in self.sections():
             end = position + len(instructions)
             written: set[Any] = set()
             for instruction in instructions:
@@ -430,14 +430,14 @@ class _Writer:
             words.frombytes(struct.pack("=q", constant_of(self.nodes[number])))
         words.extend(ROLES.index(role) for role in operand_roles)
         words.extend(ROLES.index(role) for _, role, _ in self.results)
-        sections = self._sections()
+        sections = self.sections()
         words.extend(len(instructions) for _, instructions in sections)
         for _, instructions in sections:
             for instruction in instructions:
                 words.extend(self._encoded(instruction))
         return words.tobytes()
 
-    def _encoded(self, instruction: _Instruction) -> list[int]:
+    def _encoded(self, instruction: Instruction) -> list[int]:
         operation = instruction.operation
         code = _CODES[operation] | (_AGAIN if instruction.again else 0)
         to = 0 if instruction.to is None else self._register(instruction.to)

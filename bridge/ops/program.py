@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bridge.generated import asked_for
 from bridge.lang import codes, roles
 from bridge.lang.bytecode import MOST_OPERANDS, words_of
 from bridge.lang.program import Program
@@ -103,7 +104,10 @@ class RunProgram(Op[ProgramParams]):
 
     def code(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bytes:
         has_start = dtypes[-1] is not None and len(dtypes) > len(_roles_of(params.code)[0])
-        return words_of(_wanted(params.code, params.dtypes), has_start)
+        program = _wanted(params.code, params.dtypes)
+        present = [dtype for dtype in (*dtypes, *_split(params.dtypes)) if dtype is not None]
+        asked_for(program, params.arithmetic, present, has_start)
+        return words_of(program, has_start)
 
     def operand_roles(self, count: int, params: ProgramParams) -> tuple[Role, ...]:
         own = _roles_of(params.code)[0]

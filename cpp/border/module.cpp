@@ -1,10 +1,13 @@
 // bridge._native: the table of contents of what Python can call.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <string.h>
 
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "border/cuda_library.h"
 #include "border/python/kernel_type.h"
@@ -12,6 +15,7 @@
 #include "border/python/python_call.h"
 #include "border/xla/xla_ffi.h"
 #include "border/xla/xla_stream.h"
+#include "interpreter/generated_programs.h"
 
 namespace nb = nanobind;
 namespace bp = bridge::border;
@@ -75,6 +79,17 @@ nb::dict stream_handlers() {
   return platforms;
 }
 
+// A machine that was compiled for a program of these words and dtypes (their numbers in bridge.h).
+void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
+                   const std::string& isa, const std::string& library) {
+  std::vector<int32_t> words(code.size() / sizeof(int32_t));
+  memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
+  const nb::gil_scoped_release released;
+  check(bridge::interpreter::add_generated(words.data(), static_cast<int64_t>(words.size()),
+                                           dtypes.data(), static_cast<int64_t>(dtypes.size()),
+                                           isa.c_str(), library.c_str()));
+}
+
 nb::dict build_info() {
   nb::dict info;
   nb::list isas;
@@ -105,6 +120,10 @@ NB_MODULE(_native, m) {
         check(bridge_set_cpu_isa(name.is_none() ? nullptr : nb::cast<const char*>(name)));
       },
       nb::arg("name").none());
+  m.def("add_generated", &add_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"),
+        nb::arg("library"));
+  m.def("generated_calls", &bridge::interpreter::generated_calls);
+  m.def("forget_generated", &bridge::interpreter::forget_generated);
   m.def("set_cuda_library_path", &bp::set_cuda_library_path);
   m.def("cuda_unavailable", [] {
     std::string why;

@@ -11,6 +11,7 @@
 #include "cpu/error.h"
 #include "cpu/huge_pages.h"
 #include "cpu/parallel.h"
+#include "interpreter/generated_programs.h"
 #include "interpreter/machine.h"
 #include "walks/columns/column_sum_tree.h"
 #include "walks/dtypes.h"
@@ -155,24 +156,33 @@ bridge_status run(const bridge_program& call, const bridge_executor* executor) {
   const bridge_status status = interpreter::validate(call, &view, error_message(), kErrorBytes);
   if (status != BRIDGE_OK) return status;
   const Counts counts = interpreter::counts_of(call);
-  if (counts.batches == 0) return BRIDGE_OK;
-  if (counts.rows == 0) {
-    clear_sums(view, call, counts.batches);
-    return BRIDGE_OK;
-  }
-  const InterpreterMachines* const machines =
-      kMachines.for_elements(counts.batches * counts.rows * call.cols);
-  if (machines == nullptr) return BRIDGE_INVALID_ARGUMENT;
+  const int isa = isa_for(counts.batches * counts.rows * call.cols);
+  if (isa < 0) return BRIDGE_INVALID_ARGUMENT;
+  const MachineTable* const generated = interpreter::generated_machine(call, isa);
   const bool is_double = interpreter::is_double(call);
-  const MachineTable& machine = machines->of[is_double];
-  if (interpreter::has_column_sums(view))
-    run_nodes(machine, view, call, counts, is_double, executor);
-  else
-    run_rows(machine, view, call, counts, executor);
+  interpreter::run_on(
+      generated != nullptr ? *generated : interpreter::interpreting_machine(isa, is_double), view,
+      call, executor);
   return BRIDGE_OK;
 }
 
 }  // namespace
+
+const interpreter::MachineTable& interpreter::interpreting_machine(int isa, bool is_double) {
+  return kMachines.tables[isa]->of[is_double];
+}
+
+void interpreter::run_on(const MachineTable& machine, const View& view, const bridge_program& call,
+                         const bridge_executor* executor) {
+  const Counts counts = counts_of(call);
+  if (counts.batches == 0) return;
+  if (counts.rows == 0) return clear_sums(view, call, counts.batches);
+  if (has_column_sums(view))
+    run_nodes(machine, view, call, counts, is_double(call), executor);
+  else
+    run_rows(machine, view, call, counts, executor);
+}
+
 }  // namespace bridge
 
 extern "C" bridge_status bridge_program_cpu(const bridge_program* call,

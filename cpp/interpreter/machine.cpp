@@ -6,12 +6,10 @@
 
 #include "cpu/random_words.h"
 #include "cpu/tile.h"
+#include "interpreter/column_stack.h"
 #include "interpreter/elementwise.h"
-#include "interpreter/integers.h"
+#include "interpreter/position.h"
 #include "interpreter/reductions.h"
-#include "walks/columns/block_tiles.h"
-#include "walks/columns/column_sum_tree.h"
-#include "walks/dtypes.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -72,25 +70,7 @@ inline void compare(Real* to, const int64_t* a, const int64_t* b, int64_t count,
   for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(function(a[i], b[i]));
 }
 
-// ---- Arrays of any strides. ----
-
-template <class Real>
-void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
-  const int64_t bytes = element_bytes(dtype);
-  if (stride == 1 || count <= 1) return load_run(dtype, from, to, count);
-  if (stride == 0) {
-    load_run(dtype, from, to, 1);
-    return fill(to + 1, count - 1, to[0]);
-  }
-  for (int64_t i = 0; i < count; ++i) load_run(dtype, from + i * stride * bytes, to + i, 1);
-}
-
-template <class Real>
-void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, int64_t count) {
-  const int64_t bytes = element_bytes(dtype);
-  if (stride == 1 || count == 1) return store_run(dtype, to, from, count);
-  for (int64_t i = 0; i < count; ++i) store_run(dtype, to + i * stride * bytes, from + i, 1);
-}
+// ---- Loads. ----
 
 template <class Real>
 void load_mask(const char* from, int64_t stride, Real* to, int64_t count) {
@@ -108,43 +88,6 @@ constexpr size_t kAlignment = 64;
 
 inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// How many levels of the tree of column sums so many rows need.
-inline int64_t levels_of(int64_t rows) {
-  int64_t lanes = (rows + kLaneRows - 1) / kLaneRows, levels = 2;
-  for (; lanes > 0; lanes /= 2) ++levels;
-  return levels;
-}
-
-// The sums of whole rows in the tree of column_sum_tree.h: finished nodes stand on a stack, one for
-// each bit of the number of lanes, as in a binary counter.
-template <class Real>
-struct ColumnStack {
-  Real* nodes;  // levels * stride
-  int64_t stride, lanes, rows, depth;
-
-  Real* lane() const { return nodes + depth * stride; }
-  void begin() {
-    lanes = rows = depth = 0;
-    fill(nodes, stride, Real(-0.0));
-  }
-  void merge() {
-    --depth;
-    add_to(lane(), lane() + stride, stride);
-  }
-  void row_is_added() {
-    if (++rows < kLaneRows) return;
-    for (int64_t bits = lanes; bits & 1; bits >>= 1) merge();
-    ++lanes;
-    ++depth;
-    rows = 0;
-    fill(lane(), stride, Real(-0.0));
-  }
-  const Real* end() {
-    while (depth > 0) merge();
-    return nodes;
-  }
-};
-
 template <class Real>
 class Machine {
  public:
@@ -156,7 +99,7 @@ class Machine {
   }
 
   Machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch)
-      : view_(view), call_(call), rows_(rows) {
+      : view_(view), call_(call), rows_(rows), here_{call} {
     const Header& header = view.header;
     auto address = reinterpret_cast<uintptr_t>(scratch);
     char* at = reinterpret_cast<char*>((address + kAlignment - 1) / kAlignment * kAlignment);
@@ -173,12 +116,10 @@ class Machine {
     stacks_ = reinterpret_cast<ColumnStack<Real>*>(
         take(static_cast<size_t>(header.results) * sizeof(ColumnStack<Real>)));
     words_ = reinterpret_cast<RandomWords*>(take(keeps(view) ? sizeof(RandomWords) : 0));
-    const int64_t stride = round_up(call.cols);
     for (int32_t i = 0; i < header.results; ++i) {
       if (view.result_role(i) != Role::row) continue;
-      const auto bytes = static_cast<size_t>(levels_of(rows.count) * stride) * sizeof(Real);
-      stacks_[i] = {reinterpret_cast<Real*>(take(bytes)), stride, 0, 0, 0};
-      stacks_[i].begin();
+      const size_t bytes = ColumnStack<Real>::bytes(rows.count, call.cols);
+      stacks_[i].begin(reinterpret_cast<Real*>(take(bytes)), call.cols);
     }
     // Several short rows are a piece, or a long one is several.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
@@ -188,19 +129,12 @@ class Machine {
   }
 
   void run() {
-    const int32_t last = call_.dims - 1;
-    int64_t length = 1;  // of the last dimension of rows
-    if (call_.dims > call_.batch_dims) length = call_.size[last];
-    for (int64_t row = 0; row < rows_.count;) {
-      const int64_t query = (rows_.first + row) % length;
-      count_ = smaller(smaller(length - query, rows_.count - row), at_once_);
-      first_ = rows_.first + row;
-      find_index();
+    here_.walk(rows_, at_once_, [this] {
+      count_ = here_.count;
       run_rows();
-      row += count_;
-    }
+    });
     for (int32_t i = 0; i < view_.header.results; ++i) {
-      if (view_.result_role(i) == Role::row) write_sums(rows_.sums[i], stacks_[i].end());
+      if (view_.result_role(i) == Role::row) stacks_[i].write(rows_.sums[i], call_.cols);
     }
   }
 
@@ -228,7 +162,7 @@ class Machine {
                    aligned(keeps(view) ? sizeof(RandomWords) : 0);
     for (int32_t i = 0; i < view.header.results; ++i) {
       if (view.result_role(i) != Role::row) continue;
-      bytes += aligned(static_cast<size_t>(levels_of(rows) * round_up(call.cols)) * sizeof(Real));
+      bytes += aligned(ColumnStack<Real>::bytes(rows, call.cols));
     }
     return bytes;
   }
@@ -253,29 +187,6 @@ class Machine {
       fill(integer_tile(i), width, value);
       fill(integer_row(i), rows, value);
     }
-  }
-
-  // Where the first of the present rows stands among the dimensions.
-  void find_index() {
-    int64_t rest = first_;
-    for (int32_t d = call_.dims - 1; d >= call_.batch_dims; --d) {
-      index_[d] = rest % call_.size[d];
-      rest /= call_.size[d];
-    }
-    rest = rows_.batch;
-    for (int32_t d = call_.batch_dims - 1; d >= 0; --d) {
-      index_[d] = rest % call_.size[d];
-      rest /= call_.size[d];
-    }
-  }
-  // Its first element, and how many elements on the next row's is.
-  int64_t offset(const bridge_program_array& array) const {
-    int64_t elements = 0;
-    for (int32_t d = 0; d < call_.dims; ++d) elements += index_[d] * array.stride[d];
-    return elements;
-  }
-  int64_t row_stride(const bridge_program_array& array) const {
-    return call_.dims > call_.batch_dims ? array.stride[call_.dims - 1] : 0;
   }
 
   void run_rows() {
@@ -378,32 +289,18 @@ class Machine {
 
   void run_on_rows(const Instruction& in) const {
     switch (in.operation) {
-      case kLoadRow: {
-        const bridge_program_array& array = call_.operand[in.a];
-        const char* from =
-            static_cast<const char*>(array.data) + offset(array) * element_bytes(array.dtype);
-        load_strided(array.dtype, from, row_stride(array), row(in.to), count_);
-        return pad(row(in.to), count_);
-      }
-      case kLoadLabel: {
-        const bridge_program_array& array = call_.operand[in.a];
-        const int64_t bytes = element_bytes(array.dtype), stride = row_stride(array) * bytes;
-        const char* from = static_cast<const char*>(array.data) + offset(array) * bytes;
-        int64_t* to = integer_row(in.to);
-        for (int64_t i = 0; i < count_; ++i) to[i] = load_integer(array.dtype, from + i * stride);
-        return pad(to, count_);
-      }
+      case kLoadRow:
+        return here_.load_rows(call_.operand[in.a], row(in.to));
+      case kLoadLabel:
+        return here_.load_labels(call_.operand[in.a], integer_row(in.to));
       case kColumns:
         return fill(row(in.to), round_up(count_), static_cast<Real>(call_.cols));
       case kSpread:
         return spread(tile(in.to), row(in.a));
       case kIntegerSpread:
         return spread(integer_tile(in.to), integer_row(in.a));
-      case kStoreRow: {
-        const bridge_program_array& array = call_.result[in.a];
-        char* to = static_cast<char*>(array.data) + offset(array) * element_bytes(array.dtype);
-        return store_strided(array.dtype, to, row_stride(array), row(in.b), count_);
-      }
+      case kStoreRow:
+        return here_.store_rows(call_.result[in.a], row(in.b));
       default:
         run_common(in, in.operation, row_registers_, integer_rows_, round_up(count_));
     }
@@ -424,10 +321,8 @@ class Machine {
   template <class Access>
   void for_runs(const bridge_program_array& array, int64_t col, int32_t half,
                 const Access& access) const {
-    const int64_t bytes = element_bytes(array.dtype);
-    const int64_t first = offset(array) + (half * call_.cols + col) * array.col_stride;
-    char* data = static_cast<char*>(array.data) + first * bytes;
-    const int64_t stride = row_stride(array);
+    const int64_t bytes = element_bytes(array.dtype), stride = here_.row_stride(array);
+    char* const data = here_.data(array, (half * call_.cols + col) * array.col_stride);
     if (count_ == 1 || (array.col_stride == 1 && stride == width_)) {
       return access(data, int64_t{0}, count_ * width_);
     }
@@ -435,12 +330,9 @@ class Machine {
   }
 
   void load(const bridge_program_array& array, int64_t col, int32_t half, Real* to) const {
-    int64_t stride = call_.dims > call_.batch_dims ? row_stride(array) : 0;
-    if (count_ > 1 && stride == 0) {  // the same for all rows: read once
-      const int64_t bytes = element_bytes(array.dtype);
-      const int64_t first = offset(array) + (half * call_.cols + col) * array.col_stride;
-      load_strided(array.dtype, static_cast<char*>(array.data) + first * bytes, array.col_stride,
-                   to, width_);
+    if (count_ > 1 && here_.row_stride(array) == 0) {  // the same for all rows: read once
+      load_strided(array.dtype, here_.data(array, (half * call_.cols + col) * array.col_stride),
+                   array.col_stride, to, width_);
       for (int64_t i = 1; i < count_; ++i) copy(to + i * width_, to, width_);
     } else {
       for_runs(array, col, half, [&](const char* from, int64_t at, int64_t elements) {
@@ -510,46 +402,18 @@ class Machine {
     }
     const int64_t cols = call_.cols;
     if (operation == kSum) {
-      sum_rows(x, in.a < view_.header.constants, row(in.to));
+      // What is behind a row may be overwritten, but for a constant's: it stays.
+      sum_rows(x, count_, cols, in.a < view_.header.constants, row(in.to));
       return pad(row(in.to), count_);
     }
-    for (int64_t i = 0; i < count_; ++i) {
-      const auto largest = largest_order(x + i * cols, cols);
-      if (operation == kMax) {
-        row(in.to)[i] = number_of<Real>(largest);
-        continue;
-      }
-      const Real value = number_of<Real>(largest);
-      int64_t place = 0;
-      while (place < cols && x[i * cols + place] != value &&
-             !(value != value && x[i * cols + place] != x[i * cols + place]))
-        ++place;
-      integer_row(in.to)[i] = place < cols ? place : 0;
+    if (operation == kMax) {
+      for (int64_t i = 0; i < count_; ++i)
+        row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));
+      return pad(row(in.to), count_);
     }
-    if (operation == kMax) return pad(row(in.to), count_);
+    for (int64_t i = 0; i < count_; ++i)
+      integer_row(in.to)[i] = place_of_largest(x + i * cols, cols);
     pad(integer_row(in.to), count_);
-  }
-
-  // Rows of one piece. What is behind a row may be overwritten, but for a constant's: it stays.
-  void sum_rows(Real* x, bool is_constant, Real* to) const {
-    const int64_t cols = call_.cols, padded = round_up(cols);
-    if (cols == 0) return fill(to, count_, Real(-0.0));
-    if (count_ == 1 && !is_constant) {
-      fill(x + cols, padded - cols, Real(-0.0));
-      to[0] = sum_of_steps(x, padded);
-      return;
-    }
-    if (cols == 1) return copy(to, x, count_);
-    alignas(64) Real terms[kWidth];
-    if (cols != padded) fill(terms + cols, padded - cols, Real(-0.0));
-    for (int64_t i = 0; i < count_; ++i) {
-      const Real* from = x + i * cols;
-      if (cols != padded) {
-        copy(terms, from, cols);
-        from = terms;
-      }
-      to[i] = sum_of_steps(from, padded);
-    }
   }
 
   void keep(const Instruction& in, int64_t col) {
@@ -564,7 +428,7 @@ class Machine {
       }
       const uint64_t index =
           (in.c < 0 ? 0 : own(in.c)) +
-          static_cast<uint64_t>(first_ + i) * static_cast<uint64_t>(call_.index_cols) +
+          static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
           static_cast<uint64_t>(col);
       for (int64_t at = 0; at < width_; at += kWordsAtATime) {
         const int64_t some = smaller(kWordsAtATime, width_ - at);
@@ -574,13 +438,6 @@ class Machine {
       }
     }
     pad(to, count_ * width_);
-  }
-
-  void write_sums(const Sums& sums, const Real* total) const {
-    if (sums.node != nullptr)
-      copy(static_cast<Real*>(sums.node), total, call_.cols);
-    else
-      store_run(sums.output.dtype, sums.output.data, total, call_.cols);
   }
 
   static constexpr int64_t kWordsAtATime = 256;
@@ -595,9 +452,8 @@ class Machine {
   RandomWords* words_;
   int64_t at_once_;  // how many rows a piece may have
   bool one_piece_;   // a row is
-  int64_t index_[BRIDGE_MAX_DIMS];
-  int64_t first_ = 0;  // of the present rows in their batch
-  int64_t count_ = 0;  // of the present rows
+  Position here_;      // of the present rows
+  int64_t count_ = 0;  // how many they are
   int64_t width_ = 0;  // of the present piece
 };
 

@@ -49,6 +49,40 @@ typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t cou
   return largest;
 }
 
+// The column of the first of a row's largest numbers, as they compare; of the first NaN.
+template <class Real>
+int64_t place_of_largest(const Real* x, int64_t cols) {
+  const Real value = number_of<Real>(largest_order(x, cols));
+  for (int64_t i = 0; i < cols; ++i) {
+    if (x[i] == value || (value != value && x[i] != x[i])) return i;
+  }
+  return 0;
+}
+
+// The sums of rows of a chunk at most that stand side by side in a tile. What is behind a single
+// row is overwritten, unless it `stays`.
+template <class Real>
+void sum_rows(Real* x, int64_t count, int64_t cols, bool stays, Real* to) {
+  const int64_t padded = round_up(cols);
+  if (cols == 0) return fill(to, count, Real(-0.0));
+  if (count == 1 && !stays) {
+    fill(x + cols, padded - cols, Real(-0.0));
+    to[0] = sum_of_steps(x, padded);
+    return;
+  }
+  if (cols == 1) return copy(to, x, count);
+  alignas(64) Real terms[kSumChunk];
+  if (cols != padded) fill(terms + cols, padded - cols, Real(-0.0));
+  for (int64_t i = 0; i < count; ++i) {
+    const Real* from = x + i * cols;
+    if (cols != padded) {
+      copy(terms, from, cols);
+      from = terms;
+    }
+    to[i] = sum_of_steps(from, padded);
+  }
+}
+
 // A row's reduction so far, where the row comes in several pieces.
 template <class Real>
 struct Reduction {

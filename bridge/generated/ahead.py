@@ -1,0 +1,52 @@
+"""The programs that a declared op usually comes to, before any call of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bridge.generated.requests import Request
+from bridge.lang import codes, roles
+from bridge.ops.declared import Traced
+from bridge.ops.program import dtypes_of_role
+
+
+def usual_requests(found: Traced, dtype: str) -> Iterator[Request]:
+    """The op on floating operands of one dtype: forward, as it runs where a gradient follows, and
+    reverse and forward mode in all floating operands."""
+    arithmetic = "float64" if dtype == "float64" else "float32"
+    program, keeps = found.program, codes.parse(found.code).keeps
+    own = [_dtype_of(operand.role, dtype) for operand in program.operands]
+    results = [dtype if fills_space else arithmetic for fills_space in found.form.fills_space]
+    kept = [arithmetic] * len(keeps)
+    yield Request(program, arithmetic, (*own, *results))
+    if keeps:
+        saving = codes.saving(codes.parse(found.code))
+        yield Request(saving, arithmetic, (*own, *results, *kept))
+    smooth = [operand.dtype == "float" for operand in program.operands]
+    if not any(smooth):
+        return
+    by_tag = {"operand": own, "kept": kept, "tangent": own, "cotangent": results}
+    given = [True] * len(results)
+    moved = [i for i, is_smooth in enumerate(smooth) if is_smooth]
+    for text, gives in (
+        (
+            codes.vjp(found.code, given, smooth, bool(keeps)),
+            [_sum_dtype(found, i, dtype) for i in moved],
+        ),
+        (codes.jvp(found.code, smooth, bool(keeps)), results),
+    ):
+        coded = codes.parse(text)
+        takes = [by_tag[kind][number] for kind, number in coded.tags]
+        yield Request(coded.program, arithmetic, (*takes, *gives))
+
+
+def _dtype_of(role: type[roles.Annotation], dtype: str) -> str:
+    if role is roles.Integer or role.integer:
+        return "int64"
+    return dtype if dtype in dtypes_of_role(role) else "bool"
+
+
+def _sum_dtype(found: Traced, operand: int, dtype: str) -> str:
+    """Of an operand's cotangent; that of a table is summed by who knows its shape."""
+    is_table = found.program.operands[operand].role is roles.Table
+    return "float64" if dtype == "float64" else "float32" if is_table else dtype

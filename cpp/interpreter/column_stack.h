@@ -1,0 +1,64 @@
+// The column sums of a run of whole rows, for the files that are compiled once for each instruction
+// set: include it there only.
+#ifndef BRIDGE_INTERPRETER_COLUMN_STACK_H_
+#define BRIDGE_INTERPRETER_COLUMN_STACK_H_
+
+#include "interpreter/machine.h"
+#include "walks/columns/block_tiles.h"
+#include "walks/columns/column_sum_tree.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+// How many levels of the tree of column sums so many rows need.
+inline int64_t levels_of(int64_t rows) {
+  int64_t lanes = (rows + kLaneRows - 1) / kLaneRows, levels = 2;
+  for (; lanes > 0; lanes /= 2) ++levels;
+  return levels;
+}
+
+// The sums of whole rows in the tree of column_sum_tree.h: finished nodes stand on a stack, one for
+// each bit of the number of lanes, as in a binary counter.
+template <class Real>
+struct ColumnStack {
+  Real* nodes;  // levels * stride
+  int64_t stride, lanes, rows, depth;
+
+  static size_t bytes(int64_t rows, int64_t cols) {
+    return static_cast<size_t>(levels_of(rows) * round_up(cols)) * sizeof(Real);
+  }
+
+  Real* lane() const { return nodes + depth * stride; }
+  void begin(Real* memory, int64_t cols) {
+    nodes = memory;
+    stride = round_up(cols);
+    lanes = rows = depth = 0;
+    fill(nodes, stride, Real(-0.0));
+  }
+  void merge() {
+    --depth;
+    add_to(lane(), lane() + stride, stride);
+  }
+  void row_is_added() {
+    if (++rows < kLaneRows) return;
+    for (int64_t bits = lanes; bits & 1; bits >>= 1) merge();
+    ++lanes;
+    ++depth;
+    rows = 0;
+    fill(lane(), stride, Real(-0.0));
+  }
+  void write(const interpreter::Sums& sums, int64_t cols) {
+    while (depth > 0) merge();
+    if (sums.node != nullptr)
+      copy(static_cast<Real*>(sums.node), nodes, cols);
+    else
+      store_run(sums.output.dtype, sums.output.data, nodes, cols);
+  }
+};
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_COLUMN_STACK_H_

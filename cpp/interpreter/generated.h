@@ -1,0 +1,465 @@
+// What runs a program whose sections were written out as C++ (bridge/lang/emission.py): the walk
+// over its rows and their columns. Include it in generated files only, of which each is compiled
+// for one instruction set. Every order of additions is that of machine.cpp.
+//
+// A generated program is a struct with the constants and types that are used below, and
+//   rows_<n>    a row section: numbers that a row has one of, for all rows that are walked at once;
+//   Tile_<n>    a tile section: its lists of what it reads and writes, and body<kFlat>(places,
+//               count), a loop over places of one row, or, flat, of several short rows side by side,
+//               where what a row has one of is an array too. `count` is a multiple of kStep.
+#ifndef BRIDGE_INTERPRETER_GENERATED_H_
+#define BRIDGE_INTERPRETER_GENERATED_H_
+
+#include "cpu/random_words.h"
+#include "cpu/tile.h"
+#include "interpreter/column_stack.h"
+#include "interpreter/elementwise.h"
+#include "interpreter/position.h"
+#include "interpreter/reductions.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+using namespace interpreter;  // NOLINT: one name for the parts of a program
+
+// What is read or written at every place: a half of an array, in elements of so many bytes, or
+// converted from its dtype and to it.
+struct Stream {
+  int32_t array;
+  int32_t half;
+  int32_t bytes;
+  bool is_converted;
+};
+
+// Numbers known when this is compiled.
+template <int... kNumbers>
+struct List {
+  static constexpr int kCount = sizeof...(kNumbers);
+  template <class Run>
+  static inline __attribute__((always_inline)) void each(const Run& run) {
+    (run(kNumbers), ...);
+  }
+};
+
+// A reduction of terms that a tile section writes, into a row register.
+struct Reduces {
+  int32_t operation;
+  int32_t term;
+  int32_t to;
+};
+
+// Random words for a threshold: row registers of integers say how they are drawn (program.h).
+struct Draws {
+  int32_t seed, offset, start;
+};
+
+// Where a tile section reads and writes, from one place on. Without places of its own a list still
+// has one, for arrays of none are not C++.
+template <class P>
+struct Places {
+  using Real = typename P::Real;
+  const char* load[P::kLoadCount + 1];
+  char* store[P::kStoreCount + 1];
+  Real* term[P::kTerms + 1];
+  Real* kept[P::kKept + 1];
+  Real* lane[P::kColumnSums + 1];
+  const uint32_t* words[P::kDrawCount + 1];
+  const Real* row[P::kRows + 1];
+  const int64_t* integer_row[P::kIntegerRows + 1];
+  const int64_t* columns;  // flat: of each place
+  int64_t col;             // else of the first place
+};
+
+template <class P>
+class GeneratedMachine {
+ public:
+  using Real = typename P::Real;
+
+  static size_t scratch_bytes(const View&, const bridge_program& call, int64_t rows) {
+    return Memory(0).lay_out(nullptr, call, rows) + kAlignment;
+  }
+
+  GeneratedMachine(const bridge_program& call, const Rows& rows, void* scratch)
+      : call_(call), rows_(rows), here_{call} {
+    const auto address = reinterpret_cast<uintptr_t>(scratch);
+    Memory((address + kAlignment - 1) / kAlignment * kAlignment).lay_out(this, call, rows.count);
+    for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(stack_memory_[i], call.cols);
+    if (is_flat(call)) {
+      for (int64_t i = 0; i < kPiece; ++i) columns_[i] = i % call.cols;
+    }
+    P::set_constants(*this);
+  }
+
+  void run() {
+    here_.walk(rows_, rows_at_once(call_), [this] {
+      padded_rows_ = round_up(here_.count);
+      P::run(*this);
+    });
+    for (int i = 0; i < P::kColumnSums; ++i)
+      stacks_[i].write(rows_.sums[P::column_sum(i)], call_.cols);
+  }
+
+  // ---- For row sections. ----
+
+  Real* row(int32_t i) const { return row_registers_ + i * row_stride_; }
+  int64_t* integer_row(int32_t i) const { return integer_rows_ + i * row_stride_; }
+  void set_row(int32_t to, Real value) const { fill(row(to), row_stride_, value); }
+  void set_integer_row(int32_t to, int64_t value) const {
+    fill(integer_row(to), row_stride_, value);
+  }
+  int64_t padded_rows() const { return padded_rows_; }
+  Real cols() const { return static_cast<Real>(call_.cols); }
+  void load_row(int32_t operand, int32_t to) const {
+    here_.load_rows(call_.operand[operand], row(to));
+  }
+  void load_label(int32_t operand, int32_t to) const {
+    here_.load_labels(call_.operand[operand], integer_row(to));
+  }
+  void store_row(int32_t result, int32_t from) const {
+    here_.store_rows(call_.result[result], row(from));
+  }
+
+  // ---- For tile sections. ----
+
+  template <class Tile>
+  void tile() {
+    if (is_flat(call_)) return run_flat<Tile>();
+    for (int64_t i = 0; i < here_.count; ++i) run_row<Tile>(i);
+  }
+
+ private:
+  // Terms are added in pieces of this length; so long is what is gathered, too.
+  static constexpr int64_t kPiece = kSumChunk;
+  // Shorter rows are computed side by side, and so many elements of longer ones between a row
+  // section and the next, as a first-level cache holds.
+  static constexpr int64_t kFlatCols = 64;
+  static constexpr int64_t kAtOnce = 4096;
+  static constexpr size_t kAlignment = 64;
+  static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
+
+  static bool is_flat(const bridge_program& call) {
+    return call.cols > 0 && call.cols < kFlatCols;
+  }
+  static int64_t rows_at_once(const bridge_program& call) {
+    const int64_t most = is_flat(call) ? kPiece : kAtOnce;
+    return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
+  }
+
+  // Gives the machine its memory, or measures it.
+  struct Memory {
+    uintptr_t at;
+    explicit Memory(uintptr_t from) : at(from) {}
+
+    template <class T>
+    void take(GeneratedMachine* machine, T* GeneratedMachine::*to, int64_t count) {
+      if (machine != nullptr) machine->*to = reinterpret_cast<T*>(at);
+      at += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    size_t lay_out(GeneratedMachine* machine, const bridge_program& call, int64_t rows) {
+      const uintptr_t begin = at;
+      const int64_t at_once = smaller(rows_at_once(call), rows), row_stride = round_up(at_once);
+      const int64_t kept_stride = is_flat(call) ? kPiece : at_once * round_up(call.cols);
+      using M = GeneratedMachine;
+      take(machine, &M::row_registers_, P::kRows * row_stride);
+      take(machine, &M::integer_rows_, P::kIntegerRows * row_stride);
+      take(machine, &M::terms_, P::kTerms * (kPiece + kStep));
+      take(machine, &M::kept_, P::kKept * kept_stride);
+      take(machine, &M::gathered_, (P::kLoadCount + P::kStoreCount) * kPiece * kBytes);
+      take(machine, &M::tails_, (P::kLoadCount + P::kStoreCount) * kStep * kBytes);
+      take(machine, &M::spread_, is_flat(call) ? P::kRows * kPiece : 0);
+      take(machine, &M::integer_spread_, is_flat(call) ? P::kIntegerRows * kPiece : 0);
+      take(machine, &M::columns_, is_flat(call) ? kPiece : 0);
+      take(machine, &M::words_, P::kDrawCount * (kPiece + kStep));
+      take(machine, &M::random_, P::kDrawCount > 0 ? 1 : 0);
+      for (int i = 0; i < P::kColumnSums; ++i) {
+        if (machine != nullptr) machine->stack_memory_[i] = reinterpret_cast<Real*>(at);
+        at += ColumnStack<Real>::bytes(rows, call.cols) + kAlignment;
+        at = (at + kAlignment - 1) / kAlignment * kAlignment;
+      }
+      if (machine != nullptr) {
+        machine->row_stride_ = row_stride;
+        machine->kept_stride_ = kept_stride;
+      }
+      return at - begin;
+    }
+  };
+
+  // ---- One row, in pieces. ----
+
+  template <class Tile>
+  void run_row(int64_t i) {
+    const int64_t cols = call_.cols;
+    if (Tile::kReduces > 0) {
+      for (int r = 0; r < Tile::kReduces; ++r) begin(r);
+    }
+    Places<P> places;
+    Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
+    Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
+    for (int64_t col = 0; col < cols; col += kPiece) {
+      const int64_t width = smaller(kPiece, cols - col);
+      places.col = col;
+      for (int k = 0; k < P::kKept; ++k)
+        places.kept[k] = kept_ + k * kept_stride_ + i * round_up(cols) + col;
+      run_piece<Tile, false>(places, i, 1, col, width);
+      for (int r = 0; r < Tile::kReduces; ++r) reduce(Tile::kReductions[r], r, col, width);
+    }
+    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], r, i);
+    Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
+  }
+
+  // Places of one row, or of all rows where they are flat.
+  template <class Tile, bool kFlat>
+  void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
+    const int64_t count = rows * width, whole = count / kStep * kStep;
+    Tile::Loads::each([&](int l) {
+      places.load[l] = find_load(P::load(l), gathered(l), i, rows, col, width);
+    });
+    Tile::Stores::each([&](int s) {
+      places.store[s] = find_store(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width);
+    });
+    Tile::Words::each([&](int d) {
+      for (int64_t r = 0; r < rows; ++r) draw(d, i + r, col, width, words(d) + r * width);
+      places.words[d] = words(d);
+    });
+    for (int t = 0; t < P::kTerms; ++t) places.term[t] = term(t);
+    if (!kFlat) {
+      Tile::ColumnSums::each([&](int s) { places.lane[s] = stacks_[s].lane() + col; });
+    }
+    if (whole > 0) Tile::template body<kFlat>(places, whole);
+    if (whole < count) run_tail<Tile, kFlat>(places, whole, count - whole);
+    Tile::Stores::each([&](int s) {
+      scatter(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width);
+    });
+  }
+
+  // The last places, fewer than a step: what arrays lack of it is read and written elsewhere.
+  template <class Tile, bool kFlat>
+  void run_tail(Places<P>& places, int64_t whole, int64_t rest) {
+    char* written[P::kStoreCount + 1];
+    Tile::Loads::each([&](int l) {
+      const int64_t bytes = P::load(l).bytes;
+      char* const tail = tails_ + l * kStep * kBytes;
+      memcpy(tail, places.load[l] + whole * bytes, static_cast<size_t>(rest * bytes));
+      memset(tail + rest * bytes, 0, static_cast<size_t>((kStep - rest) * bytes));
+      places.load[l] = tail;
+    });
+    Tile::Stores::each([&](int s) {
+      written[s] = places.store[s] + whole * P::store(s).bytes;
+      places.store[s] = tails_ + (P::kLoadCount + s) * kStep * kBytes;
+    });
+    for (int t = 0; t < P::kTerms; ++t) places.term[t] += whole;
+    for (int k = 0; k < P::kKept; ++k) places.kept[k] += whole;
+    Tile::Words::each([&](int d) { places.words[d] += whole; });
+    Tile::ColumnSums::each([&](int s) { places.lane[s] += whole; });
+    if (kFlat) {
+      Tile::Rows::each([&](int r) { places.row[r] += whole; });
+      Tile::IntegerRows::each([&](int r) { places.integer_row[r] += whole; });
+      places.columns += whole;
+    } else {
+      places.col += whole;
+    }
+    Tile::template body<kFlat>(places, kStep);
+    Tile::Stores::each([&](int s) {
+      memcpy(written[s], places.store[s], static_cast<size_t>(rest * P::store(s).bytes));
+    });
+  }
+
+  // ---- Several short rows side by side. ----
+
+  template <class Tile>
+  void run_flat() {
+    const int64_t cols = call_.cols, rows = here_.count, count = rows * cols;
+    Places<P> places;
+    const auto spread = [&](auto* to, const auto* from) {
+      for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, cols, from[i]);
+      fill(to + count, round_up(count) - count, from[0]);
+      return to;
+    };
+    Tile::Rows::each([&](int r) { places.row[r] = spread(spread_ + r * kPiece, row(r)); });
+    Tile::IntegerRows::each([&](int r) {
+      places.integer_row[r] = spread(integer_spread_ + r * kPiece, integer_row(r));
+    });
+    for (int k = 0; k < P::kKept; ++k) places.kept[k] = kept_ + k * kept_stride_;
+    places.columns = columns_;
+    // Column sums are added row by row, from terms.
+    Tile::ColumnSums::each([&](int s) { places.lane[s] = term(Tile::kReduces + s); });
+    run_piece<Tile, true>(places, 0, rows, 0, cols);
+    for (int r = 0; r < Tile::kReduces; ++r) {
+      const Reduces& in = Tile::kReductions[r];
+      Real* const x = term(in.term);
+      if (in.operation == kSum) sum_rows(x, rows, cols, false, row(in.to));
+      for (int64_t i = 0; i < rows && in.operation != kSum; ++i) {
+        if (in.operation == kMax)
+          row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));
+        else
+          integer_row(in.to)[i] = place_of_largest(x + i * cols, cols);
+      }
+    }
+    Tile::ColumnSums::each([&](int s) {
+      const Real* const terms = term(Tile::kReduces + s);
+      for (int64_t i = 0; i < rows; ++i) {
+        Real* const lane = stacks_[s].lane();
+        for (int64_t j = 0; j < cols; ++j) lane[j] = lane[j] + terms[i * cols + j];
+        stacks_[s].row_is_added();
+      }
+    });
+  }
+
+  // ---- Arrays. ----
+
+  char* gathered(int number) const { return gathered_ + number * kPiece * kBytes; }
+  Real* term(int number) const { return terms_ + number * (kPiece + kStep); }
+  uint32_t* words(int number) const { return words_ + number * (kPiece + kStep); }
+
+  // Whether the places of an array lie side by side.
+  bool is_direct(const bridge_program_array& array, const Stream& stream, int64_t rows,
+                 int64_t width) const {
+    return !stream.is_converted && array.col_stride == 1 &&
+           (rows == 1 || here_.row_stride(array) == width);
+  }
+  char* first_of(const bridge_program_array& array, const Stream& stream, int64_t i,
+                 int64_t col) const {
+    const int64_t bytes = element_bytes(array.dtype);
+    return here_.data(array, (stream.half * call_.cols + col) * array.col_stride) +
+           i * here_.row_stride(array) * bytes;
+  }
+
+  const char* find_load(const Stream& stream, char* to, int64_t i, int64_t rows, int64_t col,
+                        int64_t width) const {
+    const bridge_program_array& array = call_.operand[stream.array];
+    const char* from = first_of(array, stream, i, col);
+    if (is_direct(array, stream, rows, width)) return from;
+    const int64_t step = here_.row_stride(array) * element_bytes(array.dtype);
+    for (int64_t r = 0; r < rows; ++r, from += step) {
+      char* const own = to + r * width * stream.bytes;
+      if (r > 0 && step == 0)
+        copy(own, to, width * stream.bytes);
+      else if (stream.is_converted)
+        load_strided(array.dtype, from, array.col_stride, reinterpret_cast<Real*>(own), width);
+      else
+        gather(stream.bytes, from, array.col_stride, own, width);
+    }
+    return to;
+  }
+
+  char* find_store(const Stream& stream, char* tile, int64_t i, int64_t rows, int64_t col,
+                   int64_t width) const {
+    const bridge_program_array& array = call_.result[stream.array];
+    return is_direct(array, stream, rows, width) ? first_of(array, stream, i, col) : tile;
+  }
+
+  void scatter(const Stream& stream, const char* from, int64_t i, int64_t rows, int64_t col,
+               int64_t width) const {
+    const bridge_program_array& array = call_.result[stream.array];
+    if (is_direct(array, stream, rows, width)) return;
+    char* to = first_of(array, stream, i, col);
+    const int64_t bytes = element_bytes(array.dtype), step = here_.row_stride(array) * bytes;
+    for (int64_t r = 0; r < rows; ++r, to += step, from += width * stream.bytes) {
+      if (stream.is_converted)
+        store_strided(array.dtype, to, array.col_stride, reinterpret_cast<const Real*>(from), width);
+      else
+        for (int64_t j = 0; j < width; ++j)
+          memcpy(to + j * array.col_stride * bytes, from + j * bytes, static_cast<size_t>(bytes));
+    }
+  }
+
+  static void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
+    const auto run = [=](auto element) {
+      using T = decltype(element);
+      const T* const elements = reinterpret_cast<const T*>(from);
+      T* const tile = reinterpret_cast<T*>(to);
+      if (stride == 1) return copy(tile, elements, count);
+      if (stride == 0) return fill(tile, count, elements[0]);
+      for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
+    };
+    if (bytes == 1) return run(uint8_t{});
+    if (bytes == 2) return run(uint16_t{});
+    if (bytes == 4) return run(uint32_t{});
+    run(uint64_t{});
+  }
+
+  void draw(int number, int64_t i, int64_t col, int64_t width, uint32_t* to) const {
+    const Draws draws = P::draws(number);
+    const auto own = [=](int32_t from) {
+      return from < 0 ? 0 : static_cast<uint64_t>(integer_row(from)[i]);
+    };
+    random_->begin(own(draws.seed), own(draws.offset));
+    const uint64_t index =
+        own(draws.start) +
+        static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
+        static_cast<uint64_t>(col);
+    for (int64_t at = 0; at < width; at += kWordsAtATime) {
+      const int64_t some = smaller(kWordsAtATime, width - at);
+      copy(to + at, random_->at(index + static_cast<uint64_t>(at), some, width - at), some);
+    }
+  }
+
+  // ---- Reductions of a row that comes in pieces. ----
+
+  void begin(int number) {
+    trees_[number] = ChunkTree<Real>();
+    largest_[number] = lowest_order<Real>();
+    places_of_largest_[number] = 0;
+  }
+
+  void reduce(const Reduces& in, int number, int64_t col, int64_t width) {
+    Real* const x = term(in.term);
+    if (in.operation == kSum) {
+      const int64_t padded = round_up(width);
+      fill(x + width, padded - width, Real(-0.0));
+      return trees_[number].add(sum_of_steps(x, padded));
+    }
+    const auto here = largest_order(x, width);
+    if (in.operation == kArgmax) {
+      const Real before = number_of<Real>(largest_[number]), now = number_of<Real>(here);
+      const bool is_first = col == 0;
+      if (!is_first && (before != before || now <= before)) return;
+      places_of_largest_[number] = col + place_of_largest(x, width);
+    }
+    if (here > largest_[number]) largest_[number] = here;
+  }
+
+  void end(const Reduces& in, int number, int64_t i) {
+    if (in.operation == kSum)
+      row(in.to)[i] = trees_[number].end();
+    else if (in.operation == kMax)
+      row(in.to)[i] = number_of<Real>(largest_[number]);
+    else
+      integer_row(in.to)[i] = places_of_largest_[number];
+  }
+
+  static constexpr int64_t kWordsAtATime = 256;
+  static_assert(kWordsAtATime <= RandomWords::kMost, "drawn at once");
+
+  const bridge_program& call_;
+  const Rows& rows_;
+  Position here_;
+  int64_t padded_rows_ = 0;
+  int64_t row_stride_ = 0, kept_stride_ = 0;
+  Real *row_registers_, *terms_, *kept_, *spread_;
+  int64_t *integer_rows_, *integer_spread_, *columns_;
+  char *gathered_, *tails_;
+  uint32_t* words_;
+  RandomWords* random_;
+  Real* stack_memory_[P::kColumnSums + 1];
+  ColumnStack<Real> stacks_[P::kColumnSums + 1];
+  ChunkTree<Real> trees_[P::kMostReductions + 1];
+  typename math::Format<Real>::SignedBits largest_[P::kMostReductions + 1];
+  int64_t places_of_largest_[P::kMostReductions + 1];
+};
+
+template <class P>
+void run_generated(const View&, const bridge_program& call, const Rows& rows, void* scratch) {
+  GeneratedMachine<P>(call, rows, scratch).run();
+}
+
+template <class P>
+constexpr MachineTable generated_table = {GeneratedMachine<P>::scratch_bytes, run_generated<P>,
+                                          add_nodes<typename P::Real>};
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_H_

@@ -1,0 +1,165 @@
+#include "interpreter/generated_programs.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cpu/error.h"
+#include "cpu/isa.h"
+#include "interpreter/generated_check.h"
+#include "interpreter/interpreter.h"
+
+namespace bridge::interpreter {
+namespace {
+
+// What tells programs apart: their words, and the dtypes by which they were specialised. Integers
+// of a row are read by their dtype, and truth values are bytes.
+int32_t dtype_in_key(Role role, int32_t dtype) {
+  if (role == Role::label || role == Role::integer) return -1;
+  return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;
+}
+
+uint64_t mixed(uint64_t hash, uint64_t word) {
+  const auto product =
+      static_cast<unsigned __int128>(hash ^ word) * static_cast<uint64_t>(0x9E3779B97F4A7C15u);
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Four chains, so that one multiplication needs not wait for the other.
+uint64_t hash_of(const int32_t* words, int64_t count) {
+  uint64_t chain[4] = {1, 2, 3, 4};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t some[4];
+    memcpy(some, words + i, sizeof some);
+    for (int lane = 0; lane < 4; ++lane) chain[lane] = mixed(chain[lane], some[lane]);
+  }
+  uint64_t hash = mixed(mixed(chain[0], chain[1]), mixed(chain[2], chain[3]));
+  for (; i < count; ++i) hash = mixed(hash, static_cast<uint32_t>(words[i]));
+  return mixed(hash, static_cast<uint64_t>(count));
+}
+
+struct Entry {
+  uint64_t hash;
+  int isa;
+  std::vector<int32_t> words, dtypes;
+  const MachineTable* machine;
+};
+
+// Entries never change once they are in, and a table is read while the next one is made: both are
+// kept until all is forgotten.
+struct Table {
+  explicit Table(size_t size) : slots(size) {}
+  std::vector<std::atomic<const Entry*>> slots;  // a power of two, at most half of them taken
+};
+
+std::mutex mutex;
+std::vector<std::unique_ptr<Entry>> entries;
+std::vector<std::unique_ptr<Table>> tables;
+std::atomic<const Table*> table{nullptr};
+std::atomic<int64_t> calls{0};
+
+void put(const Table& to, const Entry& entry) {
+  auto& slots = const_cast<Table&>(to).slots;
+  size_t at = entry.hash & (slots.size() - 1);
+  while (slots[at].load(std::memory_order_relaxed) != nullptr) at = (at + 1) & (slots.size() - 1);
+  slots[at].store(&entry, std::memory_order_release);
+}
+
+bool is_for(const Entry& entry, const bridge_program& call) {
+  if (entry.words.size() != static_cast<size_t>(call.words) ||
+      memcmp(entry.words.data(), call.code, entry.words.size() * sizeof(int32_t)) != 0) {
+    return false;
+  }
+  const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
+  for (int32_t i = 0; i < call.operands + call.results; ++i) {
+    const bool is_result = i >= call.operands;
+    const int32_t dtype = is_result ? call.result[i - call.operands].dtype : call.operand[i].dtype;
+    if (dtype_in_key(static_cast<Role>(roles[i]), dtype) != entry.dtypes[static_cast<size_t>(i)])
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+const MachineTable* generated_machine(const bridge_program& call, int isa) {
+  const Table* const found = table.load(std::memory_order_acquire);
+  if (found == nullptr) return nullptr;
+  const size_t mask = found->slots.size() - 1;
+  const uint64_t hash = hash_of(call.code, call.words);
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Entry* const entry = found->slots[at].load(std::memory_order_acquire);
+    if (entry == nullptr) return nullptr;
+    if (entry->hash != hash || entry->isa != isa || !is_for(*entry, call)) continue;
+    calls.fetch_add(1, std::memory_order_relaxed);
+    return entry->machine;
+  }
+}
+
+bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
+                            int64_t arrays, const char* isa, const char* library) {
+  View view;
+  const char* why = nullptr;
+  if (!read(words, count, &view, &why))
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: its words are malformed: %s", why);
+  if (arrays != view.header.operands + view.header.results)
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: %d dtypes, expected %d",
+                static_cast<int>(arrays), view.header.operands + view.header.results);
+  int number = 0;
+  const char* const* const names = bridge_cpu_isas();
+  while (names[number] != nullptr && strcmp(names[number], isa) != 0) ++number;
+  if (names[number] == nullptr)
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: no instruction set %.64s", isa);
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "program: %.400s", dlerror());
+  using Machine = const void* (*)();
+  void* const symbol = dlsym(handle, "bridge_machine");
+  const auto machine = reinterpret_cast<Machine>(symbol);
+  if (machine == nullptr) {
+    dlclose(handle);
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: no machine in %.400s", library);
+  }
+  auto entry = std::make_unique<Entry>();
+  entry->hash = hash_of(words, count);
+  entry->isa = number;
+  entry->words.assign(words, words + count);
+  entry->machine = static_cast<const MachineTable*>(machine());
+  const bridge_status status = check_generated(view, entry->words, dtypes, number, *entry->machine);
+  if (status != BRIDGE_OK) {
+    dlclose(handle);
+    return status;
+  }
+  for (int64_t i = 0; i < arrays; ++i) {
+    const Role role = i < view.header.operands
+                          ? view.operand_role(static_cast<int32_t>(i))
+                          : view.result_role(static_cast<int32_t>(i) - view.header.operands);
+    entry->dtypes.push_back(dtype_in_key(role, dtypes[i]));
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  entries.push_back(std::move(entry));
+  const Table* const present = table.load(std::memory_order_relaxed);
+  if (present != nullptr && 2 * entries.size() <= present->slots.size()) {
+    put(*present, *entries.back());
+    return BRIDGE_OK;
+  }
+  tables.push_back(std::make_unique<Table>(present == nullptr ? 64 : 2 * present->slots.size()));
+  for (const auto& each : entries) put(*tables.back(), *each);
+  table.store(tables.back().get(), std::memory_order_release);
+  return BRIDGE_OK;
+}
+
+int64_t generated_calls() { return calls.load(std::memory_order_relaxed); }
+
+void forget_generated() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  table.store(nullptr, std::memory_order_release);
+  tables.clear();
+  entries.clear();
+}
+
+}  // namespace bridge::interpreter

@@ -1,0 +1,39 @@
+// Programs that were compiled while the process runs: which machine runs the program of some words
+// on arrays of some dtypes, instead of the interpreter.
+#ifndef BRIDGE_INTERPRETER_GENERATED_PROGRAMS_H_
+#define BRIDGE_INTERPRETER_GENERATED_PROGRAMS_H_
+
+#include <bridge/bridge.h>
+
+#include "interpreter/machine.h"
+
+namespace bridge::interpreter {
+
+// The machine for a call on an instruction set, by its index; null where none was added. Cheap
+// while there are none, and in any case beside the call; any thread may ask.
+const MachineTable* generated_machine(const bridge_program& call, int isa);
+
+// Adds the machine that is in a library, which stays open, for the program of these words on arrays
+// of these dtypes (operands, then results) and for an instruction set that this processor has.
+// Random arrays are computed by it and by the interpreter first: a bit that differs is
+// BRIDGE_INTERNAL, and the library is not used. Without a machine in it, or with words that are no
+// program: BRIDGE_INVALID_ARGUMENT. The message is bridge_last_error()'s.
+bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
+                            int64_t arrays, const char* isa, const char* library);
+
+// How many calls took one of them, since the process began.
+int64_t generated_calls();
+
+// Forgets all of them, for tests; no call may be running.
+void forget_generated();
+
+// ---- What the driver offers for it (interpreter.cpp). ----
+
+const MachineTable& interpreting_machine(int isa, bool is_double);
+// Runs a call that was validated. Throws std::bad_alloc.
+void run_on(const MachineTable& machine, const View& view, const bridge_program& call,
+            const bridge_executor* executor);
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_PROGRAMS_H_

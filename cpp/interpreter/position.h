@@ -1,0 +1,98 @@
+// Some rows of a call, and where their elements are in arrays of any strides, for the files that
+// are compiled once for each instruction set: include it there only.
+#ifndef BRIDGE_INTERPRETER_POSITION_H_
+#define BRIDGE_INTERPRETER_POSITION_H_
+
+#include "cpu/tile.h"
+#include "interpreter/integers.h"
+#include "interpreter/machine.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+template <class Real>
+void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
+  const int64_t bytes = interpreter::element_bytes(dtype);
+  if (stride == 1 || count <= 1) return load_run(dtype, from, to, count);
+  if (stride == 0) {
+    load_run(dtype, from, to, 1);
+    return fill(to + 1, count - 1, to[0]);
+  }
+  for (int64_t i = 0; i < count; ++i) load_run(dtype, from + i * stride * bytes, to + i, 1);
+}
+
+template <class Real>
+void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, int64_t count) {
+  const int64_t bytes = interpreter::element_bytes(dtype);
+  if (stride == 1 || count == 1) return store_run(dtype, to, from, count);
+  for (int64_t i = 0; i < count; ++i) store_run(dtype, to + i * stride * bytes, from + i, 1);
+}
+
+// Rows of one batch that differ in the last dimension of rows alone.
+struct Position {
+  const bridge_program& call;
+  int64_t first = 0;  // of the rows in their batch
+  int64_t count = 0;
+  int64_t index[BRIDGE_MAX_DIMS] = {};  // of the first row
+
+  // Goes through rows, at most `at_once` at a time.
+  template <class Run>
+  void walk(const interpreter::Rows& rows, int64_t at_once, const Run& run) {
+    const int64_t length = has_rows() ? call.size[call.dims - 1] : 1;
+    for (int64_t row = 0; row < rows.count; row += count) {
+      first = rows.first + row;
+      count = smaller(smaller(length - first % length, rows.count - row), at_once);
+      find(first, call.batch_dims, call.dims);
+      find(rows.batch, 0, call.batch_dims);
+      run();
+    }
+  }
+
+  // The first row's first element, in elements and in bytes, and how far on the next row's is.
+  int64_t offset(const bridge_program_array& array) const {
+    int64_t elements = 0;
+    for (int32_t d = 0; d < call.dims; ++d) elements += index[d] * array.stride[d];
+    return elements;
+  }
+  char* data(const bridge_program_array& array, int64_t col_offset = 0) const {
+    return static_cast<char*>(array.data) +
+           (offset(array) + col_offset) * interpreter::element_bytes(array.dtype);
+  }
+  int64_t row_stride(const bridge_program_array& array) const {
+    return has_rows() ? array.stride[call.dims - 1] : 0;
+  }
+
+  // A number, or an integer, of each row; and the way back.
+  template <class Real>
+  void load_rows(const bridge_program_array& array, Real* to) const {
+    load_strided(array.dtype, data(array), row_stride(array), to, count);
+    fill(to + count, round_up(count) - count, Real(0));
+  }
+  void load_labels(const bridge_program_array& array, int64_t* to) const {
+    const int64_t stride = row_stride(array) * interpreter::element_bytes(array.dtype);
+    const char* const from = data(array);
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = interpreter::load_integer(array.dtype, from + i * stride);
+    fill(to + count, round_up(count) - count, int64_t{0});
+  }
+  template <class Real>
+  void store_rows(const bridge_program_array& array, const Real* from) const {
+    store_strided(array.dtype, data(array), row_stride(array), from, count);
+  }
+
+ private:
+  bool has_rows() const { return call.dims > call.batch_dims; }
+  void find(int64_t number, int32_t begin, int32_t end) {
+    for (int32_t d = end - 1; d >= begin; --d) {
+      index[d] = number % call.size[d];
+      number /= call.size[d];
+    }
+  }
+};
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_POSITION_H_

@@ -1,0 +1,84 @@
+"""What was compiled has the bits of the interpreter: the native module compares them when it takes
+it, and here calls of both are compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bridge import _native
+from bridge.generated import CompileError
+from bridge.generated.ahead import usual_requests
+from bridge.generated.requests import Request
+from bridge.ops.declared import traced
+from tests.declared.ops import OTHERS, SEVEN
+from tests.lang.random_programs import random_call, steps_of
+from tests.lang.test_fuzz import ISAS, Run, assert_same, by_torch, runs_of
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def requested(run: Run) -> Request:
+    dtypes = [array.dtype.name for array in run.arrays]
+    return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("number", range(2000))
+def test_random_programs(number: int) -> None:
+    rng = np.random.default_rng(number)
+    runs, _ = runs_of(random_call(number, steps_of(number)), rng)
+    for run in runs[:: 2 if number % 2 else 1]:
+        # One set for each program: all of them are compiled from the same text.
+        _native.set_cpu_isa(ISAS[number % len(ISAS)])
+        tensors = run.tensors(rng)
+        expected = by_torch(run, tensors)
+        requested(run).compile()
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert_same(by_torch(run, tensors), expected, f"compiled\n{run.program}")
+        _native.forget_generated()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", [*SEVEN, *OTHERS.values()], ids=lambda op: op.__name__)
+def test_declared_ops(op: Any, dtype: str) -> None:
+    """Their usual programs compile, and have the interpreter's bits."""
+    declaration = op.declaration
+    present = tuple(True for _ in declaration.parameters)
+    for request in usual_requests(traced(declaration, present, *declaration.static.values()), dtype):
+        request.compile()
+
+
+def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that gave other bits, as this text does, is not believed."""
+    from bridge.generated import requests
+
+    op = SEVEN[0]
+    source = requests.source_of
+    monkeypatch.setattr(requests, "source_of", lambda *a: source(*a).replace("kMultiply", "kAdd", 1))
+    with pytest.raises(CompileError, match="other bits than the interpreter on"):
+        op.compile(dtypes=["float32"])
+
+
+def test_calls_take_what_was_compiled() -> None:
+    op = SEVEN[0]
+    tensors = torch.randn(30, 2000), torch.randn(2000)
+    before = _native.generated_calls()
+    interpreted = op(*tensors)
+    assert _native.generated_calls() == before
+    op.compile(dtypes=["float32"])
+    assert torch.equal(op(*tensors), interpreted)
+    assert _native.generated_calls() == before + 1
+    # Other dtypes are another program.
+    op(tensors[0].double(), tensors[1])
+    assert _native.generated_calls() == before + 1
+
+
+def test_words_that_are_no_program_are_refused(cache: Any) -> None:
+    with pytest.raises(ValueError, match="its words are malformed"):
+        _native.add_generated(b"\0" * 44, [], "x86-64-v3", "nowhere")

@@ -1,0 +1,199 @@
+"""When programs are compiled, and what happens where they cannot be."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bridge import _native
+from bridge.generated import CompileError, compiler, finished, requests
+from tests.declared.ops import SEVEN, rms_norm
+
+# An op forward and backward, and what came of compiling it.
+PROGRAM = """
+import warnings
+import torch
+import bridge
+from bridge import _native
+from bridge.generated import finished
+
+@bridge.op
+def soft_relu(x: bridge.Full):
+    return x * bridge.lang.sigmoid(3.0 * x)
+
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        x = torch.linspace(-2, 2, 9000).reshape(9, 1000).requires_grad_()
+        y = soft_relu(x)
+        y.sum().backward()
+        assert finished(120)
+assert torch.allclose(y, x * torch.sigmoid(3 * x))
+print(_native.generated_calls(), *[str(w.message) for w in warned if w.category is RuntimeWarning])
+"""
+
+
+def run(cache: Path, **environment: str) -> tuple[int, str]:
+    """How many calls took what was compiled, and what was warned of."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "BRIDGE_CACHE_DIR": str(cache), "BRIDGE_COMPILE": "", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    calls, _, warned = done.stdout.strip().partition(" ")
+    return int(calls), warned
+
+
+def test_the_first_call_asks_and_later_ones_take_it(tmp_path: Path) -> None:
+    assert run(tmp_path) == (2, "")
+    assert len(list(tmp_path.glob("*.so"))) == 2
+    # From the cache: the compiler is not asked but for its version.
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert run(tmp_path, BRIDGE_COMPILE="now") == (4, "")
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert run(tmp_path, BRIDGE_COMPILE="0") == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"PATH": "", "CXX": ""}, "no C++ compiler: CXX is not set, and none of g++, clang++"),
+        ({"CXX": "nowhere++ -pipe"}, "CXX is 'nowhere++ -pipe', which is not on the path"),
+        ({"CXX": "false"}, "false --version failed"),
+        ({"BRIDGE_CACHE_DIR": "/dev/null/cache"}, "the cache cannot be used"),
+    ],
+)
+def test_what_cannot_be_compiled_is_interpreted_with_one_warning(
+    tmp_path: Path, environment: dict[str, str], words: str
+) -> None:
+    calls, warned = run(tmp_path, **environment)
+    assert calls == 0
+    assert words in warned
+    assert warned.count("declared ops run by bridge's interpreter") == 1
+
+
+def broken_compiler(folder: Path, script: str) -> str:
+    path = folder / "compiler"
+    path.write_text(f'#!/bin/sh\ncase "$1" in --version) echo fake 1;; *) {script};; esac\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo no such flag >&2; exit 1", "failed:\nno such flag"),
+        ("exit 0", "the cache cannot be used"),  # it wrote nothing
+        ('for last; do :; done; echo text > "$last"', "rms_norm: program: "),  # no library
+    ],
+)
+def test_errors_of_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", broken_compiler(tmp_path, script))
+    with pytest.raises(CompileError, match=words):
+        rms_norm.compile(dtypes=["float32"])
+    # Nothing of it stays that a later call would take for whole.
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+def test_half_a_library_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    [request, *_] = list(_usual())
+    request.compile()
+    [library] = tmp_path.glob("*.so")
+    whole = library.read_bytes()
+    _native.forget_generated()
+    library.unlink()  # the open one stays as it is
+    library.write_bytes(whole[: len(whole) // 2])
+    request.compile()
+    assert library.read_bytes() == whole
+
+
+def _usual() -> Any:
+    from bridge.generated.ahead import usual_requests
+    from bridge.ops.declared import traced
+
+    return usual_requests(traced(rms_norm.declaration, (True, True), 1e-6), "float32")
+
+
+def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
+    environment = {**os.environ, "BRIDGE_CACHE_DIR": str(tmp_path), "BRIDGE_COMPILE": "now"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=300)[0].split() for process in processes] == [["4"]] * 3
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".sha256", ".sha256", ".so", ".so"]
+
+
+def test_threads_that_call_while_programs_are_added() -> None:
+    tensors = torch.randn(40, 300), torch.randn(300)
+    expected = rms_norm(*tensors)
+    stop, wrong = threading.Event(), []
+
+    def call() -> None:
+        while not stop.is_set():
+            if not torch.equal(rms_norm(*tensors), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for op in SEVEN[:3]:
+            op.compile(dtypes=["float32"])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_a_forked_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has what was compiled, and a thread of its own for more."""
+    code = PROGRAM + (
+        "import os\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    before = _native.generated_calls()\n"
+        "    soft_relu(x.detach().to(torch.bfloat16)); assert finished(120)\n"
+        "    soft_relu(x.detach().to(torch.bfloat16))\n"
+        "    os._exit(0 if _native.generated_calls() == before + 1 else 1)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+    )
+    environment = {**os.environ, "BRIDGE_COMPILE": "background", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=300)
+    assert done.returncode == 0
+
+
+def test_what_compile_refuses() -> None:
+    with pytest.raises(ValueError, match="rms_norm.compile: device is 'tpu', expected 'cpu'"):
+        rms_norm.compile("tpu")
+    with pytest.raises(ValueError, match="dtypes has 'int8', expected some of float16"):
+        rms_norm.compile(dtypes=["int8"])
+    with pytest.raises(TypeError, match="no static parameter 'epsilon', expected one of eps"):
+        rms_norm.compile(epsilon=1e-3)
+
+
+def test_the_flags_are_those_of_the_kernels() -> None:
+    """Bits rest on them: what cpp/CMakeLists.txt gives its own files."""
+    text = (Path(__file__).parents[2] / "cpp" / "CMakeLists.txt").read_text()
+    for isa in ("x86-64-v4", "x86-64-v3"):
+        for flag in compiler._flags(isa, "g++"):
+            assert flag in text or flag.startswith(("-std", "-fPIC", "-shared", "-DBRIDGE", "-w"))
+    assert requests.Request and finished(0)
