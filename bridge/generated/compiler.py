@@ -81,7 +81,8 @@ def _flags(isa: str, version: str) -> list[str]:
     if isa == "x86-64-v4":
         flags.append("-mprefer-vector-width=512")
     if "clang" not in version:
-        flags.append("-fno-tree-pre")
+        # What a row has one of decides within loops, which stay loops without branches so.
+        flags += ["-fno-tree-pre", "-fno-thread-jumps"]
     return flags
 
 
