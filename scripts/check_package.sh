@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user installs: the sdist is whole, a wheel builds from it alone, and that wheel imports
-# where neither framework nor a CUDA driver is.
+# What a user installs: the sdist is whole, a wheel builds from it alone, and that wheel imports, and
+# compiles a declared op, where neither framework nor a CUDA driver is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/package
@@ -24,7 +24,7 @@ pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" \
 mkdir "$work/site"
 pip install --quiet --no-deps --target "$work/site" "$work"/*.whl
 cd "$work"
-PYTHONPATH=site python - <<'PYTHON'
+BRIDGE_CACHE_DIR=cache PYTHONPATH=site python - <<'PYTHON'
 import sys
 
 # Only the wheel: an editable install would answer for the name first.
@@ -33,6 +33,13 @@ import bridge
 
 assert "package/site/" in bridge.__file__.replace("\\", "/"), bridge.__file__
 assert not bridge.has_cuda() and not bridge.build_info()["cuda"]
+import bridge.lang
+
+@bridge.op
+def scaled(x: bridge.Full):
+    return 2.0 * x
+
+scaled.compile(dtypes=["float32"])
 assert not {"torch", "jax"} & set(sys.modules)
 print("wheel:", bridge.__version__, bridge.build_info()["cpu_isa"])
 PYTHON

@@ -436,11 +436,25 @@ DECLARED = (
     ),
     Fault(
         "programs: short rows of one piece are summed from the first row",
-        "cpp/interpreter/machine.cpp",
-        "      const Real* from = x + i * cols;\n",
-        "      const Real* from = x;\n",
+        "cpp/interpreter/reductions.h",
+        "    const Real* from = x + i * cols;\n",
+        "    const Real* from = x;\n",
         tests=f"{_DECLARED}::test_forward_mode_and_vmap",
         keyword="row_dot",
+    ),
+    Fault(
+        "compiled programs: the last columns of a row are numbered from its beginning",
+        "cpp/interpreter/generated.h",
+        "      places.col += whole;\n",
+        "",
+        tests="tests/generated/test_bits.py::test_declared_ops[cross_entropy-float32]",
+    ),
+    Fault(
+        "compiled programs: taken for calls on arrays of other dtypes",
+        "cpp/interpreter/generated_programs.cpp",
+        "!= entry.dtypes[static_cast<size_t>(i)])",
+        "== -2)",
+        tests="tests/generated/test_bits.py::test_calls_take_what_was_compiled",
     ),
 )
 

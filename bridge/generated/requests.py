@@ -18,8 +18,9 @@ from bridge.lang.program import Program
 
 # As numbered in cpp/include/bridge/bridge.h.
 _DTYPES = (
-    "float16 bfloat16 float32 float64 bool uint8 int64 uint32 int8 int16 int32 uint16 uint64"
-).split()
+    *("float16", "bfloat16", "float32", "float64"),
+    *("bool", "uint8", "int64", "uint32", "int8", "int16", "int32", "uint16", "uint64"),
+)
 
 
 @dataclass(frozen=True)

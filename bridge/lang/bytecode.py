@@ -59,7 +59,7 @@ _ROLE_OF = {
     roles.Integer: "integer",
 }
 _LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}
-_REDUCTIONS = frozenset({"sum", "max", "argmax"})
+REDUCTIONS = frozenset({"sum", "max", "argmax"})
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
 # The other operands of an instruction are registers.
 _ON_ARRAYS = frozenset({"load_row", "load_label", "load", "load_mask"})
@@ -174,11 +174,11 @@ class Writer:
                 zip(program.results, self.lowered.results, strict=True)
             )
         ]
-        reductions = [n for n, node in enumerate(self.nodes) if node.operation in _REDUCTIONS]
+        reductions = [n for n, node in enumerate(self.nodes) if node.operation in REDUCTIONS]
         self.reductions = {node: number for number, node in enumerate(self._needed(reductions))}
         # What is stored at every place may be a reduction itself, which is known behind its phase.
         stored = [
-            self.phases[node] + (self.nodes[node].operation in _REDUCTIONS)
+            self.phases[node] + (self.nodes[node].operation in REDUCTIONS)
             for _, role, nodes in self.results
             if role != "per_row"
             for node in nodes
@@ -197,7 +197,7 @@ class Writer:
     def _phases(self) -> list[int]:
         phases: list[int] = []
         for node in self.nodes:
-            after = (phases[i] + (self.nodes[i].operation in _REDUCTIONS) for i in node.inputs)
+            after = (phases[i] + (self.nodes[i].operation in REDUCTIONS) for i in node.inputs)
             phases.append(max(after, default=0))
         return phases
 
@@ -364,7 +364,7 @@ class Writer:
                     fresh = _Value(self._pool(instruction.to), position, position)
                     life = self.values.setdefault(instruction.to, fresh)
                     life.end = max(life.end, position)
-                    if instruction.operation in _REDUCTIONS:
+                    if instruction.operation in REDUCTIONS:
                         life.end = max(life.end, end)  # it is written behind the last piece
                 position += 1
 

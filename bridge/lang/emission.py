@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.lang.bytecode import Instruction, Writer
+from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
 from bridge.lang.program import Program, constant_of
+from bridge.lang.sections import is_constant, tile_sections
 
 # Elements that a loop converts itself. There are instructions for float16 that no loop is made of.
 _ELEMENTS = {
@@ -36,12 +36,6 @@ _CPP_NAMES = {
 }
 _INFIX = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
 _INTEGER_INFIX = {"add": "+", "sub": "-", "mul": "*"}
-_REDUCTIONS = {"sum": "kSum", "max": "kMax", "argmax": "kArgmax"}
-# What costs no more than to read it from where it was kept.
-_CHEAP = frozenset(
-    "neg abs not add sub mul minimum maximum lt le eq ne and or fma where float column".split()
-)
-_MOST_AGAIN = 8  # such operations
 
 
 def source_of(
@@ -56,16 +50,6 @@ def source_of(
       has_start: as in `bytecode.words_of`.
     """
     return _Emitter(Writer(program, has_start), arithmetic, dtypes).text()
-
-
-@dataclass
-class _Tile:
-    """A tile section: the instructions that stay, and what they use, by its number."""
-
-    instructions: list[Instruction] = field(default_factory=list)
-    read: list[Any] = field(default_factory=list)  # kept values
-    written: list[Any] = field(default_factory=list)
-    rows: list[Any] = field(default_factory=list)  # what a row has one of
 
 
 class _Numbers(dict[Any, int]):
@@ -84,62 +68,7 @@ class _Emitter:
         self.real, self.real_bytes = _ELEMENTS[arithmetic]
         self.loads, self.stores, self.sums, self.draws = (_Numbers() for _ in range(4))
         self.rows, self.integer_rows, self.kept = (_Numbers() for _ in range(3))
-        self.producers = {
-            instruction.to: instruction
-            for _, instructions in writer.sections()
-            for instruction in instructions
-            if instruction.to is not None and not instruction.again
-        }
-        self.first_phase = {
-            instruction.to: phase
-            for phase, section in enumerate(writer.tiles)
-            for instruction in section.instructions
-            if instruction.to is not None and not instruction.again
-        }
-        self.tiles = [self._tile(phase) for phase in range(writer.count)]
-        for tile in self.tiles:
-            for value in tile.read:
-                self.tiles[self.first_phase[value]].written.append(value)
-
-    # ---- What is computed again, and what is kept ----
-
-    def _cost(self, value: Any) -> int:
-        """How many cheap operations it takes to compute a value again; more than any, if others."""
-        producer = self.producers.get(value)
-        if producer is None or producer.operation.endswith("spread"):
-            return 0
-        if producer.operation in ("load", "load_mask"):
-            return 1
-        if producer.operation.removeprefix("integer_") not in _CHEAP:
-            return _MOST_AGAIN + 1
-        return 1 + sum(min(self._cost(read), _MOST_AGAIN + 1) for read in producer.reads)
-
-    def _tile(self, phase: int) -> _Tile:
-        instructions = self.writer.tiles[phase].instructions
-        tile = _Tile()
-        needed: set[Any] = set()
-        for instruction in reversed(instructions):
-            value = instruction.to
-            is_root = value is None or instruction.operation in _REDUCTIONS
-            if not is_root and value not in needed:
-                continue
-            if instruction.again and self._cost(value) > _MOST_AGAIN:
-                tile.read.insert(0, value)
-                continue
-            tile.instructions.insert(0, instruction)
-            if instruction.operation != "keep":
-                needed.update(instruction.reads)
-        for instruction in tile.instructions:
-            if instruction.operation == "keep":
-                continue
-            for value in instruction.reads:
-                is_spread = value not in self.first_phase and not self._is_constant(value)
-                if is_spread and value not in tile.rows:
-                    tile.rows.append(value)
-        return tile
-
-    def _is_constant(self, value: Any) -> bool:
-        return self.nodes[value[1]].operation == "constant"
+        self.tiles = tile_sections(writer)
 
     # ---- Expressions ----
 
@@ -248,7 +177,7 @@ class _Emitter:
                 continue
             for value in instruction.reads:
                 number = value[1]
-                if number in own or self._is_constant(value):
+                if number in own or is_constant(self.writer, value):
                     continue
                 own.add(number)
                 arrays.append(number)
@@ -335,10 +264,10 @@ class _Emitter:
                     before.append(f"const uint32_t* const w{draw} = at.words[{draw}];")
                 text = f"w{draw}[i] >= uint32_t({instruction.extra})"
                 loop.append(self._defined(instruction, text))
-            elif operation in _REDUCTIONS:
+            elif operation in REDUCTIONS:
                 term = len(reductions)
                 register = self._register(instruction.to[1])
-                reductions.append(f"{{{_REDUCTIONS[operation]}, {term}, {register}}}")
+                reductions.append(f"{{k{operation.capitalize()}, {term}, {register}}}")
                 before.append(f"Real* const t{term} = at.term[{term}];")
                 loop.append(f"t{term}[i] = {self._as_stored(instruction.reads[0])};")
             elif operation == "store":
@@ -346,9 +275,8 @@ class _Emitter:
                 stream = self.stores[result, half]
                 element, _, is_converted = self._element(self.operands + result)
                 used["Stores"].append(stream)
-                before.append(
-                    f"{element}* const y{stream} = reinterpret_cast<{element}*>(at.store[{stream}]);"
-                )
+                pointer = f"reinterpret_cast<{element}*>(at.store[{stream}])"
+                before.append(f"{element}* const y{stream} = {pointer};")
                 name = self._name(instruction.reads[0])
                 rounded = name if is_converted else f"math::round_to<{element}>({name})"
                 loop.append(f"y{stream}[i] = {rounded};")
@@ -394,7 +322,7 @@ class _Emitter:
             if section < self.writer.count:
                 steps.append(f"m.template tile<Tile_{section}>();")
         reductions = [
-            sum(i.operation in _REDUCTIONS for i in tile.instructions) for tile in self.tiles
+            sum(i.operation in REDUCTIONS for i in tile.instructions) for tile in self.tiles
         ]
         most = max(reductions, default=0)
 

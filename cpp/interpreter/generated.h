@@ -5,8 +5,8 @@
 // A generated program is a struct with the constants and types that are used below, and
 //   rows_<n>    a row section: numbers that a row has one of, for all rows that are walked at once;
 //   Tile_<n>    a tile section: its lists of what it reads and writes, and body<kFlat>(places,
-//               count), a loop over places of one row, or, flat, of several short rows side by side,
-//               where what a row has one of is an array too. `count` is a multiple of kStep.
+//               count), a loop over places of one row, or, flat, of several short rows side by
+//               side, where what a row has one of is an array too. `count` is a multiple of kStep.
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
@@ -16,21 +16,13 @@
 #include "interpreter/elementwise.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
+#include "interpreter/streams.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
 using namespace interpreter;  // NOLINT: one name for the parts of a program
-
-// What is read or written at every place: a half of an array, in elements of so many bytes, or
-// converted from its dtype and to it.
-struct Stream {
-  int32_t array;
-  int32_t half;
-  int32_t bytes;
-  bool is_converted;
-};
 
 // Numbers known when this is compiled.
 template <int... kNumbers>
@@ -138,9 +130,7 @@ class GeneratedMachine {
   static constexpr size_t kAlignment = 64;
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
-  static bool is_flat(const bridge_program& call) {
-    return call.cols > 0 && call.cols < kFlatCols;
-  }
+  static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
   static int64_t rows_at_once(const bridge_program& call) {
     const int64_t most = is_flat(call) ? kPiece : kAtOnce;
     return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
@@ -152,7 +142,7 @@ class GeneratedMachine {
     explicit Memory(uintptr_t from) : at(from) {}
 
     template <class T>
-    void take(GeneratedMachine* machine, T* GeneratedMachine::*to, int64_t count) {
+    void take(GeneratedMachine* machine, T* GeneratedMachine::* to, int64_t count) {
       if (machine != nullptr) machine->*to = reinterpret_cast<T*>(at);
       at += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
     }
@@ -212,11 +202,11 @@ class GeneratedMachine {
   template <class Tile, bool kFlat>
   void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
     const int64_t count = rows * width, whole = count / kStep * kStep;
-    Tile::Loads::each([&](int l) {
-      places.load[l] = find_load(P::load(l), gathered(l), i, rows, col, width);
-    });
+    const Piece piece{here_, i, rows, col, width};
+    Tile::Loads::each(
+        [&](int l) { places.load[l] = find_load(P::load(l), gathered(l), i, rows, col, width); });
     Tile::Stores::each([&](int s) {
-      places.store[s] = find_store(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width);
+      places.store[s] = stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
       for (int64_t r = 0; r < rows; ++r) draw(d, i + r, col, width, words(d) + r * width);
@@ -228,9 +218,8 @@ class GeneratedMachine {
     }
     if (whole > 0) Tile::template body<kFlat>(places, whole);
     if (whole < count) run_tail<Tile, kFlat>(places, whole, count - whole);
-    Tile::Stores::each([&](int s) {
-      scatter(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width);
-    });
+    Tile::Stores::each(
+        [&](int s) { scatter(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width); });
   }
 
   // The last places, fewer than a step: what arrays lack of it is read and written elsewhere.
@@ -311,73 +300,6 @@ class GeneratedMachine {
   char* gathered(int number) const { return gathered_ + number * kPiece * kBytes; }
   Real* term(int number) const { return terms_ + number * (kPiece + kStep); }
   uint32_t* words(int number) const { return words_ + number * (kPiece + kStep); }
-
-  // Whether the places of an array lie side by side.
-  bool is_direct(const bridge_program_array& array, const Stream& stream, int64_t rows,
-                 int64_t width) const {
-    return !stream.is_converted && array.col_stride == 1 &&
-           (rows == 1 || here_.row_stride(array) == width);
-  }
-  char* first_of(const bridge_program_array& array, const Stream& stream, int64_t i,
-                 int64_t col) const {
-    const int64_t bytes = element_bytes(array.dtype);
-    return here_.data(array, (stream.half * call_.cols + col) * array.col_stride) +
-           i * here_.row_stride(array) * bytes;
-  }
-
-  const char* find_load(const Stream& stream, char* to, int64_t i, int64_t rows, int64_t col,
-                        int64_t width) const {
-    const bridge_program_array& array = call_.operand[stream.array];
-    const char* from = first_of(array, stream, i, col);
-    if (is_direct(array, stream, rows, width)) return from;
-    const int64_t step = here_.row_stride(array) * element_bytes(array.dtype);
-    for (int64_t r = 0; r < rows; ++r, from += step) {
-      char* const own = to + r * width * stream.bytes;
-      if (r > 0 && step == 0)
-        copy(own, to, width * stream.bytes);
-      else if (stream.is_converted)
-        load_strided(array.dtype, from, array.col_stride, reinterpret_cast<Real*>(own), width);
-      else
-        gather(stream.bytes, from, array.col_stride, own, width);
-    }
-    return to;
-  }
-
-  char* find_store(const Stream& stream, char* tile, int64_t i, int64_t rows, int64_t col,
-                   int64_t width) const {
-    const bridge_program_array& array = call_.result[stream.array];
-    return is_direct(array, stream, rows, width) ? first_of(array, stream, i, col) : tile;
-  }
-
-  void scatter(const Stream& stream, const char* from, int64_t i, int64_t rows, int64_t col,
-               int64_t width) const {
-    const bridge_program_array& array = call_.result[stream.array];
-    if (is_direct(array, stream, rows, width)) return;
-    char* to = first_of(array, stream, i, col);
-    const int64_t bytes = element_bytes(array.dtype), step = here_.row_stride(array) * bytes;
-    for (int64_t r = 0; r < rows; ++r, to += step, from += width * stream.bytes) {
-      if (stream.is_converted)
-        store_strided(array.dtype, to, array.col_stride, reinterpret_cast<const Real*>(from), width);
-      else
-        for (int64_t j = 0; j < width; ++j)
-          memcpy(to + j * array.col_stride * bytes, from + j * bytes, static_cast<size_t>(bytes));
-    }
-  }
-
-  static void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
-    const auto run = [=](auto element) {
-      using T = decltype(element);
-      const T* const elements = reinterpret_cast<const T*>(from);
-      T* const tile = reinterpret_cast<T*>(to);
-      if (stride == 1) return copy(tile, elements, count);
-      if (stride == 0) return fill(tile, count, elements[0]);
-      for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
-    };
-    if (bytes == 1) return run(uint8_t{});
-    if (bytes == 2) return run(uint16_t{});
-    if (bytes == 4) return run(uint32_t{});
-    run(uint64_t{});
-  }
 
   void draw(int number, int64_t i, int64_t col, int64_t width, uint32_t* to) const {
     const Draws draws = P::draws(number);

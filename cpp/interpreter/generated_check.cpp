@@ -25,8 +25,8 @@ class Random {
 
   // Most of them of a usual size, and the others zeros, infinities, NaN, very large and very small.
   double number() {
-    static const double rare[] = {0.0, -0.0, __builtin_inf(), -__builtin_inf(), __builtin_nan(""),
-                                  1e30, -1e-30, 1.0};
+    static const double rare[] = {
+        0.0, -0.0, __builtin_inf(), -__builtin_inf(), __builtin_nan(""), 1e30, -1e-30, 1.0};
     const int64_t kind = below(64);
     if (kind < 8 && are_rare_) return rare[kind];
     const double uniform = static_cast<double>(below(1 << 24)) / (1 << 23) - 1;
@@ -107,8 +107,7 @@ class Check {
     const Role role = role_of(i);
     const bool is_result = static_cast<int32_t>(i) >= view_.header.operands;
     const bool has_rows = role != Role::row && role != Role::integer;
-    const bool has_cols =
-        role != Role::per_row && role != Role::label && role != Role::integer;
+    const bool has_cols = role != Role::per_row && role != Role::label && role != Role::integer;
     const int64_t cols = !has_cols ? 1 : role == Role::halves ? 2 * shape.cols : shape.cols;
     const int64_t step = shape.is_strided ? 3 : 1, rows = has_rows ? shape.rows : 1;
     bridge_program_array& array = arrays_[i];
@@ -123,7 +122,8 @@ class Check {
     memory_[i].assign(static_cast<size_t>(elements * bytes), 0x55);
     array.data = memory_[i].data();
     if (is_result) return;
-    for (int64_t e = 0; e < elements; ++e) put_element(memory_[i].data() + e * bytes, role, i, shape);
+    for (int64_t e = 0; e < elements; ++e)
+      put_element(memory_[i].data() + e * bytes, role, i, shape);
   }
 
   void put_element(char* to, Role role, size_t i, const Shape& shape) {
@@ -164,10 +164,11 @@ bridge_status check_generated(const View& view, const std::vector<int32_t>& word
     Check check(view, words, dtypes);
     for (const Shape& shape : shapes) {
       if (check.agrees(shape, machine, reference)) continue;
-      return fail(BRIDGE_INTERNAL,
-                  "program: what was compiled gives other bits than the interpreter on %d x %d x %d",
-                  static_cast<int>(shape.batches), static_cast<int>(shape.rows),
-                  static_cast<int>(shape.cols));
+      return fail(
+          BRIDGE_INTERNAL,
+          "program: what was compiled gives other bits than the interpreter on %d x %d x %d",
+          static_cast<int>(shape.batches), static_cast<int>(shape.rows),
+          static_cast<int>(shape.cols));
     }
   } catch (const std::bad_alloc&) {
     return fail(BRIDGE_OUT_OF_MEMORY, "program: no memory to check it");

@@ -10,8 +10,8 @@
 
 namespace bridge::interpreter {
 
-// BRIDGE_INTERNAL, with the error message, if a bit of any result differs. dtypes: of operands, then
-// of results.
+// BRIDGE_INTERNAL, with the error message, if a bit of any result differs. dtypes: of operands,
+// then of results.
 bridge_status check_generated(const View& view, const std::vector<int32_t>& words,
                               const int32_t* dtypes, int isa, const MachineTable& machine);
 

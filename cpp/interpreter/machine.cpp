@@ -450,8 +450,8 @@ class Machine {
   Reduction<Real>* reductions_;
   ColumnStack<Real>* stacks_;
   RandomWords* words_;
-  int64_t at_once_;  // how many rows a piece may have
-  bool one_piece_;   // a row is
+  int64_t at_once_;    // how many rows a piece may have
+  bool one_piece_;     // a row is
   Position here_;      // of the present rows
   int64_t count_ = 0;  // how many they are
   int64_t width_ = 0;  // of the present piece

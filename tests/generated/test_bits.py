@@ -50,7 +50,9 @@ def test_declared_ops(op: Any, dtype: str) -> None:
     """Their usual programs compile, and have the interpreter's bits."""
     declaration = op.declaration
     present = tuple(True for _ in declaration.parameters)
-    for request in usual_requests(traced(declaration, present, *declaration.static.values()), dtype):
+    for request in usual_requests(
+        traced(declaration, present, *declaration.static.values()), dtype
+    ):
         request.compile()
 
 
@@ -60,7 +62,9 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     op = SEVEN[0]
     source = requests.source_of
-    monkeypatch.setattr(requests, "source_of", lambda *a: source(*a).replace("kMultiply", "kAdd", 1))
+    monkeypatch.setattr(
+        requests, "source_of", lambda *a: source(*a).replace("kMultiply", "kAdd", 1)
+    )
     with pytest.raises(CompileError, match="other bits than the interpreter on"):
         op.compile(dtypes=["float32"])
 

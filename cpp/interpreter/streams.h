@@ -1,0 +1,101 @@
+// The elements of arrays that a loop reads and writes one after the other: where they lie side by
+// side in memory, there; else in a tile that they are gathered into. For the files that are
+// compiled once for each instruction set: include it there only.
+#ifndef BRIDGE_INTERPRETER_STREAMS_H_
+#define BRIDGE_INTERPRETER_STREAMS_H_
+
+#include "interpreter/position.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+// A half of an operand or a result, in elements of so many bytes; converted ones are numbers of the
+// arithmetic type, whatever the array has.
+struct Stream {
+  int32_t array;
+  int32_t half;
+  int32_t bytes;
+  bool is_converted;
+};
+
+// Columns of rows from the `row`-th of some on.
+struct Piece {
+  const Position& here;
+  int64_t row, rows;
+  int64_t col, width;
+
+  char* first_of(const bridge_program_array& array, const Stream& stream) const {
+    const int64_t bytes = interpreter::element_bytes(array.dtype);
+    return here.data(array, (stream.half * here.call.cols + col) * array.col_stride) +
+           row * here.row_stride(array) * bytes;
+  }
+  bool is_adjacent(const bridge_program_array& array, const Stream& stream) const {
+    return !stream.is_converted && array.col_stride == 1 &&
+           (rows == 1 || here.row_stride(array) == width);
+  }
+};
+
+inline void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
+  const auto run = [=](auto element) {
+    using T = decltype(element);
+    const T* const elements = reinterpret_cast<const T*>(from);
+    T* const tile = reinterpret_cast<T*>(to);
+    if (stride == 1) return copy(tile, elements, count);
+    if (stride == 0) return fill(tile, count, elements[0]);
+    for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
+  };
+  if (bytes == 1) return run(uint8_t{});
+  if (bytes == 2) return run(uint16_t{});
+  if (bytes == 4) return run(uint32_t{});
+  run(uint64_t{});
+}
+
+// Where the elements of an operand are.
+template <class Real>
+const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
+  const bridge_program_array& array = piece.here.call.operand[stream.array];
+  const char* from = piece.first_of(array, stream);
+  if (piece.is_adjacent(array, stream)) return from;
+  const int64_t step = piece.here.row_stride(array) * interpreter::element_bytes(array.dtype);
+  for (int64_t r = 0; r < piece.rows; ++r, from += step) {
+    char* const own = tile + r * piece.width * stream.bytes;
+    if (r > 0 && step == 0)
+      copy(own, tile, piece.width * stream.bytes);
+    else if (stream.is_converted)
+      load_strided(array.dtype, from, array.col_stride, reinterpret_cast<Real*>(own), piece.width);
+    else
+      gather(stream.bytes, from, array.col_stride, own, piece.width);
+  }
+  return tile;
+}
+
+// Where the elements of a result are to be written.
+inline char* stores_of(const Stream& stream, const Piece& piece, char* tile) {
+  const bridge_program_array& array = piece.here.call.result[stream.array];
+  return piece.is_adjacent(array, stream) ? piece.first_of(array, stream) : tile;
+}
+
+// Brings what was written into the tile to the result.
+template <class Real>
+void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
+  const bridge_program_array& array = piece.here.call.result[stream.array];
+  if (piece.is_adjacent(array, stream)) return;
+  char* to = piece.first_of(array, stream);
+  const int64_t bytes = interpreter::element_bytes(array.dtype);
+  const int64_t step = piece.here.row_stride(array) * bytes, stride = array.col_stride * bytes;
+  for (int64_t r = 0; r < piece.rows; ++r, to += step, tile += piece.width * stream.bytes) {
+    if (stream.is_converted)
+      store_strided(array.dtype, to, array.col_stride, reinterpret_cast<const Real*>(tile),
+                    piece.width);
+    else
+      for (int64_t j = 0; j < piece.width; ++j)
+        memcpy(to + j * stride, tile + j * bytes, static_cast<size_t>(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_STREAMS_H_
