@@ -204,7 +204,7 @@ class GeneratedMachine {
     const int64_t count = rows * width, whole = count / kStep * kStep;
     const Piece piece{here_, i, rows, col, width};
     Tile::Loads::each(
-        [&](int l) { places.load[l] = find_load(P::load(l), gathered(l), i, rows, col, width); });
+        [&](int l) { places.load[l] = loads_of<Real>(P::load(l), piece, gathered(l)); });
     Tile::Stores::each([&](int s) {
       places.store[s] = stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
@@ -219,7 +219,7 @@ class GeneratedMachine {
     if (whole > 0) Tile::template body<kFlat>(places, whole);
     if (whole < count) run_tail<Tile, kFlat>(places, whole, count - whole);
     Tile::Stores::each(
-        [&](int s) { scatter(P::store(s), gathered(P::kLoadCount + s), i, rows, col, width); });
+        [&](int s) { write_stores<Real>(P::store(s), piece, gathered(P::kLoadCount + s)); });
   }
 
   // The last places, fewer than a step: what arrays lack of it is read and written elsewhere.
