@@ -15,6 +15,9 @@ from tests.frameworks import FRAMEWORKS
 
 # Thousands of programs are run here, few of them twice: `tests/generated` compiles its own.
 os.environ.setdefault("BRIDGE_COMPILE", "0")
+os.environ.setdefault(
+    "BRIDGE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "compiled")
+)
 
 
 def commit() -> str:
