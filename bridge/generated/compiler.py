@@ -144,13 +144,29 @@ def forget(library: Path) -> None:
             path.unlink()
 
 
+_running: set[subprocess.Popen[str]] = set()
+
+
+def stop() -> None:
+    """Ends compilers that run: the process they are for ends."""
+    for process in list(_running):
+        process.kill()
+
+
 def _run(command: Sequence[str], source: Path, library: Path) -> None:
     whole = [*command, str(source), "-o", str(library)]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            whole, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL
-        )
+        with subprocess.Popen(whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as run:
+            _running.add(run)
+            try:
+                errors = run.communicate(timeout=_SECONDS)[1]
+            except subprocess.TimeoutExpired:
+                run.kill()
+                raise
+            finally:
+                _running.discard(run)
     except (OSError, subprocess.SubprocessError) as error:
         raise CompileError(f"{shlex.join(whole)} failed: {error}") from error
-    if done.returncode != 0:
-        raise CompileError(f"{shlex.join(whole)} failed:\n{done.stderr[-2000:]}")
+    if run.returncode != 0:
+        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import queue
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge import _native
-from bridge.generated.compiler import CompileError, forget, library_of
+from bridge.generated.compiler import CompileError, forget, library_of, stop
 from bridge.lang.bytecode import words_of
 from bridge.lang.emission import source_of
 from bridge.lang.program import Program
@@ -90,6 +91,14 @@ class _Worker:
         with self.idle:
             return self.idle.wait_for(lambda: self.waiting == 0, seconds)
 
+    def end(self) -> None:
+        """Stops compiling, and leaves no half of anything behind."""
+        with self.lock:
+            self.has_failed = True  # what fails now is not warned of
+        if self.thread is not None:
+            stop()
+            self.wait(5)
+
     def _run(self) -> None:
         while True:
             request = self.requests.get()
@@ -127,6 +136,7 @@ def _begin_again() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_again)
+atexit.register(lambda: _worker.end())
 
 
 def asked_for(

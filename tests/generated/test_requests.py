@@ -146,6 +146,22 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = PROGRAM.partition("with warnings")[0] + "soft_relu(torch.ones(9, 1000))\n"
+    environment = {**os.environ, "BRIDGE_CACHE_DIR": str(tmp_path), "BRIDGE_COMPILE": "background"}
+    for script in ("sleep 100", 'exec g++ "$@"'):
+        environment["CXX"] = broken_compiler(tmp_path, script)
+        done = subprocess.run(
+            [sys.executable, "-c", code + "import time; time.sleep(0.3)\n"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.glob("new-*"))
+
+
 def test_threads_that_call_while_programs_are_added() -> None:
     tensors = torch.randn(40, 300), torch.randn(300)
     expected = rms_norm(*tensors)
@@ -200,4 +216,5 @@ def test_the_flags_are_those_of_the_kernels() -> None:
     text = (Path(__file__).parents[2] / "cpp" / "CMakeLists.txt").read_text()
     for isa in ("x86-64-v4", "x86-64-v3"):
         for flag in compiler._flags(isa, "g++"):
-            assert flag in text or flag.startswith(("-std", "-fPIC", "-shared", "-DBRIDGE", "-w"))
+            own = ("-std", "-fPIC", "-shared", "-DBRIDGE", "-w", "-fno-thread-jumps")
+            assert flag in text or flag.startswith(own)
