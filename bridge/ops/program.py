@@ -234,7 +234,10 @@ class RunProgram(Op[ProgramParams]):
         params: ProgramParams,
     ) -> list[Call[ProgramParams]]:
         rule = _Rule(self, operands, results, params)
-        moved = [tangent is not None for tangent in tangents[: rule.count]]
+        moved = [
+            tangent is not None and rule.is_smooth(i)
+            for i, tangent in enumerate(tangents[: rule.count])
+        ]
         if not any(moved):
             return []
         code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
@@ -310,6 +313,9 @@ class _Rule:
         self.has_kept = bool(self.saved) and not coded.kept
 
     def is_smooth(self, position: int) -> bool:
+        """Whether there is a derivative towards an operand; stages run below all derivatives."""
+        if self.own.columns:
+            return False
         role = _ROLES[self.own.program.operands[position].role]
         return not role.is_discrete and self.own.tags[position][0] != "kept"
 

@@ -101,7 +101,6 @@ def what_is_sent(place: Place) -> dict[str, list[int]]:
 def compiled(place: Place) -> None:
     mesh = init_device_mesh("cpu", (place.world_size,))
     case, shape = CASES["cross_entropy"], (*_ROWS, 1024 * place.world_size)
-    function = case.function(torch.tensor, shape)
     (x,) = case.values(shape, np.float32)
     label = torch.arange(64).reshape(_ROWS)
 
@@ -111,7 +110,6 @@ def compiled(place: Place) -> None:
         y.sum().backward()
         return [y.full_tensor(), spread.grad.full_tensor()]
 
-    del function
     torch._dynamo.reset()
     whole = torch.compile(case.op.torch, fullgraph=True, backend="aot_eager")
     for a, b in zip(run(whole), run(case.op.torch), strict=True):

@@ -62,6 +62,11 @@ def placed(mesh: Any, arrays: Any, split: P, shape: tuple[int, ...], *, whole: b
     return jax.tree.map(lambda a: jax.device_put(a, NamedSharding(mesh, spec(a))), arrays)
 
 
+def with_one_nan(arrays: Any) -> Any:
+    """XLA moves bfloat16 to where a gradient belongs as float32, whose NaN is another."""
+    return jax.tree.map(lambda a: np.where(np.isnan(a), np.array(np.nan, a.dtype), a), arrays)
+
+
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", SPLITS, ids=str)
@@ -78,7 +83,7 @@ def test_bits_to_the_second_order(
     with jax.set_mesh(mesh):
         operands = placed(mesh, given, split, shape, whole=dtype == "bfloat16")
         compiled = function.lower(*operands).compile()
-        assert_same_bits(compiled(*operands), expected)
+        assert_same_bits(*map(with_one_nan, (compiled(*operands), expected)))
     found = collectives_of(compiled.as_text())
     assert set(found) <= {"all-gather", "all-reduce"}
     if columns in ("a subtree", "several subtrees"):
