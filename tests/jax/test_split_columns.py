@@ -16,6 +16,7 @@ from bridge.ops import PROGRAM, ProgramParams, Role
 from bridge.ops.splitting import AnySplit, supported
 from tests.declared.split_columns import CASES, COLUMNS, Case
 from tests.jax.collectives import collectives_of
+from tests.jax.subprocess_run import run
 from tests.jax.test_sharded_jit import assert_same_bits
 from tests.jax.test_sharding import make_mesh
 
@@ -115,6 +116,79 @@ def test_a_shared_chunk_is_sent_as_its_terms() -> None:
     assert_same_bits(compiled(x), expected)
     # A part has 31 or 32 chunks, of which it shares two: with up to 1023 terms at either end.
     assert sum(collectives_of(compiled.as_text())["all-gather"]) < 3 * 4 * 4 * 4 * 2 * 1100
+
+
+@pytest.mark.parametrize("is_shardy", [True, False])
+def test_under_vmap_and_scan(is_shardy: bool) -> None:
+    """Batches have column sums and random words of their own."""
+    shape = (3, 32, 4 * 1024)
+    (x, bias), _, (g,) = drawn(CASES["dropped_mean"], shape, "float32")
+    weights = jnp.stack([bias, 2 * bias, 3 * bias])
+
+    def layer(x: Any, g: Any, weight: Any) -> Any:
+        y, pull = jax.vjp(lambda x, w: CASES["dropped_mean"].op(x, w, 7), x, weight)
+        return pull(CASES["rms_norm"].op(y, weight) * g)
+
+    def both(x: Any, g: Any, weights: Any) -> Any:
+        return (
+            jax.vmap(layer)(x, g, weights),
+            jax.lax.scan(lambda c, each: (c, layer(*each)), 0, (x, g, weights))[1],
+        )
+
+    expected = jax.jit(both)(x, g, weights)
+    mesh = make_mesh()
+    split = NamedSharding(mesh, P(None, "data", "model"))
+    operands = [jax.device_put(x, split), jax.device_put(g, split)]
+    operands.append(jax.device_put(weights, NamedSharding(mesh, P(None, "model"))))
+    jax.config.update("jax_use_shardy_partitioner", is_shardy)
+    try:
+        compiled = jax.jit(lambda *a: both(*a)).lower(*operands).compile()
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+    assert_same_bits(compiled(*operands), expected)
+    assert max(collectives_of(compiled.as_text())["all-gather"]) < x.size / 16
+
+
+def test_inside_shard_map_over_some_axes() -> None:
+    """Shards that cannot tell their number gather the row."""
+    case, shape = CASES["cross_entropy"], (8, 2048)
+    x = drawn(case, shape, "float32")[0][0]
+    label = jnp.arange(8)
+    mesh = make_mesh()
+    split = jax.shard_map(
+        jax.grad(lambda x, label: case.op(x, label).sum()),
+        mesh=mesh,
+        in_specs=(P("data"), P("data")),
+        out_specs=P("data"),
+        axis_names={"data"},
+        check_vma=False,
+    )
+    spread = jax.device_put(x, NamedSharding(mesh, P("data", "model")))
+    expected = jax.jit(jax.grad(lambda x: case.op(x, label).sum()))(x)
+    assert_same_bits(jax.jit(split)(spread, label), expected)
+
+
+_EIGHT = """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec as P
+from tests.declared.split_columns import CASES
+from tests.jax.test_split_columns import derivatives, drawn
+from tests.jax.test_sharded_jit import assert_same_bits
+jax.config.update("jax_num_cpu_devices", 8)
+mesh = jax.make_mesh((8,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+for name in ("largest", "log_softmax"):
+    for columns in (8 * 1024, 8 * 700, 8 * 12):
+        case, shape = CASES[name], (4, 2, columns)
+        given, function = drawn(case, shape, "float32"), jax.jit(derivatives(case, shape))
+        split = NamedSharding(mesh, P(None, None, "a"))
+        spread = jax.tree.map(lambda a: jax.device_put(a, split) if a.ndim == 3 else a, given)
+        assert_same_bits(function(*spread), function(*given))
+print("same")
+"""
+
+
+def test_eight_devices() -> None:
+    assert run(_EIGHT) == "same"
 
 
 def test_a_row_vector_that_is_whole_has_a_gradient_that_is() -> None:
