@@ -154,8 +154,31 @@ class _Nodes:
             shared = part.taken(flat, self.terms.ravel()).reshape(*rows, *self.terms.shape)
             flat = part.concatenate([flat, _along(part, shared)], -1)
             flat = part.taken(flat, self.order)
-        dtype = part.dtype(flat)
-        return part.folded(flat.reshape(-1, flat.shape[-1]).T, dtype).reshape(rows)
+        while (count := flat.shape[-1]) > 1:
+            index = _neighbours_first(count)
+            flat = part.padded(flat, 0, count + 1)
+            flat = part.taken(flat, index.ravel()).reshape(*rows, *index.shape)
+            flat = _along(part, flat)
+        return flat[..., 0]
+
+
+@functools.lru_cache(maxsize=256)
+def _neighbours_first(count: int) -> Any:
+    """Where nodes stand in chunks so that the tree in a chunk adds them as the one above chunks.
+
+    That adds neighbours, then neighbouring pairs: the bits of a node's number from the lowest on. A
+    chunk adds along the bits of a place from the highest on, but for the highest two, which it
+    swaps. `count` stands for a node that is missing.
+    """
+    levels = min(count - 1, CHUNK - 1).bit_length()
+    bits = [*reversed(range(levels))]
+    if levels == 10:
+        bits[:2] = 8, 9
+    node = np.arange(1 << levels)
+    chunk = np.empty_like(node)
+    chunk[sum((node >> i & 1) << bit for i, bit in enumerate(bits))] = node
+    index = np.arange(0, count, CHUNK)[:, None] + chunk
+    return np.where(index < count, index, count)
 
 
 def _along(part: Any, x: Any) -> Any:

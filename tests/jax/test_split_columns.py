@@ -68,7 +68,7 @@ def with_one_nan(arrays: Any) -> Any:
     return jax.tree.map(lambda a: np.where(np.isnan(a), np.array(np.nan, a.dtype), a), arrays)
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("columns", COLUMNS)
