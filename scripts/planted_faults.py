@@ -435,11 +435,11 @@ DECLARED = (
         tests="tests/jax/test_split_columns.py::test_a_shared_chunk_is_sent_as_its_terms",
     ),
     Fault(
-        "declared ops: a chunk that parts of the columns share is summed as if it were the first",
+        "declared ops: a chunk that parts of the columns share is added at another's place",
         "bridge/ops/columns.py",
         "            flat = part.taken(flat, self.order)\n",
         "            flat = part.taken(flat, self.order[::-1])\n",
-        tests="tests/jax/test_split_columns.py::test_a_shared_chunk_is_sent_as_its_terms",
+        tests="tests/declared/test_sums_of_parts.py::test_bits_and_numbers_that_are_sent",
     ),
     Fault(
         "programs: a row of several pieces is summed without its last one",
