@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -148,7 +149,7 @@ class _Nodes:
     def added(self, part: Any, everyones: Any) -> Any:
         """`[*rows]`: the sums of whole rows, from `[*rows, parts, sums and terms]`."""
         rows = everyones.shape[:-2]
-        flat = everyones.reshape(*rows, -1)
+        flat = everyones.reshape(*rows, math.prod(everyones.shape[-2:]))
         if len(self.terms):
             flat = part.padded(flat, 0, flat.shape[-1] + 1)  # −0.0 where there is no term
             shared = part.taken(flat, self.terms.ravel()).reshape(*rows, *self.terms.shape)

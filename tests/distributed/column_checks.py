@@ -98,6 +98,22 @@ def what_is_sent(place: Place) -> dict[str, list[int]]:
     return found
 
 
+def one_row_and_none(place: Place) -> None:
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    for columns in (1024, 700):
+        for rows in ((), (0,), (0, 3)):
+            for name in ("rms_norm", "log_softmax", "largest"):
+                op = CASES[name].op
+                x = numbers(1, (*rows, columns * place.world_size), torch.float32)
+                spread = distribute_tensor(x, mesh, [Shard(x.ndim - 1)])
+                for value in (x, spread):
+                    value.requires_grad_()
+                    result = op(value)
+                    result = result if isinstance(result, tuple) else (result,)
+                    torch.autograd.backward(result, [torch.ones_like(r.detach()) for r in result])
+                assert same_bits(spread.grad.full_tensor(), x.grad), (name, columns, rows)
+
+
 def compiled(place: Place) -> None:
     mesh = init_device_mesh("cpu", (place.world_size,))
     case, shape = CASES["cross_entropy"], (*_ROWS, 1024 * place.world_size)

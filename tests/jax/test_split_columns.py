@@ -192,6 +192,22 @@ def test_eight_devices() -> None:
     assert run(_EIGHT) == "same"
 
 
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("rows", [(), (0,)])
+def test_one_row_and_none(rows: tuple[int, ...], axis_type: AxisType) -> None:
+    def both(x: Any) -> Any:
+        y, pull = jax.vjp(CASES["largest"].op, x)
+        return y, pull(y)
+
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((*rows, 2 * 700)), np.float32)
+    expected = jax.jit(both)(x)
+    mesh = make_mesh(axis_type)
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(x, NamedSharding(mesh, P(*[None] * len(rows), "model")))
+        found = jax.jit(both)(spread)
+    assert_same_bits(*(jax.tree.map(np.atleast_1d, each) for each in (found, expected)))
+
+
 def test_a_row_vector_that_is_whole_has_a_gradient_that_is() -> None:
     """Explicit axes type a gradient as what it belongs to, though it comes out split."""
     case, shape = CASES["layer_norm"], (8, 2048)
