@@ -428,6 +428,20 @@ DECLARED = (
         keyword="dropped",
     ),
     Fault(
+        "declared ops: parts of the columns count them from 0",
+        "bridge/lang/stages.py",
+        'value = builder.node("add", (value.number, start.number), dtype="int")',
+        "pass",
+        tests="tests/jax/test_split_columns.py::test_a_shared_chunk_is_sent_as_its_terms",
+    ),
+    Fault(
+        "declared ops: a chunk that parts of the columns share is added at another's place",
+        "bridge/ops/columns.py",
+        "            flat = part.taken(flat, self.order)\n",
+        "            flat = part.taken(flat, self.order[::-1])\n",
+        tests="tests/declared/test_sums_of_parts.py::test_bits_and_numbers_that_are_sent",
+    ),
+    Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
         "    const int64_t padded = round_up(end);\n",

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.program import COLUMNS, ROWS, Node, Program, constant_of
+from bridge.lang.program import COLUMNS, Node, Program, constant_of
+from bridge.lang.stages import written_out
 
 VERSION = 1
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
@@ -81,6 +82,7 @@ class _Lowered:
     """The operations of the interpreter that a program's operations are, each once."""
 
     def __init__(self, program: Program, has_start: bool) -> None:
+        program = written_out(program)
         self.nodes: list[Node] = []
         self._numbers: dict[Node, int] = {}
         start: tuple[int, ...] = ()
@@ -109,14 +111,6 @@ class _Lowered:
             role = _ROLE_OF[program.operands[node.static[0]].role]
             load = _LOADS.get(role, "load_mask" if role == "mask" else "load")
             return self._add(load, (), node.static, node.axes, node.dtype)
-        if operation == "logsumexp":
-            # Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h.
-            largest = self._add("max", inputs, None, ROWS)
-            power = self._add("exp_shifted", (*inputs, largest), None, node.axes | COLUMNS)
-            coarse = self._add("exp_coarse", (power,), None, node.axes | COLUMNS)
-            fine = self._add("sub", (power, coarse), None, node.axes | COLUMNS)
-            sums = [self._add("sum", (part,), None, ROWS) for part in (coarse, fine)]
-            return self._add("log_sum", (*sums, largest), None, ROWS)
         if operation == "keep":
             inputs = (*inputs, *start)
         elif operation == "gauss":

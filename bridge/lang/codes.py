@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.lang import derivatives, pinned, roles
+from bridge.lang import derivatives, pinned, roles, stages
 from bridge.lang.program import COLUMNS, REDUCTIONS, Node, Operand, Program, Result
 
 _ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
@@ -34,6 +34,7 @@ class Coded:
       keeps: values that are kept for derivatives, nodes of the program.
       kept: whether it reads the kept values of what is derived.
       rule: the reverse rule that it states itself.
+      columns: of the rows of which it runs on a part; 0: it runs on whole rows.
     """
 
     program: Program
@@ -42,6 +43,7 @@ class Coded:
     keeps: tuple[int, ...] = ()
     kept: bool = False
     rule: Program | None = None
+    columns: int = 0
 
     def place(self, tag: Tag) -> int:
         return self.tags.index(tag)
@@ -109,6 +111,8 @@ def parse(code: str) -> Coded:
         of = _text(fields["of"])
         if "summands" in fields:
             return _summands(of, fields["summands"])
+        if "stage" in fields:
+            return _stage(of, fields)
         if "jvp" in fields:
             return _jvp(of, [bool(i) for i in fields["jvp"]], bool(fields["kept"]))
         given, wanted = ([bool(i) for i in mask] for mask in fields["vjp"])
@@ -143,6 +147,13 @@ def saving(coded: Coded) -> Program:
         for n in coded.keeps
     ]
     return replace(coded.program, results=(*coded.program.results, *kept))
+
+
+def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:
+    """The program with those of its results, and of the values that are kept, that are wanted."""
+    program = saving(coded)
+    results = zip(program.results, are_wanted, strict=False)
+    return replace(program, results=tuple(result for result, is_wanted in results if is_wanted))
 
 
 def _jvp(of: str, moved: list[bool], kept: bool) -> Coded:
@@ -189,6 +200,14 @@ def _summands(of: str, wanted: Sequence[int]) -> Coded:
     sums = [result for result, is_wanted in chosen if is_wanted and result.role is roles.Row]
     results = tuple(replace(result, role=roles.Full) for result in sums)
     return replace(base, program=replace(base.program, results=results), of=of, keeps=())
+
+
+def _stage(of: str, fields: dict[str, Any]) -> Coded:
+    whole = stages.prepared(wanted(parse(of), fields["wanted"]))
+    columns = fields["columns"]
+    program = stages.stage(whole, fields["stage"], columns, bool(fields["summed"]))
+    tags: list[Tag] = [("operand", i) for i in range(len(program.operands))]
+    return Coded(program, tuple(tags), of, columns=columns)
 
 
 def _read(program: Program) -> set[int]:
@@ -264,3 +283,23 @@ def is_linear_in(code: str, position: int) -> bool:
 def summands(code: str, wanted: Sequence[bool]) -> str:
     """The text of the arrays whose sums over the rows the wanted results of that kind are."""
     return _derived(code, {"summands": [int(is_wanted) for is_wanted in wanted]})
+
+
+@functools.lru_cache(maxsize=4096)
+def stage(
+    code: str, are_wanted: tuple[bool, ...], number: int, columns: int, is_summed: bool
+) -> str:
+    """The text of a stage of the wanted results: see bridge/lang/stages.py."""
+    masks = {"wanted": [int(is_wanted) for is_wanted in are_wanted]}
+    fields = {"stage": number, "columns": columns, "summed": int(is_summed)}
+    return _derived(code, {**fields, **masks})
+
+
+@functools.lru_cache(maxsize=4096)
+def reductions(code: str, are_wanted: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
+    """The row reductions of the wanted results, "sum", "max" or "argmax", by stage."""
+    program = stages.prepared(wanted(parse(code), are_wanted))
+    return tuple(
+        tuple(program.nodes[number].operation for number in numbers)
+        for numbers in stages.reductions(program)
+    )

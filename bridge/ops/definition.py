@@ -9,7 +9,7 @@ batch it, and follow the two derivative rules has every transform of its framewo
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -265,6 +265,38 @@ class Op(Protocol[P]):
         that of the call's own rows.
         """
         return None
+
+    def reductions(self, params: P, columns: int) -> tuple[tuple[str, ...], ...] | None:
+        """What a call on rows of so many columns reduces along the row, by stage.
+
+        Each is a "sum", "max" or "argmax". A later stage needs those of the earlier ones. None for
+        a call that is not made in stages: where columns are told apart, it must have whole rows.
+        """
+        return None
+
+    def stage(
+        self,
+        operands: Operands,
+        params: P,
+        number: int,
+        known: Sequence[Any],
+        first: Callable[[], Any],
+        columns: int,
+        is_summed: bool,
+    ) -> Call[Any]:
+        """The call of a stage on a part of the columns; behind the last it gives the results.
+
+        Its results are, in the dtype of the arithmetic: for a sum, that over the part as PER_ROW
+        where `is_summed`, else its terms as FULL; for the largest number, that of the part; for its
+        place, the largest number of the part and its place in the part.
+
+        Args:
+          operands: parts of those of the whole call.
+          known: the reductions of earlier stages, PER_ROW; places are LABEL.
+          first: gives the number of the part's first column, an INTEGER.
+          columns: of the whole row.
+        """
+        raise TypeError(f"{self.name} is not made in stages")
 
     def without_causal_rule(self, params: P) -> P | None:
         """The parameters without the rule that hides later keys from a query; None: it has none.

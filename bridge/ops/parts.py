@@ -1,8 +1,8 @@
 """A call on one part of split arrays, with the bits of the call on the whole arrays.
 
-Three things depend on where a part lies: the numbers by which elements are counted, which keys a
-query sees under the causal rule, and in which order rows are added up (docs/sharding.md). What a
-framework must do for them is in its subclass of `Part`.
+Four things depend on where a part lies: the numbers by which elements are counted, which keys a
+query sees under the causal rule, in which order rows are added up, and what is reduced along a row
+(`columns`; docs/sharding.md). What a framework must do for them is in its subclass of `Part`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from bridge.ops.columns import call_on_columns
 from bridge.ops.definition import Role, shape_in, space_of
 from bridge.ops.splitting import adds_rows, counts_elements, row_dims
 from bridge.ops.sums import LEAF_ROWS, folded
@@ -105,6 +107,10 @@ class Part(ABC):
         """`[*batch, d]` of the nodes `[*batch, nodes, d]` of all parts."""
         return folded(nodes, self.dtype(nodes), dtype, self.run, self.concatenate)
 
+    def first_column(self, like: Any) -> Any:
+        """The number of this part's first column, an integer operand of the call."""
+        return replace(self, dim=self.batch_ndim).starts(1, 0, None, like)
+
     @staticmethod
     @abstractmethod
     def dtype(array: Any) -> str:
@@ -144,6 +150,29 @@ class Part(ABC):
     def rows_added(self, rows: Any, dtype: str) -> Any:
         """`[*batch, d]`: sums over the rows of all parts, whose runs share leaves of the tree."""
 
+    @abstractmethod
+    def of_all_columns(self, own: Any) -> Any:
+        """`[*rows, parts, n]`: what all parts of the columns have for `own` `[*rows, n]`."""
+
+    @abstractmethod
+    def own(self, table: Any) -> Any:
+        """What a table, a NumPy array of integers, has for this part of the columns."""
+
+    @staticmethod
+    @abstractmethod
+    def padded(array: Any, before: Any, width: int) -> Any:
+        """The array with so many columns, −0.0 in front of its own and behind them."""
+
+    @staticmethod
+    @abstractmethod
+    def taken(array: Any, columns: Any) -> Any:
+        """The array's columns of these numbers, a NumPy array or what `own` gave."""
+
+    @staticmethod
+    @abstractmethod
+    def integers(array: Any) -> Any:
+        """Floating numbers that are integers as such."""
+
 
 def call_on_part(
     kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
@@ -153,9 +182,14 @@ def call_on_part(
     free = op.without_causal_rule(params)
     if free is not None and split.parts(ndim - 2) > 1:
         return run(op, _with_hidden_keys(kind, op, operands, free, split), free)
+    are_columns_split = ndim > 0 and split.parts(ndim - 1) > 1
+    if are_columns_split and op.reductions(params, split.shape[-1]) is not None:
+        part = kind.of(run, split, params)
+        again = partial(call_on_part, kind, run, split=split)
+        return call_on_columns(part, again, op, operands, params)
     is_split_in_rows = any(split.parts(dim) > 1 for dim in row_dims(split, params))
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
-    is_split = is_split_in_rows or (ndim > 0 and split.parts(ndim - 1) > 1)
+    is_split = is_split_in_rows or are_columns_split
     if counts_elements(op, params) and is_split:
         # Elements are counted in rows of this length, that of the whole array.
         params = replace(params, index_cols=params.index_cols or split.shape[-1])

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.generated import asked_for
 from bridge.lang import codes, roles
-from bridge.lang.bytecode import MOST_OPERANDS, words_of
+from bridge.lang.bytecode import MOST_OPERANDS, MOST_RESULTS, words_of
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.column_sums import column_sums_workspace_bytes
@@ -76,6 +76,10 @@ def _split(dtypes: str) -> tuple[str | None, ...]:
     return tuple(dtype or None for dtype in dtypes.split(","))
 
 
+def _is_wanted(dtypes: str) -> tuple[bool, ...]:
+    return tuple(dtype is not None for dtype in _split(dtypes))
+
+
 @functools.lru_cache(maxsize=4096)
 def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     """Of the operands, and of the results with what may be saved behind them."""
@@ -89,9 +93,7 @@ def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
 @functools.lru_cache(maxsize=4096)
 def _wanted(code: str, dtypes: str) -> Program:
     """The program with its wanted results alone."""
-    program = codes.saving(codes.parse(code))
-    results = zip(program.results, _split(dtypes), strict=False)
-    return replace(program, results=tuple(result for result, dtype in results if dtype))
+    return codes.wanted(codes.parse(code), _is_wanted(dtypes))
 
 
 class RunProgram(Op[ProgramParams]):
@@ -126,7 +128,7 @@ class RunProgram(Op[ProgramParams]):
         return replace(params, dtypes=_joined(dtypes))
 
     def summands(self, params: ProgramParams, dtype: str) -> ProgramParams:
-        code = codes.summands(params.code, [d is not None for d in _split(params.dtypes)])
+        code = codes.summands(params.code, _is_wanted(params.dtypes))
         count = len(codes.parse(code).program.results)
         return replace(params, code=code, dtypes=_joined([dtype] * count))
 
@@ -149,6 +151,42 @@ class RunProgram(Op[ProgramParams]):
     def counts_from(self, params: ProgramParams) -> int | None:
         program = _wanted(params.code, params.dtypes)
         return len(program.operands) if codes.draws(program) else None
+
+    def reductions(self, params: ProgramParams, columns: int) -> tuple[tuple[str, ...], ...] | None:
+        coded = codes.parse(params.code)
+        if coded.columns or not codes.tells_columns_apart(coded.program):
+            return None
+        stages = codes.reductions(params.code, _is_wanted(params.dtypes))
+        kinds = [kind for stage in stages for kind in stage]
+        # Places travel as floating numbers.
+        is_too_long = "argmax" in kinds and params.arithmetic == "float32" and columns > 2**24
+        most = len(coded.program.operands) + len(kinds) + 2  # operands of the ending
+        has_places = most <= MOST_OPERANDS and all(2 * len(s) <= MOST_RESULTS for s in stages)
+        return stages if has_places and not is_too_long else None
+
+    def stage(
+        self,
+        operands: Operands,
+        params: ProgramParams,
+        number: int,
+        known: Sequence[Any],
+        first: Callable[[], Any],
+        columns: int,
+        is_summed: bool,
+    ) -> Call[ProgramParams]:
+        wanted, dtypes = _is_wanted(params.dtypes), [d for d in _split(params.dtypes) if d]
+        code = codes.stage(params.code, wanted, number, columns, is_summed)
+        program = codes.parse(code).program
+        own = len(codes.parse(params.code).program.operands)
+        placed = [*operands[:own], *known]
+        placed += [first() for _ in program.operands[len(placed) :]]
+        if number < len(codes.reductions(params.code, wanted)):
+            dtypes = [params.arithmetic] * len(program.results)
+        return Call(
+            self,
+            (*placed, *operands[own:]),
+            replace(params, code=code, dtypes=_joined(dtypes)),
+        )
 
     def is_linear_in(self, position: int, params: ProgramParams) -> bool:
         return codes.is_linear_in(params.code, position)
@@ -200,7 +238,10 @@ class RunProgram(Op[ProgramParams]):
         params: ProgramParams,
     ) -> list[Call[ProgramParams]]:
         rule = _Rule(self, operands, results, params)
-        moved = [tangent is not None for tangent in tangents[: rule.count]]
+        moved = [
+            tangent is not None and rule.is_smooth(i)
+            for i, tangent in enumerate(tangents[: rule.count])
+        ]
         if not any(moved):
             return []
         code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
@@ -276,6 +317,9 @@ class _Rule:
         self.has_kept = bool(self.saved) and not coded.kept
 
     def is_smooth(self, position: int) -> bool:
+        """Whether there is a derivative towards an operand; stages run below all derivatives."""
+        if self.own.columns:
+            return False
         role = _ROLES[self.own.program.operands[position].role]
         return not role.is_discrete and self.own.tags[position][0] != "kept"
 

@@ -62,6 +62,18 @@ def without(split: Split, dims: Collection[int]) -> Split:
     return replace(split, axes=axes)
 
 
+def has_whole_rows(
+    op: Any, params: Any, operands: Sequence[Role], columns: int, *, alone: bool = False
+) -> bool:
+    """Whether a call on rows of so many columns cannot be made on parts of them.
+
+    `operands`, `alone`: as `supported` has them.
+    """
+    if Role.HALVES in (*operands, *wanted_roles(op, params)):
+        return True  # the columns lie in memory twice
+    return op.fixed_ndim(params) > 0 and (alone or op.reductions(params, columns) is None)
+
+
 def supported(
     op: Any, params: Any, operands: Sequence[Role], split: Split, *, alone: bool = False
 ) -> Split:
@@ -74,10 +86,9 @@ def supported(
     whole: set[int] = set()
     if ndim <= params.batch_ndim:  # a batch of numbers
         whole.update(range(ndim))
-    fixed = op.fixed_ndim(params)
-    if fixed or Role.HALVES in (*operands, *wanted_roles(op, params)):
-        whole.add(ndim - 1)  # the dimension that is summed over, or lies in memory twice
-    if fixed > 1 and (alone or len(operands) > 2):
+    elif has_whole_rows(op, params, operands, split.shape[-1], alone=alone):
+        whole.add(ndim - 1)
+    if op.fixed_ndim(params) > 1 and (alone or len(operands) > 2):
         whole.add(ndim - 2)  # the causal rule tells queries apart: see `parts.call_on_part`
     if alone and (counts_elements(op, params) or adds_rows(op, params)):
         whole.update(row_dims(split, params))

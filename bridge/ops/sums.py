@@ -5,11 +5,15 @@ A framework may have been told to flush denormals, and XLA does so on the CPU; a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from bridge.lang import codes, functions, roles
+from bridge.lang.tracing import declared, trace
 from bridge.ops.bias_dropout_add import BIAS_DROPOUT_ADD, BiasDropoutAddParams
 from bridge.ops.definition import Call
+from bridge.ops.program import PROGRAM, ProgramParams
 
 # So many rows are added one after the other: they are a leaf of the tree in which rows are added up
 # (docs/numerics.md). Whole leaves can be added in different places.
@@ -26,6 +30,19 @@ def sum_of_rows(x: Any, dtype: str, batch_ndim: int) -> Call[Any]:
     """The call whose last result is `[*batch, d]`: x, `[*batch, *rows, d]`, summed over rows."""
     params = BiasDropoutAddParams(0, 1.0, row=dtype, batch_ndim=batch_ndim)
     return Call(BIAS_DROPOUT_ADD, (x, *[None] * 5), params)
+
+
+def sum_along_rows(x: Any, own: str, dtype: str) -> Call[Any]:
+    """The call whose result is `[*rows]`: x, `[*rows, d]` of the dtype `own`, summed along rows."""
+    return Call(PROGRAM, (x,), ProgramParams(_row_sum(), own, dtype))
+
+
+@functools.cache
+def _row_sum() -> str:
+    def row_sum(x: roles.Full) -> Any:
+        return functions.sum(x)
+
+    return codes.code_of(trace(declared(row_sum), [True], {}))
 
 
 def folded(

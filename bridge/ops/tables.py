@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge.lang import codes, functions, roles
-from bridge.lang.tracing import declared, trace
-from bridge.ops.program import PROGRAM, ProgramParams
-from bridge.ops.sums import sum_of, sum_of_rows
+from bridge.ops.sums import sum_along_rows, sum_of, sum_of_rows
 
 
 def summed(
@@ -42,17 +38,9 @@ def summed(
         call = sum_of_rows(ordered, own if is_repeated[last] else dtype, len(kept))
         total = run(call.op, call.operands, call.params)[-1]
     if is_repeated[last]:
-        params = ProgramParams(_row_sum(), own, dtype)
-        total = run(PROGRAM, (total,), params)[0]
+        call = sum_along_rows(total, own, dtype)
+        total = run(call.op, call.operands, call.params)[0]
     elif not rows:
         call = sum_of(full, None, dtype)
         total = run(call.op, call.operands, call.params)[0]
     return total.reshape(tuple(shape))
-
-
-@functools.cache
-def _row_sum() -> str:
-    def row_sum(x: roles.Full) -> Any:
-        return functions.sum(x)
-
-    return codes.code_of(trace(declared(row_sum), [True], {}))

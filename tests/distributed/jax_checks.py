@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import bridge.jax as bj
+from tests.declared.ops import log_softmax
 from tests.distributed.jax_processes import mesh, on_ranks, own, spread
 from tests.distributed.processes import Place
 from tests.jax.collectives import collectives_of
@@ -92,6 +93,7 @@ def ops(place: Place) -> None:
         ),
         (partial(bj.scaled_softmax, scale=0.5), (x,), (0,)),
         (partial(bj.scaled_causal_softmax, scale=0.5), (x,), (0,)),
+        (log_softmax, (x,), (0, 1)),
     ]
     for function, arguments, dims in cases:
         run = jax.jit(partial(_gradients, function))
@@ -101,7 +103,8 @@ def ops(place: Place) -> None:
             operands = [spread(a, dim if a.ndim > 1 else vector) for a in (g, *arguments)]
             compiled = run.lower(*operands).compile()
             sent = collectives_of(compiled.as_text())
-            assert set(sent) <= ({"all-reduce"} if dim == 0 else set()), sent
+            along_rows = {"all-gather"} if function is log_softmax else set()
+            assert set(sent) <= (along_rows if dim else {"all-reduce"}), sent
             ours = compiled(*operands)
             for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
                 part = np.asarray(b)[a.addressable_shards[0].index]

@@ -37,7 +37,7 @@ _COLLECTIVES = {
     "causal": [(0, 0), (0, 0), (1, 0)],
     "norm": [(0, 1), (0, 1), (1, 1)],
     "halves": [(0, 1), (0, 1), (1, 1)],
-    "table": [(0, 1), (0, 0), (1, 1)],
+    "table": [(0, 1), (0, 0), (1, 2)],  # the gradients of the mean, and of the table
 }
 
 

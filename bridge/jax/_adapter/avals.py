@@ -87,6 +87,13 @@ def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
     return list(values)
 
 
+def split_as(value: Any, aval: Any) -> Any:
+    """Under a mesh with explicit axes a cotangent, split as what it belongs to."""
+    wanted = aval.sharding
+    is_alike = wanted.mesh.empty or jax.typeof(value).sharding.spec == wanted.spec
+    return value if is_alike else _moved(value, wanted)
+
+
 def _moved(value: Any, sharding: Any) -> Any:
     own = jax.typeof(value).sharding
     if own == sharding:

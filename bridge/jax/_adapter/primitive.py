@@ -30,7 +30,7 @@ from bridge._private.jax import (
     register_lowering,
     with_devices,
 )
-from bridge.jax._adapter.avals import result_aval, spec_of, split_alike, vary_alike
+from bridge.jax._adapter.avals import result_aval, spec_of, split_alike, split_as, vary_alike
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.ffi import PLATFORMS, lower
 from bridge.jax._sharded.partitioning import (
@@ -158,7 +158,7 @@ def _transpose(
             if roles[place] is Role.TABLE:
                 own, aval = result.dtype.name, placed_avals[place]
                 result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)
-            gradients[place] = result
+            gradients[place] = split_as(result, placed_avals[place])
     return [
         (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)

@@ -29,7 +29,7 @@ from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split
 from bridge.ops import Role
 from bridge.ops.definition import space_of
-from bridge.ops.splitting import dims_of, supported, wanted_roles
+from bridge.ops.splitting import dims_of, has_whole_rows, supported, wanted_roles
 
 
 class Site:
@@ -73,7 +73,7 @@ class Site:
             [dims_of(role, (), split, batch_ndim) for role in self.result_roles],
         )
 
-    def rule(self) -> SdyShardingRule:
+    def rule(self, *, alone: bool) -> SdyShardingRule:
         """Along which dimensions XLA may carry a split from one array to another."""
         whole = Split(self.space, ((),) * len(self.space), ())
         fresh = (f"own{i}" for i in itertools.count())
@@ -86,7 +86,8 @@ class Site:
         )
         roles, arrays = [*self.operand_roles, *self.result_roles], [*operands, *results]
         fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role is Role.HALVES}
-        if fixed or self.op.fixed_ndim(self.params):
+        columns = self.space[-1] if self.space else 0
+        if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
             fixed.add(f"d{len(self.space) - 1}")
         # A rule has its factors in the order in which arrays first have them.
         ordered = dict.fromkeys(itertools.chain(*arrays))
@@ -168,7 +169,7 @@ def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequen
     whole.def_partition(
         partial(_partition, site, alone),
         infer_sharding_from_operands=partial(_infer, site, alone),
-        sharding_rule=site.rule(),
+        sharding_rule=site.rule(alone=alone),
         decode_shardings=False,  # it cannot decode every sharding: `_split_of` can
     )
     return whole(*operands)

@@ -89,6 +89,25 @@ class _Shard(Part):
     def rows_added(self, rows: Any, dtype: str) -> Any:
         return self.folded(added_leaves(self, rows), dtype)
 
+    def of_all_columns(self, own: Any) -> Any:
+        return lax.all_gather(own, self.split.axes[-1], axis=own.ndim - 1)
+
+    def own(self, table: Any) -> Any:
+        return jnp.asarray(table, np.int32)[self.split.index(len(self.split.shape) - 1)]
+
+    @staticmethod
+    def padded(array: Any, before: Any, width: int) -> Any:
+        empty = jnp.full((*array.shape[:-1], width), -0.0, array.dtype)
+        return lax.dynamic_update_slice_in_dim(empty, array, before, array.ndim - 1)
+
+    @staticmethod
+    def taken(array: Any, columns: Any) -> Any:
+        return array[..., columns]
+
+    @staticmethod
+    def integers(array: Any) -> Any:
+        return array.astype(np.int32)
+
     @property
     def total(self) -> int:
         """How many runs the rows of a batch of the whole array are made of."""

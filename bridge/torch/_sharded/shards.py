@@ -75,11 +75,35 @@ class _Part(Part):
         call = sum_of_rows(self._gathered(rows), dtype, self.batch_ndim)
         return self.run(call.op, call.operands, call.params)[-1]  # type: ignore[no-any-return]
 
+    def of_all_columns(self, own: Tensor) -> Tensor:
+        return self._gathered_along(own.unsqueeze(-2), len(self.split.shape) - 1, own.ndim - 1)
+
+    def own(self, table: Any) -> Any:
+        return table[self.split.index(len(self.split.shape) - 1)]
+
+    @staticmethod
+    def padded(array: Tensor, before: Any, width: int) -> Tensor:
+        behind = width - int(before) - array.shape[-1]
+        return torch.nn.functional.pad(array, (int(before), behind), value=-0.0)
+
+    @staticmethod
+    def taken(array: Tensor, columns: Any) -> Tensor:
+        return array.index_select(-1, torch.tensor(columns, device=array.device))
+
+    @staticmethod
+    def integers(array: Tensor) -> Tensor:
+        return array.to(torch.int64)
+
     def _gathered(self, own: Tensor) -> Tensor:
         """What all processes have for `own` `[*batch, *rows, ...]`, in the order of the rows."""
         for dim in range(self.batch_ndim, self.dim + 1):
-            for axis in reversed(self.split.axes[dim]):
-                own = gather_along(own, self.split.mesh, axis, dim)
+            own = self._gathered_along(own, dim, dim)
+        return own
+
+    def _gathered_along(self, own: Tensor, dim: int, at: int) -> Tensor:
+        """What the parts along a dimension of the space have, side by side along `at`."""
+        for axis in reversed(self.split.axes[dim]):
+            own = gather_along(own, self.split.mesh, axis, at)
         return own
 
 

@@ -1,0 +1,134 @@
+"""Programs cut by their row reductions, to be run on parts of the columns.
+
+A *stage* is the part of a program up to its next reductions: it gives what they reduce, or what the
+columns that are here come to. Stages and the *ending*, which has no reduction left, take those of
+whole rows that are known by then as operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.lang import roles
+from bridge.lang.program import COLUMNS, REDUCTIONS, ROWS, Operand, Program, Result, pruned
+from bridge.lang.values import Builder
+
+
+def written_out(program: Program) -> Program:
+    """The program with every log Σ eˣ as the operations that it is made of."""
+    if all(node.operation != "logsumexp" for node in program.nodes):
+        return program
+    builder = Builder()
+    values: list[int] = []
+    for node in program.nodes:
+        inputs = tuple(values[i] for i in node.inputs)
+        if node.operation == "logsumexp":
+            values.append(_logsumexp(builder, inputs[0]))
+            continue
+        value = builder.node(node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype)
+        values.append(value.number)
+    return pruned(
+        program.name,
+        program.operands,
+        builder.nodes,
+        [
+            Result(r.role, tuple(values[i] for i in r.nodes), r.like, r.name)
+            for r in program.results
+        ],
+    )
+
+
+def _logsumexp(builder: Builder, x: int) -> int:
+    """Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h."""
+
+    def along(operation: str, *inputs: int) -> int:
+        return builder.node(operation, inputs, axes=ROWS | COLUMNS).number
+
+    def of_row(operation: str, *inputs: int) -> int:
+        return builder.node(operation, inputs, axes=ROWS).number
+
+    largest = of_row("max", x)
+    power = along("exp_shifted", x, largest)
+    coarse = along("exp_coarse", power)
+    fine = along("sub", power, coarse)
+    return of_row("log_sum", of_row("sum", coarse), of_row("sum", fine), largest)
+
+
+def prepared(program: Program) -> Program:
+    """The program whose reductions `reductions` and `stage` count."""
+    return written_out(pruned(program.name, program.operands, program.nodes, program.results))
+
+
+def reductions(program: Program) -> list[list[int]]:
+    """The nodes of a prepared program's reductions, those that can be computed together in a list.
+
+    The lists are in the order in which they can be computed.
+    """
+    phases: dict[int, list[int]] = {}
+    for number, phase in enumerate(program.phase()):
+        if program.nodes[number].operation in REDUCTIONS:
+            phases.setdefault(phase, []).append(number)
+    return [phases[phase] for phase in sorted(phases)]
+
+
+def stage(program: Program, phase: int, columns: int, is_summed: bool) -> Program:
+    """A stage of a prepared program, or its ending where `phase` is that behind the last.
+
+    Its operands are those of the program, all reductions of earlier phases and, where columns are
+    counted, the number of the first one.
+
+    Args:
+      columns: of a whole row.
+      is_summed: whether a sum's part of the row is added up. Its terms are the result otherwise.
+
+    Returns:
+      A program that gives, of a sum, that or those; of the largest number, the largest that is
+      here; of its place, that and the place among the columns that are here, as a floating number.
+      The ending gives the results.
+    """
+    found = reductions(program)
+    known = [number for numbers in found[:phase] for number in numbers]
+    operands, builder = list(program.operands), Builder()
+    for number in known:
+        is_place = program.nodes[number].operation == "argmax"
+        role = roles.PerRowOfIntegers if is_place else roles.PerRow
+        operands.append(Operand(f"reduction {number}", role))
+    first = len(operands)
+    if any(node.operation == "column" for node in program.nodes):
+        operands.append(Operand("first column", roles.Integer))
+    values: list[int] = []
+    for number, node in enumerate(program.nodes):
+        if number in known:
+            position = len(program.operands) + known.index(number)
+            value = builder.operand(position, 0, ROWS, node.dtype)
+        elif node.operation == "columns":
+            value = builder.constant(float(columns))
+        else:
+            inputs = tuple(values[i] for i in node.inputs)
+            value = builder.node(
+                node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype
+            )
+            if node.operation == "column":
+                start = builder.operand(first, 0, 0, "int")
+                value = builder.node("add", (value.number, start.number), dtype="int")
+        values.append(value.number)
+    if phase == len(found):
+        results = [
+            Result(r.role, tuple(values[i] for i in r.nodes), name=r.name) for r in program.results
+        ]
+        return pruned(f"ending of {program.name}", operands, builder.nodes, results)
+    results = []
+    for number in found[phase]:
+        results += _results(builder, values[number], is_summed)
+    return pruned(f"stage {phase} of {program.name}", operands, builder.nodes, results)
+
+
+def _results(builder: Builder, number: int, is_summed: bool) -> Sequence[Result]:
+    node = builder.nodes[number]
+    if node.operation == "max" or (node.operation == "sum" and is_summed):
+        return [Result(roles.PerRow, (number,))]
+    if node.operation == "sum":
+        return [Result(roles.Full, node.inputs)]
+    largest = builder.node("max", node.inputs, axes=ROWS)
+    place = builder.node("float", (number,))
+    return [Result(roles.PerRow, (largest.number,)), Result(roles.PerRow, (place.number,))]

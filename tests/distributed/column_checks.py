@@ -1,0 +1,132 @@
+"""Declared ops on DTensors whose columns are split, in one process of several."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from bridge.torch._sharded import shards
+from tests.declared.split_columns import CASES, COLUMNS
+from tests.distributed.gather_checks import numbers, same_bits
+from tests.distributed.processes import Place
+
+_ROWS = (2, 32)
+
+
+def _placements(array: Any, dims: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
+    """What has all rows is split like x, and row vectors with the columns."""
+    has_rows = tuple(array.shape[:2]) == shape[:2]
+    is_row = tuple(array.shape) == shape[2:]
+    return [
+        Shard(dim)
+        if has_rows and dim < array.ndim
+        else Shard(0)
+        if is_row and dim == 2
+        else Replicate()
+        for dim in dims
+    ]
+
+
+def as_unsharded(
+    place: Place, mesh: tuple[int, ...], dims: tuple[int, ...], dtype: str, columns: list[str]
+) -> None:
+    """Results, gradients and those of these have the bits of the whole tensors.
+
+    `dims`: for each dimension of the mesh the dimension of x that it splits.
+    """
+    device_mesh = init_device_mesh("cpu", mesh)
+    for name, case in CASES.items():
+        for each in columns:
+            shape = (*_ROWS, COLUMNS[each])
+            function = case.function(torch.tensor, shape)
+
+            def derivatives(values: list[Tensor], given: list[Tensor], f: Any = function) -> Any:
+                values = [value.detach().requires_grad_() for value in values]
+                *cotangents, last = [each.detach().requires_grad_() for each in given]
+                results = f(*values)
+                firsts = torch.autograd.grad(results, values, cotangents, create_graph=True)
+                inputs = [*values, *cotangents]
+                seconds = torch.autograd.grad(firsts[0], inputs, last, allow_unused=True)
+                return [*results, *firsts, *(each for each in seconds if each is not None)]
+
+            values = [
+                torch.tensor(v).to(getattr(torch, dtype)) for v in case.values(shape, np.float64)
+            ]
+            results = function(*values)
+            given = [
+                numbers(20 + i, tuple(like.shape), like.dtype)
+                for i, like in enumerate([*results, values[0]])
+            ]
+            expected = derivatives(values, given)
+            spread = [
+                [distribute_tensor(v, device_mesh, _placements(v, dims, shape)) for v in group]
+                for group in (values, given)
+            ]
+            found = derivatives(*spread)
+            for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+                assert isinstance(a, DTensor), (name, each, i)
+                assert same_bits(a.full_tensor(), b), (name, each, i)
+
+
+def what_is_sent(place: Place) -> dict[str, list[int]]:
+    """Of each op the numbers that a process sends a row in each exchange of a call."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    shape = (*_ROWS, 1024 * place.world_size)
+    sent: list[int] = []
+    gather = shards.gather_along
+
+    def counted(x: Tensor, *arguments: Any) -> Tensor:
+        sent.append(x.numel())
+        return gather(x, *arguments)
+
+    found = {}
+    for name, case in CASES.items():
+        values = [
+            distribute_tensor(torch.tensor(v), mesh, _placements(v, (2,), shape))
+            for v in case.values(shape, np.float32)
+        ]
+        sent.clear()
+        with mock.patch.object(shards, "gather_along", counted):
+            case.function(torch.tensor, shape)(*values)
+        found[name] = [count // (_ROWS[0] * _ROWS[1]) for count in sent]
+    return found
+
+
+def one_row_and_none(place: Place) -> None:
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    for columns in (1024, 700):
+        for rows in ((), (0,), (0, 3)):
+            for name in ("rms_norm", "log_softmax", "largest"):
+                op = CASES[name].op
+                x = numbers(1, (*rows, columns * place.world_size), torch.float32)
+                spread = distribute_tensor(x, mesh, [Shard(x.ndim - 1)])
+                for value in (x, spread):
+                    value.requires_grad_()
+                    result = op(value)
+                    result = result if isinstance(result, tuple) else (result,)
+                    torch.autograd.backward(result, [torch.ones_like(r.detach()) for r in result])
+                assert same_bits(spread.grad.full_tensor(), x.grad), (name, columns, rows)
+
+
+def compiled(place: Place) -> None:
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    case, shape = CASES["cross_entropy"], (*_ROWS, 1024 * place.world_size)
+    (x,) = case.values(shape, np.float32)
+    label = torch.arange(64).reshape(_ROWS)
+
+    def run(f: Any) -> list[Tensor]:
+        spread = distribute_tensor(torch.tensor(x), mesh, [Shard(2)]).requires_grad_()
+        y = f(spread, distribute_tensor(label, mesh, [Replicate()]))
+        y.sum().backward()
+        return [y.full_tensor(), spread.grad.full_tensor()]
+
+    torch._dynamo.reset()
+    whole = torch.compile(case.op.torch, fullgraph=True, backend="aot_eager")
+    for a, b in zip(run(whole), run(case.op.torch), strict=True):
+        assert same_bits(a, b)
