@@ -35,15 +35,15 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
-# most 24 cases, others for each commit.
+# most 8 cases, others for each commit.
 test: lint check-cpp check-cuda check-package check-faults $(VENV)/.built
-	$(PYTEST) --sample 24
+	$(PYTEST) --sample 8
 
-# For the inner loop, three minutes once it is built: C++ under sanitizers, and of each Python test
-# one case, others for each commit. Without planted faults, and without what starts processes.
+# For the inner loop, minutes once it is built: C++ under sanitizers, and of each Python test one
+# case, others for each commit. Without planted faults, and without what starts processes.
 check: lint $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
-	$(PYTEST) --sample 1 --ignore tests/distributed --ignore tests/cli
+	$(PYTEST) --sample 1 -m "not slow and not processes" --ignore tests/distributed --ignore tests/cli
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -67,7 +67,7 @@ check-package: $(VENV)/.built
 # Faults planted in a copy of the sources, one at a time: the suite must see each. Some of them here,
 # others for each commit; all in `make exhaustive`.
 check-faults: $(VENV)/.built
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 10
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 6
 
 # Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
 # what is sampled elsewhere; the originals' largest cases.

@@ -31,6 +31,8 @@ from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from bridge.jax import from_torch
 
+pytestmark = pytest.mark.processes
+
 calls = []
 def in_torch(x, w):
     calls.append(tuple(x.shape))

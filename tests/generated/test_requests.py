@@ -25,6 +25,8 @@ import bridge
 from bridge import _native
 from bridge.generated import finished
 
+pytestmark = pytest.mark.processes
+
 @bridge.op
 def soft_relu(x: bridge.Full):
     return x * bridge.lang.sigmoid(3.0 * x)

@@ -16,6 +16,8 @@ import pytest
 from scripts.gpu.stage import MOST_LOG_BYTES, Stage, Step
 from scripts.gpu.steps import BUDGETS, groups_of
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
