@@ -36,6 +36,7 @@ def run(
     attributes: tuple[float, ...],
     threads: int,
     allocate: Any,
+    code: bytes = ...,
 ) -> int: ...
 
 class Kernel:
@@ -49,6 +50,7 @@ class Kernel:
         self,
         dtypes: tuple[int, ...],
         attributes: tuple[float, ...],
-        examples: tuple[int, ...],
+        made: tuple[Any, ...],
         plan: Any,
+        code: bytes = ...,
     ) -> None: ...
