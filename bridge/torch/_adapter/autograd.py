@@ -364,6 +364,7 @@ def _frontend(name: str) -> tuple[Any, ...]:
         torch.empty_like,
         Tensor.new_empty,
         ("dtype",),
+        Tensor.data_ptr,
         torch.get_num_threads,
         cuda_device,
         allocate,

@@ -178,7 +178,7 @@ class Kernel:
                 made.append(operands.index((dtype, role)))
             else:
                 leading = self.params.batch_ndim if role is Role.ROW else _ALL
-                made.append((leading, columns.get(role, 0), DTYPES[dtype]))
+                made.append((leading, columns.get(role, 0), _CODES[dtype], DTYPES[dtype]))
         return tuple(made)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:

@@ -76,24 +76,44 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
               first});
 }
 
-// torch.empty_like costs half of what to make a tensor from its sizes does.
-PyObject* make(const Frontend& frontend, const Made& result, const Operand& first,
-               PyObject* const* objects) {
-  if (result.like == kUnwanted) return Py_NewRef(Py_None);
-  if (result.like != kLikeNone)
-    return PyObject_CallOneArg(frontend.empty_like, objects[result.like]);
-  const int32_t last = first.ndim - 1;
-  const int32_t leading = std::min(result.leading, last);
-  PyObject* shape = PyTuple_New(leading + (result.columns > 0 ? 1 : 0));
-  if (shape == nullptr) return nullptr;
-  for (Py_ssize_t d = 0; d < PyTuple_GET_SIZE(shape); ++d) {
-    const int64_t size = d < leading ? first.shape[d] : first.shape[last] * result.columns / 2;
-    PyTuple_SET_ITEM(shape, d, PyLong_FromLongLong(size));
+constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
+
+// A result that is like no operand, on the device of `first`. Its sizes are written to `shape`.
+PyObject* make_new(const Frontend& frontend, const Made& made, PyObject* first, int64_t* shape,
+                   Operand* output) {
+  const int32_t own_dtype = output->dtype, last = output->ndim - 1;
+  const int64_t columns = output->shape[last] * made.columns / 2;
+  output->dtype = made.dtype_code;
+  output->ndim = std::min(made.leading, last);
+  std::copy(output->shape, output->shape + output->ndim, shape);
+  if (made.columns > 0) shape[output->ndim++] = columns;
+  output->shape = shape;
+  PyObject* sizes = PyTuple_New(output->ndim);
+  if (sizes == nullptr) return nullptr;
+  for (int32_t d = 0; d < output->ndim; ++d) {
+    PyTuple_SET_ITEM(sizes, d, PyLong_FromLongLong(shape[d]));
   }
-  PyObject* arguments[] = {objects[0], shape, result.dtype};
-  PyObject* tensor = PyObject_Vectorcall(frontend.new_empty, arguments, 2, frontend.dtype_keyword);
-  Py_DECREF(shape);
+  PyObject* arguments[] = {first, sizes, made.dtype};
+  PyObject* keywords = made.dtype_code == own_dtype ? nullptr : frontend.dtype_keyword;
+  PyObject* tensor = PyObject_Vectorcall(frontend.new_empty, arguments, 2, keywords);
+  Py_DECREF(sizes);
   return tensor;
+}
+
+// A result, which *output then describes; None where it is not wanted.
+PyObject* make(const Frontend& frontend, const Made& made, const Operand* operands,
+               PyObject* const* objects, int64_t* shape, Operand* output) {
+  if (made.like == kUnwanted) return Py_NewRef(Py_None);
+  // Laid out as an operand, which is compact: but for its memory nothing is new.
+  const int example = made.like == kLikeNone ? 0 : made.like;
+  *output = operands[example];
+  output->strides = nullptr;
+  // To make a tensor from its sizes costs twice what torch.empty_like does.
+  PyObject* result = made.like == kLikeNone
+                         ? make_new(frontend, made, objects[0], shape, output)
+                         : PyObject_CallOneArg(frontend.empty_like, objects[example]);
+  if (result != nullptr && !find_memory(frontend, result, &output->data)) Py_CLEAR(result);
+  return result;
 }
 
 // Memory for the wanted results, then the kernel. nullptr where that cannot be done. While torch
@@ -102,15 +122,16 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
                   PyObject* const* objects) {
   PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(variant.result_count));
   if (results == nullptr) return nullptr;
+  AbsentOperands<kMaxResults> outputs(variant.result_count);
+  int64_t shapes[kMaxResults][kMostDimensions];
   bool made = true;
   for (size_t i = 0; made && i < variant.result_count; ++i) {
-    PyObject* result = make(self.frontend, variant.results[i], operands.operands()[0], objects);
+    PyObject* result = make(self.frontend, variant.results[i], operands.operands(), objects,
+                            shapes[i], &outputs[i]);
     made = result != nullptr;
     PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
   }
-  Tensors<kMaxResults> outputs;
-  if (made && outputs.read(results) &&
-      run_into(self, variant, operands, outputs.operands(), true, objects[0]) == kDone) {
+  if (made && run_into(self, variant, operands, outputs.data(), true, objects[0]) == kDone) {
     return results;
   }
   Py_DECREF(results);

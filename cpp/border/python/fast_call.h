@@ -20,6 +20,7 @@ struct Made {
   int like;         // the operand that it is allocated like, or one of the above
   int leading;      // how many dimensions are those of the first operand: at most all but its last
   int columns;      // the last dimension, in halves of the first operand's; 0: there is none
+  int dtype_code;   // as in Operand
   PyObject* dtype;  // as new_empty takes it
 };
 

@@ -85,6 +85,14 @@ long ask_number(PyObject* function) {
   return value;
 }
 
+bool find_memory(const Frontend& frontend, PyObject* tensor, void** address) {
+  PyObject* number = ask(frontend.data_ptr, tensor);
+  if (number == nullptr) return false;
+  *address = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return *address != nullptr || !PyErr_Occurred();
+}
+
 bool read_frontend(PyObject* tuple, Frontend* frontend) {
   if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != kFrontendSize) {
     PyErr_Format(PyExc_ValueError, "frontend: expected a tuple of %zd", kFrontendSize);

@@ -20,6 +20,7 @@ struct Frontend {
   PyObject* empty_like;       // function (tensor): memory for a result, laid out alike
   PyObject* new_empty;        // function (tensor, shape, dtype=): memory for a result on its device
   PyObject* dtype_keyword;    // ("dtype",)
+  PyObject* data_ptr;         // function (tensor): the address of its memory
   PyObject* get_num_threads;  // function
   PyObject* current_device;   // function: index of the current CUDA device; None without CUDA
   PyObject* allocate;         // function (bytes, like): memory for a workspace
@@ -42,6 +43,9 @@ bool holds_its_values(const Frontend& frontend, PyObject* tensor);
 
 // An index that a Python function answers with; -1 with a Python exception set.
 long ask_number(PyObject* function);
+
+// Where the memory of a tensor begins. False with a Python exception set.
+bool find_memory(const Frontend& frontend, PyObject* tensor, void** address);
 
 // Called once, before the others. Returns false with a Python exception set.
 bool prepare_frontend();

@@ -24,13 +24,14 @@ bool read_integer(PyObject* object, long highest, const char* what, int* out) {
   return true;
 }
 
-// `like`, or (leading, columns, dtype).
+// `like`, or (leading, columns, dtype_code, dtype).
 bool read_made(PyObject* object, size_t operands, Made* result) {
   if (!PyTuple_Check(object)) {
     return read_integer(object, static_cast<long>(operands) - 1, "made", &result->like);
   }
   result->like = kLikeNone;
-  return PyArg_ParseTuple(object, "iiO", &result->leading, &result->columns, &result->dtype) != 0;
+  return PyArg_ParseTuple(object, "iiiO", &result->leading, &result->columns, &result->dtype_code,
+                          &result->dtype) != 0;
 }
 
 // kernel.add(dtypes, attributes, made, plan[, code]): operands of these dtypes are taken from
