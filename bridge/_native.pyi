@@ -39,6 +39,7 @@ def run(
     attributes: tuple[float, ...],
     threads: int,
     allocate: Any,
+    code: bytes = ...,
 ) -> int: ...
 
 class Kernel:
@@ -52,6 +53,7 @@ class Kernel:
         self,
         dtypes: tuple[int, ...],
         attributes: tuple[float, ...],
-        examples: tuple[int, ...],
+        made: tuple[Any, ...],
         plan: Any,
+        code: bytes = ...,
     ) -> None: ...

@@ -442,6 +442,13 @@ DECLARED = (
         tests="tests/declared/test_sums_of_parts.py::test_bits_and_numbers_that_are_sent",
     ),
     Fault(
+        "declared ops: an array of two halves has the columns of one",
+        "bridge/torch/_adapter/kernels.py",
+        "Role.HALVES: 2 * whole",
+        "Role.HALVES: whole",
+        tests="tests/declared/test_results.py::test_made_as_documented",
+    ),
+    Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
         "    const int64_t padded = round_up(end);\n",

@@ -1,7 +1,8 @@
 """`bridge.check`: whether a declared op keeps every promise, on example operands.
 
 - `example`: the op and its operands, run by `in_torch` and `in_jax` on `arrays`;
-- `promises`: the table of them; `comparisons`, `roundings`: what breaks one.
+- `promises`: the table of them, `derivatives` some of them; `comparisons`, `roundings`: what breaks
+  one.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def check(f: DeclaredOp, *example: Any, quiet: bool = False, **static: Any) -> R
 
     Value and gradients have the same bits in both frameworks, on every instruction set and number
     of threads, for a row alone, under vmap, compiled, and in every layout. Derivatives of both
-    modes, to the second order, are those of the declaration. The results of every dtype, size and
-    special value are near the reference.
+    modes, in reverse mode to the third order, are those of the declaration. The results of every
+    dtype, size and special value are near the reference.
 
     Args:
       f: of `bridge.op`.

@@ -90,8 +90,23 @@ class Example:
 
     def tangents(self, arrays: Arrays) -> list[Array]:
         """Random directions of the smooth operands, in their own dtypes."""
-        own = [arrays[i] for i in self.smooth]
-        return [Array.rounded(self.rng.normal(size=a.data.shape), a.dtype) for a in own]
+        return self._random_like([arrays[i] for i in self.smooth])
+
+    def levels(self, arrays: Arrays, order: int) -> list[list[Array]]:
+        """Random cotangents: of the results, of their gradients, of the gradients of these.
+
+        A level has gradients towards the smooth operands and towards the cotangents before it.
+        """
+        level, towards = self.cotangents(arrays), [arrays[i] for i in self.smooth]
+        levels = [level]
+        for _ in range(order - 1):
+            levels.append(self._random_like(towards))
+            towards += level
+            level = levels[-1]
+        return levels
+
+    def _random_like(self, arrays: Arrays) -> list[Array]:
+        return [Array.rounded(self.rng.normal(size=a.data.shape), a.dtype) for a in arrays]
 
     def cast(self, dtypes: Sequence[str]) -> list[Array]:
         """The operands with floating ones in these dtypes, from the first again behind the last."""

@@ -19,7 +19,7 @@ class InFramework:
     def __init__(self, function: Callable[..., Any], smooth: Sequence[int]) -> None:
         self._function, self._smooth = function, smooth
         self._pulled, self._pushed = jax.jit(self._pull), jax.jit(self._push)
-        self._second = jax.jit(self._pull_twice)
+        self._nested = jax.jit(self._pull_nested)
 
     def _run(self, function: Callable[..., Any], *given: Arrays) -> list[Array]:
         def array(a: Array) -> Any:
@@ -39,14 +39,16 @@ class InFramework:
         values, pushed = jax.jvp(run, moved, tuple(tangents))
         return [*values, *pushed]
 
-    def _pull_twice(self, operands: Any, cotangents: Any, directions: Any) -> Any:
-        def first(moved: Any, cotangents: Any) -> Any:
-            run = of_smooth(self._function, self._smooth, operands)
-            return jax.vjp(run, *moved)[1](tuple(cotangents))
+    def _pull_nested(self, operands: Any, *levels: Any) -> Any:
+        def pulled(function: Any, count: int) -> Any:
+            return lambda *given: jax.vjp(function, *given[:count])[1](given[count:])
 
-        moved = tuple(operands[i] for i in self._smooth)
-        gradients, towards_cotangents = jax.vjp(first, moved, cotangents)[1](tuple(directions))
-        return [*gradients, *towards_cotangents]
+        function = of_smooth(self._function, self._smooth, operands)
+        given = [operands[i] for i in self._smooth]
+        for cotangents in levels:
+            function = pulled(function, len(given))
+            given += cotangents
+        return function(*given)
 
     def pulled(self, arrays: Arrays, cotangents: Arrays) -> list[Array]:
         return self._run(self._pulled, arrays, cotangents)
@@ -54,8 +56,8 @@ class InFramework:
     def pushed(self, arrays: Arrays, tangents: Arrays) -> list[Array]:
         return self._run(self._pushed, arrays, tangents)
 
-    def second(self, arrays: Arrays, cotangents: Arrays, directions: Arrays) -> list[Array]:
-        return self._run(self._second, arrays, cotangents, directions)
+    def nested(self, arrays: Arrays, *levels: Arrays) -> list[Array]:
+        return self._run(self._nested, arrays, *levels)
 
     def compiled(self, arrays: Arrays, cotangents: Arrays) -> list[tuple[str, list[Array]]]:
         """The same without jit, and by the names of transforms that compile."""

@@ -76,18 +76,27 @@ class InFramework:
         values, pushed = torch.func.jvp(run, moved, tuple(map(self._tensor, tangents)))[:2]
         return [*map(Array.of, (*values, *pushed))]
 
-    def second(self, arrays: Arrays, cotangents: Arrays, directions: Arrays) -> list[Array]:
-        """Gradients of Σ ⟨direction, gradient⟩ towards the smooth operands and the cotangents."""
-        leaves, pulled = self._leaves(arrays), self._leaves(cotangents, every=True)
-        smooth = [leaves[i] for i in self._smooth]
-        values = self._function(*leaves)
-        first = torch.autograd.grad(
-            values, smooth, pulled, create_graph=True, materialize_grads=True
-        )
-        pairs = zip(first, map(self._tensor, directions), strict=True)
-        moved, along = zip(*[pair for pair in pairs if pair[0].requires_grad], strict=True)
-        towards = [*smooth, *pulled]
-        found = torch.autograd.grad(moved, towards, along, materialize_grads=True)
+    def nested(self, arrays: Arrays, *levels: Arrays) -> list[Array]:
+        """Gradients of gradients: each level has cotangents of what the levels before it give.
+
+        A level gives the gradients of Σ ⟨cotangent, result⟩ towards the smooth operands and towards
+        the cotangents of the levels before it.
+        """
+        leaves = self._leaves(arrays)
+        found = self._function(*leaves)
+        towards = [leaves[i] for i in self._smooth]
+        for level in levels:
+            cotangents = self._leaves(level, every=True)
+            pairs = zip(found, cotangents, strict=True)
+            moved = [pair for pair in pairs if pair[0].requires_grad]
+            if moved:
+                results, along = zip(*moved, strict=True)
+                found = torch.autograd.grad(
+                    results, towards, along, create_graph=True, materialize_grads=True
+                )
+            else:
+                found = [*map(torch.zeros_like, towards)]
+            towards += cotangents
         return [*map(Array.of, found)]
 
     def mapped(self, arrays: Arrays, cotangents: Arrays, batched: Sequence[bool]) -> list[Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,10 +11,10 @@ import numpy as np
 from bridge import _native
 from bridge.checked.arrays import SMALLEST, Array, Arrays
 from bridge.checked.comparisons import hold_close, hold_same
+from bridge.checked.derivatives import forward_mode, higher_order, reverse_mode, transpose
 from bridge.checked.example import Example
 from bridge.checked.roundings import hold_right
-from bridge.lang import codes, derivatives, roles
-from bridge.lang.reference import evaluate
+from bridge.lang import codes, roles
 from bridge.ops.dtypes import FLOATING
 
 _MIXES = (("bfloat16", "float32"), ("float32", "float16", "bfloat16"), ("float64", "float16"))
@@ -78,89 +79,6 @@ def _row_alone(e: Example) -> Iterator[str]:
             [alone[i] for i in chosen],
         )
         yield f"row {list(index)}"
-
-
-def _reverse_mode(e: Example) -> Iterator[str]:
-    arrays = e.cast(["float64"])
-    cotangents, directions = e.cotangents(arrays), e.tangents(arrays)
-    operands, weights = [a.values for a in arrays], [c.values for c in cotangents]
-    # Each operand moves in proportion to its own size.
-    along = [
-        t.values * np.sqrt(np.mean(operands[i] ** 2))
-        for i, t in zip(e.smooth, directions, strict=True)
-    ]
-    coarse, size = _difference(e, operands, weights, along, 2.0**-16)
-    fine, size = _difference(e, operands, weights, along, 2.0**-17)
-    exact = evaluate(e.back, [*operands, *weights])
-    for framework in e.frameworks:
-        found = framework.pulled(arrays, cotangents)[len(weights) :]
-        terms = [g.values * t for g, t in zip(found, along, strict=True)]
-        # What the differences leave out is less than what they differ by.
-        bound = 1e-6 * sum(float(np.sum(np.abs(t))) for t in terms) + 1e-8 * size
-        slope = sum(float(np.sum(t)) for t in terms)
-        hold_close(f"{framework.name} along a direction", slope, fine, bound + abs(fine - coarse))
-        yield f"{framework.name} and differences of the reference"
-        for i, g, right in zip(e.smooth, found, exact, strict=True):
-            what = f"{framework.name}, gradient of {e.program.operands[i].name}"
-            hold_close(what, g.values, right, 1e-10 * _size(right))
-            yield f"{what} and the derivative program"
-
-
-def _difference(
-    e: Example, operands: Sequence[Any], weights: Sequence[Any], along: Sequence[Any], step: float
-) -> tuple[float, float]:
-    """The reference's slope along a direction, by central differences, and its terms' size."""
-    ends = []
-    for sign in (step, -step):
-        moved = list(operands)
-        for i, t in zip(e.smooth, along, strict=True):
-            moved[i] = moved[i] + sign * t
-        ends.append([g * y for g, y in zip(weights, e.reference(*moved), strict=True)])
-    slope = sum(float(np.sum(up - down)) for up, down in zip(*ends, strict=True)) / (2 * step)
-    return slope, sum(float(np.sum(np.abs(up))) for up in ends[0])
-
-
-def _size(array: Any) -> float:
-    return float(np.max(np.abs(array), initial=0.0))
-
-
-def _transpose(e: Example) -> Iterator[str]:
-    """⟨cotangent, J·tangent⟩ = ⟨Jᵀ·cotangent, tangent⟩."""
-    arrays = e.cast(["float64"])
-    cotangents, tangents = e.cotangents(arrays), e.tangents(arrays)
-    for framework in e.frameworks:
-        pushed = framework.pushed(arrays, tangents)[len(cotangents) :]
-        pulled = framework.pulled(arrays, cotangents)[len(cotangents) :]
-        forward, back = (
-            [a.values * b.values for a, b in zip(these, those, strict=True)]
-            for these, those in ((pushed, cotangents), (pulled, tangents))
-        )
-        bound = 1e-11 * sum(float(np.sum(np.abs(part))) for part in (*forward, *back))
-        one, other = (sum(float(np.sum(part)) for part in parts) for parts in (forward, back))
-        hold_close(f"{framework.name}, forward and reverse mode", one, other, bound)
-        yield framework.name
-
-
-def _forward_mode(e: Example) -> Iterator[str]:
-    tangents = e.tangents(e.arrays)
-    pushed = e.same("forward mode", lambda framework: framework.pushed(e.arrays, tangents))
-    yield "tangents"
-    pulled = e.pulled("value", e.arrays, e.cotangents(e.arrays))
-    count = len(e.program.results)
-    hold_same("value of forward and reverse mode", pushed[:count], pulled[:count])
-    yield "values"
-
-
-def _second_order(e: Example) -> Iterator[str]:
-    for arrays in (e.arrays, e.cast(["float64"])):
-        cotangents, directions = e.cotangents(arrays), e.tangents(arrays)
-        found = e.same("second order", lambda f: f.second(arrays, cotangents, directions))  # noqa: B023
-        yield "gradients of gradients"
-    program = derivatives.vjp(e.back, [True] * len(e.smooth), e.moved(e.back))
-    given = [a.values for a in (*arrays, *cotangents, *directions)]
-    for place, (one, right) in enumerate(zip(found, evaluate(program, given), strict=True)):
-        hold_close(f"second order, array {place}", one.values, right, 1e-9 * _size(right))
-        yield "a gradient and the derivative program"
 
 
 def _vmap(e: Example) -> Iterator[str]:
@@ -301,10 +219,11 @@ PROMISES: dict[str, Callable[[Example], Iterator[str]]] = {
     "torch has the bits of JAX": _bits,
     "instruction sets and threads": _threads,
     "a row alone": _row_alone,
-    "reverse mode": _reverse_mode,
-    "reverse is transposed forward": _transpose,
-    "forward mode": _forward_mode,
-    "second order": _second_order,
+    "reverse mode": reverse_mode,
+    "reverse is transposed forward": transpose,
+    "forward mode": forward_mode,
+    "second order": functools.partial(higher_order, 2),
+    "third order": functools.partial(higher_order, 3),
     "vmap": _vmap,
     "compilers": _compilers,
     "layouts": _layouts,

@@ -100,10 +100,8 @@ double error_of(float y, double exact) {
   if (same && !std::isnormal(y)) return 0;
   if (y != y || exact != exact || exact == 0) return std::numeric_limits<double>::infinity();
   if (std::isinf(y) || std::isinf(nearest)) return std::fabs(exact) < 0x1.000001p128 ? 1 : INFINITY;
-  int exponent = 0;
-  std::frexp(exact, &exponent);
-  const double unit = std::ldexp(1.0, (exponent - 1 < -126 ? -126 : exponent - 1) - 23);
-  return std::fabs(y - exact) / unit;
+  const double binade = math::bit_cast<double>(math::to_bits(exact) & 0x7FF0000000000000u);
+  return std::fabs(y - exact) / (std::fmax(binade, 0x1p-126) * 0x1p-23);
 }
 
 double error_of(double y, __float128 exact) {

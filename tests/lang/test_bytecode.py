@@ -25,6 +25,8 @@ from bridge.lang.derivatives import jvp, vjp
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.autograd import native_kernel
 from tests.lang import declarations as ops
 from tests.lang.random_programs import random_program, steps_of
 
@@ -379,7 +381,6 @@ def malformed(words: bytes, rng: np.random.Generator) -> Iterator[bytes]:
     for length in range(0, len(words), 4):
         yield words[:length]
     yield words + bytes(4)
-    yield words + bytes(1)
     numbers = np.frombuffer(words, np.int32)
     extremes = [-1, 0, 1, 2, 2**31 - 1, -(2**31), 1 << 16, 4096]
     for _ in range(400):
@@ -406,6 +407,17 @@ def test_malformed_words_are_an_error(op: Any, rng: np.random.Generator) -> None
             refused += 1
             assert all(bool((result == 5.0).all()) for result in results)
     assert refused > 200
+
+
+@pytest.mark.parametrize("extra", [1, 2, 3])
+def test_bytes_that_are_no_whole_words_are_an_error(extra: int) -> None:
+    program = program_of(ops.row_dot)
+    operands, results = arrays_of(program)
+    words = words_of(program) + bytes(extra)
+    with pytest.raises(ValueError, match=f"malformed: {len(words)} bytes, expected 4 for each"):
+        run(program, operands, results, words)
+    with pytest.raises(ValueError, match="bytes, expected 4 for each"):
+        native_kernel(PROGRAM, "row_dot").add((), (0.0, 0.0), (), None, words)
 
 
 def is_refused(operands: Sequence[Any], results: Sequence[Any], match: str) -> None:

@@ -11,7 +11,9 @@ import torch
 
 import bridge.torch
 from bridge import _native
+from bridge.ops import BIAS_GELU, BiasGeluParams
 from bridge.torch._adapter import threads
+from bridge.torch._adapter.autograd import _frontend, plan_of
 
 
 @pytest.fixture
@@ -45,6 +47,23 @@ def test_many_threads_at_once():
             expected = call()
             for found in threads.map(lambda _, call=call: call(), range(30)):
                 assert torch.equal(found, expected)
+
+
+def test_a_kernel_learns_of_other_dtypes_during_a_call():
+    """Other threads run while torch allocates; what they add leaves the call's own kind alone."""
+    x, bias = torch.randn(3, 5), torch.randn(5)
+    plan = plan_of(BIAS_GELU, BiasGeluParams("tanh", full="float32"), ("float32", "float32"))
+    others = ((2, 0), (1.0, 1.0, 1.0), (-1, -1), None)
+
+    def empty_like(tensor):
+        for _ in range(200):
+            kernel.add(*others)
+        return torch.empty_like(tensor)
+
+    fields = [empty_like if f is torch.empty_like else f for f in _frontend("bias_gelu")]
+    kernel = _native.Kernel("bias_gelu", tuple(fields))
+    plan.add_to(kernel)
+    assert torch.equal(kernel(x, bias)[0], bridge.torch.bias_gelu(x, bias))
 
 
 def test_a_child_of_fork_computes():

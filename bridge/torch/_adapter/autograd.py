@@ -362,6 +362,8 @@ def _frontend(name: str) -> tuple[Any, ...]:
         Tensor.requires_grad,
         Tensor.is_neg,
         torch.empty_like,
+        Tensor.new_empty,
+        ("dtype",),
         Tensor.data_ptr,
         torch.get_num_threads,
         cuda_device,

@@ -30,6 +30,7 @@ DTYPES = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+_ALL = 2**31 - 1
 _CODES = {name: code for code, name in enumerate(DTYPES)}  # as bridge_dtype does
 
 Results = tuple[Tensor | None, ...]
@@ -158,21 +159,27 @@ class Kernel:
         if native not in self._added:
             self._added.add(native)
             dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
-            native.add(dtypes, self._attributes, self._examples(), self, *self._code)
+            native.add(dtypes, self._attributes, self._made(), self, *self._code)
 
-    def _examples(self) -> tuple[int, ...]:
-        """For each result the operand of its shape and dtype, -1 where it is not wanted, -2: none.
+    def _made(self) -> tuple[Any, ...]:
+        """How a native kernel makes each result: as the operand of its shape and dtype, or -1: not.
 
-        `torch.empty_like` costs half of what `torch.empty` does.
+        One that is like no operand has as many leading dimensions of the first as are stated (at
+        most all but the last), and columns: so many halves of the last dimension of the first.
         """
-        examples = []
+        made: list[Any] = []
         operands = list(zip(self.dtypes, self._roles, strict=True))
-        for wanted in self._results:
-            if wanted[0] is None:
-                examples.append(-1)
+        whole = 2 if self._roles[0] is Role.FULL else 1
+        columns = {Role.FULL: whole, Role.ROW: whole, Role.HALVES: 2 * whole}
+        for dtype, role in self._results:
+            if dtype is None:
+                made.append(-1)
+            elif (dtype, role) in operands:
+                made.append(operands.index((dtype, role)))
             else:
-                examples.append(operands.index(wanted) if wanted in operands else -2)
-        return tuple(examples)
+                leading = self.params.batch_ndim if role is Role.ROW else _ALL
+                made.append((leading, columns.get(role, 0), _CODES[dtype], DTYPES[dtype]))
+        return tuple(made)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
         """As the function of that name, for operands that are known to fit each other."""

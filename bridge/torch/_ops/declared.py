@@ -18,6 +18,8 @@ from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._ops.integers import as_integer
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 # What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
 # function that it does not trace than a number or a text.
 _by_code: dict[str, Traced] = {}
@@ -38,7 +40,7 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
         return _by_code.setdefault(found.code, found).code
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
-        if torch.compiler.is_dynamo_compiling():
+        if _is_dynamo_compiling():
             # A number that changed since an earlier compilation is a symbol.
             from torch.fx.experimental.symbolic_shapes import guard_scalar
 

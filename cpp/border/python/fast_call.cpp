@@ -69,63 +69,71 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
   if (threads < 1) return kRaised;
   return run({*self.op,
               {operands.operands(), operands.size(), results, variant.result_count,
-               variant.attributes, self.op->counts.attributes, fresh, code_of(variant.code)},
+               variant.attributes, self.op->counts.attributes, fresh, variant.code},
               static_cast<int32_t>(threads),
               operands.stream(0),
               self.frontend.allocate,
               first});
 }
 
-// Memory for results of which one is like no operand, then the kernel.
-PyObject* compute_into_made(const Kernel& self, const Variant& variant,
-                            Tensors<kMaxOperands>& operands, PyObject* const* objects) {
-  PyObject* given = PyTuple_New(static_cast<Py_ssize_t>(operands.size()));
-  if (given == nullptr) return nullptr;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    PyTuple_SET_ITEM(given, static_cast<Py_ssize_t>(i), Py_NewRef(objects[i]));
+constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
+
+// A result that is like no operand, on the device of `first`. Its sizes are written to `shape`.
+PyObject* make_new(const Frontend& frontend, const Made& made, PyObject* first, int64_t* shape,
+                   Operand* output) {
+  const int32_t own_dtype = output->dtype, last = output->ndim - 1;
+  const int64_t columns = output->shape[last] * made.columns / 2;
+  output->dtype = made.dtype_code;
+  output->ndim = std::min(made.leading, last);
+  std::copy(output->shape, output->shape + output->ndim, shape);
+  if (made.columns > 0) shape[output->ndim++] = columns;
+  output->shape = shape;
+  PyObject* sizes = PyTuple_New(output->ndim);
+  if (sizes == nullptr) return nullptr;
+  for (int32_t d = 0; d < output->ndim; ++d) {
+    PyTuple_SET_ITEM(sizes, d, PyLong_FromLongLong(shape[d]));
   }
-  PyObject* results = PyObject_CallMethod(variant.plan, "empty_results", "(O)", given);
-  Py_DECREF(given);
-  if (results == nullptr) return nullptr;
-  Tensors<kMaxResults> outputs;
-  if (outputs.read(results) && outputs.size() == variant.result_count &&
-      run_into(self, variant, operands, outputs.operands(), true, objects[0]) == kDone) {
-    return results;
-  }
-  Py_DECREF(results);
-  return nullptr;
+  PyObject* arguments[] = {first, sizes, made.dtype};
+  PyObject* keywords = made.dtype_code == own_dtype ? nullptr : frontend.dtype_keyword;
+  PyObject* tensor = PyObject_Vectorcall(frontend.new_empty, arguments, 2, keywords);
+  Py_DECREF(sizes);
+  return tensor;
 }
 
-// Memory for the wanted results, then the kernel. nullptr where that cannot be done.
+// A result, which *output then describes; None where it is not wanted.
+PyObject* make(const Frontend& frontend, const Made& made, const Operand* operands,
+               PyObject* const* objects, int64_t* shape, Operand* output) {
+  if (made.like == kUnwanted) return Py_NewRef(Py_None);
+  // Laid out as an operand, which is compact: but for its memory nothing is new.
+  const int example = made.like == kLikeNone ? 0 : made.like;
+  *output = operands[example];
+  output->strides = nullptr;
+  // To make a tensor from its sizes costs twice what torch.empty_like does.
+  PyObject* result = made.like == kLikeNone
+                         ? make_new(frontend, made, objects[0], shape, output)
+                         : PyObject_CallOneArg(frontend.empty_like, objects[example]);
+  if (result != nullptr && !find_memory(frontend, result, &output->data)) Py_CLEAR(result);
+  return result;
+}
+
+// Memory for the wanted results, then the kernel. nullptr where that cannot be done. While torch
+// allocates other threads run, and may add variants.
 PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
                   PyObject* const* objects) {
-  const int* const examples = variant.examples;
-  if (std::find(examples, examples + variant.result_count, kMadeByPlan) !=
-      examples + variant.result_count) {
-    return compute_into_made(self, variant, operands, objects);
-  }
-  const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
-  PyObject* results = PyTuple_New(result_count);
+  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(variant.result_count));
   if (results == nullptr) return nullptr;
   AbsentOperands<kMaxResults> outputs(variant.result_count);
-  int outcome = kDone;
-  for (Py_ssize_t i = 0; i < result_count && outcome == kDone; ++i) {
-    const int example = variant.examples[i];
-    PyObject* result = example == kUnwanted
-                           ? Py_NewRef(Py_None)
-                           : PyObject_CallOneArg(self.frontend.empty_like, objects[example]);
-    if (result == nullptr) outcome = kRaised;
-    PyTuple_SET_ITEM(results, i, result);
-    if (outcome == kRaised || example == kUnwanted) continue;
-    // Laid out as the example, which is compact: but for its memory nothing is new.
-    Operand& output = outputs[static_cast<size_t>(i)];
-    output = operands.operands()[example];
-    output.strides = nullptr;
-    if (!find_memory(self.frontend, result, &output.data)) outcome = kRaised;
+  int64_t shapes[kMaxResults][kMostDimensions];
+  bool made = true;
+  for (size_t i = 0; made && i < variant.result_count; ++i) {
+    PyObject* result = make(self.frontend, variant.results[i], operands.operands(), objects,
+                            shapes[i], &outputs[i]);
+    made = result != nullptr;
+    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
   }
-  if (outcome == kDone)
-    outcome = run_into(self, variant, operands, outputs.data(), true, objects[0]);
-  if (outcome == kDone) return results;
+  if (made && run_into(self, variant, operands, outputs.data(), true, objects[0]) == kDone) {
+    return results;
+  }
   Py_DECREF(results);
   return nullptr;
 }
@@ -143,7 +151,7 @@ PyObject* differentiate(const Kernel& self, const Variant& variant, PyObject* co
   Py_ssize_t taken = 0;
   for (Py_ssize_t i = 0; results != nullptr && i < result_count; ++i) {
     PyObject* result = Py_None;
-    if (variant.examples[i] != kUnwanted) {
+    if (variant.results[i].like != kUnwanted) {
       result = PyTuple_Check(outputs) ? PyTuple_GetItem(outputs, taken++) : outputs;
     }
     if (result == nullptr) {
@@ -166,9 +174,9 @@ bool place_only_result(const Variant& variant, const Operand* operands, const Op
                        Operand* results) {
   size_t wanted = 0;
   for (size_t i = 0; i < variant.result_count; ++i) {
-    if (variant.examples[i] == kUnwanted) continue;
-    if (variant.examples[i] == kMadeByPlan) return false;
-    if (!same_kind(out, operands[variant.examples[i]])) return false;
+    const int like = variant.results[i].like;
+    if (like == kUnwanted) continue;
+    if (like == kLikeNone || !same_kind(out, operands[like])) return false;
     results[i] = out;
     ++wanted;
   }

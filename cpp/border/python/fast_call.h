@@ -5,7 +5,7 @@
 #include <Python.h>
 
 #include <cstddef>
-#include <vector>
+#include <deque>
 
 #include "border/binding/op.h"
 #include "border/python/frontend.h"
@@ -13,7 +13,16 @@
 namespace bridge::border {
 
 constexpr int kUnwanted = -1;
-constexpr int kMadeByPlan = -2;  // no operand is like it: plan.empty_results(operands) makes all
+constexpr int kLikeNone = -2;
+
+// How a result is made. One that is like no operand is laid out by the first.
+struct Made {
+  int like;         // the operand that it is allocated like, or one of the above
+  int leading;      // how many dimensions are those of the first operand: at most all but its last
+  int columns;      // the last dimension, in halves of the first operand's; 0: there is none
+  int dtype_code;   // as in Operand
+  PyObject* dtype;  // as new_empty takes it
+};
 
 // A combination of operand dtypes that the kernel takes, and what it means.
 struct Variant {
@@ -21,9 +30,11 @@ struct Variant {
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
   double attributes[kMaxAttributes];
   size_t result_count;
-  int examples[kMaxResults];  // the operand that a result is allocated like, or one of the above
-  PyObject* plan;             // what Frontend::differentiate is told
-  PyObject* code;             // bytes, or null
+  Made results[kMaxResults];
+  PyObject* made;   // the tuple that `results` was read from
+  PyObject* plan;   // what Frontend::differentiate is told
+  PyObject* bytes;  // that hold `code`, or null
+  Code code;
 };
 
 struct Kernel {
@@ -31,7 +42,7 @@ struct Kernel {
   const Op* op;
   PyObject* frontend_tuple;
   Frontend frontend;
-  std::vector<Variant>* variants;
+  std::deque<Variant>* variants;  // what is added leaves the others where they are: see `compute`
 };
 
 // kernel(*operands): the results as a tuple, None for the unwanted ones, recorded by autograd where

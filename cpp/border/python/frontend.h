@@ -18,6 +18,8 @@ struct Frontend {
   PyObject* requires_grad;    // descriptor of tensors
   PyObject* is_negative;      // function (tensor): whether its memory holds the opposite numbers
   PyObject* empty_like;       // function (tensor): memory for a result, laid out alike
+  PyObject* new_empty;        // function (tensor, shape, dtype=): memory for a result on its device
+  PyObject* dtype_keyword;    // ("dtype",)
   PyObject* data_ptr;         // function (tensor): the address of its memory
   PyObject* get_num_threads;  // function
   PyObject* current_device;   // function: index of the current CUDA device; None without CUDA

@@ -4,8 +4,8 @@
 
 #include <climits>
 #include <cstddef>
+#include <deque>
 #include <new>
-#include <vector>
 
 #include "border/python/fast_call.h"
 #include "border/python/python_call.h"
@@ -13,33 +13,37 @@
 namespace bridge::border {
 namespace {
 
-// Integers of a tuple of the given length, each between kMadeByPlan and INT_MAX.
-bool read_integers(PyObject* tuple, size_t count, const char* what, int* out) {
-  if (static_cast<size_t>(PyTuple_GET_SIZE(tuple)) != count) {
-    PyErr_Format(PyExc_ValueError, "%zd %s, expected %zu", PyTuple_GET_SIZE(tuple), what, count);
+bool read_integer(PyObject* object, long highest, const char* what, int* out) {
+  const long value = PyLong_AsLong(object);
+  if (value == -1 && PyErr_Occurred()) return false;
+  if (value < kUnwanted || value > highest) {
+    PyErr_Format(PyExc_ValueError, "%s: %ld is out of range", what, value);
     return false;
   }
-  for (size_t i = 0; i < count; ++i) {
-    const long value = PyLong_AsLong(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)));
-    if (value == -1 && PyErr_Occurred()) return false;
-    if (value < kMadeByPlan || value > INT_MAX) {
-      PyErr_Format(PyExc_ValueError, "%s: %ld is out of range", what, value);
-      return false;
-    }
-    out[i] = static_cast<int>(value);
-  }
+  *out = static_cast<int>(value);
   return true;
 }
 
-// kernel.add(dtypes, attributes, examples, plan[, code]): operands of these dtypes are taken from
+// `like`, or (leading, columns, dtype_code, dtype).
+bool read_made(PyObject* object, size_t operands, Made* result) {
+  if (!PyTuple_Check(object)) {
+    return read_integer(object, static_cast<long>(operands) - 1, "made", &result->like);
+  }
+  result->like = kLikeNone;
+  return PyArg_ParseTuple(object, "iiiO", &result->leading, &result->columns, &result->dtype_code,
+                          &result->dtype) != 0;
+}
+
+// kernel.add(dtypes, attributes, made, plan[, code]): operands of these dtypes are taken from
 // now on.
 PyObject* add(PyObject* object, PyObject* arguments) {
   auto& self = *reinterpret_cast<Kernel*>(object);
-  PyObject *dtypes, *attributes, *examples;
+  PyObject *dtypes, *attributes;
   Variant variant;
-  variant.code = nullptr;
+  variant.bytes = nullptr;
   if (!PyArg_ParseTuple(arguments, "O!O!O!O|O!", &PyTuple_Type, &dtypes, &PyTuple_Type, &attributes,
-                        &PyTuple_Type, &examples, &variant.plan, &PyBytes_Type, &variant.code)) {
+                        &PyTuple_Type, &variant.made, &variant.plan, &PyBytes_Type,
+                        &variant.bytes)) {
     return nullptr;
   }
   variant.operand_count = static_cast<size_t>(PyTuple_GET_SIZE(dtypes));
@@ -48,30 +52,32 @@ PyObject* add(PyObject* object, PyObject* arguments) {
                  kMaxOperands);
     return nullptr;
   }
-  variant.result_count = static_cast<size_t>(PyTuple_GET_SIZE(examples));
+  variant.result_count = static_cast<size_t>(PyTuple_GET_SIZE(variant.made));
   if (!can_have_results(*self.op, variant.result_count)) {
     PyErr_Format(PyExc_ValueError, "%s: there are not %zu results", self.op->counts.name,
                  variant.result_count);
     return nullptr;
   }
-  if (!read_integers(dtypes, variant.operand_count, "dtypes", variant.dtypes) ||
-      !read_attributes(*self.op, attributes, variant.attributes) ||
-      !read_integers(examples, variant.result_count, "examples", variant.examples)) {
+  if (!read_attributes(*self.op, attributes, variant.attributes) ||
+      !read_code(*self.op, variant.bytes, &variant.code)) {
     return nullptr;
   }
+  for (size_t i = 0; i < variant.operand_count; ++i) {
+    PyObject* dtype = PyTuple_GET_ITEM(dtypes, static_cast<Py_ssize_t>(i));
+    if (!read_integer(dtype, INT_MAX, "dtypes", &variant.dtypes[i])) return nullptr;
+  }
   for (size_t i = 0; i < variant.result_count; ++i) {
-    if (variant.examples[i] >= static_cast<int>(variant.operand_count)) {
-      PyErr_SetString(PyExc_ValueError, "examples: there is no such operand");
-      return nullptr;
-    }
+    PyObject* made = PyTuple_GET_ITEM(variant.made, static_cast<Py_ssize_t>(i));
+    if (!read_made(made, variant.operand_count, &variant.results[i])) return nullptr;
   }
   try {
     self.variants->push_back(variant);
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
+  Py_INCREF(variant.made);
   Py_INCREF(variant.plan);
-  Py_XINCREF(variant.code);
+  Py_XINCREF(variant.bytes);
   Py_RETURN_NONE;
 }
 
@@ -89,7 +95,7 @@ PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->op = op;
   self->frontend_tuple = Py_NewRef(frontend);
   self->frontend = fields;
-  self->variants = new (std::nothrow) std::vector<Variant>;
+  self->variants = new (std::nothrow) std::deque<Variant>;
   if (self->variants == nullptr) {
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -109,11 +115,12 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 int clear(PyObject* object) {
   auto* self = reinterpret_cast<Kernel*>(object);
   if (self->variants != nullptr) {
-    std::vector<Variant> variants;
+    std::deque<Variant> variants;
     variants.swap(*self->variants);
     for (const Variant& variant : variants) {
+      Py_DECREF(variant.made);
       Py_DECREF(variant.plan);
-      Py_XDECREF(variant.code);
+      Py_XDECREF(variant.bytes);
     }
   }
   return 0;
@@ -135,7 +142,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 }
 
 PyMethodDef kMethods[] = {
-    {"add", add, METH_VARARGS, "add(dtypes, attributes, examples, plan[, code])"},
+    {"add", add, METH_VARARGS, "add(dtypes, attributes, made, plan[, code])"},
     {"compute", as_method(fast_compute), METH_FASTCALL, "compute(*operands) -> tuple | None"},
     {"write", as_method(fast_write), METH_FASTCALL, "write(out, *operands) -> bool"},
     {nullptr, nullptr, 0, nullptr},

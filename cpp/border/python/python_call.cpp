@@ -83,20 +83,21 @@ PyObject* run_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   double attributes[kMaxAttributes];
   Tensors<kMaxOperands> operands;
   Tensors<kMaxResults> results;
+  Code code;
   if (op == nullptr || !operands.read(arguments[1]) || !results.read(arguments[2]) ||
-      !read_attributes(*op, arguments[3], attributes)) {
+      !read_attributes(*op, arguments[3], attributes) ||
+      !read_code(*op, count == 7 ? arguments[6] : nullptr, &code)) {
     return nullptr;
   }
   const long threads = PyLong_AsLong(arguments[4]);
   if (threads == -1 && PyErr_Occurred()) return nullptr;
-  const int outcome =
-      run({*op,
-           {operands.operands(), operands.size(), results.operands(), results.size(), attributes,
-            op->counts.attributes, false, code_of(count == 7 ? arguments[6] : nullptr)},
-           static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)),
-           operands.stream(0),
-           arguments[5],
-           operands.size() > 0 ? PyTuple_GET_ITEM(arguments[1], 0) : Py_None});
+  const int outcome = run({*op,
+                           {operands.operands(), operands.size(), results.operands(),
+                            results.size(), attributes, op->counts.attributes, false, code},
+                           static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)),
+                           operands.stream(0),
+                           arguments[5],
+                           operands.size() > 0 ? PyTuple_GET_ITEM(arguments[1], 0) : Py_None});
   return outcome == kRaised ? nullptr : PyLong_FromLong(outcome);
 }
 
@@ -138,10 +139,18 @@ bool read_attributes(const Op& op, PyObject* tuple, double* attributes) {
   return true;
 }
 
-Code code_of(PyObject* bytes) {
-  if (bytes == nullptr) return {};
-  return {reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(bytes)),
-          PyBytes_GET_SIZE(bytes) / static_cast<Py_ssize_t>(sizeof(int32_t))};
+bool read_code(const Op& op, PyObject* bytes, Code* code) {
+  *code = {};
+  if (bytes == nullptr) return true;
+  constexpr auto kWordBytes = static_cast<Py_ssize_t>(sizeof(int32_t));
+  const Py_ssize_t size = PyBytes_GET_SIZE(bytes);
+  if (size % kWordBytes != 0) {
+    PyErr_Format(PyExc_ValueError, "%s: its words are malformed: %zd bytes, expected 4 for each",
+                 op.counts.name, size);
+    return false;
+  }
+  *code = {reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(bytes)), size / kWordBytes};
+  return true;
 }
 
 const Op* require_op(const char* name) {

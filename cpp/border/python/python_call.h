@@ -27,8 +27,8 @@ int run(const PythonCall& call);
 // Reads the attributes of an op from a tuple of numbers. False with a Python exception set.
 bool read_attributes(const Op& op, PyObject* tuple, double* attributes);
 
-// The words in a bytes object; none without one.
-Code code_of(PyObject* bytes);
+// The words in a bytes object; none without one. False with a Python exception set.
+bool read_code(const Op& op, PyObject* bytes, Code* code);
 
 // nullptr with a Python exception set.
 const Op* require_op(const char* name);
