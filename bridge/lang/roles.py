@@ -5,10 +5,28 @@ A call works in a row space of shape `[*rows, d]`. Each class says how an array 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+_Kind = TypeVar("_Kind")
 
 
-class Annotation:
+class _Arithmetic:
+    """What type checkers see of operands: a declaration runs on values that can all of this."""
+
+    if TYPE_CHECKING:
+
+        def _with(self, other: Any) -> Any: ...
+        def _alone(self) -> Any: ...
+        def __iter__(self) -> Iterator[Any]: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _with
+        __truediv__ = __rtruediv__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = _with
+        __and__ = __rand__ = __or__ = __ror__ = _with
+        __neg__ = __abs__ = __invert__ = _alone
+
+
+class Annotation(_Arithmetic):
     """What all of them have in common: they are written, never made."""
 
     integer = False
@@ -28,7 +46,7 @@ class Row(Annotation):
     """A floating number a column, the same for all rows: `[d]`."""
 
 
-class PerRow(Annotation):
+class PerRow(Annotation, Generic[_Kind]):
     """A floating number a row: `[*rows]`. `PerRow[int]` is an integer a row."""
 
     def __class_getitem__(cls, kind: type) -> type[PerRow]:

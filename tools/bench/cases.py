@@ -137,7 +137,10 @@ class Op(ABC):
 
     @abstractmethod
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Returns (inputs, rest), x first; the result has the shape of x."""
+        """Returns (inputs, rest), x first."""
+
+    def result_shape(self, case: Case) -> tuple[int, ...]:
+        return case.shape
 
     @abstractmethod
     def bridged(self, case: Case, ops: Any) -> Function:

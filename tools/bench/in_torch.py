@@ -116,7 +116,8 @@ class Contenders:
 
     def _operands(self, case: Case) -> tuple[Tensors, Tensors, Tensor]:
         make = _Make(case, self.device)
-        return *OPS[case.op].operands(case, make), make.normal(*case.shape)
+        op = OPS[case.op]
+        return *op.operands(case, make), make.normal(*op.result_shape(case))
 
     def _functions(self, case: Case) -> dict[str, Function]:
         op = OPS[case.op]

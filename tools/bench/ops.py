@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.bench.bias_dropout_add import BiasDropoutAdd
 from tools.bench.bias_gelu import BiasGelu
 from tools.bench.cases import Op
+from tools.bench.declared import Declared
 from tools.bench.softmax import Softmax
 
-OPS: dict[str, Op] = {op.name: op for op in (BiasGelu(), Softmax(), BiasDropoutAdd())}
+OPS: dict[str, Op] = {op.name: op for op in (BiasGelu(), Softmax(), BiasDropoutAdd(), Declared())}

@@ -177,6 +177,21 @@ def _of_bias_dropout_add(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     yield from _in_jax(rows)
 
 
+def _of_declared(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    main = [row for row in rows if row["part"] == "main"]
+    for what in ("forward", "forward+backward"):
+        for peer in ("compile", "jit"):
+            mean = geometric_mean(speedups(_chosen(main, what=what), peer))
+            yield f"{what} over {PEER_NAMES[peer]}", mean, 2.5
+    compilers = [
+        row["speedup"][peer]
+        for row in main
+        for peer in ("compile", "jit")
+        if peer in row["speedup"]
+    ]
+    yield "slowest row against its framework's compiler", min(compilers, default=None), 1
+
+
 def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     """Both are held to a part of the framework's from_dlpack; a tree, leaf by leaf, to the same."""
     by_name = {row["what"]: row for row in rows}
@@ -213,6 +228,7 @@ _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
     "bias_gelu": _of_bias_gelu,
     "softmax": _of_softmax,
     "bias_dropout_add": _of_bias_dropout_add,
+    "declared": _of_declared,
     "border": _of_border,
 }
 
