@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bridge.cli.main import main
-from tools.bench import softmax
+from tools.bench import declared, softmax
 from tools.bench.cases import TINY, Case
 from tools.bench.ops import OPS
 from tools.bench.targets import table, targets
@@ -131,6 +131,8 @@ def test_dropout_keeps_no_mask_and_says_how_much_its_peers_keep(tmp_path):
         ("softmax", "plain", {"forward": 2, "backward": 3}),
         ("softmax", "causal", {"forward": 1.5, "backward": 2}),
         ("bias_dropout_add", "p=0.1", {"forward": 3, "backward": 2, "forward+backward": 5}),
+        ("declared", "rms_norm", {"forward": 2, "backward": 3}),
+        ("declared", "row_dot", {"forward": 2, "backward": 4}),
     ],
 )
 def test_bytes_are_the_fewest_possible(op, form, arrays):
@@ -155,8 +157,38 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
         "bias_gelu": {"tanh", "none"},
         "softmax": {"plain", "masked", "causal"},
         "bias_dropout_add": {"p=0.1"},
+        "declared": set(declared.FORMS),
     }
     assert {case.form for case in full} == forms[op]
+
+
+@pytest.mark.parametrize("form", declared.FORMS)
+def test_declared_ops_and_their_peers_compute_the_same(form, monkeypatch):
+    """The expressions that are timed beside them are theirs."""
+    import jax
+    import torch
+
+    import bridge.torch
+
+    op = OPS["declared"]
+    case = Case("declared", "torch", "forward", "float32", form, (3, 8))
+    operands, _ = op.operands(case, Normal())
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case sets another
+    by_bridge = op.bridged(case, bridge.torch)(*operands)
+    torch.testing.assert_close(op.in_torch(case)(*operands), by_bridge)
+    assert tuple(by_bridge.shape) == op.result_shape(case)
+    arrays = [jax.numpy.asarray(each.numpy()) for each in operands]
+    by_jax = op.in_jax(case)(*arrays)
+    np.testing.assert_allclose(by_jax, by_bridge, rtol=1e-5, atol=1e-5)
+
+
+class Normal:
+    """Makes tensors."""
+
+    def normal(self, *shape):
+        import torch
+
+        return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 @pytest.mark.parametrize("what", ["forward", "backward"])
