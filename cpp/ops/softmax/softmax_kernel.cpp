@@ -16,12 +16,16 @@ namespace {
 
 using math::precision_of;
 
-// The larger key; with results of 16 bits NaN, where one is, and else none is looked for.
-template <class T, class Real>
+// The larger key; passes over NaN.
+template <class Real>
 inline __attribute__((always_inline)) Real larger(Real key, Real largest) {
-  if constexpr (math::is_for_16_bits<precision_of<T>>) return math::softmax_larger(key, largest);
   return key > largest ? key : largest;
 }
+
+// Results of 16 bits learn of NaN from the largest key. Its comparison costs more than this sum of
+// the keys, which is NaN where one is; and rarely elsewhere, so that one looks again.
+template <class T>
+constexpr bool kLooksForNan = math::is_for_16_bits<precision_of<T>>;
 
 template <class Real>
 inline __attribute__((always_inline)) const math::SoftmaxScale<Real>& scale_of(
@@ -53,17 +57,19 @@ inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
 
 // ---- softmax of a row ----
 
-// The keys of a block, and the largest of each of its lanes so far.
+// The keys of a block, and the largest and the sum of each of its lanes so far.
 template <bool kMasked, class T, class Real>
 inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
-                                                           Real half, Real* key, Real* largest) {
+                                                           Real half, Real* key, Real* largest,
+                                                           Real* sum) {
   const math::SoftmaxScale<Real> scale{half, 0, 0, 0};
   if constexpr (std::is_same_v<T, math::float16>) {
     load_run_of<T>(x, key, kBlock);
     BRIDGE_INDEPENDENT
     for (int64_t i = 0; i < kBlock; ++i) {
       key[i] = kMasked && mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
-      largest[i] = larger<T>(key[i], largest[i]);
+      largest[i] = larger(key[i], largest[i]);
+      sum[i] = sum[i] + key[i];
     }
   } else {
     BRIDGE_INDEPENDENT
@@ -71,32 +77,41 @@ inline __attribute__((always_inline)) void find_block_keys(const T* x, const uin
       const Real found = kMasked && mask[i] != 0 ? Real(-kInfinity)
                                                  : math::softmax_key(to_real<Real>(x[i]), scale);
       key[i] = found;
-      largest[i] = larger<T>(found, largest[i]);
+      largest[i] = larger(found, largest[i]);
+      if constexpr (kLooksForNan<T>) sum[i] = sum[i] + found;
     }
   }
 }
 
-template <class T, class Real>
+template <class Real>
 inline __attribute__((always_inline)) Real fold_largest(Real* lane) {
-  for (int i = 0; i < 32; ++i) lane[i] = larger<T>(lane[i], lane[i + 32]);
-  for (int i = 0; i < 16; ++i) lane[i] = larger<T>(lane[i], lane[i + 16]);
-  for (int i = 0; i < 8; ++i) lane[i] = larger<T>(lane[i], lane[i + 8]);
-  for (int i = 0; i < 4; ++i) lane[i] = larger<T>(lane[i], lane[i + 4]);
-  return larger<T>(larger<T>(lane[0], lane[1]), larger<T>(lane[2], lane[3]));
+  for (int i = 0; i < 32; ++i) lane[i] = larger(lane[i], lane[i + 32]);
+  for (int i = 0; i < 16; ++i) lane[i] = larger(lane[i], lane[i + 16]);
+  for (int i = 0; i < 8; ++i) lane[i] = larger(lane[i], lane[i + 8]);
+  for (int i = 0; i < 4; ++i) lane[i] = larger(lane[i], lane[i + 4]);
+  return larger(larger(lane[0], lane[1]), larger(lane[2], lane[3]));
+}
+
+template <class Real>
+inline bool any_nan(const Real* values, int64_t count) {
+  int found = 0;
+  for (int64_t i = 0; i < count; ++i) found |= values[i] != values[i] ? 1 : 0;
+  return found != 0;
 }
 
 // Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
 template <bool kMasked, class T, class Real>
 Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
-  alignas(64) Real largest[kBlock];
+  alignas(64) Real largest[kBlock], sum[kBlock];
   fill(largest, kBlock, Real(-kInfinity));
+  if constexpr (kLooksForNan<T>) fill(sum, kBlock, Real(0));
   if (count >= kBlock) {
     for (int64_t i = 0; i + kBlock <= count; i += kBlock)
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
     // The last columns together with some that have been seen: nothing changes in those.
     if (count % kBlock != 0) {
       const int64_t i = count - kBlock;
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
     }
   } else {
     alignas(64) T padded_x[kBlock] = {};
@@ -107,10 +122,13 @@ Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* 
       copy(padded_mask, mask, count);
     else
       memset(padded_mask, 0, static_cast<size_t>(count));
-    find_block_keys<true>(padded_x, padded_mask, half, key, largest);
+    find_block_keys<true>(padded_x, padded_mask, half, key, largest, sum);
   }
   fill(key + count, round_up(count) - count, Real(-kInfinity));
-  return fold_largest<T>(largest);
+  if constexpr (kLooksForNan<T>) {
+    if (any_nan(sum, kBlock) && any_nan(key, count)) return Real(__builtin_nanf(""));
+  }
+  return fold_largest(largest);
 }
 
 template <class T, class Real>
@@ -216,7 +234,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   const int64_t last = (visible - 1) / kSumChunk * kSumChunk;
   Real largest = Real(-kInfinity);
   for (int64_t col = last; col >= 0; col -= kSumChunk)
-    largest = larger<T>(chunk_keys(col, buffer), largest);
+    largest = math::softmax_larger(chunk_keys(col, buffer), largest);
   const math::SoftmaxShiftFor<Precision> shift = math::softmax_shift<Precision>(largest, scale);
   // Whole steps: the padding has the power 0.
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
@@ -281,7 +299,13 @@ void short_rows(const SoftmaxRun& run) {
     }
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r)
-        largest[r] = larger<T>(tile[i * kTileRows + r], largest[r]);
+        largest[r] = larger(tile[i * kTileRows + r], largest[r]);
+    if constexpr (kLooksForNan<T>) {
+      if (any_nan(tile, cols * kTileRows)) {
+        for (int64_t i = 0; i < cols * kTileRows; ++i)
+          if (tile[i] != tile[i]) largest[i % kTileRows] = tile[i];
+      }
+    }
     for (int64_t r = 0; r < kTileRows; ++r) {
       const auto [a, b, c] = math::softmax_shift<Precision>(largest[r], scale);
       first[r] = a, second[r] = b, third[r] = c;

@@ -129,7 +129,7 @@ struct Sum {
   }
 };
 
-// Passes over NaN.
+// NaN where a float is; passes over that of doubles.
 struct Largest {
   template <class Real>
   static BRIDGE_DEVICE Real identity() {
