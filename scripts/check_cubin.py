@@ -49,13 +49,21 @@ LIMITS = {
     ("90", "bias_dropout_add bfloat16 drawing sums"): 26.0,
     ("90", "bias_dropout_add float16 drawing residual"): 26.0,
     ("90", "bias_dropout_add float32 drawing residual"): 28.0,
-    ("90", "bias_gelu bfloat16 tanh order 0"): 28.0,
-    ("90", "bias_gelu float16 tanh order 0"): 28.0,
+    ("90", "bias_gelu bfloat16 tanh order 0"): 22.0,
+    ("90", "bias_gelu bfloat16 tanh order 1 factors 1 sums"): 34.0,
+    ("90", "bias_gelu bfloat16 erf order 0"): 28.0,
+    ("90", "bias_gelu bfloat16 erf order 1 factors 1 sums"): 34.0,
+    ("90", "bias_gelu float16 tanh order 0"): 26.0,
+    ("90", "bias_gelu float16 tanh order 1 factors 1 sums"): 36.0,
+    ("90", "bias_gelu float16 erf order 0"): 28.0,
+    ("90", "bias_gelu float16 erf order 1 factors 1 sums"): 36.0,
     ("90", "bias_gelu float32 tanh order 0"): 60.0,
+    ("90", "softmax bfloat16 to 32 columns"): 32.0,
+    ("90", "softmax float16 to 32 columns"): 34.0,
 } | {
     ("90", f"{op} {dtype} to {cols} columns"): limit
     for op, limits in {
-        "softmax": {"bfloat16": 34.0, "float16": 34.0, "float32": 52.0},
+        "softmax": {"bfloat16": 24.0, "float16": 24.0, "float32": 52.0},
         "softmax_derivative": {"bfloat16": 26.0, "float16": 26.0, "float32": 30.0},
     }.items()
     for dtype, limit in limits.items()
@@ -63,8 +71,8 @@ LIMITS = {
 }
 # The same with a mask and a causal rule that hide something in every vector.
 LONGEST_LIMITS = {
-    ("90", f"softmax {dtype} to {cols} columns"): 45.0
-    for dtype in ("bfloat16", "float16")
+    ("90", f"softmax {dtype} to {cols} columns"): limit
+    for dtype, limit in (("bfloat16", 34.0), ("float16", 36.0))
     for cols in (128, 256, 512, 1024)
 }
 
@@ -146,10 +154,10 @@ def readable(symbol: str) -> tuple[str, int | None]:
         keep = ("keeping all", "drawing")[int(dropout[4])]
         also = ("", " residual", " sums")[int(dropout[5])]
         return f"bias_dropout_add {dtype} {keep}{also}", size
-    any_gelu = r"bias_gelu11AnyOperandsINS\d?_4math\d+(Single|Double)(For16Bits)?"
+    any_gelu = r"bias_gelu11AnyOperandsINS\d?_4math\d+(Single|Double)(?:For(Bfloat16|Float16))?"
     precision = re.search(any_gelu, symbol)
     if precision:
-        accuracy = " for 16 bits" if precision[2] else ""
+        accuracy = f" for {precision[2].lower()}" if precision[2] else ""
         return f"bias_gelu any, {precision[1].lower()} arithmetic{accuracy}", None
     any_dtype = re.search(r"bias_dropout_add11AnyOperandsI([df])", symbol)
     if any_dtype:

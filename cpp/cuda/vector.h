@@ -42,6 +42,65 @@ BRIDGE_DEVICE Real widen_element(const Vector16& words, int e) {
   }
 }
 
+// -infinity twice.
+template <class T>
+BRIDGE_HD constexpr uint32_t lowest_pair() {
+  return std::is_same_v<T, math::bfloat16> ? 0xff80ff80u : 0xfc00fc00u;
+}
+
+// The larger of two elements of 16 bits, of each half of the words; NaN where one is.
+template <class T>
+BRIDGE_DEVICE uint32_t larger_pair(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  uint32_t result;
+  if constexpr (std::is_same_v<T, math::bfloat16>) {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  }
+  return result;
+#else
+  const math::FloatPair x = math::to_float_pair<T>(a), y = math::to_float_pair<T>(b);
+  const auto larger = [](float p, float q) { return p > q || p != p ? p : q; };
+  return math::round_to_pair<T>({larger(x.first, y.first), larger(x.second, y.second)});
+#endif
+}
+
+// The product of each with 1, -1 or 0, which is exact.
+template <class T>
+BRIDGE_DEVICE uint32_t times_sign(uint32_t pair, float sign) {
+#if defined(__CUDA_ARCH__)
+  constexpr bool kBfloat16 = std::is_same_v<T, math::bfloat16>;
+  constexpr uint32_t kOne = kBfloat16 ? 0x3f803f80u : 0x3c003c00u;
+  const uint32_t factor = sign == 0 ? 0 : sign < 0 ? kOne | 0x80008000u : kOne;
+  uint32_t result;
+  if constexpr (kBfloat16) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(pair), "r"(factor), "r"(0x80008000u));
+  } else {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(pair), "r"(factor));
+  }
+  return result;
+#else
+  const math::FloatPair x = math::to_float_pair<T>(pair);
+  return math::round_to_pair<T>({sign * x.first, sign * x.second});
+#endif
+}
+
+// -infinity in the place of elements 2 i and 2 i + 1 of eight (i known at compile time) where their
+// bits are set. A factor brings four bits to the tops of four bytes, and no two to one place.
+template <class T>
+BRIDGE_DEVICE uint32_t lowest_where(uint32_t pair, uint32_t bits, int i) {
+  const uint32_t tops = (i < 2 ? bits & 0xf : bits >> 4) * 0x10204080u;
+#if defined(__CUDA_ARCH__)
+  uint32_t mask;  // each byte the sign of one of them, twice
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(tops), "r"(i % 2 == 0 ? 0x9988 : 0xbbaa));
+#else
+  const uint32_t two = i % 2 == 0 ? tops : tops >> 16;
+  const uint32_t mask = (two & 0x80 ? 0xffffu : 0) | (two & 0x8000 ? 0xffff0000u : 0);
+#endif
+  return (pair & ~mask) | (lowest_pair<T>() & mask);
+}
+
 template <class T, class Real>
 BRIDGE_DEVICE Vector16 round_to_words(const Real (&values)[Pack<T>::kCount]) {
   Pack<T> pack;

@@ -42,14 +42,6 @@ struct Exp2Table<double> {
   static constexpr int newton_steps = 3;
 };
 
-// For results of 16 bits. (2^f - 1) / f on [-1/2, 1/2]: 2^-23.2 of 2^f.
-struct Exp2TableFor16Bits {
-  static constexpr int degree = 4;
-  static constexpr float coefficients[degree + 1] = {
-      0x1.62e426p-1f, 0x1.ebf9b6p-3f, 0x1.c6b9e8p-5f, 0x1.3cec1ap-7f, 0x1.5ac9b2p-10f,
-  };
-};
-
 // Horner's rule for Table::coefficients, lowest first.
 template <class Table, int Next = 0, class Real>
 BRIDGE_HD Real polynomial(Real x) {
@@ -89,11 +81,6 @@ BRIDGE_HD Real exp2_minus_one_carefully(Real f) {
   using Table = Exp2Table<Real>;
   constexpr Real first = Table::coefficients[0];
   return fma(f, first, f * (f * polynomial<Table, 1>(f)));
-}
-
-// 2^f for |f| <= 1/2, for results of 16 bits.
-BRIDGE_HD float exp2_for_16_bits(float f) {
-  return fma(f, polynomial<Exp2TableFor16Bits>(f), 1.0f);
 }
 
 // 1/d to about half the working precision, for normal d > 0: the integer seed is within 5 %, each

@@ -24,11 +24,8 @@ template <class Precision, GeluForm F, int Order>
 BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
   static_assert(Order >= 0 && Order <= 2, "higher orders are gelu_high_order's");
   using Real = typename Precision::real;
-  constexpr bool for_16_bits = std::is_same_v<Precision, SingleFor16Bits> && Order < 2;
-  if constexpr (for_16_bits && F == GeluForm::erf) {
-    return detail::erf_for_16_bits<Order>(h);
-  } else if constexpr (for_16_bits) {
-    return detail::logistic_for_16_bits<F, Order>(h);
+  if constexpr (is_for_16_bits<Precision> && Order < 2) {
+    return detail::gelu_for_16_bits<Precision, F, Order>(h);
   } else if constexpr (F == GeluForm::erf) {
     return detail::gelu_erf<Real, Order>(h);
   } else {

@@ -1,89 +1,252 @@
-// GELU for calls whose every operand is 16-bit: float arithmetic with the corrections left out
-// that a rounding to 16 bits does not show, about 2^-22 where a float16 result is normal and
-// 2^-18 in the tail that only bfloat16 reaches. The formulas are those of gelu_logistic.h and
-// gelu_erf.h.
+// GELU for calls whose every operand is of one 16-bit type: float arithmetic, as short as the type
+// allows. Within 0.51 units of the type; next to the zero of the logistic forms' derivative, whose
+// terms cancel, within 2^-26 more.
 #pragma once
 
-#include "math/gelu_erf.h"
 #include "math/gelu_logistic.h"
+#include "math/power_for_16_bits.h"
 
 namespace bridge::math::detail {
 
-// 1 + g, of which the first coefficient holds the 1: 2^-23 below a = 5.7, 2^-19 above.
-struct ErfTableFor16Bits {
-  static constexpr float offset = 3.25f, scale = 2.0f, shift = -0.8125f;
-  static constexpr int degree = 7;
+// ---- As a power of two: log2 of the tail is a polynomial in a = |h|. ----
+
+// coefficients: of 2 + v 2^(1 - whole_bits) in powers of a - centre, v = lift + log2(share) and
+// what power_of_fixed adds. Order 0: gelu(-a) = -a share. Order 1: gelu'(-a) = (line_start -
+// line_slope a) share, a line whose zero is the derivative's to 2^-41. Past the bound every result
+// has underflowed; v is more than 3 before it.
+template <class Precision, GeluForm F, int Order>
+struct ShareTable {
+  static constexpr bool exists = false;
+};
+
+// 2^-16.1 of the share.
+template <>
+struct ShareTable<SingleForBfloat16, GeluForm::erf, 0> {
+  static constexpr bool exists = true;
+  static constexpr int whole_bits = 8, lift = 30;
+  static constexpr float bound = 14.375f, centre = 7.0f;
+  static constexpr int degree = 10;
   static constexpr float coefficients[degree + 1] = {
-      1 - 0x1.35b612p-3f, -0x1.4d454ep-1f, 0x1.474f82p-2f,  -0x1.4259d4p-4f,
-      -0x1.cc945ep-8f,    0x1.1c79b8p-7f,  0x1.ba4f58p-13f, -0x1.ce936ep-11f,
+      0x1.783f78p+1f,  -0x1.49839ep-4f,  -0x1.6a9752p-8f, -0x1.25d8dcp-17f,
+      0x1.c235a2p-21f, -0x1.6dd222p-24f, 0x1.b94ffap-28f, -0x1.ca405ap-32f,
+      0x1.b824b0p-34f, -0x1.db2936p-37f, 0x1.0f1eb2p-41f,
   };
 };
 
-constexpr float float_unlift = power_of_two<float>(-Exp2Table<float>::lift);
+// 2^-16.5.
+template <>
+struct ShareTable<SingleForBfloat16, GeluForm::erf, 1> {
+  static constexpr bool exists = true;
+  static constexpr int whole_bits = 8, lift = 30;
+  static constexpr float bound = 14.5f, centre = 6.0f;
+  static constexpr float line_start = 0x1.80f552p-1f, line_slope = 0x1.0006fcp+0f;
+  static constexpr int degree = 12;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.849d40p+1f,   -0x1.15ae94p-4f,  -0x1.6fd332p-8f,  -0x1.a1e3b0p-19f, 0x1.a6fd2ep-22f,
+      -0x1.9e378ep-25f, 0x1.22293cp-27f,  -0x1.6b51b6p-30f, 0x1.3ad460p-35f,  0x1.1ec856p-37f,
+      0x1.50083ap-39f,  -0x1.5012dap-41f, 0x1.23a0cap-45f,
+  };
+};
 
-// The seed's 5 %, cubed, then squared: 2^-24 and rounding.
-BRIDGE_HD float reciprocal_for_16_bits(float d) {
-  const float seed = rough_reciprocal<float, 0>(d);
-  const float error = fma(-d, seed, 1.0f);
-  const float once = fma(seed, fma(error, error, error), seed);
-  return fma(once, fma(-d, once, 1.0f), once);
+// 2^-18.7.
+template <>
+struct ShareTable<SingleForFloat16, GeluForm::erf, 0> {
+  static constexpr bool exists = true;
+  static constexpr int whole_bits = 6, lift = -67;
+  static constexpr float bound = 8.75f, centre = 3.0f;
+  static constexpr int degree = 9;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.d57a02p+1f,   -0x1.2f22fap-3f, -0x1.5745a0p-6f,  -0x1.effde8p-13f, 0x1.2b8b90p-15f,
+      -0x1.52b1d4p-18f, 0x1.432c82p-21f, -0x1.bcae0ap-24f, 0x1.dd1b46p-27f,  0x1.38acc8p-28f,
+  };
+};
+
+// 2^-18.6.
+template <>
+struct ShareTable<SingleForFloat16, GeluForm::erf, 1> {
+  static constexpr bool exists = true;
+  static constexpr int whole_bits = 6, lift = -67;
+  static constexpr float bound = 8.875f, centre = 3.0f;
+  static constexpr float line_start = 0x1.80f552p-1f, line_slope = 0x1.0006fcp+0f;
+  static constexpr int degree = 9;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.dd6216p+1f,   -0x1.18db8ap-3f, -0x1.6a8798p-6f,  -0x1.6e4142p-14f, 0x1.27352ep-16f,
+      -0x1.ca44c6p-19f, 0x1.430128p-21f, -0x1.93dc0ap-24f, 0x1.6af2bap-26f,  -0x1.0e833ap-28f,
+  };
+};
+
+// 2^-18.8.
+template <>
+struct ShareTable<SingleForFloat16, GeluForm::tanh, 1> {
+  static constexpr bool exists = true;
+  static constexpr int whole_bits = 6, lift = -67;
+  static constexpr float bound = 7.4375f, centre = 2.0f;
+  static constexpr float line_start = 0x1.81aaf8p-1f, line_slope = 0x1.004556p+0f;
+  static constexpr int degree = 12;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.ec2caap+1f,   -0x1.7b649ap-4f,  -0x1.6f1106p-6f,  -0x1.7faeaep-10f, -0x1.04732cp-11f,
+      -0x1.261568p-16f, 0x1.4e1ba0p-15f,  -0x1.63b058p-19f, -0x1.67e4d0p-19f, 0x1.cbdee0p-22f,
+      0x1.9b4ddap-24f,  -0x1.e430a6p-26f, 0x1.d2b306p-30f,
+  };
+};
+
+// gelu'(h) from gelu'(-|h|).
+BRIDGE_HD float first_derivative_at(float h, float at_minus) {
+  return is_negative(h) ? at_minus : 1.0f - at_minus;
 }
 
-// tail is 2^lift gelu'(-|h|), and gelu'(|h|) = 1 - gelu'(-|h|).
-BRIDGE_HD float first_derivative_for_16_bits(float h, float tail) {
-  const bool negative = is_negative(h);
-  return fma(tail, negative ? float_unlift : -float_unlift, negative ? 0.0f : 1.0f);
-}
-
-template <GeluForm F, int Order>
-BRIDGE_HD float logistic_for_16_bits(float h) {
-  using Table = LogisticTable<float, F>;
+template <class Precision, GeluForm F, int Order>
+BRIDGE_HD float gelu_by_logarithm(float h) {
+  using Table = ShareTable<Precision, F, Order>;
+  constexpr float unlift = power_of_two<float>(-Table::lift);
   const float a = min_keep_nan(Table::bound, absolute(h));
-  float rate = Table::rate_high + Table::rate_low;
-  if constexpr (F == GeluForm::tanh) rate = fma(Table::cubic_high, a * a, rate);
+  const float share =
+      power_of_fixed<Precision, Table::whole_bits>(polynomial<Table>(a - Table::centre));
   if constexpr (Order == 0) {
-    // a / (1 + 2^v) with 2^-lift taken into the denominator, whose exponent k is added in integers:
-    // v stays below 186, and the sum's below 2^123.
-    constexpr float magic = 0x1.8p23f - Exp2Table<float>::lift;
-    const float shifted = fma(rate, a, magic);
-    const float power = exp2_for_16_bits(fma(rate, a, magic - shifted));
-    const float scaled = bit_cast<float>((to_bits(shifted) << 23) + to_bits(power));
-    const float tail = a * reciprocal_for_16_bits(scaled + float_unlift);
-    return fma(tail, -float_unlift, positive_part(h));
+    return fma(a * share, -unlift, positive_part(h));
   } else {
-    const Rounded<float> rounded = round_product(rate, a);
-    const float power = exp2_for_16_bits(fma(rate, a, -rounded.k));
-    const float reciprocal = reciprocal_for_16_bits(fma(rounded.lifted, float_unlift, power));
-    // 1 - a w', summed so that little has been rounded where it cancels against s.
-    float rest = fma(-(Table::slope + Table::slope_low), a, 1.0f);
-    if constexpr (F == GeluForm::tanh) rest = fma(-Table::slope_cubic, a * a * a, rest);
-    const float factor = fma(rest, power, rounded.lifted * float_unlift) * reciprocal;
-    return first_derivative_for_16_bits(h, rounded.lifted * reciprocal * factor);
+    const float line = fma(a, -Table::line_slope * unlift, Table::line_start * unlift);
+    return first_derivative_at(h, line * share);
   }
 }
 
-template <int Order>
-BRIDGE_HD float erf_for_16_bits(float h) {
-  using Table = ErfTable<float>;
-  const float a = min_keep_nan(Table::bound, absolute(h));
-  const float square = a * a;
-  const Rounded<float> rounded = round_product(Table::rate_high, square);
-  const float power = exp2_for_16_bits(fma(-Table::rate_high, square, rounded.k));
-  const float reciprocal = reciprocal_for_16_bits(a + ErfTableFor16Bits::offset);
-  float t;
-  if constexpr (Order == 0) {  // t = scale a / d + shift with a = d - offset
-    t = fma(reciprocal, -ErfTableFor16Bits::scale * ErfTableFor16Bits::offset,
-            ErfTableFor16Bits::scale + ErfTableFor16Bits::shift);
-  } else {  // one operation more, less rounding where the derivative cancels
-    t = fma(a * reciprocal, ErfTableFor16Bits::scale, ErfTableFor16Bits::shift);
-  }
-  const float ratio = polynomial<ErfTableFor16Bits>(t);
-  if constexpr (Order == 0) {
-    const float tail = (a * rounded.lifted) * (reciprocal * ratio * power);
-    return fma(tail, -float_unlift, positive_part(h));
+// ---- The logistic forms, as in gelu_logistic.h. ----
+
+// 2 + (v + 8) 2^(1 - whole_bits) is first + a (rate + cubic a^2), and gain times its power plus
+// constant is constant (1 + 2^v). Past the bound every result has underflowed.
+template <class Precision, GeluForm F>
+struct LogisticTableFor16Bits;
+
+template <class Precision>
+struct LogisticConstants;
+
+template <>
+struct LogisticConstants<SingleForBfloat16> {
+  static constexpr int whole_bits = 8, lift = -18;
+  static constexpr float first = 0x1.08p+1f, gain = 0x1.af3eb8p+67f, constant = 0x1.ff0536p-55f;
+};
+
+template <>
+struct LogisticConstants<SingleForFloat16> {
+  static constexpr int whole_bits = 6, lift = 0;
+  static constexpr float first = 0x1.20p+1f, gain = 0x1.de6750p+121f, constant = 1.0f;
+};
+
+template <>
+struct LogisticTableFor16Bits<SingleForBfloat16, GeluForm::tanh> {
+  static constexpr float bound = 10.875f, rate = 0x1.26aec2p-6f, cubic = 0x1.a5a7d0p-11f;
+};
+
+template <>
+struct LogisticTableFor16Bits<SingleForBfloat16, GeluForm::sigmoid> {
+  static constexpr float bound = 64.0f, rate = 0x1.3a4cbep-6f;
+};
+
+template <>
+struct LogisticTableFor16Bits<SingleForFloat16, GeluForm::tanh> {
+  static constexpr float bound = 7.0f, rate = 0x1.26aec2p-4f, cubic = 0x1.a5a7d0p-9f;
+};
+
+template <>
+struct LogisticTableFor16Bits<SingleForFloat16, GeluForm::sigmoid> {
+  static constexpr float bound = 20.0f, rate = 0x1.3a4cbep-4f;
+};
+
+template <class Precision, int kLift>
+BRIDGE_HD RoughReciprocal reciprocal_for_16_bits(float d) {
+  if constexpr (is_quartic<Precision>) {
+    return reciprocal_by_square<kLift>(d);
   } else {
-    const float factor = fma(reciprocal, ratio, -a * Table::density);
-    return first_derivative_for_16_bits(h, factor * power * rounded.lifted);
+    return reciprocal_by_cubic<kLift>(d);
+  }
+}
+
+// gelu(-a) = -a / (1 + 2^v).
+template <class Precision, GeluForm F>
+BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
+  using Table = LogisticTableFor16Bits<Precision, F>;
+  using Constants = LogisticConstants<Precision>;
+  const float a = min_keep_nan(Table::bound, absolute(h));
+  float rate = Table::rate;
+  if constexpr (F == GeluForm::tanh) rate = fma(Table::cubic, a * a, rate);
+  const float power =
+      power_of_fixed<Precision, Constants::whole_bits>(fma(rate, a, Constants::first));
+  const RoughReciprocal r = reciprocal_for_16_bits<Precision, Constants::lift>(
+      fma(power, Constants::gain, Constants::constant));
+  return fma(a * r.seed, -r.factor, positive_part(h));
+}
+
+// gelu'(-a) = s (1 + s - a w') / (1 + s)^2 with s = 2^-v. Here s keeps float's accuracy next to
+// the zero: the polynomial is exact there, and v = k + f is not made a fixed-point number, but cut
+// by a magic sum. What is left of it, 32 (f - 3/2), is shifted as the polynomial needs it, by a
+// number that costs no operation. rate and cubic are 32 times those of v; s, one, slope and
+// slope_cubic have a common factor.
+template <class Precision, GeluForm F>
+struct SlopeTable;
+
+// 2^-17.7.
+template <>
+struct SlopeTable<SingleForBfloat16, GeluForm::tanh> {
+  static constexpr int lift = -9;
+  static constexpr float constant = 0x1.ff0536p-28f;
+  static constexpr float bound = 10.6875f, rate = 0x1.26aec2p+6f, cubic = 0x1.a5a7d0p+1f;
+  static constexpr float square = 0x1.898088p+12f, linear = 0x1.803faep+19f;
+  static constexpr float rest = 0x1.94fc1ap+19f;
+  static constexpr float one = 0x1.ac92eep-1f, slope = 0x1.55f3d8p+0f;
+  static constexpr float slope_cubic = 0x1.6ef844p-3f;
+};
+
+// 2^-17.4.
+template <>
+struct SlopeTable<SingleForBfloat16, GeluForm::sigmoid> {
+  static constexpr int lift = -9;
+  static constexpr float constant = 0x1.ff0536p-28f;
+  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f;
+  static constexpr float square = 0x1.89fb40p+12f, linear = 0x1.804484p+19f;
+  static constexpr float rest = 0x1.753aaap+19f;
+  static constexpr float one = 0x1.acd5cep-1f, slope = 0x1.6cf050p+0f;
+};
+
+// 2^-22.7.
+template <>
+struct SlopeTable<SingleForFloat16, GeluForm::sigmoid> {
+  static constexpr int lift = -36;
+  static constexpr float constant = 0x1p-36f;
+  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f;
+  static constexpr float square = 0x1.485c0ap+13f, linear = 0x1.e06a80p+20f;
+  static constexpr float rest = 0x1.5f652cp+26f, last = 0x1.113d34p+33f;
+  static constexpr float one = 0x1.837682p-2f, slope = 0x1.49bb1ep-1f;
+};
+
+template <class Precision, GeluForm F>
+BRIDGE_HD float gelu_slope_for_16_bits(float h) {
+  using Table = SlopeTable<Precision, F>;
+  constexpr float magic = 0x1p28f;
+  const float a = min_keep_nan(Table::bound, absolute(h));
+  float rate = Table::rate;
+  float slope = Table::slope;
+  if constexpr (F == GeluForm::tanh) {
+    rate = fma(Table::cubic, a * a, rate);
+    slope = fma(Table::slope_cubic, a * a, slope);
+  }
+  const float shifted = fma(rate, a, magic);
+  const float x = fma(rate, a, (magic - 48) - shifted);
+  const float fraction = power_of_fraction_for_16_bits<Table, is_quartic<Precision>>(-x);
+  const float s = bit_cast<float>(to_bits(fraction) + to_bits(shifted) * 0xFF800000u);
+  const float d = fma(s, Table::constant, Table::one);
+  const RoughReciprocal r = reciprocal_for_16_bits<Precision, Table::lift>(d * d);
+  const float product = s * fma(-slope, a, d);
+  return first_derivative_at(h, product * r.seed * r.factor);
+}
+
+template <class Precision, GeluForm F, int Order>
+BRIDGE_HD float gelu_for_16_bits(float h) {
+  if constexpr (ShareTable<Precision, F, Order>::exists) {
+    return gelu_by_logarithm<Precision, F, Order>(h);
+  } else if constexpr (Order == 0) {
+    return gelu_logistic_for_16_bits<Precision, F>(h);
+  } else {
+    return gelu_slope_for_16_bits<Precision, F>(h);
   }
 }
 

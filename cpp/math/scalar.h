@@ -137,6 +137,17 @@ BRIDGE_HD bool is_negative(Real x) {
   return bit_cast<typename Format<Real>::SignedBits>(x) < 0;
 }
 
+// (bits & mask) | set. Of two constants the compiler makes two instructions, unless it is told.
+BRIDGE_HD std::uint32_t with_bits(std::uint32_t bits, std::uint32_t mask, std::uint32_t set) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(set));
+  return result;
+#else
+  return (bits & mask) | set;
+#endif
+}
+
 // x where its sign bit is clear, -0 elsewhere: one unsigned minimum of the bits.
 template <class Real>
 BRIDGE_HD Real positive_part(Real x) {

@@ -13,12 +13,14 @@
 #include <type_traits>
 
 #include "math/exp2.h"
+#include "math/power_for_16_bits.h"
 #include "math/precision.h"
 
 namespace bridge::math {
 
 // scale as the powers take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with the
-// sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not.
+// sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not. For
+// results of 16 bits `half` is the sign alone, and the rate in the unit of power_of_fixed.
 template <class Real>
 struct SoftmaxScale {
   Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double); 0 with 0
@@ -47,11 +49,31 @@ struct SoftmaxTable<double> {
   static constexpr int most_halvings = 1021;
 };
 
+// For results of 16 bits. v of the largest key is `top`; at `least`, below which no result shows,
+// the power is 0, its bits and all (power_of_fixed reaches 2^-5 exactly there).
+template <class Precision>
+struct SoftmaxTableFor16Bits;
+
+template <>
+struct SoftmaxTableFor16Bits<SingleForBfloat16> {
+  static constexpr int whole_bits = 8;
+  static constexpr float top = 0x1.96p+1f;  // v = 150
+  static constexpr float least = 0x1.02c150p+1f;
+};
+
+template <>
+struct SoftmaxTableFor16Bits<SingleForFloat16> {
+  static constexpr int whole_bits = 6;
+  static constexpr float top = 0x1.f4p+1f;  // v = 61
+  static constexpr float least = 0x1.0b9bbcp+1f;
+};
+
 }  // namespace detail
 
 // For a finite scale. Host code, once for a call.
-template <class Real>
-inline SoftmaxScale<Real> softmax_scale(double scale) {
+template <class Precision>
+inline SoftmaxScale<typename Precision::real> softmax_scale(double scale) {
+  using Real = typename Precision::real;
   using Table = detail::SoftmaxTable<Real>;
   constexpr double log2e = 0x1.71547652b82fep+0, log2e_low = 0x1.777d0ffda0d24p-56;
   constexpr bool narrow = sizeof(Real) == sizeof(float);
@@ -65,6 +87,10 @@ inline SoftmaxScale<Real> softmax_scale(double scale) {
   double size = scale < 0 ? -scale : scale;
   if (size == 0) return {Real(0), Real(0), Real(0), Real(-1)};  // NaN at infinity, else 2^0
   if (size > largest_size) size = largest_size;
+  if constexpr (is_for_16_bits<Precision>) {
+    constexpr int whole_bits = detail::SoftmaxTableFor16Bits<Precision>::whole_bits;
+    return {Real(sign), Real(size * log2e * power_of_two<double>(1 - whole_bits)), 0, 0};
+  }
   const int halvings = size < small ? Table::most_halvings : 0;
   const double half = power_of_two<double>(-1 - halvings);
   const double twice = size * power_of_two<double>(halvings) * 2;
@@ -85,12 +111,13 @@ BRIDGE_HD Real softmax_key(Real x, const SoftmaxScale<Real>& scale) {
   return scale.half * x;
 }
 
-// The largest key, in any order; it begins at -infinity and passes over NaN.
+// The largest key, in any order; it begins at -infinity. That of floats is NaN where one is; in
+// double NaN is passed over, and spreads by the sum.
 BRIDGE_HD float softmax_larger(float key, float largest) {
 #if defined(__CUDA_ARCH__)
-  return fmaxf(key, largest);
+  return max_keep_nan(key, largest);
 #else
-  return key > largest ? key : largest;
+  return key > largest || key != key ? key : largest;
 #endif
 }
 
@@ -112,6 +139,36 @@ struct SoftmaxShift {
   Real floor;  // at smaller keys less the shift every result has underflowed
 };
 
+// The same for results of 16 bits: key * rate + offset is the fixed-point number of its power.
+struct SoftmaxLine {
+  float largest;
+  float offset;
+  float rate;
+};
+
+template <class Precision>
+using SoftmaxShiftFor = std::conditional_t<is_for_16_bits<Precision>, SoftmaxLine,
+                                           SoftmaxShift<typename Precision::real>>;
+
+namespace detail {
+
+// The rounding of the offset is the same for all keys of a row, and no part of its results, as
+// long as it is small. Where the largest exponent is beyond 2^20, of all keys of 16 bits only those
+// that equal the largest have a result: there a smaller rate will do.
+template <class Precision>
+BRIDGE_HD SoftmaxLine softmax_line(float largest, float rate) {
+  using Table = SoftmaxTableFor16Bits<Precision>;
+  constexpr int limit = 21 - Table::whole_bits;
+  constexpr std::uint32_t exponent = 0x7F800000u;
+  if (absolute(largest * rate) > power_of_two<float>(limit)) {
+    rate = bit_cast<float>((static_cast<std::uint32_t>(254 + limit) << 23) -
+                           (to_bits(largest) & exponent));
+  }
+  return {largest, fma(-largest, rate, Table::top), rate};
+}
+
+}  // namespace detail
+
 // From the largest key: 0 in a row of nothing but -infinity, NaN and hidden elements, which keeps
 // the first from being subtracted from itself.
 //
@@ -119,13 +176,13 @@ struct SoftmaxShift {
 // all equal elements: a row of one 0 and 4095 numbers near -8 would lose 5 units of its sum to it.
 // So nothing is subtracted where the exponents themselves are moderate, but for a whole number,
 // which is exact; and where they are not, every key whose power counts lies within a factor of two
-// of the largest, and the difference is exact. For results of 16 bits it does not matter.
+// of the largest, and the difference is exact.
 template <class Precision, class Real>
-BRIDGE_HD SoftmaxShift<Real> softmax_shift(Real largest, const SoftmaxScale<Real>& scale) {
+BRIDGE_HD SoftmaxShiftFor<Precision> softmax_shift(Real largest, const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
   if (largest < -Format<Real>::largest) largest = Real(0);
-  if constexpr (std::is_same_v<Precision, SingleFor16Bits>) {
-    return {largest, Table::magic, scale.floor};
+  if constexpr (is_for_16_bits<Precision>) {
+    return detail::softmax_line<Precision>(largest, scale.rate);
   } else {
     constexpr Real moderate = 4 * detail::SoftmaxTable<Real>::bound;
     const bool is_moderate = absolute(largest * scale.rate) < moderate;
@@ -136,28 +193,39 @@ BRIDGE_HD SoftmaxShift<Real> softmax_shift(Real largest, const SoftmaxScale<Real
 }
 
 // 2^lift e^(...): about 2^lift at the largest key, 0 where it has underflowed, NaN at a key of NaN
-// and at an infinite key whose shift is that infinity.
+// and at an infinite key whose shift is that infinity. For results of 16 bits another power of two
+// times e^(...), and of NaN 0: the sum learns of it from the largest key.
+template <class Precision>
+BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row) {
+  using Table = detail::SoftmaxTableFor16Bits<Precision>;
+  const float t = fma(key, row.rate, row.offset);
+#if defined(__CUDA_ARCH__)
+  const float held = fmaxf(t, Table::least);
+#else
+  const float held = t > Table::least ? t : Table::least;
+#endif
+  return detail::power_of_fixed<Precision, Table::whole_bits>(held);
+}
+
 template <class Precision, class Real>
 BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
                              const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
-  constexpr bool for_16_bits = std::is_same_v<Precision, SingleFor16Bits>;
   const Real t = key - row.shift;
   // The exponent field of 2^(lift + n), n = round(t rate) + offset, in the low bits.
-  const Real magic = for_16_bits ? Table::magic : row.magic;
-  const Real shifted = fma(t, scale.rate, magic);
-  const Real n = shifted - magic;
+  const Real shifted = fma(t, scale.rate, row.magic);
+  const Real n = shifted - row.magic;
   const Real lifted = bit_cast<Real>(
       static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
   const Real f = fma(t, scale.rate, -n);
-  Real power;
-  if constexpr (for_16_bits) {
-    power = detail::exp2_for_16_bits(f) * lifted;  // the rest of the rate does not show in 16 bits
-  } else {
-    const Real exact = fma(t, scale.rate_low, f);
-    power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
-  }
-  return t < (for_16_bits ? scale.floor : row.floor) ? Real(0) : power;
+  const Real exact = fma(t, scale.rate_low, f);
+  const Real power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
+  return t < row.floor ? Real(0) : power;
+}
+
+template <class Precision>
+BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row, const SoftmaxScale<float>&) {
+  return softmax_power<Precision>(key, row);
 }
 
 // A term of a row's sum: the power itself, but for float32, where the tree's roundings would be
@@ -221,6 +289,16 @@ BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total, Real rest = Real(0)) 
   return {high, high * (fma(-total, high, Real(1)) - rest * high)};
 }
 
+// For results of 16 bits, without a division; NaN where the largest key is NaN or infinite.
+BRIDGE_HD SoftmaxInverse<float> softmax_inverse(float total, const SoftmaxLine& row) {
+  const float sum = fma(row.largest, 0.0f, total);
+  const float seed = detail::rough_reciprocal<float, 0>(sum);
+  const float error = fma(-sum, seed, 1.0f);
+  const float once = fma(seed, fma(error, error, error), seed);
+  const float twice = fma(once, fma(-sum, once, 1.0f), once);
+  return {sum == 0 ? 0.0f : twice, 0.0f};
+}
+
 template <class Real>
 BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const SoftmaxParts<Real>& sum) {
   // What their addition rounds away, whichever is larger.
@@ -230,10 +308,16 @@ BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const SoftmaxParts<Real>& sum) {
   return softmax_inverse(total, rest);
 }
 
+// The same, where the row itself tells nothing of NaN.
+template <class Term, class Real>
+BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const Term& sum, const SoftmaxShift<Real>&) {
+  return softmax_inverse(sum);
+}
+
 // The result; NaN where the inverse is.
 template <class Precision, class Real>
 BRIDGE_HD Real softmax_value(Real power, const SoftmaxInverse<Real>& inverse) {
-  if constexpr (std::is_same_v<Precision, SingleFor16Bits>) {
+  if constexpr (is_for_16_bits<Precision>) {
     return power * inverse.high;
   } else {
     return fma(power, inverse.high, power * inverse.low);

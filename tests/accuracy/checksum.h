@@ -101,9 +101,10 @@ void print_precision(std::ostream& out, const std::string& name,
 inline void print_checksums(std::ostream& out) {
   const std::vector<float> single = single_inputs();
   const std::vector<double> wide = double_inputs();
-  print_precision<SingleFor16Bits, bfloat16>(out, "bfloat16", inputs_of_16_bits<bfloat16>());
-  print_precision<SingleFor16Bits, float16>(out, "float16", inputs_of_16_bits<float16>());
-  print_precision<SingleFor16Bits, float>(out, "float32 for 16 bits", single);
+  print_precision<SingleForBfloat16, bfloat16>(out, "bfloat16", inputs_of_16_bits<bfloat16>());
+  print_precision<SingleForFloat16, float16>(out, "float16", inputs_of_16_bits<float16>());
+  print_precision<SingleForBfloat16, float>(out, "float32 for bfloat16", single);
+  print_precision<SingleForFloat16, float>(out, "float32 for float16", single);
   print_precision<Single, float>(out, "float32", single);
   print_precision<Double, double>(out, "float64", wide);
   print_hash<float>(out, "bfloat16 to float", inputs_of_16_bits<bfloat16>());

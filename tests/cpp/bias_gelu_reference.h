@@ -55,8 +55,9 @@ inline void run(const bridge_bias_gelu& call) {
     one_16_bit = one_16_bit && (is_result || operand->dtype == call.input.full.dtype);
   }
   if (any_double) return run_in<math::Double>(call);
-  if (one_16_bit) return run_in<math::SingleFor16Bits>(call);
-  run_in<math::Single>(call);
+  if (!one_16_bit) return run_in<math::Single>(call);
+  if (call.input.full.dtype == BRIDGE_FLOAT16) return run_in<math::SingleForFloat16>(call);
+  run_in<math::SingleForBfloat16>(call);
 }
 
 }  // namespace bridge::reference

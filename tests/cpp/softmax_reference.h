@@ -89,7 +89,7 @@ inline bool is_hidden(const bridge_softmax& call, const int64_t* index, int64_t 
 template <class Precision>
 void softmax_in(const bridge_softmax& call) {
   using Real = typename Precision::real;
-  const math::SoftmaxScale<Real> scale = math::softmax_scale<Real>(call.scale);
+  const math::SoftmaxScale<Real> scale = math::softmax_scale<Precision>(call.scale);
   for_each_row(call.space, [&](const int64_t* index, int64_t visible) {
     const size_t cols = static_cast<size_t>(call.space.cols);
     std::vector<Real> key(cols), power(cols);
@@ -102,13 +102,13 @@ void softmax_in(const bridge_softmax& call) {
             scale);
       largest = math::softmax_larger(key[j], largest);
     }
-    const math::SoftmaxShift<Real> shift = math::softmax_shift<Precision>(largest, scale);
+    const auto shift = math::softmax_shift<Precision>(largest, scale);
     std::vector<math::SoftmaxTerm<Precision>> terms(cols);
     for (size_t j = 0; j < cols; ++j) {
       power[j] = math::softmax_power<Precision>(key[j], shift, scale);
       terms[j] = math::softmax_term<Precision>(power[j]);
     }
-    const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(tree_sum(terms));
+    const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(tree_sum(terms), shift);
     for (size_t j = 0; j < cols; ++j) {
       const bool hidden = is_hidden(call, index, visible, static_cast<int64_t>(j));
       store(call.output.data, call.dtype,
@@ -121,7 +121,8 @@ void softmax_in(const bridge_softmax& call) {
 inline void run(const bridge_softmax& call) {
   if (call.dtype == BRIDGE_FLOAT64) return softmax_in<math::Double>(call);
   if (call.dtype == BRIDGE_FLOAT32) return softmax_in<math::Single>(call);
-  softmax_in<math::SingleFor16Bits>(call);
+  if (call.dtype == BRIDGE_FLOAT16) return softmax_in<math::SingleForFloat16>(call);
+  softmax_in<math::SingleForBfloat16>(call);
 }
 
 template <class Real>

@@ -40,7 +40,7 @@ Array = np.ndarray
 # unit: `steps` of them towards an element, and in ⟨a,b⟩ one for the product and one for each
 # addition of the tree (of 32 rows of 32 lanes, then of chunks of 1024), relative to ⟨|a|,|b|⟩.
 BOUNDS: dict[str, Any] = {
-    "relative": {"float16": 4.0, "bfloat16": 16.0, "float32": 2.0, "float64": 4.0},
+    "relative": {"float16": 48.0, "bfloat16": 256.0, "float32": 2.0, "float64": 4.0},
     "unit": {"float32": 2.0**-23, "float64": 2.0**-52},
     "steps": 5,
     "chunk": 1024,

@@ -42,7 +42,7 @@ struct HotForms {
   HotKernels form[kForms];
 };
 
-template <class T, class Precision>
+template <class T, class Precision = math::precision_of<T>>
 constexpr HotForms hot_forms() {
   return {{hot_kernels<T, Precision, math::GeluForm::tanh>(),
            hot_kernels<T, Precision, math::GeluForm::erf>(),
@@ -50,13 +50,12 @@ constexpr HotForms hot_forms() {
 }
 
 // The index is a bridge_dtype, that of its forms a bridge_gelu_form.
-constexpr HotForms kHotKernels[] = {hot_forms<math::float16, math::SingleFor16Bits>(),
-                                    hot_forms<math::bfloat16, math::SingleFor16Bits>(),
-                                    hot_forms<float, math::Single>(),
-                                    hot_forms<double, math::Double>()};
+constexpr HotForms kHotKernels[] = {hot_forms<math::float16>(), hot_forms<math::bfloat16>(),
+                                    hot_forms<float>(), hot_forms<double>()};
 
 // The index is an Arithmetic.
-constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<math::SingleFor16Bits>>(),
+constexpr Kernel kAnyKernels[] = {make_kernel<ChunkKernel, AnyOperands<math::SingleForFloat16>>(),
+                                  make_kernel<ChunkKernel, AnyOperands<math::SingleForBfloat16>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Single>>(),
                                   make_kernel<ChunkKernel, AnyOperands<math::Double>>()};
 

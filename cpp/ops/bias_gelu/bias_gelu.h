@@ -13,8 +13,14 @@
 
 namespace bridge {
 
-// The precisions of math/precision.h, as a call asks for them.
-enum class Arithmetic : int32_t { single_for_16_bits = 0, single = 1, double_ = 2 };
+// The precisions of math/precision.h, as a call asks for them: that of a dtype has its number.
+enum class Arithmetic : int32_t {
+  single_for_float16 = BRIDGE_FLOAT16,
+  single_for_bfloat16 = BRIDGE_BFLOAT16,
+  single = BRIDGE_FLOAT32,
+  double_ = BRIDGE_FLOAT64
+};
+constexpr int kArithmetics = 4;
 
 // Calls visit(array, index) for every present operand of the call; index 0 is input.full, 1
 // input.row, 2 + 2i and 3 + 2i the full and row of factor i.
@@ -28,8 +34,11 @@ void for_each_input(const bridge_bias_gelu& call, Visit&& visit) {
   }
 }
 
-// The arithmetic of a valid call: float64 if any array is, 16-bit accuracy if all inputs are of one
-// 16-bit type. A wider output of theirs asks for what is not rounded, not for another value.
+// The arithmetic of a valid call whose every array is of this dtype.
+constexpr Arithmetic native_arithmetic(int32_t dtype) { return static_cast<Arithmetic>(dtype); }
+
+// The arithmetic of a valid call: float64 if any array is, that of a 16-bit type if all inputs are
+// of it. A wider output of theirs asks for what is not rounded, not for another value.
 inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
   auto is_double = [](const bridge_array& array) {
     return is_present(array) && array.dtype == BRIDGE_FLOAT64;
@@ -41,19 +50,12 @@ inline Arithmetic arithmetic_of(const bridge_bias_gelu& call) {
     one_16_bit &= array.dtype == call.input.full.dtype;
   });
   return any_double   ? Arithmetic::double_
-         : one_16_bit ? Arithmetic::single_for_16_bits
+         : one_16_bit ? native_arithmetic(call.input.full.dtype)
                       : Arithmetic::single;
 }
 
 inline bool is_double(const bridge_bias_gelu& call) {
   return arithmetic_of(call) == Arithmetic::double_;
-}
-
-// The arithmetic of a call whose every array is of this dtype.
-constexpr Arithmetic native_arithmetic(int32_t dtype) {
-  return is_16_bit(dtype)          ? Arithmetic::single_for_16_bits
-         : dtype == BRIDGE_FLOAT32 ? Arithmetic::single
-                                   : Arithmetic::double_;
 }
 
 // BRIDGE_OK, or BRIDGE_INVALID_ARGUMENT with a message that names the field, what it holds and what

@@ -224,11 +224,13 @@ constexpr void add_fused(BiasGeluKernels& kernels, bridge_dtype dtype) {
 template <GeluForm kForm>
 constexpr void add_form(BiasGeluKernels& kernels) {
   constexpr int form = static_cast<int>(kForm);
-  add_fused<math::SingleFor16Bits, math::bfloat16, kForm>(kernels, BRIDGE_BFLOAT16);
+  add_fused<math::SingleForBfloat16, math::bfloat16, kForm>(kernels, BRIDGE_BFLOAT16);
   add_fused<math::Single, float, kForm>(kernels, BRIDGE_FLOAT32);
   add_fused<math::Double, double, kForm>(kernels, BRIDGE_FLOAT64);
-  kernels.tiled[static_cast<int>(Arithmetic::single_for_16_bits)][form] =
-      tiled<math::SingleFor16Bits, kForm>;
+  kernels.tiled[static_cast<int>(Arithmetic::single_for_float16)][form] =
+      tiled<math::SingleForFloat16, kForm>;
+  kernels.tiled[static_cast<int>(Arithmetic::single_for_bfloat16)][form] =
+      tiled<math::SingleForBfloat16, kForm>;
   kernels.tiled[static_cast<int>(Arithmetic::single)][form] = tiled<math::Single, kForm>;
   kernels.tiled[static_cast<int>(Arithmetic::double_)][form] = tiled<math::Double, kForm>;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "cpu/isa.h"
+#include "ops/bias_gelu/bias_gelu.h"
 #include "walks/columns/block.h"
 
 namespace bridge {
@@ -43,7 +44,7 @@ struct BiasGeluKernels {
   // [shape][dtype][form]; null where there is none.
   BiasGeluFunction fused[kBiasGeluShapes][4][3];
   // [arithmetic][form]: every call.
-  BiasGeluFunction tiled[3][3];
+  BiasGeluFunction tiled[kArithmetics][3];
   // [is_double].
   AddNodes add_nodes[2];
 };

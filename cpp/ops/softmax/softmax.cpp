@@ -105,8 +105,8 @@ bridge_status run(const bridge_softmax& given, const bridge_executor* executor) 
   const auto kernel = kernels->of[call.dtype];
   const int64_t bytes = dtype_bytes(call.dtype), real_bytes = bytes == 8 ? 8 : 4;
   SoftmaxRun shared{};
-  shared.scale = math::softmax_scale<float>(call.scale);
-  shared.scale_double = math::softmax_scale<double>(call.scale);
+  shared.scale = single_scale(call);
+  shared.scale_double = math::softmax_scale<math::Double>(call.scale);
   shared.mask_is_row = call.mask.col_stride == 0;
   run_rows(call, executor, [&](int64_t begin, int64_t end, bool streams) {
     alignas(64) char small_buffer[kStackBytes];

@@ -35,16 +35,15 @@ struct KernelLists {
   const Kernel (&segments)[3];  // the index is a Step
 };
 
-template <class T, class Precision>
+template <class T>
 constexpr KernelLists kernel_lists() {
-  using K = Kernels<T, Precision>;
+  using K = Kernels<T, math::precision_of<T>>;
   return {K::Rows::kAligned, K::Rows::kAny, K::kSegments};
 }
 
 // The index is a bridge_dtype.
-constexpr KernelLists kKernels[] = {
-    kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
-    kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
+constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
+                                    kernel_lists<float>(), kernel_lists<double>()};
 
 // Bytes that a term of a row's sum has (math::SoftmaxTerm).
 size_t term_bytes(const bridge_softmax& call) {
@@ -80,8 +79,8 @@ Params make_params(const bridge_softmax& call) {
   params.mask = call.mask.data;
   params.output = static_cast<char*>(call.output.data);
   params.mask_for_rows = call.mask.col_stride == 0;
-  params.scale_single = math::softmax_scale<float>(call.scale);
-  params.scale_double = math::softmax_scale<double>(call.scale);
+  params.scale_single = single_scale(call);
+  params.scale_double = math::softmax_scale<math::Double>(call.scale);
   return params;
 }
 
@@ -127,7 +126,8 @@ const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
     return enqueue_segments<math::Double>(call, params, memory, stream);
   if (call.dtype == BRIDGE_FLOAT32)
     return enqueue_segments<math::Single>(call, params, memory, stream);
-  return enqueue_segments<math::SingleFor16Bits>(call, params, memory, stream);
+  // Those of both 16-bit types have the nodes alike.
+  return enqueue_segments<math::SingleForBfloat16>(call, params, memory, stream);
 }
 
 constexpr auto kEntry =

@@ -66,8 +66,8 @@ BRIDGE_DEVICE uint32_t bits_of_bytes(uint32_t bytes) {
   return (highest >> 7) * 0x01020408u >> 24 & 0xfu;  // bit 8 b of the first factor to 24 + b
 }
 
-// What a thread holds of its row.
-template <class Team, class Precision, bool kAligned>
+// What a thread holds of its row, or of a segment of it.
+template <class Team, class Precision, bool kAligned, bool kSegment = false>
 struct Row {
   using T = typename Team::T;
   using Real = typename Precision::real;
@@ -92,11 +92,11 @@ struct Row {
     rows::find_row(params.layout, row, offset);
     x = reinterpret_cast<const T*>(params.x + offset[kX]) + begin;
     output = reinterpret_cast<T*>(params.output + offset[kOutput]) + begin;
-    cols = exists ? rows::columns_from(params.layout.cols, begin, Team::kCols) : 0;
+    cols = exists ? columns_from(params.layout.cols, begin) : 0;
     visible = cols;
     if (params.layout.queries != 0) {
       const int64_t seen = rows::visible_columns(params.layout, row);
-      visible = exists ? rows::columns_from(seen, begin, Team::kCols) : 0;
+      visible = exists ? columns_from(seen, begin) : 0;
     }
     mask = params.mask;
     if (mask == nullptr) return;
@@ -107,6 +107,11 @@ struct Row {
     } else {
       mask += begin;
     }
+  }
+
+  static BRIDGE_DEVICE int columns_from(int64_t columns, int64_t begin) {
+    if constexpr (kSegment) return rows::columns_from(columns, begin, Team::kCols);
+    return static_cast<int>(columns);
   }
 
   static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * Team::kStep; }
@@ -153,10 +158,68 @@ struct Row {
     }
   }
 
-  // The largest key of this thread. Multiplying is monotonic, so one product does for all; what
-  // an infinite x makes of a scale of 0 is NaN, and so is its row, whatever is largest there.
-  BRIDGE_DEVICE Real largest(const math::SoftmaxScale<Real>& scale) const {
+  // Elements of 16 bits stay in pairs until their powers are computed: two are compared at once.
+  // Here those of vector q become keys, -infinity where they are hidden; with a scale of 0 the keys
+  // are 0, and NaN where x is not finite.
+  BRIDGE_DEVICE void make_keys(int q, Real half) {
+    uint32_t (&pair)[kVector / 2] = words[q].words;
+    if (!(half > 0)) {
+#pragma unroll
+      for (uint32_t& p : pair) p = simt::times_sign<T>(p, half);
+    }
+    const uint32_t bits = hidden_of(q);
+    if (bits != 0) {
+#pragma unroll
+      for (int i = 0; i < kVector / 2; ++i) pair[i] = simt::lowest_where<T>(pair[i], bits, i);
+    }
+  }
+
+  // All of them, where the largest is known.
+  BRIDGE_DEVICE void make_keys(const math::SoftmaxScale<Real>& scale) {
+    if constexpr (math::is_for_16_bits<Precision>) {
+#pragma unroll
+      for (int q = 0; q < kVectors; ++q) {
+        if (reaches(q)) make_keys(q, scale.half);
+      }
+    }
+  }
+
+  BRIDGE_DEVICE uint32_t largest_pair(Real half) {
+    uint32_t result = simt::lowest_pair<T>();
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+      if (!reaches(q)) continue;
+      make_keys(q, half);
+#pragma unroll
+      for (const uint32_t& p : words[q].words) result = simt::larger_pair<T>(p, result);
+    }
+    return result;
+  }
+
+  BRIDGE_DEVICE void powers_of_pairs(const math::SoftmaxLine& line,
+                                     Real (&power)[kVectors][kVector]) const {
+#pragma unroll
+    for (int q = 0; q < kVectors; ++q) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) power[q][i] = Real(0);
+      if (!reaches(q)) continue;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        power[q][i] =
+            math::softmax_power<Precision>(simt::widen_element<Real, T>(words[q], i), line);
+      }
+    }
+  }
+
+  // The largest key of this thread; where elements are pairs, they become keys here. Multiplying is
+  // monotonic, so one product does for all; what an infinite x makes of a scale of 0 is NaN, and so
+  // is its row, whatever is largest there.
+  BRIDGE_DEVICE Real largest(const math::SoftmaxScale<Real>& scale) {
     const Real half = scale.half;
+    if constexpr (math::is_for_16_bits<Precision>) {
+      const math::FloatPair both = math::to_float_pair<T>(largest_pair(half));
+      return math::softmax_larger(both.first, both.second);
+    }
     const Real x = half < 0 ? largest_x<true>() : largest_x<false>();
     return x < -math::Format<Real>::largest ? x : math::absolute(half) * x;
   }
@@ -189,8 +252,9 @@ struct Row {
   }
 
   BRIDGE_DEVICE void powers(const math::SoftmaxScale<Real>& scale,
-                            const math::SoftmaxShift<Real>& shift,
+                            const math::SoftmaxShiftFor<Precision>& shift,
                             Real (&power)[kVectors][kVector]) const {
+    if constexpr (math::is_for_16_bits<Precision>) return powers_of_pairs(shift, power);
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
 #pragma unroll
@@ -209,8 +273,18 @@ struct Row {
     }
   }
 
-  BRIDGE_DEVICE void store(const Real (&power)[kVectors][kVector],
-                           const math::SoftmaxInverse<Real>& inverse) const {
+  BRIDGE_DEVICE void store(Real (&power)[kVectors][kVector],
+                           math::SoftmaxInverse<Real> inverse) const {
+    if (inverse.high != inverse.high) {
+      // 0 times anything but NaN is the 0 that hidden elements get.
+#pragma unroll
+      for (int q = 0; q < kVectors; ++q) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) power[q][i] = inverse.high;
+        hide(q, power[q], Real(0));
+      }
+      inverse = {Real(1), Real(0)};
+    }
 #pragma unroll
     for (int q = 0; q < kVectors; ++q) {
       if (column(q) >= cols) continue;
@@ -220,8 +294,6 @@ struct Row {
 #pragma unroll
         for (int i = 0; i < kVector; ++i)
           y[i] = math::softmax_value<Precision>(power[q][i], inverse);
-        // 0 times anything but NaN is the 0 that hidden elements get.
-        if (inverse.high != inverse.high) hide(q, y, Real(0));
         result = simt::round_to_words<T>(y);
       }
       rows::store_vector<kAligned>(output + column(q), result, cols - column(q));
@@ -258,8 +330,9 @@ struct RowsKernel {
     row.load();
     const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), params.warps);
     Real power[Team::kVectors][Team::kVector];
-    row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
-    row.store(power, math::softmax_inverse(sum_of<Team, Precision>(power, params.warps)));
+    const auto shift = math::softmax_shift<Precision>(largest, scale);
+    row.powers(scale, shift, power);
+    row.store(power, math::softmax_inverse(sum_of<Team, Precision>(power, params.warps), shift));
   }
 };
 
@@ -285,21 +358,23 @@ struct SegmentKernel {
     const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
     const int64_t index = simt::divide(node, params.segments);
     const int64_t segment = node - index * params.segments;
-    Row<Team, Precision, false> row(params, params.first_row + index, segment * Team::kCols);
+    Row<Team, Precision, false, true> row(params, params.first_row + index, segment * Team::kCols);
     row.load();
     if constexpr (kStep == Step::largest) {
       const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), kWarps);
       rows::put_node(params.largest, node, largest);
     } else {
+      row.make_keys(scale);
       const Real largest = rows::reduce_nodes<Largest, Real, 0>(params.largest, index);
+      const auto shift = math::softmax_shift<Precision>(largest, scale);
       Real power[Team::kVectors][Team::kVector];
-      row.powers(scale, math::softmax_shift<Precision>(largest, scale), power);
+      row.powers(scale, shift, power);
       if constexpr (kStep == Step::sum) {
         rows::put_node(params.sums, node, sum_of<Team, Precision>(power, kWarps));
       } else {
         const auto total =
             rows::reduce_nodes<Sum, math::SoftmaxTerm<Precision>, 1>(params.sums, index);
-        row.store(power, math::softmax_inverse(total));
+        row.store(power, math::softmax_inverse(total, shift));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "math/softmax.h"
 #include "walks/rows/row_operands.h"
 
 namespace bridge {
@@ -35,6 +36,18 @@ inline int operands_of(bridge_softmax_derivative& call, RowOperand (&operands)[4
   if (call.w.data != nullptr) operands[count++] = {"w", call.w.data, call.w.stride, cols, bytes};
   operands[count++] = {"output", call.output.data, call.output.stride, cols, bytes};
   return count;
+}
+
+// The scale of a call whose arithmetic is float.
+inline math::SoftmaxScale<float> single_scale(const bridge_softmax& call) {
+  switch (call.dtype) {
+    case BRIDGE_FLOAT16:
+      return math::softmax_scale<math::SingleForFloat16>(call.scale);
+    case BRIDGE_BFLOAT16:
+      return math::softmax_scale<math::SingleForBfloat16>(call.scale);
+    default:
+      return math::softmax_scale<math::Single>(call.scale);
+  }
 }
 
 namespace check {

@@ -41,16 +41,15 @@ struct KernelLists {
   const Kernel (&segments)[2][2];
 };
 
-template <class T, class Precision>
+template <class T>
 constexpr KernelLists kernel_lists() {
-  using K = Kernels<T, Precision>;
+  using K = Kernels<T, math::precision_of<T>>;
   return {K::Rows::kAligned, K::Rows::kAny, K::kGeneral, K::kSegments};
 }
 
 // The index is a bridge_dtype.
-constexpr KernelLists kKernels[] = {
-    kernel_lists<float16, math::SingleFor16Bits>(), kernel_lists<bfloat16, math::SingleFor16Bits>(),
-    kernel_lists<float, math::Single>(), kernel_lists<double, math::Double>()};
+constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
+                                    kernel_lists<float>(), kernel_lists<double>()};
 
 bool is_jacobian(const bridge_softmax_derivative& call) { return call.w.data == nullptr; }
 

@@ -14,20 +14,18 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
+using math::precision_of;
+
+// The larger key; passes over NaN.
+template <class Real>
+inline __attribute__((always_inline)) Real larger(Real key, Real largest) {
+  return key > largest ? key : largest;
+}
+
+// Results of 16 bits learn of NaN from the largest key. Its comparison costs more than this sum of
+// the keys, which is NaN where one is; and rarely elsewhere, so that one looks again.
 template <class T>
-struct PrecisionOf {
-  using type = math::SingleFor16Bits;
-};
-template <>
-struct PrecisionOf<float> {
-  using type = math::Single;
-};
-template <>
-struct PrecisionOf<double> {
-  using type = math::Double;
-};
-template <class T>
-using precision_of = typename PrecisionOf<T>::type;
+constexpr bool kLooksForNan = math::is_for_16_bits<precision_of<T>>;
 
 template <class Real>
 inline __attribute__((always_inline)) const math::SoftmaxScale<Real>& scale_of(
@@ -59,17 +57,19 @@ inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
 
 // ---- softmax of a row ----
 
-// The keys of a block, and the largest of each of its lanes so far.
+// The keys of a block, and the largest and the sum of each of its lanes so far.
 template <bool kMasked, class T, class Real>
 inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
-                                                           Real half, Real* key, Real* largest) {
+                                                           Real half, Real* key, Real* largest,
+                                                           Real* sum) {
   const math::SoftmaxScale<Real> scale{half, 0, 0, 0};
   if constexpr (std::is_same_v<T, math::float16>) {
     load_run_of<T>(x, key, kBlock);
     BRIDGE_INDEPENDENT
     for (int64_t i = 0; i < kBlock; ++i) {
       key[i] = kMasked && mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
-      largest[i] = math::softmax_larger(key[i], largest[i]);
+      largest[i] = larger(key[i], largest[i]);
+      sum[i] = sum[i] + key[i];
     }
   } else {
     BRIDGE_INDEPENDENT
@@ -77,33 +77,41 @@ inline __attribute__((always_inline)) void find_block_keys(const T* x, const uin
       const Real found = kMasked && mask[i] != 0 ? Real(-kInfinity)
                                                  : math::softmax_key(to_real<Real>(x[i]), scale);
       key[i] = found;
-      largest[i] = math::softmax_larger(found, largest[i]);
+      largest[i] = larger(found, largest[i]);
+      if constexpr (kLooksForNan<T>) sum[i] = sum[i] + found;
     }
   }
 }
 
 template <class Real>
 inline __attribute__((always_inline)) Real fold_largest(Real* lane) {
-  for (int i = 0; i < 32; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 32]);
-  for (int i = 0; i < 16; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 16]);
-  for (int i = 0; i < 8; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 8]);
-  for (int i = 0; i < 4; ++i) lane[i] = math::softmax_larger(lane[i], lane[i + 4]);
-  return math::softmax_larger(math::softmax_larger(lane[0], lane[1]),
-                              math::softmax_larger(lane[2], lane[3]));
+  for (int i = 0; i < 32; ++i) lane[i] = larger(lane[i], lane[i + 32]);
+  for (int i = 0; i < 16; ++i) lane[i] = larger(lane[i], lane[i + 16]);
+  for (int i = 0; i < 8; ++i) lane[i] = larger(lane[i], lane[i + 8]);
+  for (int i = 0; i < 4; ++i) lane[i] = larger(lane[i], lane[i + 4]);
+  return larger(larger(lane[0], lane[1]), larger(lane[2], lane[3]));
+}
+
+template <class Real>
+inline bool any_nan(const Real* values, int64_t count) {
+  int found = 0;
+  for (int64_t i = 0; i < count; ++i) found |= values[i] != values[i] ? 1 : 0;
+  return found != 0;
 }
 
 // Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
 template <bool kMasked, class T, class Real>
 Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
-  alignas(64) Real largest[kBlock];
+  alignas(64) Real largest[kBlock], sum[kBlock];
   fill(largest, kBlock, Real(-kInfinity));
+  if constexpr (kLooksForNan<T>) fill(sum, kBlock, Real(0));
   if (count >= kBlock) {
     for (int64_t i = 0; i + kBlock <= count; i += kBlock)
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
     // The last columns together with some that have been seen: nothing changes in those.
     if (count % kBlock != 0) {
       const int64_t i = count - kBlock;
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest);
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
     }
   } else {
     alignas(64) T padded_x[kBlock] = {};
@@ -114,9 +122,12 @@ Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* 
       copy(padded_mask, mask, count);
     else
       memset(padded_mask, 0, static_cast<size_t>(count));
-    find_block_keys<true>(padded_x, padded_mask, half, key, largest);
+    find_block_keys<true>(padded_x, padded_mask, half, key, largest, sum);
   }
   fill(key + count, round_up(count) - count, Real(-kInfinity));
+  if constexpr (kLooksForNan<T>) {
+    if (any_nan(sum, kBlock) && any_nan(key, count)) return Real(__builtin_nanf(""));
+  }
   return fold_largest(largest);
 }
 
@@ -131,7 +142,7 @@ template <class Precision>
 struct Powers {
   using Real = typename Precision::real;
   Real* key;
-  math::SoftmaxShift<Real> shift;
+  math::SoftmaxShiftFor<Precision> shift;
   math::SoftmaxScale<Real> scale;
 
   inline __attribute__((always_inline)) math::SoftmaxTerm<Precision> term(int64_t i) const {
@@ -186,13 +197,13 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   using Real = typename Precision::real;
   const math::SoftmaxScale<Real>& scale = scale_of<Real>(run);
   Real* const buffer = static_cast<Real*>(run.buffer);
-  const math::SoftmaxShift<Real> shift =
+  const math::SoftmaxShiftFor<Precision> shift =
       math::softmax_shift<Precision>(find_keys(x, mask, visible, scale.half, buffer), scale);
   // Whole steps: the padding has the power 0.
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
-  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total, shift);
   write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
     write_values(to, buffer + begin, mask == nullptr ? nullptr : mask + begin, count, inverse);
   });
@@ -224,7 +235,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   Real largest = Real(-kInfinity);
   for (int64_t col = last; col >= 0; col -= kSumChunk)
     largest = math::softmax_larger(chunk_keys(col, buffer), largest);
-  const math::SoftmaxShift<Real> shift = math::softmax_shift<Precision>(largest, scale);
+  const math::SoftmaxShiftFor<Precision> shift = math::softmax_shift<Precision>(largest, scale);
   // Whole steps: the padding has the power 0.
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
       round_up(visible),
@@ -234,7 +245,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
         return Powers<Precision>{key, shift, scale};
       },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
-  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total);
+  const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total, shift);
   for (int64_t col = last; col >= 0; col -= kSumChunk) {
     const int64_t count = chunk_size(col);
     Real* const power = powers_at(col);
@@ -265,7 +276,8 @@ void short_rows(const SoftmaxRun& run) {
   const math::SoftmaxScale<Real> scale = scale_of<Real>(run);
   alignas(64) Real tile[kShortCols * kTileRows];
   Lanes<math::SoftmaxTerm<Precision>, kShortCols * kTileRows> sums;
-  alignas(64) Real largest[kTileRows], shift[kTileRows], magic[kTileRows], least[kTileRows];
+  using Shift = math::SoftmaxShiftFor<Precision>;
+  alignas(64) Real largest[kTileRows], first[kTileRows], second[kTileRows], third[kTileRows];
   alignas(64) Real high[kTileRows], low[kTileRows];
   const int64_t cols = run.cols;
   for (int64_t top = 0; top < run.rows; top += kTileRows) {
@@ -287,21 +299,28 @@ void short_rows(const SoftmaxRun& run) {
     }
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r)
-        largest[r] = math::softmax_larger(tile[i * kTileRows + r], largest[r]);
+        largest[r] = larger(tile[i * kTileRows + r], largest[r]);
+    if constexpr (kLooksForNan<T>) {
+      if (any_nan(tile, cols * kTileRows)) {
+        for (int64_t i = 0; i < cols * kTileRows; ++i)
+          if (tile[i] != tile[i]) largest[i % kTileRows] = tile[i];
+      }
+    }
     for (int64_t r = 0; r < kTileRows; ++r) {
-      const math::SoftmaxShift<Real> row = math::softmax_shift<Precision>(largest[r], scale);
-      shift[r] = row.shift, magic[r] = row.magic, least[r] = row.floor;
+      const auto [a, b, c] = math::softmax_shift<Precision>(largest[r], scale);
+      first[r] = a, second[r] = b, third[r] = c;
     }
     for (int64_t i = 0; i < cols; ++i)
       for (int64_t r = 0; r < kTileRows; ++r) {
         const Real power = math::softmax_power<Precision>(
-            tile[i * kTileRows + r], math::SoftmaxShift<Real>{shift[r], magic[r], least[r]}, scale);
+            tile[i * kTileRows + r], Shift{first[r], second[r], third[r]}, scale);
         tile[i * kTileRows + r] = power;
         sums.set(i * kTileRows + r, math::softmax_term<Precision>(power));
       }
     fold_tile(sums, cols);
     for (int64_t r = 0; r < kTileRows; ++r) {
-      const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(sums.at(r));
+      const math::SoftmaxInverse<Real> inverse =
+          math::softmax_inverse(sums.at(r), Shift{first[r], second[r], third[r]});
       high[r] = inverse.high, low[r] = inverse.low;
     }
     bool all_numbers = true;

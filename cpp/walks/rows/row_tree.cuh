@@ -26,6 +26,20 @@ BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& 
   return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
 }
 
+// a where the mask is all ones, b where it is 0: in one instruction, where a choice between two
+// registers takes two.
+BRIDGE_DEVICE float chosen(uint32_t mask, float a, float b) {
+  return math::bit_cast<float>((math::to_bits(a) & mask) | (math::to_bits(b) & ~mask));
+}
+
+BRIDGE_DEVICE double chosen(uint32_t mask, double a, double b) { return mask != 0 ? a : b; }
+
+template <class Real>
+BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t mask, const math::SoftmaxParts<Real>& a,
+                                              const math::SoftmaxParts<Real>& b) {
+  return {chosen(mask, a.coarse, b.coarse), chosen(mask, a.fine, b.fine)};
+}
+
 // The fold of the tree over the threads of a group (from the highest bit of their index down) and
 // then over the elements of each; every thread gets the sum. While a thread has more than one
 // value, it keeps half of them and gives the other half away: half the shuffles.
@@ -37,11 +51,11 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
   for (int bit = kGroup / 2; bit > 0; bit /= 2) {
     if (kept > 1) {
       kept /= 2;
-      const bool upper = (thread & bit) != 0;
+      const uint32_t upper = (thread & bit) != 0 ? ~0u : 0u;
 #pragma unroll
       for (int i = 0; i < kept; ++i) {
-        const Real given = upper ? value[i] : value[i + kept];
-        const Real own = upper ? value[i + kept] : value[i];
+        const Real given = chosen(upper, value[i], value[i + kept]);
+        const Real own = chosen(upper, value[i + kept], value[i]);
         value[i] = own + exchange(given, bit);
       }
     } else {
@@ -115,7 +129,7 @@ struct Sum {
   }
 };
 
-// Passes over NaN.
+// NaN where a float is; passes over that of doubles.
 struct Largest {
   template <class Real>
   static BRIDGE_DEVICE Real identity() {
