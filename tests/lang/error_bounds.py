@@ -123,7 +123,7 @@ class _Arithmetic:
             falling = self.monotone(function, [middle], _OTHERWISE)
             rising = self.monotone(function, [Bounded(np.abs(x.value), x.error)], _OTHERWISE)
             # x² is rounded in the reference: that is relative to the exponent.
-            own = 4 * _OF_REFERENCE * falling.value * x.value**2
+            own = falling.value * (4 * _OF_REFERENCE * x.value**2)
             error = np.maximum(falling.error, rising.error) + np.where(np.isfinite(own), own, 0)
             return self.without(Bounded(falling.value, error), inputs)
         if operation in _LIPSCHITZ:
