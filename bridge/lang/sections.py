@@ -67,7 +67,9 @@ def tile_sections(writer: Writer) -> list[Tile]:
             is_root = value is None or instruction.operation in REDUCTIONS
             if not is_root and value not in needed:
                 continue
-            if instruction.again and cost(value) > _MOST_AGAIN:
+            # What is kept is kept as a floating number: no integer.
+            is_kept = instruction.again and writer.nodes[value[1]].dtype != "int"
+            if is_kept and cost(value) > _MOST_AGAIN:
                 tile.read.insert(0, value)
                 continue
             tile.instructions.insert(0, instruction)

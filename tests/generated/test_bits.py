@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import bridge
 from bridge import _native
+from bridge import lang as bl
 from bridge.generated import CompileError
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
@@ -54,6 +56,24 @@ def test_declared_ops(op: Any, dtype: str) -> None:
         traced(declaration, present, *declaration.static.values()), dtype
     ):
         request.compile()
+
+
+def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
+    """What is kept between two sections is a floating number, which has no 64 bits."""
+
+    @bridge.op
+    def scattered(x: bridge.Full):
+        number = bl.column()
+        for factor in range(6):
+            number = number * (2**40 + factor) + 12345678901
+        before = number - 1
+        share = bl.where((number < 0) | (before < 5), x, 1.0)
+        return share / bl.sum(share) + bl.where(number == before + 1, 1.0, 0.0)
+
+    tensor = torch.randn(20, 500)
+    expected = scattered(tensor)
+    scattered.compile(dtypes=["float32"])
+    assert torch.equal(scattered(tensor), expected)
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
