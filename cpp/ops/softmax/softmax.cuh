@@ -254,21 +254,24 @@ struct Row {
   BRIDGE_DEVICE void powers(const math::SoftmaxScale<Real>& scale,
                             const math::SoftmaxShiftFor<Precision>& shift,
                             Real (&power)[kVectors][kVector]) const {
-    if constexpr (math::is_for_16_bits<Precision>) return powers_of_pairs(shift, power);
+    if constexpr (math::is_for_16_bits<Precision>) {
+      powers_of_pairs(shift, power);
+    } else {
 #pragma unroll
-    for (int q = 0; q < kVectors; ++q) {
+      for (int q = 0; q < kVectors; ++q) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) power[q][i] = Real(0);
-      if (!reaches(q)) continue;
-      Real key[kVector];
+        for (int i = 0; i < kVector; ++i) power[q][i] = Real(0);
+        if (!reaches(q)) continue;
+        Real key[kVector];
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        key[i] = math::softmax_key(simt::widen_element<Real, T>(words[q], i), scale);
-      }
-      hide(q, key, Largest::identity<Real>());
+        for (int i = 0; i < kVector; ++i) {
+          key[i] = math::softmax_key(simt::widen_element<Real, T>(words[q], i), scale);
+        }
+        hide(q, key, Largest::identity<Real>());
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        power[q][i] = math::softmax_power<Precision>(key[i], shift, scale);
+        for (int i = 0; i < kVector; ++i) {
+          power[q][i] = math::softmax_power<Precision>(key[i], shift, scale);
+        }
       }
     }
   }
