@@ -19,6 +19,8 @@ import bridge.torch
 from bridge.jax import from_torch, torch_errors
 from tests.jax.subprocess_run import run
 
+pytestmark = pytest.mark.processes
+
 FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 
 
@@ -30,8 +32,6 @@ import jax, numpy as np, torch
 from jax import numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from bridge.jax import from_torch
-
-pytestmark = pytest.mark.processes
 
 calls = []
 def in_torch(x, w):

@@ -17,6 +17,8 @@ from bridge import _native
 from bridge.generated import CompileError, compiler
 from tests.declared.ops import SEVEN, rms_norm
 
+pytestmark = pytest.mark.processes
+
 # An op forward and backward, and what came of compiling it.
 PROGRAM = """
 import warnings
@@ -24,8 +26,6 @@ import torch
 import bridge
 from bridge import _native
 from bridge.generated import finished
-
-pytestmark = pytest.mark.processes
 
 @bridge.op
 def soft_relu(x: bridge.Full):
