@@ -42,9 +42,9 @@ struct Refusal {
   }
 };
 
-// One operand under check: a member of a pair of the call, or an array by itself. index is -1 where
+// An array under check: a member of a pair of the call, or by itself. index is -1 where
 // there is one such pair.
-struct Operand {
+struct NamedArray {
   const bridge_array* array;
   const char* name;
   bool row;
@@ -57,7 +57,7 @@ struct Operand {
 struct Name {
   char text[24];
 
-  explicit Name(const Operand& operand) {
+  explicit Name(const NamedArray& operand) {
     const char* member = operand.row ? "row" : "full";
     if (!operand.in_pair)
       snprintf(text, sizeof text, "%s", operand.name);
@@ -71,15 +71,16 @@ struct Name {
 constexpr int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
 
 // Strides that matter: a dimension of one element has none.
-inline int64_t row_step(const Sizes& sizes, const Operand& operand) {
+inline int64_t row_step(const Sizes& sizes, const NamedArray& operand) {
   return operand.row || sizes.rows <= 1 ? 0 : operand.array->row_stride;
 }
-inline int64_t batch_step(const Sizes& sizes, const Operand& operand) {
+inline int64_t batch_step(const Sizes& sizes, const NamedArray& operand) {
   return sizes.batch <= 1 ? 0 : operand.array->batch_stride;
 }
 
 // The bytes [begin, end) between which the operand lies; false if they do not fit in 63 bits.
-inline bool byte_range(const Sizes& sizes, const Operand& operand, int64_t* begin, int64_t* end) {
+inline bool byte_range(const Sizes& sizes, const NamedArray& operand, int64_t* begin,
+                       int64_t* end) {
   int64_t rows = 0, batches = 0, low = 0, high = 0;
   const int64_t row = row_step(sizes, operand), batch = batch_step(sizes, operand);
   const int64_t bytes = dtype_bytes(operand.array->dtype);
@@ -95,7 +96,7 @@ inline bool byte_range(const Sizes& sizes, const Operand& operand, int64_t* begi
 
 // Whether the rows of an output are apart from one another: the smaller step is at least a row,
 // the larger at least everything that the smaller spans.
-inline bool rows_are_apart(const Sizes& sizes, const Operand& operand) {
+inline bool rows_are_apart(const Sizes& sizes, const NamedArray& operand) {
   int64_t small = magnitude(row_step(sizes, operand)),
           large = magnitude(batch_step(sizes, operand));
   int64_t small_count = operand.row ? 1 : sizes.rows, large_count = sizes.batch;
@@ -108,13 +109,13 @@ inline bool rows_are_apart(const Sizes& sizes, const Operand& operand) {
   return large >= (small_count > 1 ? small * (small_count - 1) : 0) + sizes.cols;
 }
 
-inline bool is_dense(const Sizes& sizes, const Operand& operand) {
+inline bool is_dense(const Sizes& sizes, const NamedArray& operand) {
   if (operand.row) return sizes.batch <= 1 || operand.array->batch_stride == sizes.cols;
   return (sizes.rows <= 1 || operand.array->row_stride == sizes.cols) &&
          (sizes.batch <= 1 || operand.array->batch_stride == sizes.rows * sizes.cols);
 }
 
-inline bool is_same_layout(const Sizes& sizes, const Operand& a, const Operand& b) {
+inline bool is_same_layout(const Sizes& sizes, const NamedArray& a, const NamedArray& b) {
   return a.array->data == b.array->data && a.array->dtype == b.array->dtype && a.row == b.row &&
          row_step(sizes, a) == row_step(sizes, b) && batch_step(sizes, a) == batch_step(sizes, b);
 }
@@ -139,11 +140,11 @@ inline bridge_status count_elements(const char* op, const Sizes& sizes, const Re
 // and else the caller's duty; an output full may be an input full in the same layout.
 template <int kMaxOperands>
 bridge_status check_operands(const char* op, const Sizes& sizes,
-                             const Operand (&operands)[kMaxOperands], int inputs, int count,
+                             const NamedArray (&operands)[kMaxOperands], int inputs, int count,
                              const Refusal& fail) {
   int64_t begin[kMaxOperands], end[kMaxOperands];
   for (int i = 0; i < count; ++i) {
-    const Operand& operand = operands[i];
+    const NamedArray& operand = operands[i];
     const bridge_array& array = *operand.array;
     begin[i] = end[i] = 0;
     if (array.dtype < BRIDGE_FLOAT16 || array.dtype > BRIDGE_FLOAT64)

@@ -71,7 +71,7 @@ inline bridge_status check_integers(const bridge_integers& integers, const char*
 // of an output with another operand is found where both are dense, and else the caller's duty.
 inline bridge_status validate(const bridge_bias_dropout_add& call, char* message,
                               size_t message_bytes) {
-  using check::Operand;
+  using check::NamedArray;
   const check::Refusal fail{message, message_bytes};
   const check::Sizes sizes = check::sizes_of(call);
   int64_t elements = 0;
@@ -83,7 +83,7 @@ inline bridge_status validate(const bridge_bias_dropout_add& call, char* message
   if (!(call.factor - call.factor == 0))  // infinite or NaN
     return fail("bias_dropout_add: factor is %g, expected a finite number", call.factor);
 
-  Operand operands[5];
+  NamedArray operands[5];
   int count = 0;
   auto add = [&](const bridge_array& array, const char* name, bool row, bool in_pair = true) {
     if (is_present(array)) operands[count++] = {&array, name, row, -1, in_pair};

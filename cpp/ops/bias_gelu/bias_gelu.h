@@ -62,7 +62,7 @@ inline bool is_double(const bridge_bias_gelu& call) {
 // is expected. Refuses whatever could make a kernel read or write where it should not; an overlap
 // of an output with another operand is found where both are dense, and else the caller's duty.
 inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_t message_bytes) {
-  using check::Operand;
+  using check::NamedArray;
   const check::Refusal fail{message, message_bytes};
   if (call.form < BRIDGE_GELU_TANH || call.form > BRIDGE_GELU_SIGMOID)
     return fail("bias_gelu: form is %d, expected 0 (tanh), 1 (erf) or 2 (sigmoid)",
@@ -78,7 +78,7 @@ inline bridge_status validate(const bridge_bias_gelu& call, char* message, size_
   const bridge_status counted = check::count_elements("bias_gelu", sizes, fail, &elements);
   if (counted != BRIDGE_OK) return counted;
 
-  Operand operands[2 * BRIDGE_MAX_FACTORS + 4];
+  NamedArray operands[2 * BRIDGE_MAX_FACTORS + 4];
   int count = 0;
   auto add = [&](const bridge_pair& pair, const char* name, int index) {
     if (is_present(pair.full)) operands[count++] = {&pair.full, name, false, index};
