@@ -21,7 +21,18 @@ from typing import Any
 
 from bridge.lang import functions as f
 from bridge.lang import roles
-from bridge.lang.program import AXES, COLUMNS, FULL, ROWS, Node, Operand, Program, Result, pruned
+from bridge.lang.program import (
+    AXES,
+    COLUMNS,
+    FULL,
+    REDUCTIONS,
+    ROWS,
+    Node,
+    Operand,
+    Program,
+    Result,
+    pruned,
+)
 from bridge.lang.values import Builder, Value, while_active
 
 Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
@@ -105,6 +116,8 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
         return f.where(_first(operation, x), *(0.0 if i is None else i for i in t))
+    if operation == "rounded":
+        return f.rounded(t[0], node.static)
     if operation == "neg":
         assert t[0] is not None
         return -t[0]
@@ -148,6 +161,8 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
     if operation in ("minimum", "maximum"):
         first = _first(operation, x)
         return [f.where(first, g, 0.0), f.where(first, 0.0, g)]
+    if operation == "rounded":
+        return [f.rounded(g, node.static)]
     if operation == "neg":
         return [-g]
     if operation == "add":
@@ -292,10 +307,13 @@ def vjp(
         along: list[Value | None] = [None] * len(values)
         beside: list[Value | None] = [None] * len(values)
 
-        def receive(number: int, cotangent: Value | None) -> None:
+        def receive(number: int, cotangent: Value | None, came_along: bool = False) -> None:
             if cotangent is None or not moving[number]:
                 return
             is_wider = cotangent.axes & COLUMNS and not program.nodes[number].axes & COLUMNS
+            if came_along and not cotangent.axes & COLUMNS:
+                # The same number came at every place of the row.
+                cotangent = f.columns() * cotangent
             received = along if is_wider else beside
             own = received[number]
             received[number] = cotangent if own is None else own + cotangent
@@ -327,7 +345,8 @@ def vjp(
             for i, pulled in zip(
                 node.inputs, _pull(node, inputs, values[number], cotangent), strict=True
             ):
-                receive(i, pulled)
+                is_wide = node.axes & COLUMNS or node.operation in REDUCTIONS
+                receive(i, pulled, bool(is_wide) and not program.nodes[i].axes & COLUMNS)
         places = {
             node.static: number
             for number, node in enumerate(program.nodes)

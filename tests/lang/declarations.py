@@ -52,6 +52,13 @@ def masked_mean(x: bl.Full, hidden: bl.Mask, scale: bl.PerRow):
     return bl.mean(seen) * scale, seen / (2.0 + bl.max(seen)), bl.column_sum(seen * x)
 
 
+def spread(x: bl.Full, scale: bl.PerRow, bias: bl.Row):
+    """Numbers that a row has one of, added at every place of it and summed again."""
+    mean = bl.mean(x)
+    rest = bl.mean(x - mean) + bl.sum(scale + bias)
+    return x * (mean + rest), bl.sum(bl.maximum(scale, x - rest) - scale)
+
+
 def dropped(x: bl.Full, seed: bl.Integer, *, p: float = 0.25):
     return bl.where(bl.dropout_keep(p, seed), x * (1 / (1 - p)), 0.0)
 

@@ -14,6 +14,7 @@ from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
 from tests.lang import declarations as ops
 from tests.lang.arrays import draw
+from tests.lang.random_programs import random_call, steps_of
 
 OPS = [
     ops.rms_norm,
@@ -26,6 +27,7 @@ OPS = [
     ops.cross_entropy,
     ops.rotary,
     ops.masked_mean,
+    ops.spread,
     ops.dropped,
     ops.functions,
 ]
@@ -91,6 +93,30 @@ def test_reverse_mode_is_the_transpose(op: Any, order: int, rng: np.random.Gener
     floats = [operand for operand, m in zip(operands, mask, strict=True) if m]
     for operand, cotangent in zip(floats, cotangents, strict=True):
         assert np.shape(cotangent) == np.shape(operand)
+
+
+def test_reverse_mode_of_random_programs_is_the_transpose() -> None:
+    compared = 0
+    for number in range(400):
+        program = random_call(number, steps_of(number)).program
+        mask = floating(program)
+        if not any(mask):
+            continue
+        rng = np.random.default_rng(number)
+        operands = arrays(rng, program)
+        directions = [draw(rng, o) for o, m in zip(program.operands, mask, strict=True) if m]
+        tangents = evaluate(jvp(program, mask), [*operands, *directions])
+        weights = [rng.normal(size=np.shape(t)) for t in tangents]
+        back = vjp(program, [True] * len(program.results), mask)
+        cotangents = evaluate(back, [*operands, *weights])
+        pairs = [*zip(weights, tangents, strict=True), *zip(cotangents, directions, strict=True)]
+        scale = sum(float(np.sum(abs(a * b))) for a, b in pairs)
+        if not 1e-3 < scale < 1e6:  # infinite, NaN, or constant
+            continue
+        compared += 1
+        difference = dot(weights, tangents) - dot(cotangents, directions)
+        assert abs(difference) < 1e-9 * scale, f"random_call({number}):\n{program}"
+    assert compared > 100
 
 
 @named
