@@ -27,13 +27,15 @@ class DeclaredOp:
         function: Callable[..., Any],
         keep: Sequence[str] = (),
         vjp: Callable[..., Any] | None = None,
+        is_own: bool = False,
     ) -> None:
         self.declaration = declared(function, keep, vjp)
         functools.update_wrapper(self, function)
         # This finds what cannot be declared now, not at the first call.
         self._example = self._trace_example()
         self._functions: dict[str, Callable[..., Any]] = {}
-        if "torch" in sys.modules:  # a first call under torch.compile could not make the function
+        # A first call under torch.compile could not make the function; bridge.torch makes its own.
+        if "torch" in sys.modules and not is_own:
             self.torch  # noqa: B018
 
     def _trace_example(self) -> Traced | None:

@@ -16,7 +16,10 @@ def usual_requests(found: Traced, dtype: str) -> Iterator[Request]:
     arithmetic = "float64" if dtype == "float64" else "float32"
     program, keeps = found.program, codes.parse(found.code).keeps
     own = [_dtype_of(operand.role, dtype) for operand in program.operands]
-    results = [dtype if fills_space else arithmetic for fills_space in found.form.fills_space]
+    results = [
+        dtype if fills_space or like >= 0 else arithmetic
+        for fills_space, like in zip(found.form.fills_space, found.form.like, strict=True)
+    ]
     kept = [arithmetic] * len(keeps)
     yield Request(program, arithmetic, (*own, *results))
     if keeps:

@@ -36,6 +36,7 @@ _ELEMENTWISE = _names(
     "neg abs sqrt rsqrt exp exp2 expm1 log log1p tanh sigmoid silu softplus erf gauss gauss_halved "
     "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
     "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse "
+    "round_float16 round_bfloat16 round_float32 "
     "add sub mul div minimum maximum lt le eq ne and or exp_shifted fma where log_sum"
 )
 _INTEGER = _names("neg add sub mul where lt le eq ne")
@@ -118,6 +119,8 @@ class _Lowered:
         elif operation == "gelu":
             kind, order = node.static
             operation = _GELU[kind] + (f"_{order}" if order else "")
+        elif operation == "rounded":
+            operation = f"round_{node.static}"
         elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
         static = node.static if operation in ("constant", "keep") else None

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
-from bridge.lang.values import ColumnSum, HalvesValue, Unusable, Value, builder_of
+from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
 
 GELU_KINDS = ("tanh", "none", "sigmoid")
+ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 
 
 def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
@@ -116,6 +117,26 @@ def gelu(x: Any, kind: Literal["tanh", "none", "sigmoid"] = "tanh") -> Value:
     if kind not in GELU_KINDS:
         raise refuse(f"gelu has no kind {kind!r}: one of {', '.join(map(repr, GELU_KINDS))}")
     return apply("gelu", x, static=(kind, 0))
+
+
+def rounded(x: Any, dtype: str) -> Value:
+    """x as it comes back from an array of a floating dtype: rounded to the nearest, ties to even.
+
+    Its tangents and cotangents are rounded too: what passes through here has the bits that it would
+    have if the op ended here and another one read its results.
+    """
+    if dtype not in ROUNDINGS:
+        raise refuse(f"rounded has no dtype {dtype!r}: one of {', '.join(map(repr, ROUNDINGS))}")
+    return apply("rounded", x, static=dtype) if dtype != "float64" else x + -0.0
+
+
+def like(x: Any, operand: Value) -> Typed:
+    """x, to be returned in the dtype of an operand instead of the promoted one of all."""
+    builder = builder_of(x, operand)
+    node = builder.nodes[operand.number] if isinstance(operand, Value) else None
+    if node is None or node.operation != "operand" or node.dtype != "float":
+        raise refuse("the second argument of like is no floating operand")
+    return Typed(builder.floating(builder.value(x)), node.static[0])
 
 
 def sum(x: Any) -> Value:

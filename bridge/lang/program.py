@@ -85,8 +85,8 @@ class Result:
       role: Full, PerRow, Row (the sum over the rows), Table (the sum over the dimensions along
         which the table was repeated) or Halves.
       nodes: its node, two for Halves.
-      like: the operand whose dtype it has; -1: Full and Halves have the promoted dtype of all
-        floating operands, Row and PerRow the type of the arithmetic.
+      like: the operand whose dtype it has, by its position; -1: Full and Halves have the promoted
+        dtype of all floating operands, Row and PerRow the type of the arithmetic.
       name: for errors and print.
     """
 

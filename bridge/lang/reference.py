@@ -39,6 +39,19 @@ def _argmax(x: Array) -> Array:
     return np.argmax(x, axis=-1, keepdims=True)
 
 
+# Bits of the significand, exponents of the smallest number and of what is beyond the largest.
+_FORMATS = {"float16": (11, -24, 16), "bfloat16": (8, -133, 128), "float32": (24, -149, 128)}
+
+
+def _rounded(x: Array, dtype: str) -> Array:
+    """The nearest numbers of a narrower type, ties to even."""
+    bits, smallest, beyond = _FORMATS[dtype]
+    _, exponent = np.frexp(x)
+    unit = np.ldexp(1.0, np.maximum(exponent - bits, smallest))
+    nearest = np.rint(x / unit) * unit
+    return np.where(np.abs(nearest) >= np.ldexp(1.0, beyond), np.copysign(np.inf, x), nearest)
+
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -109,6 +122,8 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
                 index = np.arange(rows * columns, dtype=np.uint64)
                 words = philox.words(int(inputs[0]), int(inputs[1]), index)
                 values.append((words >= node.static).reshape(rows, columns))
+            elif node.operation == "rounded":
+                values.append(_rounded(inputs[0], node.static))
             elif node.operation == "gauss":
                 values.append(np.exp(-node.static * inputs[0] * inputs[0]))
             elif node.operation == "gelu":

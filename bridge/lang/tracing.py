@@ -13,7 +13,7 @@ from typing import Any
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
-from bridge.lang.values import Builder, ColumnSum, HalvesValue, Value, while_active
+from bridge.lang.values import Builder, ColumnSum, HalvesValue, Typed, Value, while_active
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,9 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any, 
 def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     if isinstance(result, ColumnSum):
         return Result(roles.Row, (result.value.number,), name=name)
+    like = -1
+    if isinstance(result, Typed):
+        result, like = result.value, result.operand
     values = list(result) if isinstance(result, HalvesValue) else [result]
     for value in values:
         if not isinstance(value, Value):
@@ -227,4 +230,4 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     if isinstance(result, HalvesValue):
         return Result(roles.Halves, tuple(value.number for value in values), name=name)
     role = roles.Full if values[0].axes & COLUMNS else roles.PerRow
-    return Result(role, (values[0].number,), name=name)
+    return Result(role, (values[0].number,), like, name)

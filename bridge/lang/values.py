@@ -337,6 +337,15 @@ class ColumnSum(Unusable):
         self.value = value
 
 
+class Typed(Unusable):
+    """A value to be returned in the dtype of an operand."""
+
+    instead = "what bl.like gives can only be returned"
+
+    def __init__(self, value: Value, operand: int) -> None:
+        self.value, self.operand = value, operand
+
+
 def builder_of(*arguments: Any) -> Builder:
     """The program that is being written, by the values among the arguments."""
     for argument in arguments:

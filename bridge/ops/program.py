@@ -372,6 +372,7 @@ class Form:
       name: the function's.
       names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
       fills_space: for each result whether it has a number at every place.
+      like: for each result the operand whose dtype it has; -1: as its role says.
     """
 
     name: str
@@ -379,6 +380,7 @@ class Form:
     roles: tuple[Role, ...]
     dtypes: tuple[tuple[str, ...], ...]
     fills_space: tuple[bool, ...]
+    like: tuple[int, ...]
 
     @classmethod
     def of(cls, program: Program) -> Form:
@@ -389,6 +391,7 @@ class Form:
             tuple(_ROLES[operand.role] for operand in operands),
             tuple(dtypes_of_role(operand.role) for operand in operands),
             tuple(_ROLES[result.role].fills_space for result in program.results),
+            tuple(result.like for result in program.results),
         )
 
 
@@ -444,5 +447,8 @@ def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParam
             )
     arithmetic = "float64" if "float64" in floating else "float32"
     promoted = promote(*floating)
-    results = [promoted if fills_space else arithmetic for fills_space in form.fills_space]
+    results = [
+        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
+        for fills_space, like in zip(form.fills_space, form.like, strict=True)
+    ]
     return ProgramParams(code, arithmetic, ",".join(results))

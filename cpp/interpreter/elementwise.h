@@ -4,6 +4,7 @@
 #define BRIDGE_INTERPRETER_ELEMENTWISE_H_
 
 #include "interpreter/program.h"
+#include "math/convert.h"
 #include "math/gelu.h"
 #include "math/log_sum.h"
 #include "math/tanh_erf.h"
@@ -38,6 +39,16 @@ BRIDGE_HD Real smaller_of(Real a, Real b) {
 template <class Real>
 BRIDGE_HD Real larger_of(Real a, Real b) {
   return (a >= b) | (a != a) ? a : b;
+}
+
+// As it comes back from an array of T.
+template <class T, class Real>
+BRIDGE_HD Real rounded(Real x) {
+  const T stored = math::round_to<T>(x);
+  if constexpr (sizeof(Real) == sizeof(float))
+    return math::to_float(stored);
+  else
+    return math::to_double(stored);
 }
 
 template <int32_t kOperation, class Real>
@@ -101,6 +112,12 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return truth<Real>(a == 0);
     case kExpCoarse:
       return math::exp_coarse(a);
+    case kRoundFloat16:
+      return rounded<math::float16>(a);
+    case kRoundBfloat16:
+      return rounded<math::bfloat16>(a);
+    case kRoundFloat32:
+      return rounded<float>(a);
     case kAdd:
       return a + b;
     case kSubtract:

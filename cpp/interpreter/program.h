@@ -82,6 +82,9 @@ enum Operation : int32_t {
   kGeluSigmoid2,
   kNot,
   kExpCoarse,
+  kRoundFloat16,  // to the nearest number of that type
+  kRoundBfloat16,
+  kRoundFloat32,
   kAdd,
   kSubtract,
   kMultiply,
