@@ -14,6 +14,7 @@ from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
+from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -45,7 +46,9 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
+    "layer_norm",
     "make_viewless_tensor",
+    "rms_norm",
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",

@@ -40,6 +40,15 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.bias_dropout_add(x, b, x, p=0),
         lambda x, b: bt.bias_dropout_add(x, b),
     ),
+    "rms_norm": (
+        lambda x, b: bt.rms_norm(x, b, offset=1.0),
+        lambda x, b: bt.rms_norm(x, residual=x, eps=0.5)[1],
+        lambda x, b: bt.rms_norm(x, out=torch.empty_like(x)),
+    ),
+    "layer_norm": (
+        lambda x, b: bt.layer_norm(x, b, b),
+        lambda x, b: bt.layer_norm(x, bias=b, residual=x)[0],
+    ),
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }

@@ -1,0 +1,4 @@
+"""Ops that are declarations: what follows from them is in `bridge.declared`.
+
+- `norms`: rms_norm and layer_norm, with a residual that is added first.
+"""

@@ -1,0 +1,197 @@
+"""Normalisations of rows, with a residual that is added before.
+
+What is normalised is the sum as an array of its dtype holds it: so one call gives the bits of two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared, named
+from bridge.ops.dtypes import promote
+from bridge.ops.scalars import real_number
+
+
+def _inverse(h: Any, eps: float) -> Any:
+    return bl.rsqrt(bl.mean(h * h) + eps)
+
+
+def _whole(weight: Any, offset: float) -> Any:
+    return weight if weight is None or offset == 0 else offset + weight
+
+
+def _scaled(normal: Any, weight: Any) -> Any:
+    return normal if weight is None else normal * weight
+
+
+def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
+    """Those of h and of weight, if there is one. What rounding left of a mean has none."""
+    wg = g if weight is None else g * weight
+    rest = wg - bl.mean(wg) if is_centred else wg
+    dh = r * (rest - normal * bl.mean(wg * normal))
+    return [dh] if weight is None else [dh, g * normal]
+
+
+def _rms_rule(h: Any, weight: Any, g: Any, eps: float, offset: float) -> list[Any]:
+    r = _inverse(h, eps)
+    return _cotangents(h * r, r, _whole(weight, offset), g, is_centred=False)
+
+
+def _rms_vjp(x: Any, weight: Any, y: Any, g: Any, *, eps: float, offset: float) -> Any:
+    return _rms_rule(x, weight, g, eps, offset)
+
+
+@declared(keep=("r",), vjp=_rms_vjp)
+def rms_norm(x: bl.Full, weight: bl.Row | None = None, *, eps: float = 1e-6, offset: float = 0.0):
+    r = _inverse(x, eps)
+    return _scaled(x * r, _whole(weight, offset))
+
+
+def _added(x: Any, residual: Any, dtype: str, like: str) -> tuple[Any, Any]:
+    """What is returned, and what is normalised: its cotangent is rounded as that of a call is."""
+    h = bl.rounded(x + residual, dtype)
+    return bl.like(h, x if like == "x" else residual), bl.rounded(h, dtype)
+
+
+def _through_sum(cotangents: list[Any], gh: Any, dtype: str) -> list[Any]:
+    """Those of x, residual and the rest: as a call without a residual and an addition have them."""
+    dh, *others = cotangents
+    total = bl.rounded(bl.rounded(dh, dtype) + gh, dtype)
+    return [total, total, *others]
+
+
+def _add_rms_vjp(
+    x: Any,
+    residual: Any,
+    weight: Any,
+    y: Any,
+    h: Any,
+    g: Any,
+    gh: Any,
+    *,
+    eps: float,
+    offset: float,
+    dtype: str,
+    like: str,
+) -> Any:
+    _, read = _added(x, residual, dtype, like)
+    return _through_sum(_rms_rule(read, weight, g, eps, offset), gh, dtype)
+
+
+@declared(keep=("r",), vjp=_add_rms_vjp)
+@named("rms_norm")
+def add_rms_norm(
+    x: bl.Full,
+    residual: bl.Full,
+    weight: bl.Row | None = None,
+    *,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    dtype: str = "float32",
+    like: str = "x",
+):
+    h, read = _added(x, residual, dtype, like)
+    r = _inverse(read, eps)
+    return _scaled(read * r, _whole(weight, offset)), h
+
+
+def _mean(h: Any) -> Any:
+    """And what rounding left of it: a row of equal numbers is exactly its mean."""
+    first = bl.mean(h)
+    return first + bl.mean(h - first)
+
+
+def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
+    return _scaled(normal, weight) if bias is None else _scaled(normal, weight) + bias
+
+
+def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
+    mean = _mean(h)
+    r = _inverse(h - mean, eps)
+    found = _cotangents((h - mean) * r, r, weight, g, is_centred=True)
+    return found if bias is None else [*found, g]
+
+
+def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) -> Any:
+    return _layer_rule(x, weight, bias, g, eps)
+
+
+@declared(keep=("mean", "r"), vjp=_layer_vjp)
+def layer_norm(
+    x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
+):
+    mean = _mean(x)
+    r = _inverse(x - mean, eps)
+    return _shifted((x - mean) * r, weight, bias)
+
+
+def _add_layer_vjp(
+    x: Any,
+    residual: Any,
+    weight: Any,
+    bias: Any,
+    y: Any,
+    h: Any,
+    g: Any,
+    gh: Any,
+    *,
+    eps: float,
+    dtype: str,
+    like: str,
+) -> Any:
+    _, read = _added(x, residual, dtype, like)
+    return _through_sum(_layer_rule(read, weight, bias, g, eps), gh, dtype)
+
+
+@declared(keep=("mean", "r"), vjp=_add_layer_vjp)
+@named("layer_norm")
+def add_layer_norm(
+    x: bl.Full,
+    residual: bl.Full,
+    weight: bl.Row | None = None,
+    bias: bl.Row | None = None,
+    *,
+    eps: float = 1e-5,
+    dtype: str = "float32",
+    like: str = "x",
+):
+    h, read = _added(x, residual, dtype, like)
+    mean = _mean(read)
+    r = _inverse(read - mean, eps)
+    return _shifted((read - mean) * r, weight, bias), h
+
+
+def check_eps(function: str, eps: Any) -> float:
+    """eps as a float.
+
+    Raises:
+      TypeError: if it is no real number.
+      ValueError: if it is not positive and finite.
+    """
+    number = real_number(function, "eps", eps)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{function}: eps is {number}, expected a positive finite number")
+    return number
+
+
+def check_offset(function: str, offset: Any, has_weight: bool) -> float:
+    """offset as a float.
+
+    Raises:
+      TypeError: if it is no real number.
+      ValueError: if it is not finite, or there is no weight that it could be added to.
+    """
+    number = real_number(function, "offset", offset)
+    if not math.isfinite(number):
+        raise ValueError(f"{function}: offset is {number}, expected a finite number")
+    if number != 0 and not has_weight:
+        raise ValueError(f"{function}: offset is {number} and weight is None, expected a weight")
+    return number
+
+
+def sum_dtype(x: str, residual: str) -> tuple[str, str]:
+    """The dtype of x + residual, and which of the two has it: "" for neither."""
+    dtype = promote(x, residual)
+    return dtype, "x" if x == dtype else "residual" if residual == dtype else ""

@@ -1,0 +1,118 @@
+"""The public normalisations of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bridge.catalogue import norms
+from bridge.catalogue.norms import check_eps, check_offset
+from bridge.jax._adapter.arguments import as_array_likes, as_arrays, refuse_traced
+from bridge.ops.dtypes import FLOATING
+
+ArrayLike = jax.typing.ArrayLike
+
+
+def rms_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    *,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+) -> Any:
+    r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
+
+    h is x, or x + residual rounded to its dtype: so the call with a residual has the bits of an
+    addition and a call without, in both passes. 16-bit arrays and float32 are computed in float32,
+    float64 in float64, and rounded once. A row's bits depend on that row alone, and are those of
+    `bridge.torch`.
+
+    Every transformation of JAX applies, derivatives of any order included. The backward pass keeps
+    x, what is added to it and r, one number a row; the gradients of x and of weight come from one
+    kernel.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      weight: `[d]`, of any of these dtypes.
+      residual: of x's shape, of any of these dtypes.
+      eps: a positive finite number, known when the function is compiled.
+      offset: a finite number, known then too, that is added to weight: 1.0 is Gemma's.
+
+    Returns:
+      y, of x's shape and the promoted dtype of all arrays; with a residual (y, h), h of the
+      promoted dtype of x and residual.
+
+    Raises:
+      TypeError: an argument is no array or has another dtype; eps or offset is traced or no number.
+      ValueError: a shape that does not fit x; eps is not positive or not finite; an offset that is
+        not finite or has no weight.
+
+    Example:
+      >>> rms_norm(jnp.array([[3.0, 4.0, 0.0, 0.0]]), eps=1e-12)
+      Array([[1.2, 1.6, 0. , 0. ]], dtype=float32)
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
+    """
+    refuse_traced("rms_norm", "eps", eps)
+    refuse_traced("rms_norm", "offset", offset)
+    eps = check_eps("rms_norm", eps)
+    offset = check_offset("rms_norm", offset, weight is not None)
+    if residual is None:
+        return norms.rms_norm.jax(x, weight, eps=eps, offset=offset)
+    x, residual, of_sum = _summands("rms_norm", x, residual)
+    return norms.add_rms_norm.jax(x, residual, weight, eps=eps, offset=offset, **of_sum)
+
+
+def layer_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    *,
+    eps: float = 1e-5,
+) -> Any:
+    r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
+
+    h is x, or x + residual rounded to its dtype, as for `rms_norm`. μ = mean(h), v = mean((h − μ)²)
+    in a second sum; a row of equal numbers gives exactly bias. The backward pass keeps μ and r =
+    1/√(v + eps), two numbers a row; the gradients of x, weight and bias come from one kernel.
+
+    Args:
+      x: `[..., d]`, float16, bfloat16, float32 or float64.
+      weight, bias: `[d]`, of any of these dtypes.
+      residual: of x's shape, of any of these dtypes.
+      eps: a positive finite number, known when the function is compiled.
+
+    Returns:
+      y, of x's shape and the promoted dtype of all arrays; with a residual (y, h), h of the
+      promoted dtype of x and residual.
+
+    Raises:
+      TypeError, ValueError: as for `rms_norm`.
+
+    Example:
+      >>> layer_norm(jnp.array([[1.0, 3.0]]), eps=1e-12)
+      Array([[-1.,  1.]], dtype=float32)
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
+    """
+    refuse_traced("layer_norm", "eps", eps)
+    eps = check_eps("layer_norm", eps)
+    if residual is None:
+        return norms.layer_norm.jax(x, weight, bias, eps=eps)
+    x, residual, of_sum = _summands("layer_norm", x, residual)
+    return norms.add_layer_norm.jax(x, residual, weight, bias, eps=eps, **of_sum)
+
+
+def _summands(function: str, x: Any, residual: Any) -> tuple[Any, Any, dict[str, str]]:
+    """x and residual, one of them in the dtype of the sum, and what says so."""
+    x, residual = as_arrays(*as_array_likes(function, x=x, residual=residual))
+    names = [each.dtype.name for each in (x, residual)]
+    if not all(name in FLOATING for name in names):  # refused by the op, in its words
+        return x, residual, {}
+    dtype, like = norms.sum_dtype(*names)
+    if not like:
+        x, like = x.astype(dtype), "x"
+    return x, residual, {"dtype": dtype, "like": like}

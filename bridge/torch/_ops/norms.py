@@ -1,0 +1,131 @@
+"""The public normalisations of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue import norms
+from bridge.catalogue.norms import check_eps, check_offset
+from bridge.ops.dtypes import FLOATING
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.kernels import NAMES
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+# Made now: a first call under torch.compile could not.
+_rms_norm, _layer_norm = norms.rms_norm.torch, norms.layer_norm.torch
+_add_rms_norm, _add_layer_norm = norms.add_rms_norm.torch, norms.add_layer_norm.torch
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    out: Tensor | None = None,
+) -> Any:
+    r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
+
+    h is x, or x + residual rounded to its dtype: so the call with a residual has the bits of an
+    addition and a call without, in both passes. 16-bit tensors and float32 are computed in float32,
+    float64 in float64, and rounded once. A row's bits depend on that row alone, and are those of
+    `bridge.jax`.
+
+    Differentiable to any order, in reverse and forward mode. The backward pass keeps x, what is
+    added to it and r, one number a row; the gradients of x and of weight come from one kernel.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      weight: `[d]`, of any of these dtypes.
+      residual: of x's shape, of any of these dtypes.
+      eps: a positive finite number.
+      offset: a finite number that is added to weight: 1.0 is Gemma's.
+      out: where to write the result, without a residual: of its shape and dtype.
+
+    Returns:
+      y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
+      promoted dtype of x and residual.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype; eps or offset is no number.
+      ValueError: a shape that does not fit x; eps is not positive or not finite; an offset that is
+        not finite or has no weight; `out` with a residual, or as for `scaled_softmax`.
+
+    Example:
+      >>> rms_norm(torch.tensor([[3.0, 4.0, 0.0, 0.0]]), eps=1e-12)
+      tensor([[1.2000, 1.6000, 0.0000, 0.0000]])
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
+    """
+    if is_overridden(given := (x, weight, residual, out)):
+        return hand_over(given)
+    eps = check_eps("rms_norm", eps)
+    offset = check_offset("rms_norm", offset, weight is not None)
+    if residual is None:
+        return _rms_norm(x, weight, eps=eps, offset=offset, out=out)
+    x, residual, of_sum = _summands("rms_norm", x, residual, out)
+    return _add_rms_norm(x, residual, weight, eps=eps, offset=offset, **of_sum)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    out: Tensor | None = None,
+) -> Any:
+    r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
+
+    h is x, or x + residual rounded to its dtype, as for `rms_norm`. μ = mean(h), v = mean((h − μ)²)
+    in a second sum; a row of equal numbers gives exactly bias. The backward pass keeps μ and r =
+    1/√(v + eps), two numbers a row; the gradients of x, weight and bias come from one kernel.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      weight, bias: `[d]`, of any of these dtypes.
+      residual: of x's shape, of any of these dtypes.
+      eps: a positive finite number.
+      out: where to write the result, without a residual: of its shape and dtype.
+
+    Returns:
+      y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
+      promoted dtype of x and residual.
+
+    Raises:
+      TypeError, ValueError: as for `rms_norm`.
+
+    Example:
+      >>> layer_norm(torch.tensor([[1.0, 3.0]]), eps=1e-12)
+      tensor([[-1.,  1.]])
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
+    """
+    if is_overridden(given := (x, weight, bias, residual, out)):
+        return hand_over(given)
+    eps = check_eps("layer_norm", eps)
+    if residual is None:
+        return _layer_norm(x, weight, bias, eps=eps, out=out)
+    x, residual, of_sum = _summands("layer_norm", x, residual, out)
+    return _add_layer_norm(x, residual, weight, bias, eps=eps, **of_sum)
+
+
+def _summands(
+    function: str, x: Tensor, residual: Tensor, out: Tensor | None
+) -> tuple[Tensor, Tensor, dict[str, str]]:
+    """x and residual, one of them in the dtype of the sum, and what says so."""
+    if out is not None:
+        raise ValueError(f"{function}: out is given with a residual, expected one of the two")
+    check_tensors(function, required=2, x=x, residual=residual)
+    names = [NAMES.get(each.dtype, "") for each in (x, residual)]
+    if not all(name in FLOATING for name in names):  # refused by the op, in its words
+        return x, residual, {}
+    dtype, like = norms.sum_dtype(*names)
+    if not like:
+        x, like = x.to(getattr(torch, dtype)), "x"
+    return x, residual, {"dtype": dtype, "like": like}

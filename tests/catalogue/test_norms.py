@@ -1,0 +1,257 @@
+"""rms_norm and layer_norm: against the formulas in float64, with and without a residual."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import bridge.jax
+import bridge.torch
+from tests.frameworks import DTYPES, EPSILON, Jax, Torch, bits, numpy_dtype
+
+FRAMEWORKS = (Torch(), Jax())
+SHAPES = [(3, 5), (2, 3, 64), (17, 1000), (1, 1), (7,), (2, 2500), (0, 4), (3, 0)]
+MIXES = [
+    ("float32", "float32", "float32"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+    ("float16", "float16", "float16"),
+    ("float64", "float64", "float64"),
+    ("bfloat16", "float32", "bfloat16"),  # weights as autocast leaves them
+    ("bfloat16", "bfloat16", "float32"),
+    ("float16", "float32", "bfloat16"),
+    ("float32", "float64", "bfloat16"),
+]
+NORMS = ("rms_norm", "layer_norm")
+both = pytest.mark.parametrize("norm", NORMS)
+each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
+
+
+def numbers(rng: np.random.Generator, shape: Any, dtype: str) -> Any:
+    return (rng.normal(size=shape) * 2 + 0.5).astype(numpy_dtype(dtype))
+
+
+def reference(norm: str, h: Any, weight: Any, bias: Any, g: Any, eps: float, offset: float) -> Any:
+    """y and the gradients of h, weight and bias, in float64, from the formulas of the papers.
+
+    And the largest number that is subtracted from on the way to the gradient of h.
+    """
+    h, weight, bias, g = (np.asarray(a, np.float64) for a in (h, weight, bias, g))
+    rows = tuple(range(h.ndim - 1))
+    scale, wg = offset + weight, (offset + weight) * g
+    centred = h - h.mean(-1, keepdims=True) if norm == "layer_norm" else h
+    r = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+    normal = centred * r
+    dh = wg - normal * (wg * normal).mean(-1, keepdims=True)
+    if norm == "layer_norm":
+        dh = dh - wg.mean(-1, keepdims=True)
+    found = normal * scale + bias, r * dh, (g * normal).sum(rows), g.sum(rows)
+    return found, np.max(np.abs(r * wg), initial=0.0)
+
+
+def near(found: Any, expected: Any, dtype: str, terms: int = 1, largest: float = 0.0) -> None:
+    """Within a few units of the largest number, or of what is subtracted on the way to it."""
+    unit = EPSILON[dtype] + 4 * EPSILON["float64" if dtype == "float64" else "float32"]
+    size = max(largest, np.max(np.abs(expected), initial=1e-3))
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), expected, rtol=0, atol=unit * size * (1 + terms**0.5 / 4)
+    )
+
+
+@each
+@both
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_and_gradients(own: Any, norm: str, shape: Any, dtype: str, rng: Any) -> None:
+    d, is_rms = shape[-1], norm == "rms_norm"
+    x, g = (numbers(rng, shape, dtype) for _ in range(2))
+    weight, bias = (numbers(rng, d, dtype) for _ in range(2))
+    offset = {"offset": 1.0} if is_rms else {}
+    operands = [x, weight] if is_rms else [x, weight, bias]
+    y, *gradients = own.vjp(partial(getattr(own.ops, norm), eps=1e-3, **offset), operands, g)
+    for found, operand in zip((y, *gradients), (x, *operands), strict=True):
+        assert (found.dtype, found.shape) == (operand.dtype, operand.shape)
+    if x.size == 0:
+        return
+    own_bias = np.zeros(d) if is_rms else bias
+    expected, largest = reference(norm, x, weight, own_bias, g, 1e-3, float(is_rms))
+    rows = max(1, int(np.prod(shape[:-1])))
+    terms, sizes = (1, d, rows, rows), (0.0, largest, 0.0, 0.0)
+    for i, found in enumerate((y, *gradients)):
+        near(found, expected[i], dtype, terms[i], sizes[i])
+
+
+@both
+@pytest.mark.parametrize("mix", MIXES, ids=str)
+@pytest.mark.parametrize("shape", [(5, 7), (3, 600)], ids=str)
+def test_one_call_has_the_bits_of_two_in_both_frameworks(
+    norm: str, mix: Any, shape: Any, rng: Any
+) -> None:
+    of_x, of_weight, of_residual = mix
+    x, residual = numbers(rng, shape, of_x), numbers(rng, shape, of_residual)
+    weight = numbers(rng, shape[-1], of_weight)
+    g, gh = (numbers(rng, shape, "float32") for _ in range(2))
+    by_framework = []
+    with jax.enable_x64(True):
+        for is_one in (True, False):
+
+            def of_torch(x: Any, w: Any, res: Any, is_one: bool = is_one) -> Any:
+                function = getattr(bridge.torch, norm)
+                if is_one:
+                    return function(x, w, residual=res)
+                return function(x + res, w), x + res
+
+            leaves = [Torch().array(a).requires_grad_() for a in (x, weight, residual)]
+            h = leaves[0] + leaves[2]
+            y, h = of_torch(*leaves) if is_one else (getattr(bridge.torch, norm)(h, leaves[1]), h)
+            cotangents = [torch.tensor(g).to(y.dtype), torch.tensor(gh).to(h.dtype)]
+            found = [y, h, *torch.autograd.grad((y, h), leaves, cotangents)]
+            by_framework.append([Torch().numpy(a) for a in found])
+
+            def of_jax(x: Any, w: Any, res: Any, is_one: bool = is_one) -> Any:
+                function = getattr(bridge.jax, norm)
+                if is_one:
+                    return function(x, w, residual=res)
+                h = x + res
+                return function(h, w), h
+
+            (y, h), back = jax.vjp(of_jax, *map(jnp.asarray, (x, weight, residual)))
+            found = [y, h, *back((jnp.asarray(g, y.dtype), jnp.asarray(gh, h.dtype)))]
+            by_framework.append([np.asarray(a) for a in found])
+    for others in by_framework[1:]:
+        for ours, theirs in zip(by_framework[0], others, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(bits(ours), bits(theirs))
+
+
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_of_equal_numbers_is_its_bias(own: Any, dtype: str, rng: Any) -> None:
+    for d in (1, 3, 7, 100, 1000, 1023, 4097):
+        value = np.full((2, d), rng.normal() * 100).astype(numpy_dtype(dtype))
+        weight, bias = (numbers(rng, d, dtype) for _ in range(2))
+        found = own.call(own.ops.layer_norm, value, weight, bias)
+        np.testing.assert_array_equal(found, np.broadcast_to(bias, (2, d)))
+
+
+@each
+@both
+def test_a_row_alone_and_among_others(own: Any, norm: str, rng: Any) -> None:
+    x = numbers(rng, (40, 333), "bfloat16")
+    whole = own.call(getattr(own.ops, norm), x)
+    for row in (0, 17, 39):
+        np.testing.assert_array_equal(
+            bits(own.call(getattr(own.ops, norm), x[row])), bits(whole[row])
+        )
+
+
+@both
+def test_derivatives_of_second_order_and_forward_mode(norm: str) -> None:
+    torch.manual_seed(0)
+    leaves = [torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((3, 5), (5,))]
+    residual = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    function = getattr(bridge.torch, norm)
+
+    def added(x: Any, w: Any, r: Any) -> Any:
+        return function(x, w, residual=r)
+
+    for f, operands in ((function, leaves), (added, [*leaves, residual])):
+        assert torch.autograd.gradcheck(f, operands, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(f, operands)
+
+
+@both
+def test_transforms(norm: str, rng: Any) -> None:
+    x, residual = (numbers(rng, (4, 3, 8), "float32") for _ in range(2))
+    weight = numbers(rng, 8, "float32")
+    of_torch, of_jax = getattr(bridge.torch, norm), getattr(bridge.jax, norm)
+    expected = of_torch(*map(torch.tensor, (x, weight)), residual=torch.tensor(residual))
+
+    def in_torch(x: Any, w: Any, r: Any) -> Any:
+        return of_torch(x, w, residual=r)
+
+    def in_jax(x: Any, w: Any, r: Any) -> Any:
+        return of_jax(x, w, residual=r)
+
+    tensors, arrays = [torch.tensor(a) for a in (x, weight, residual)], (x, weight, residual)
+    for found in (
+        torch.compile(in_torch, fullgraph=True, backend="aot_eager")(*tensors),
+        torch.func.vmap(in_torch, (0, None, 0))(*tensors),
+        jax.jit(in_jax)(*arrays),
+        jax.vmap(in_jax, (0, None, 0))(*map(jnp.asarray, arrays)),
+    ):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(a), b.numpy())
+
+
+def test_out() -> None:
+    x, out = torch.randn(3, 8), torch.empty(3, 8)
+    assert bridge.torch.rms_norm(x, out=out) is out
+    assert torch.equal(out, bridge.torch.rms_norm(x))
+    with pytest.raises(ValueError, match="out is given with a residual"):
+        bridge.torch.layer_norm(x, residual=x, out=out)
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "eps": (lambda n, a: n(a(3, 8), eps=0.0), ValueError, "eps is 0.0, expected a positive"),
+    "NaN": (lambda n, a: n(a(3, 8), eps=float("nan")), ValueError, "eps is nan, expected a pos"),
+    "text": (lambda n, a: n(a(3, 8), eps="1"), TypeError, "eps has type str, expected a number"),
+    "weight": (
+        lambda n, a: n(a(3, 8), a(3)),
+        ValueError,
+        r"weight has shape \[3\], expected \[8\]",
+    ),
+    "residual": (
+        lambda n, a: n(a(3, 8), residual=a(8)),
+        ValueError,
+        r"residual has shape \[8\], expected \[3, 8\]",
+    ),
+    "no dimension": (lambda n, a: n(a()), ValueError, "x is 0-dimensional"),
+    "integers": (
+        lambda n, a: n(a(3, 8, dtype="int32")),
+        TypeError,
+        "x has dtype int32, expected one of float16",
+    ),
+    "integer residual": (
+        lambda n, a: n(a(3, 8), residual=a(3, 8, dtype="int32")),
+        TypeError,
+        "residual has dtype int32, expected one of float16",
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_in_the_same_words(norm: str, case: str) -> None:
+    run, kind, words = REFUSED[case]
+    said = []
+    for module, make in (
+        (bridge.torch, lambda *s, dtype="float32": torch.ones(s, dtype=getattr(torch, dtype))),
+        (bridge.jax, lambda *s, dtype="float32": jnp.ones(s, dtype)),
+    ):
+        with pytest.raises(kind, match=words) as caught:
+            run(getattr(module, norm), make)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert said[0].startswith(f"{norm}: ")
+
+
+@each
+@pytest.mark.parametrize(
+    ("offset", "weight", "words"),
+    [(1.0, None, "weight is None, expected a weight"), (float("inf"), True, "offset is inf")],
+)
+def test_offsets(own: Any, offset: float, weight: Any, words: str) -> None:
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(ValueError, match=words):
+        own.call(lambda x: own.ops.rms_norm(x, None if weight is None else x[0], offset=offset), x)
+
+
+def test_traced_numbers_are_refused() -> None:
+    with pytest.raises(TypeError, match="rms_norm: eps is traced"):
+        jax.jit(lambda x, eps: bridge.jax.rms_norm(x, eps=eps))(jnp.ones((2, 4)), 1e-6)
