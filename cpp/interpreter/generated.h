@@ -180,9 +180,7 @@ class GeneratedMachine {
   template <class Tile>
   void run_row(int64_t i) {
     const int64_t cols = call_.cols;
-    if (Tile::kReduces > 0) {
-      for (int r = 0; r < Tile::kReduces; ++r) begin(r);
-    }
+    for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
@@ -192,9 +190,10 @@ class GeneratedMachine {
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = kept_ + k * kept_stride_ + i * round_up(cols) + col;
       run_piece<Tile, false>(places, i, 1, col, width);
-      for (int r = 0; r < Tile::kReduces; ++r) reduce(Tile::kReductions[r], r, col, width);
+      for (int r = 0; r < Tile::kReduces; ++r)
+        reduce(Tile::kReductions[r], reductions_[r], col, width);
     }
-    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], r, i);
+    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
   }
 
@@ -319,36 +318,23 @@ class GeneratedMachine {
 
   // ---- Reductions of a row that comes in pieces. ----
 
-  void begin(int number) {
-    trees_[number] = ChunkTree<Real>();
-    largest_[number] = lowest_order<Real>();
-    places_of_largest_[number] = 0;
-  }
-
-  void reduce(const Reduces& in, int number, int64_t col, int64_t width) {
+  void reduce(const Reduces& in, Reduction<Real>& reduction, int64_t col, int64_t width) const {
     Real* const x = term(in.term);
-    if (in.operation == kSum) {
-      const int64_t padded = round_up(width);
-      fill(x + width, padded - width, Real(-0.0));
-      return trees_[number].add(sum_of_steps(x, padded));
-    }
-    const auto here = largest_order(x, width);
-    if (in.operation == kArgmax) {
-      const Real before = number_of<Real>(largest_[number]), now = number_of<Real>(here);
-      const bool is_first = col == 0;
-      if (!is_first && (before != before || now <= before)) return;
-      places_of_largest_[number] = col + place_of_largest(x, width);
-    }
-    if (here > largest_[number]) largest_[number] = here;
+    if (in.operation == kSum)
+      reduction.add_chunk(x, width);
+    else if (in.operation == kMax)
+      reduction.take_largest(x, width);
+    else
+      reduction.take_place(x, col, width);
   }
 
-  void end(const Reduces& in, int number, int64_t i) {
+  void end(const Reduces& in, Reduction<Real>& reduction, int64_t i) const {
     if (in.operation == kSum)
-      row(in.to)[i] = trees_[number].end();
+      row(in.to)[i] = reduction.tree.end();
     else if (in.operation == kMax)
-      row(in.to)[i] = number_of<Real>(largest_[number]);
+      row(in.to)[i] = number_of<Real>(reduction.largest);
     else
-      integer_row(in.to)[i] = places_of_largest_[number];
+      integer_row(in.to)[i] = reduction.place;
   }
 
   static constexpr int64_t kWordsAtATime = 256;
@@ -366,9 +352,7 @@ class GeneratedMachine {
   RandomWords* random_;
   Real* stack_memory_[P::kColumnSums + 1];
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
-  ChunkTree<Real> trees_[P::kMostReductions + 1];
-  typename math::Format<Real>::SignedBits largest_[P::kMostReductions + 1];
-  int64_t places_of_largest_[P::kMostReductions + 1];
+  Reduction<Real> reductions_[P::kMostReductions + 1];
 };
 
 template <class P>

@@ -112,7 +112,7 @@ class Machine {
     row_registers_ = reinterpret_cast<Real*>(take(tile_bytes(header.rows)));
     integer_tiles_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_tiles)));
     integer_rows_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_rows)));
-    reductions_ = reinterpret_cast<Reduction<Real>*>(take(reductions_bytes(header)));
+    reductions_ = reinterpret_cast<PiecewiseReduction<Real>*>(take(reductions_bytes(header)));
     stacks_ = reinterpret_cast<ColumnStack<Real>*>(
         take(static_cast<size_t>(header.results) * sizeof(ColumnStack<Real>)));
     words_ = reinterpret_cast<RandomWords*>(take(keeps(view) ? sizeof(RandomWords) : 0));
@@ -144,7 +144,7 @@ class Machine {
     return static_cast<size_t>(count * kWidth) * sizeof(int64_t);
   }
   static size_t reductions_bytes(const Header& header) {
-    return static_cast<size_t>(header.reductions) * sizeof(Reduction<Real>);
+    return static_cast<size_t>(header.reductions) * sizeof(PiecewiseReduction<Real>);
   }
   static bool keeps(const View& view) {
     for (int32_t i = 0; i < view.instructions; ++i) {
@@ -220,7 +220,7 @@ class Machine {
     for (int32_t i = 0; i < count; ++i) {
       const Instruction& in = code[i];
       if (!is_reduction(in.operation)) continue;
-      Reduction<Real>& reduction = reductions_[in.extra];
+      PiecewiseReduction<Real>& reduction = reductions_[in.extra];
       if (in.operation == kSum)
         row(in.to)[0] = reduction.tree.end();
       else if (in.operation == kMax)
@@ -391,7 +391,7 @@ class Machine {
   void reduce(const Instruction& in, int32_t operation, int64_t col) {
     Real* x = tile(in.a);
     if (!one_piece_) {
-      Reduction<Real>& reduction = reductions_[in.extra];
+      PiecewiseReduction<Real>& reduction = reductions_[in.extra];
       if (operation == kSum)
         reduction.add(x, col, width_, call_.cols);
       else if (operation == kMax)
@@ -447,7 +447,7 @@ class Machine {
   const Rows& rows_;
   Real *tiles_, *row_registers_;
   int64_t *integer_tiles_, *integer_rows_;
-  Reduction<Real>* reductions_;
+  PiecewiseReduction<Real>* reductions_;
   ColumnStack<Real>* stacks_;
   RandomWords* words_;
   int64_t at_once_;    // how many rows a piece may have
