@@ -10,9 +10,9 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
-#include "cpu/random_words.h"
 #include "cpu/tile.h"
 #include "interpreter/column_stack.h"
+#include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
@@ -208,8 +208,13 @@ class GeneratedMachine {
       places.store[s] = stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
-      for (int64_t r = 0; r < rows; ++r) draw(d, i + r, col, width, words(d) + r * width);
-      places.words[d] = words(d);
+      uint32_t* const to = words(d);
+      const Draws& by = P::draws(d);
+      const DrawIntegers of{integer_row(by.seed), integer_row(by.offset),
+                            by.start < 0 ? nullptr : integer_row(by.start)};
+      draw(*random_, of, here_, i, rows, col, width,
+           [=](const uint32_t* from, int64_t at, int64_t some) { copy(to + at, from, some); });
+      places.words[d] = to;
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] = term(t);
     if (!kFlat) {
@@ -300,22 +305,6 @@ class GeneratedMachine {
   Real* term(int number) const { return terms_ + number * (kPiece + kStep); }
   uint32_t* words(int number) const { return words_ + number * (kPiece + kStep); }
 
-  void draw(int number, int64_t i, int64_t col, int64_t width, uint32_t* to) const {
-    const Draws draws = P::draws(number);
-    const auto own = [=](int32_t from) {
-      return from < 0 ? 0 : static_cast<uint64_t>(integer_row(from)[i]);
-    };
-    random_->begin(own(draws.seed), own(draws.offset));
-    const uint64_t index =
-        own(draws.start) +
-        static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
-        static_cast<uint64_t>(col);
-    for (int64_t at = 0; at < width; at += kWordsAtATime) {
-      const int64_t some = smaller(kWordsAtATime, width - at);
-      copy(to + at, random_->at(index + static_cast<uint64_t>(at), some, width - at), some);
-    }
-  }
-
   // ---- Reductions of a row that comes in pieces. ----
 
   void reduce(const Reduces& in, Reduction<Real>& reduction, int64_t col, int64_t width) const {
@@ -336,9 +325,6 @@ class GeneratedMachine {
     else
       integer_row(in.to)[i] = reduction.place;
   }
-
-  static constexpr int64_t kWordsAtATime = 256;
-  static_assert(kWordsAtATime <= RandomWords::kMost, "drawn at once");
 
   const bridge_program& call_;
   const Rows& rows_;

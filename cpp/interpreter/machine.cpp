@@ -4,9 +4,9 @@
 // code is linked to.
 #include "interpreter/machine.h"
 
-#include "cpu/random_words.h"
 #include "cpu/tile.h"
 #include "interpreter/column_stack.h"
+#include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
@@ -419,28 +419,14 @@ class Machine {
   void keep(const Instruction& in, int64_t col) {
     Real* to = tile(in.to);
     const auto threshold = static_cast<uint32_t>(in.extra);
-    uint64_t seed = 0, offset = 0;
-    for (int64_t i = 0; i < count_; ++i) {
-      const auto own = [=](int32_t from) { return static_cast<uint64_t>(integer_row(from)[i]); };
-      if (i == 0 || own(in.a) != seed || own(in.b) != offset) {
-        seed = own(in.a), offset = own(in.b);
-        words_->begin(seed, offset);
-      }
-      const uint64_t index =
-          (in.c < 0 ? 0 : own(in.c)) +
-          static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
-          static_cast<uint64_t>(col);
-      for (int64_t at = 0; at < width_; at += kWordsAtATime) {
-        const int64_t some = smaller(kWordsAtATime, width_ - at);
-        const uint32_t* words = words_->at(index + static_cast<uint64_t>(at), some, some);
-        for (int64_t j = 0; j < some; ++j)
-          to[i * width_ + at + j] = truth<Real>(words[j] >= threshold);
-      }
-    }
+    const DrawIntegers of{integer_row(in.a), integer_row(in.b),
+                          in.c < 0 ? nullptr : integer_row(in.c)};
+    draw(*words_, of, here_, 0, count_, col, width_,
+         [=](const uint32_t* words, int64_t at, int64_t count) {
+           for (int64_t j = 0; j < count; ++j) to[at + j] = truth<Real>(words[j] >= threshold);
+         });
     pad(to, count_ * width_);
   }
-
-  static constexpr int64_t kWordsAtATime = 256;
 
   const View& view_;
   const bridge_program& call_;
