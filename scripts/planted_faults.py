@@ -451,8 +451,8 @@ DECLARED = (
     Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
-        "    const int64_t padded = round_up(end);\n",
-        "    if (end < kSumChunk) return;\n    const int64_t padded = round_up(end);\n",
+        "if (end == kSumChunk || col + count == cols) ",
+        "if (end == kSumChunk) ",
         tests="tests/declared/test_reductions.py::test_sums_follow_the_trees",
     ),
     Fault(

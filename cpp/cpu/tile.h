@@ -17,6 +17,7 @@
 #endif
 
 #include "math/convert.h"
+#include "math/precision.h"
 
 // The iterations of the next loop touch memory of one another only where operands are the same
 // memory element for element: no run-time check for overlap, which in-place calls would fail.
@@ -38,15 +39,7 @@ inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The arithmetic type of an array whose elements all operands share.
 template <class T>
-struct RealOf {
-  using type = float;
-};
-template <>
-struct RealOf<double> {
-  using type = double;
-};
-template <class T>
-using real_of = typename RealOf<T>::type;
+using real_of = typename math::precision_of<T>::real;
 
 template <class Real, class T>
 inline __attribute__((always_inline)) Real to_real(T value) {

@@ -25,9 +25,8 @@ struct ColumnStack {
   Real* nodes;  // levels * stride
   int64_t stride, lanes, rows, depth;
 
-  static size_t bytes(int64_t rows, int64_t cols) {
-    return static_cast<size_t>(levels_of(rows) * round_up(cols)) * sizeof(Real);
-  }
+  // How many numbers its memory holds.
+  static int64_t size(int64_t rows, int64_t cols) { return levels_of(rows) * round_up(cols); }
 
   Real* lane() const { return nodes + depth * stride; }
   void begin(Real* memory, int64_t cols) {

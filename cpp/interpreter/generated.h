@@ -10,12 +10,13 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
-#include "cpu/random_words.h"
 #include "cpu/tile.h"
 #include "interpreter/column_stack.h"
+#include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
+#include "interpreter/scratch.h"
 #include "interpreter/streams.h"
 
 namespace bridge {
@@ -68,17 +69,56 @@ class GeneratedMachine {
  public:
   using Real = typename P::Real;
 
-  static size_t scratch_bytes(const View&, const bridge_program& call, int64_t rows) {
-    return Memory(0).lay_out(nullptr, call, rows) + kAlignment;
+  // Terms are added in pieces of this length; so long is what is gathered, too.
+  static constexpr int64_t kPiece = kSumChunk;
+  // Shorter rows are computed side by side, and so many elements of longer ones between a row
+  // section and the next, as a first-level cache holds.
+  static constexpr int64_t kFlatCols = 64;
+  static constexpr int64_t kAtOnce = 4096;
+  static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
+
+  static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
+  static int64_t rows_at_once(const bridge_program& call) {
+    const int64_t most = is_flat(call) ? kPiece : kAtOnce;
+    return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
   }
 
-  GeneratedMachine(const bridge_program& call, const Rows& rows, void* scratch)
-      : call_(call), rows_(rows), here_{call} {
-    const auto address = reinterpret_cast<uintptr_t>(scratch);
-    Memory((address + kAlignment - 1) / kAlignment * kAlignment).lay_out(this, call, rows.count);
-    for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(stack_memory_[i], call.cols);
+  struct Memory {
+    int64_t row_stride, kept_stride;
+    Real *rows, *terms, *kept, *spread;
+    int64_t *integer_rows, *integer_spread, *columns;
+    char *gathered, *tails;
+    uint32_t* words;
+    RandomWords* random;
+    Real* sums[P::kColumnSums + 1];
+
+    Memory(Scratch& scratch, const View&, const bridge_program& call, int64_t row_count) {
+      constexpr int64_t streams = P::kLoadCount + P::kStoreCount;
+      const bool flat = is_flat(call);
+      const int64_t at_once = smaller(rows_at_once(call), row_count);
+      row_stride = round_up(at_once);
+      kept_stride = flat ? kPiece : at_once * round_up(call.cols);
+      rows = scratch.take<Real>(P::kRows * row_stride);
+      integer_rows = scratch.take<int64_t>(P::kIntegerRows * row_stride);
+      terms = scratch.take<Real>(P::kTerms * (kPiece + kStep));
+      kept = scratch.take<Real>(P::kKept * kept_stride);
+      gathered = scratch.take<char>(streams * kPiece * kBytes);
+      tails = scratch.take<char>(streams * kStep * kBytes);
+      spread = scratch.take<Real>(flat ? P::kRows * kPiece : 0);
+      integer_spread = scratch.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
+      columns = scratch.take<int64_t>(flat ? kPiece : 0);
+      words = scratch.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
+      random = scratch.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
+      for (int i = 0; i < P::kColumnSums; ++i)
+        sums[i] = scratch.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
+    }
+  };
+
+  GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows, Scratch scratch)
+      : call_(call), rows_(rows), memory_(scratch, view, call, rows.count), here_{call} {
+    for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
     if (is_flat(call)) {
-      for (int64_t i = 0; i < kPiece; ++i) columns_[i] = i % call.cols;
+      for (int64_t i = 0; i < kPiece; ++i) memory_.columns[i] = i % call.cols;
     }
     P::set_constants(*this);
   }
@@ -94,11 +134,11 @@ class GeneratedMachine {
 
   // ---- For row sections. ----
 
-  Real* row(int32_t i) const { return row_registers_ + i * row_stride_; }
-  int64_t* integer_row(int32_t i) const { return integer_rows_ + i * row_stride_; }
-  void set_row(int32_t to, Real value) const { fill(row(to), row_stride_, value); }
+  Real* row(int32_t i) const { return memory_.rows + i * memory_.row_stride; }
+  int64_t* integer_row(int32_t i) const { return memory_.integer_rows + i * memory_.row_stride; }
+  void set_row(int32_t to, Real value) const { fill(row(to), memory_.row_stride, value); }
   void set_integer_row(int32_t to, int64_t value) const {
-    fill(integer_row(to), row_stride_, value);
+    fill(integer_row(to), memory_.row_stride, value);
   }
   int64_t padded_rows() const { return padded_rows_; }
   Real cols() const { return static_cast<Real>(call_.cols); }
@@ -121,68 +161,12 @@ class GeneratedMachine {
   }
 
  private:
-  // Terms are added in pieces of this length; so long is what is gathered, too.
-  static constexpr int64_t kPiece = kSumChunk;
-  // Shorter rows are computed side by side, and so many elements of longer ones between a row
-  // section and the next, as a first-level cache holds.
-  static constexpr int64_t kFlatCols = 64;
-  static constexpr int64_t kAtOnce = 4096;
-  static constexpr size_t kAlignment = 64;
-  static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
-
-  static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
-  static int64_t rows_at_once(const bridge_program& call) {
-    const int64_t most = is_flat(call) ? kPiece : kAtOnce;
-    return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
-  }
-
-  // Gives the machine its memory, or measures it.
-  struct Memory {
-    uintptr_t at;
-    explicit Memory(uintptr_t from) : at(from) {}
-
-    template <class T>
-    void take(GeneratedMachine* machine, T* GeneratedMachine::* to, int64_t count) {
-      if (machine != nullptr) machine->*to = reinterpret_cast<T*>(at);
-      at += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    }
-    size_t lay_out(GeneratedMachine* machine, const bridge_program& call, int64_t rows) {
-      const uintptr_t begin = at;
-      const int64_t at_once = smaller(rows_at_once(call), rows), row_stride = round_up(at_once);
-      const int64_t kept_stride = is_flat(call) ? kPiece : at_once * round_up(call.cols);
-      using M = GeneratedMachine;
-      take(machine, &M::row_registers_, P::kRows * row_stride);
-      take(machine, &M::integer_rows_, P::kIntegerRows * row_stride);
-      take(machine, &M::terms_, P::kTerms * (kPiece + kStep));
-      take(machine, &M::kept_, P::kKept * kept_stride);
-      take(machine, &M::gathered_, (P::kLoadCount + P::kStoreCount) * kPiece * kBytes);
-      take(machine, &M::tails_, (P::kLoadCount + P::kStoreCount) * kStep * kBytes);
-      take(machine, &M::spread_, is_flat(call) ? P::kRows * kPiece : 0);
-      take(machine, &M::integer_spread_, is_flat(call) ? P::kIntegerRows * kPiece : 0);
-      take(machine, &M::columns_, is_flat(call) ? kPiece : 0);
-      take(machine, &M::words_, P::kDrawCount * (kPiece + kStep));
-      take(machine, &M::random_, P::kDrawCount > 0 ? 1 : 0);
-      for (int i = 0; i < P::kColumnSums; ++i) {
-        if (machine != nullptr) machine->stack_memory_[i] = reinterpret_cast<Real*>(at);
-        at += ColumnStack<Real>::bytes(rows, call.cols) + kAlignment;
-        at = (at + kAlignment - 1) / kAlignment * kAlignment;
-      }
-      if (machine != nullptr) {
-        machine->row_stride_ = row_stride;
-        machine->kept_stride_ = kept_stride;
-      }
-      return at - begin;
-    }
-  };
-
   // ---- One row, in pieces. ----
 
   template <class Tile>
   void run_row(int64_t i) {
     const int64_t cols = call_.cols;
-    if (Tile::kReduces > 0) {
-      for (int r = 0; r < Tile::kReduces; ++r) begin(r);
-    }
+    for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
@@ -190,11 +174,12 @@ class GeneratedMachine {
       const int64_t width = smaller(kPiece, cols - col);
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
-        places.kept[k] = kept_ + k * kept_stride_ + i * round_up(cols) + col;
+        places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(cols) + col;
       run_piece<Tile, false>(places, i, 1, col, width);
-      for (int r = 0; r < Tile::kReduces; ++r) reduce(Tile::kReductions[r], r, col, width);
+      for (int r = 0; r < Tile::kReduces; ++r)
+        reduce(Tile::kReductions[r], reductions_[r], col, width);
     }
-    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], r, i);
+    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
   }
 
@@ -209,8 +194,13 @@ class GeneratedMachine {
       places.store[s] = stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
-      for (int64_t r = 0; r < rows; ++r) draw(d, i + r, col, width, words(d) + r * width);
-      places.words[d] = words(d);
+      uint32_t* const to = words(d);
+      const Draws& by = P::draws(d);
+      const DrawIntegers of{integer_row(by.seed), integer_row(by.offset),
+                            by.start < 0 ? nullptr : integer_row(by.start)};
+      draw(*memory_.random, of, here_, i, rows, col, width,
+           [=](const uint32_t* from, int64_t at, int64_t some) { copy(to + at, from, some); });
+      places.words[d] = to;
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] = term(t);
     if (!kFlat) {
@@ -228,14 +218,14 @@ class GeneratedMachine {
     char* written[P::kStoreCount + 1];
     Tile::Loads::each([&](int l) {
       const int64_t bytes = P::load(l).bytes;
-      char* const tail = tails_ + l * kStep * kBytes;
+      char* const tail = memory_.tails + l * kStep * kBytes;
       memcpy(tail, places.load[l] + whole * bytes, static_cast<size_t>(rest * bytes));
       memset(tail + rest * bytes, 0, static_cast<size_t>((kStep - rest) * bytes));
       places.load[l] = tail;
     });
     Tile::Stores::each([&](int s) {
       written[s] = places.store[s] + whole * P::store(s).bytes;
-      places.store[s] = tails_ + (P::kLoadCount + s) * kStep * kBytes;
+      places.store[s] = memory_.tails + (P::kLoadCount + s) * kStep * kBytes;
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] += whole;
     for (int k = 0; k < P::kKept; ++k) places.kept[k] += whole;
@@ -265,12 +255,12 @@ class GeneratedMachine {
       fill(to + count, round_up(count) - count, from[0]);
       return to;
     };
-    Tile::Rows::each([&](int r) { places.row[r] = spread(spread_ + r * kPiece, row(r)); });
+    Tile::Rows::each([&](int r) { places.row[r] = spread(memory_.spread + r * kPiece, row(r)); });
     Tile::IntegerRows::each([&](int r) {
-      places.integer_row[r] = spread(integer_spread_ + r * kPiece, integer_row(r));
+      places.integer_row[r] = spread(memory_.integer_spread + r * kPiece, integer_row(r));
     });
-    for (int k = 0; k < P::kKept; ++k) places.kept[k] = kept_ + k * kept_stride_;
-    places.columns = columns_;
+    for (int k = 0; k < P::kKept; ++k) places.kept[k] = memory_.kept + k * memory_.kept_stride;
+    places.columns = memory_.columns;
     // Column sums are added row by row, from terms.
     Tile::ColumnSums::each([&](int s) { places.lane[s] = term(Tile::kReduces + s); });
     run_piece<Tile, true>(places, 0, rows, 0, cols);
@@ -297,88 +287,48 @@ class GeneratedMachine {
 
   // ---- Arrays. ----
 
-  char* gathered(int number) const { return gathered_ + number * kPiece * kBytes; }
-  Real* term(int number) const { return terms_ + number * (kPiece + kStep); }
-  uint32_t* words(int number) const { return words_ + number * (kPiece + kStep); }
-
-  void draw(int number, int64_t i, int64_t col, int64_t width, uint32_t* to) const {
-    const Draws draws = P::draws(number);
-    const auto own = [=](int32_t from) {
-      return from < 0 ? 0 : static_cast<uint64_t>(integer_row(from)[i]);
-    };
-    random_->begin(own(draws.seed), own(draws.offset));
-    const uint64_t index =
-        own(draws.start) +
-        static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
-        static_cast<uint64_t>(col);
-    for (int64_t at = 0; at < width; at += kWordsAtATime) {
-      const int64_t some = smaller(kWordsAtATime, width - at);
-      copy(to + at, random_->at(index + static_cast<uint64_t>(at), some, width - at), some);
-    }
-  }
+  char* gathered(int number) const { return memory_.gathered + number * kPiece * kBytes; }
+  Real* term(int number) const { return memory_.terms + number * (kPiece + kStep); }
+  uint32_t* words(int number) const { return memory_.words + number * (kPiece + kStep); }
 
   // ---- Reductions of a row that comes in pieces. ----
 
-  void begin(int number) {
-    trees_[number] = ChunkTree<Real>();
-    largest_[number] = lowest_order<Real>();
-    places_of_largest_[number] = 0;
-  }
-
-  void reduce(const Reduces& in, int number, int64_t col, int64_t width) {
+  void reduce(const Reduces& in, Reduction<Real>& reduction, int64_t col, int64_t width) const {
     Real* const x = term(in.term);
-    if (in.operation == kSum) {
-      const int64_t padded = round_up(width);
-      fill(x + width, padded - width, Real(-0.0));
-      return trees_[number].add(sum_of_steps(x, padded));
-    }
-    const auto here = largest_order(x, width);
-    if (in.operation == kArgmax) {
-      const Real before = number_of<Real>(largest_[number]), now = number_of<Real>(here);
-      const bool is_first = col == 0;
-      if (!is_first && (before != before || now <= before)) return;
-      places_of_largest_[number] = col + place_of_largest(x, width);
-    }
-    if (here > largest_[number]) largest_[number] = here;
-  }
-
-  void end(const Reduces& in, int number, int64_t i) {
     if (in.operation == kSum)
-      row(in.to)[i] = trees_[number].end();
+      reduction.add_chunk(x, width);
     else if (in.operation == kMax)
-      row(in.to)[i] = number_of<Real>(largest_[number]);
+      reduction.take_largest(x, width);
     else
-      integer_row(in.to)[i] = places_of_largest_[number];
+      reduction.take_place(x, col, width);
   }
 
-  static constexpr int64_t kWordsAtATime = 256;
-  static_assert(kWordsAtATime <= RandomWords::kMost, "drawn at once");
+  void end(const Reduces& in, Reduction<Real>& reduction, int64_t i) const {
+    if (in.operation == kSum)
+      row(in.to)[i] = reduction.tree.end();
+    else if (in.operation == kMax)
+      row(in.to)[i] = number_of<Real>(reduction.largest);
+    else
+      integer_row(in.to)[i] = reduction.place;
+  }
 
   const bridge_program& call_;
   const Rows& rows_;
+  const Memory memory_;
   Position here_;
   int64_t padded_rows_ = 0;
-  int64_t row_stride_ = 0, kept_stride_ = 0;
-  Real *row_registers_, *terms_, *kept_, *spread_;
-  int64_t *integer_rows_, *integer_spread_, *columns_;
-  char *gathered_, *tails_;
-  uint32_t* words_;
-  RandomWords* random_;
-  Real* stack_memory_[P::kColumnSums + 1];
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
-  ChunkTree<Real> trees_[P::kMostReductions + 1];
-  typename math::Format<Real>::SignedBits largest_[P::kMostReductions + 1];
-  int64_t places_of_largest_[P::kMostReductions + 1];
+  Reduction<Real> reductions_[P::kMostReductions + 1];
 };
 
 template <class P>
-void run_generated(const View&, const bridge_program& call, const Rows& rows, void* scratch) {
-  GeneratedMachine<P>(call, rows, scratch).run();
+void run_generated(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
+  GeneratedMachine<P>(view, call, rows, Scratch(scratch)).run();
 }
 
 template <class P>
-constexpr MachineTable generated_table = {GeneratedMachine<P>::scratch_bytes, run_generated<P>,
-                                          add_nodes<typename P::Real>};
+constexpr MachineTable generated_table = {scratch_bytes<typename GeneratedMachine<P>::Memory>,
+                                          run_generated<P>, add_nodes<typename P::Real>};
 
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE

@@ -45,7 +45,6 @@ uint64_t hash_of(const int32_t* words, int64_t count) {
 
 struct Entry {
   uint64_t hash;
-  int isa;
   std::vector<int32_t> words, dtypes;
   const MachineTable* machine;
 };
@@ -55,20 +54,40 @@ struct Entry {
 struct Table {
   explicit Table(size_t size) : slots(size) {}
   std::vector<std::atomic<const Entry*>> slots;  // a power of two, at most half of them taken
+
+  void put(const Entry& entry) {
+    size_t at = entry.hash & (slots.size() - 1);
+    while (slots[at].load(std::memory_order_relaxed) != nullptr) at = (at + 1) & (slots.size() - 1);
+    slots[at].store(&entry, std::memory_order_release);
+  }
+};
+
+// What was compiled for one instruction set. Small calls take another one than large ones do, and
+// should not hash their words where nothing was compiled for it.
+struct Compiled {
+  std::vector<std::unique_ptr<Entry>> entries;
+  std::vector<std::unique_ptr<Table>> tables;
+  std::atomic<const Table*> table{nullptr};  // the last of them
+
+  void add(std::unique_ptr<Entry> entry) {
+    entries.push_back(std::move(entry));
+    if (!tables.empty() && 2 * entries.size() <= tables.back()->slots.size())
+      return tables.back()->put(*entries.back());
+    const size_t size = tables.empty() ? 64 : 2 * tables.back()->slots.size();
+    tables.push_back(std::make_unique<Table>(size));
+    for (const auto& each : entries) tables.back()->put(*each);
+    table.store(tables.back().get(), std::memory_order_release);
+  }
+  void forget() {
+    table.store(nullptr, std::memory_order_release);
+    tables.clear();
+    entries.clear();
+  }
 };
 
 std::mutex mutex;
-std::vector<std::unique_ptr<Entry>> entries;
-std::vector<std::unique_ptr<Table>> tables;
-std::atomic<const Table*> table{nullptr};
+Compiled compiled[kIsas];
 std::atomic<int64_t> calls{0};
-
-void put(const Table& to, const Entry& entry) {
-  auto& slots = const_cast<Table&>(to).slots;
-  size_t at = entry.hash & (slots.size() - 1);
-  while (slots[at].load(std::memory_order_relaxed) != nullptr) at = (at + 1) & (slots.size() - 1);
-  slots[at].store(&entry, std::memory_order_release);
-}
 
 bool is_for(const Entry& entry, const bridge_program& call) {
   if (entry.words.size() != static_cast<size_t>(call.words) ||
@@ -88,14 +107,14 @@ bool is_for(const Entry& entry, const bridge_program& call) {
 }  // namespace
 
 const MachineTable* generated_machine(const bridge_program& call, int isa) {
-  const Table* const found = table.load(std::memory_order_acquire);
+  const Table* const found = compiled[isa].table.load(std::memory_order_acquire);
   if (found == nullptr) return nullptr;
   const size_t mask = found->slots.size() - 1;
   const uint64_t hash = hash_of(call.code, call.words);
   for (size_t at = hash & mask;; at = (at + 1) & mask) {
     const Entry* const entry = found->slots[at].load(std::memory_order_acquire);
     if (entry == nullptr) return nullptr;
-    if (entry->hash != hash || entry->isa != isa || !is_for(*entry, call)) continue;
+    if (entry->hash != hash || !is_for(*entry, call)) continue;
     calls.fetch_add(1, std::memory_order_relaxed);
     return entry->machine;
   }
@@ -126,7 +145,6 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
   }
   auto entry = std::make_unique<Entry>();
   entry->hash = hash_of(words, count);
-  entry->isa = number;
   entry->words.assign(words, words + count);
   entry->machine = static_cast<const MachineTable*>(machine());
   const bridge_status status = check_generated(view, entry->words, dtypes, number, *entry->machine);
@@ -141,15 +159,7 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
     entry->dtypes.push_back(dtype_in_key(role, dtypes[i]));
   }
   const std::lock_guard<std::mutex> lock(mutex);
-  entries.push_back(std::move(entry));
-  const Table* const present = table.load(std::memory_order_relaxed);
-  if (present != nullptr && 2 * entries.size() <= present->slots.size()) {
-    put(*present, *entries.back());
-    return BRIDGE_OK;
-  }
-  tables.push_back(std::make_unique<Table>(present == nullptr ? 64 : 2 * present->slots.size()));
-  for (const auto& each : entries) put(*tables.back(), *each);
-  table.store(tables.back().get(), std::memory_order_release);
+  compiled[number].add(std::move(entry));
   return BRIDGE_OK;
 }
 
@@ -157,9 +167,7 @@ int64_t generated_calls() { return calls.load(std::memory_order_relaxed); }
 
 void forget_generated() {
   const std::lock_guard<std::mutex> lock(mutex);
-  table.store(nullptr, std::memory_order_release);
-  tables.clear();
-  entries.clear();
+  for (Compiled& each : compiled) each.forget();
 }
 
 }  // namespace bridge::interpreter

@@ -10,7 +10,7 @@
 namespace bridge::interpreter {
 
 // The machine for a call on an instruction set, by its index; null where none was added. Cheap
-// while there are none, and in any case beside the call; any thread may ask.
+// while there are none for it, and in any case beside the call; any thread may ask.
 const MachineTable* generated_machine(const bridge_program& call, int isa);
 
 // Adds the machine that is in a library, which stays open, for the program of these words on arrays

@@ -4,71 +4,19 @@
 // code is linked to.
 #include "interpreter/machine.h"
 
-#include "cpu/random_words.h"
 #include "cpu/tile.h"
 #include "interpreter/column_stack.h"
-#include "interpreter/elementwise.h"
+#include "interpreter/draws.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
+#include "interpreter/register_loops.h"
+#include "interpreter/scratch.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
 using namespace interpreter;  // NOLINT: one name for the parts of a program
-
-// ---- Loops over registers. `count` is a multiple of kStep. ----
-
-template <class Real>
-using Elementwise = void (*)(Real* to, const Real* a, const Real* b, const Real* c, int64_t count);
-
-template <int32_t kOperation, class Real>
-void elementwise(Real* to, const Real* a, const Real* b, const Real* c, int64_t count) {
-  if (count % kStep != 0) __builtin_unreachable();
-  constexpr int inputs = arity(kOperation);
-  BRIDGE_INDEPENDENT
-  for (int64_t i = 0; i < count; ++i) {
-    to[i] = compute<kOperation>(a[i], inputs > 1 ? b[i] : Real(0), inputs > 2 ? c[i] : Real(0));
-  }
-}
-
-template <class Real>
-struct ElementwiseTable {
-  Elementwise<Real> of[kElementwise];
-};
-
-template <class Real, int32_t kNext = 0>
-constexpr void fill_table(ElementwiseTable<Real>& table) {
-  if constexpr (kNext < kElementwise) {
-    table.of[kNext] = elementwise<kNext, Real>;
-    fill_table<Real, kNext + 1>(table);
-  }
-}
-
-template <class Real>
-constexpr ElementwiseTable<Real> make_table() {
-  ElementwiseTable<Real> table{};
-  fill_table(table);
-  return table;
-}
-
-template <class Real>
-constexpr ElementwiseTable<Real> kTable = make_table<Real>();
-
-// Unsigned, so that what overflows wraps around.
-template <class Function>
-inline void combine(int64_t* to, const int64_t* a, const int64_t* b, int64_t count,
-                    const Function& function) {
-  for (int64_t i = 0; i < count; ++i)
-    to[i] =
-        static_cast<int64_t>(function(static_cast<uint64_t>(a[i]), static_cast<uint64_t>(b[i])));
-}
-
-template <class Real, class Function>
-inline void compare(Real* to, const int64_t* a, const int64_t* b, int64_t count,
-                    const Function& function) {
-  for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(function(a[i], b[i]));
-}
 
 // ---- Loads. ----
 
@@ -83,43 +31,41 @@ void load_mask(const char* from, int64_t stride, Real* to, int64_t count) {
 
 // ---- The machine. ----
 
-constexpr int64_t kTileBytes = 2048;
-constexpr size_t kAlignment = 64;
-
-inline size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 template <class Real>
 class Machine {
  public:
-  static constexpr int64_t kWidth = kTileBytes / sizeof(Real);
+  static constexpr int64_t kWidth = 2048 / sizeof(Real);  // of a register
 
-  static size_t scratch_bytes(const View& view, const bridge_program& call, int64_t rows) {
-    const Header& header = view.header;
-    return kAlignment + registers(header) + sums_bytes(view, call, rows);
-  }
+  struct Memory {
+    Real *tiles, *rows;
+    int64_t *integer_tiles, *integer_rows;
+    PiecewiseReduction<Real>* reductions;
+    RandomWords* words;
+    Real* sums[BRIDGE_MAX_PROGRAM_RESULTS];
 
-  Machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch)
-      : view_(view), call_(call), rows_(rows), here_{call} {
-    const Header& header = view.header;
-    auto address = reinterpret_cast<uintptr_t>(scratch);
-    char* at = reinterpret_cast<char*>((address + kAlignment - 1) / kAlignment * kAlignment);
-    const auto take = [&at](size_t bytes) {
-      char* const part = at;
-      at += aligned(bytes);
-      return part;
-    };
-    tiles_ = reinterpret_cast<Real*>(take(tile_bytes(header.tiles)));
-    row_registers_ = reinterpret_cast<Real*>(take(tile_bytes(header.rows)));
-    integer_tiles_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_tiles)));
-    integer_rows_ = reinterpret_cast<int64_t*>(take(integer_bytes(header.integer_rows)));
-    reductions_ = reinterpret_cast<Reduction<Real>*>(take(reductions_bytes(header)));
-    stacks_ = reinterpret_cast<ColumnStack<Real>*>(
-        take(static_cast<size_t>(header.results) * sizeof(ColumnStack<Real>)));
-    words_ = reinterpret_cast<RandomWords*>(take(keeps(view) ? sizeof(RandomWords) : 0));
-    for (int32_t i = 0; i < header.results; ++i) {
-      if (view.result_role(i) != Role::row) continue;
-      const size_t bytes = ColumnStack<Real>::bytes(rows.count, call.cols);
-      stacks_[i].begin(reinterpret_cast<Real*>(take(bytes)), call.cols);
+    Memory(Scratch& scratch, const View& view, const bridge_program& call, int64_t row_count) {
+      const Header& header = view.header;
+      tiles = scratch.take<Real>(header.tiles * kWidth);
+      rows = scratch.take<Real>(header.rows * kWidth);
+      integer_tiles = scratch.take<int64_t>(header.integer_tiles * kWidth);
+      integer_rows = scratch.take<int64_t>(header.integer_rows * kWidth);
+      reductions = scratch.take<PiecewiseReduction<Real>>(header.reductions);
+      words = scratch.take<RandomWords>(keeps(view) ? 1 : 0);
+      for (int32_t i = 0; i < header.results; ++i) {
+        if (view.result_role(i) == Role::row)
+          sums[i] = scratch.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
+      }
+    }
+  };
+
+  Machine(const View& view, const bridge_program& call, const Rows& rows, Scratch scratch)
+      : view_(view),
+        call_(call),
+        rows_(rows),
+        memory_(scratch, view, call, rows.count),
+        here_{call} {
+    for (int32_t i = 0; i < view.header.results; ++i) {
+      if (view.result_role(i) == Role::row) stacks_[i].begin(memory_.sums[i], call.cols);
     }
     // Several short rows are a piece, or a long one is several.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
@@ -139,38 +85,16 @@ class Machine {
   }
 
  private:
-  static size_t tile_bytes(int32_t count) { return static_cast<size_t>(count) * kTileBytes; }
-  static size_t integer_bytes(int32_t count) {
-    return static_cast<size_t>(count * kWidth) * sizeof(int64_t);
-  }
-  static size_t reductions_bytes(const Header& header) {
-    return static_cast<size_t>(header.reductions) * sizeof(Reduction<Real>);
-  }
   static bool keeps(const View& view) {
     for (int32_t i = 0; i < view.instructions; ++i) {
       if ((view.code[i].operation & ~kAgain) == kKeep) return true;
     }
     return false;
   }
-  static size_t registers(const Header& header) {
-    return aligned(tile_bytes(header.tiles)) + aligned(tile_bytes(header.rows)) +
-           aligned(integer_bytes(header.integer_tiles)) +
-           aligned(integer_bytes(header.integer_rows)) + aligned(reductions_bytes(header));
-  }
-  static size_t sums_bytes(const View& view, const bridge_program& call, int64_t rows) {
-    size_t bytes = aligned(static_cast<size_t>(view.header.results) * sizeof(ColumnStack<Real>)) +
-                   aligned(keeps(view) ? sizeof(RandomWords) : 0);
-    for (int32_t i = 0; i < view.header.results; ++i) {
-      if (view.result_role(i) != Role::row) continue;
-      bytes += aligned(ColumnStack<Real>::bytes(rows, call.cols));
-    }
-    return bytes;
-  }
-
-  Real* tile(int32_t i) const { return tiles_ + i * kWidth; }
-  Real* row(int32_t i) const { return row_registers_ + i * kWidth; }
-  int64_t* integer_tile(int32_t i) const { return integer_tiles_ + i * kWidth; }
-  int64_t* integer_row(int32_t i) const { return integer_rows_ + i * kWidth; }
+  Real* tile(int32_t i) const { return memory_.tiles + i * kWidth; }
+  Real* row(int32_t i) const { return memory_.rows + i * kWidth; }
+  int64_t* integer_tile(int32_t i) const { return memory_.integer_tiles + i * kWidth; }
+  int64_t* integer_row(int32_t i) const { return memory_.integer_rows + i * kWidth; }
 
   void write_constants() const {
     const int64_t width = smaller(round_up(at_once_ * call_.cols), kWidth);
@@ -213,70 +137,20 @@ class Machine {
 
   void begin_reductions(const Instruction* code, int32_t count) const {
     for (int32_t i = 0; i < count; ++i) {
-      if (is_reduction(code[i].operation)) reductions_[code[i].extra].begin();
+      if (is_reduction(code[i].operation)) memory_.reductions[code[i].extra].begin();
     }
   }
   void end_reductions(const Instruction* code, int32_t count) const {
     for (int32_t i = 0; i < count; ++i) {
       const Instruction& in = code[i];
       if (!is_reduction(in.operation)) continue;
-      Reduction<Real>& reduction = reductions_[in.extra];
+      PiecewiseReduction<Real>& reduction = memory_.reductions[in.extra];
       if (in.operation == kSum)
         row(in.to)[0] = reduction.tree.end();
       else if (in.operation == kMax)
         row(in.to)[0] = number_of<Real>(reduction.largest);
       else
         integer_row(in.to)[0] = reduction.place;
-    }
-  }
-
-  void run_common(const Instruction& in, int32_t operation, Real* reals, int64_t* integers,
-                  int64_t count) const {
-    const auto real = [=](int32_t i) { return reals + i * kWidth; };
-    const auto integer = [=](int32_t i) { return integers + i * kWidth; };
-    if (operation < kElementwise) {
-      const int inputs = arity(operation);
-      const Real* a = real(in.a);
-      return kTable<Real>.of[operation](real(in.to), a, inputs > 1 ? real(in.b) : a,
-                                        inputs > 2 ? real(in.c) : a, count);
-    }
-    switch (operation) {
-      case kIntegerNegative:
-        return combine(integer(in.to), integer(in.a), integer(in.a), count,
-                       [](uint64_t a, uint64_t) { return 0 - a; });
-      case kIntegerAdd:
-        return combine(integer(in.to), integer(in.a), integer(in.b), count,
-                       [](uint64_t a, uint64_t b) { return a + b; });
-      case kIntegerSubtract:
-        return combine(integer(in.to), integer(in.a), integer(in.b), count,
-                       [](uint64_t a, uint64_t b) { return a - b; });
-      case kIntegerMultiply:
-        return combine(integer(in.to), integer(in.a), integer(in.b), count,
-                       [](uint64_t a, uint64_t b) { return a * b; });
-      case kIntegerWhere: {
-        const Real* condition = real(in.a);
-        const int64_t *x = integer(in.b), *y = integer(in.c);
-        int64_t* to = integer(in.to);
-        for (int64_t i = 0; i < count; ++i) to[i] = condition[i] != 0 ? x[i] : y[i];
-        return;
-      }
-      case kIntegerLess:
-        return compare(real(in.to), integer(in.a), integer(in.b), count,
-                       [](int64_t a, int64_t b) { return a < b; });
-      case kIntegerLessEqual:
-        return compare(real(in.to), integer(in.a), integer(in.b), count,
-                       [](int64_t a, int64_t b) { return a <= b; });
-      case kIntegerEqual:
-        return compare(real(in.to), integer(in.a), integer(in.b), count,
-                       [](int64_t a, int64_t b) { return a == b; });
-      case kIntegerNotEqual:
-        return compare(real(in.to), integer(in.a), integer(in.b), count,
-                       [](int64_t a, int64_t b) { return a != b; });
-      default: {  // kFloat
-        Real* to = real(in.to);
-        const int64_t* from = integer(in.a);
-        for (int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(from[i]);
-      }
     }
   }
 
@@ -302,7 +176,8 @@ class Machine {
       case kStoreRow:
         return here_.store_rows(call_.result[in.a], row(in.b));
       default:
-        run_common(in, in.operation, row_registers_, integer_rows_, round_up(count_));
+        run_on_registers<kWidth>(in, in.operation, memory_.rows, memory_.integer_rows,
+                                 round_up(count_));
     }
   }
 
@@ -384,14 +259,14 @@ class Machine {
       case kArgmax:
         return reduce(in, operation, col);
       default:
-        run_common(in, operation, tiles_, integer_tiles_, padded);
+        run_on_registers<kWidth>(in, operation, memory_.tiles, memory_.integer_tiles, padded);
     }
   }
 
   void reduce(const Instruction& in, int32_t operation, int64_t col) {
     Real* x = tile(in.a);
     if (!one_piece_) {
-      Reduction<Real>& reduction = reductions_[in.extra];
+      PiecewiseReduction<Real>& reduction = memory_.reductions[in.extra];
       if (operation == kSum)
         reduction.add(x, col, width_, call_.cols);
       else if (operation == kMax)
@@ -419,52 +294,35 @@ class Machine {
   void keep(const Instruction& in, int64_t col) {
     Real* to = tile(in.to);
     const auto threshold = static_cast<uint32_t>(in.extra);
-    uint64_t seed = 0, offset = 0;
-    for (int64_t i = 0; i < count_; ++i) {
-      const auto own = [=](int32_t from) { return static_cast<uint64_t>(integer_row(from)[i]); };
-      if (i == 0 || own(in.a) != seed || own(in.b) != offset) {
-        seed = own(in.a), offset = own(in.b);
-        words_->begin(seed, offset);
-      }
-      const uint64_t index =
-          (in.c < 0 ? 0 : own(in.c)) +
-          static_cast<uint64_t>(here_.first + i) * static_cast<uint64_t>(call_.index_cols) +
-          static_cast<uint64_t>(col);
-      for (int64_t at = 0; at < width_; at += kWordsAtATime) {
-        const int64_t some = smaller(kWordsAtATime, width_ - at);
-        const uint32_t* words = words_->at(index + static_cast<uint64_t>(at), some, some);
-        for (int64_t j = 0; j < some; ++j)
-          to[i * width_ + at + j] = truth<Real>(words[j] >= threshold);
-      }
-    }
+    const DrawIntegers of{integer_row(in.a), integer_row(in.b),
+                          in.c < 0 ? nullptr : integer_row(in.c)};
+    draw(*memory_.words, of, here_, 0, count_, col, width_,
+         [=](const uint32_t* words, int64_t at, int64_t count) {
+           for (int64_t j = 0; j < count; ++j) to[at + j] = truth<Real>(words[j] >= threshold);
+         });
     pad(to, count_ * width_);
   }
-
-  static constexpr int64_t kWordsAtATime = 256;
 
   const View& view_;
   const bridge_program& call_;
   const Rows& rows_;
-  Real *tiles_, *row_registers_;
-  int64_t *integer_tiles_, *integer_rows_;
-  Reduction<Real>* reductions_;
-  ColumnStack<Real>* stacks_;
-  RandomWords* words_;
-  int64_t at_once_;    // how many rows a piece may have
-  bool one_piece_;     // a row is
-  Position here_;      // of the present rows
-  int64_t count_ = 0;  // how many they are
-  int64_t width_ = 0;  // of the present piece
+  const Memory memory_;
+  ColumnStack<Real> stacks_[BRIDGE_MAX_PROGRAM_RESULTS];  // of column sums
+  int64_t at_once_;                                       // how many rows a piece may have
+  bool one_piece_;                                        // a row is
+  Position here_;                                         // of the present rows
+  int64_t count_ = 0;                                     // how many they are
+  int64_t width_ = 0;                                     // of the present piece
 };
 
 template <class Real>
 void run_machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
-  Machine<Real>(view, call, rows, scratch).run();
+  Machine<Real>(view, call, rows, Scratch(scratch)).run();
 }
 
 template <class Real>
 constexpr MachineTable table_of() {
-  return {Machine<Real>::scratch_bytes, run_machine<Real>, add_nodes<Real>};
+  return {scratch_bytes<typename Machine<Real>::Memory>, run_machine<Real>, add_nodes<Real>};
 }
 
 }  // namespace

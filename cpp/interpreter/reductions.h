@@ -49,14 +49,19 @@ typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t cou
   return largest;
 }
 
-// The column of the first of a row's largest numbers, as they compare; of the first NaN.
+// The place of the first of some numbers that compares equal to one of them; of the first NaN.
 template <class Real>
-int64_t place_of_largest(const Real* x, int64_t cols) {
-  const Real value = number_of<Real>(largest_order(x, cols));
-  for (int64_t i = 0; i < cols; ++i) {
+int64_t place_of(Real value, const Real* x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
     if (x[i] == value || (value != value && x[i] != x[i])) return i;
   }
   return 0;
+}
+
+// The column of the first of a row's largest numbers, as they compare.
+template <class Real>
+int64_t place_of_largest(const Real* x, int64_t cols) {
+  return place_of(number_of<Real>(largest_order(x, cols)), x, cols);
 }
 
 // The sums of rows of a chunk at most that stand side by side in a tile. What is behind a single
@@ -86,7 +91,6 @@ void sum_rows(Real* x, int64_t count, int64_t cols, bool stays, Real* to) {
 // A row's reduction so far, where the row comes in several pieces.
 template <class Real>
 struct Reduction {
-  alignas(64) Real chunk[kSumChunk];
   ChunkTree<Real> tree;
   typename math::Format<Real>::SignedBits largest;
   int64_t place;
@@ -97,14 +101,11 @@ struct Reduction {
     place = 0;
   }
 
-  // The piece from column `col` on of a row of `cols` columns. Pieces divide kSumChunk.
-  void add(const Real* x, int64_t col, int64_t count, int64_t cols) {
-    const int64_t at = col % kSumChunk, end = at + count;
-    copy(chunk + at, x, count);
-    if (end < kSumChunk && col + count < cols) return;
-    const int64_t padded = round_up(end);
-    fill(chunk + end, padded - end, Real(-0.0));
-    tree.add(sum_of_steps(chunk, padded));
+  // A whole chunk, or what is left of a row: what is behind it in its last step is overwritten.
+  void add_chunk(Real* x, int64_t count) {
+    const int64_t padded = round_up(count);
+    fill(x + count, padded - count, Real(-0.0));
+    tree.add(sum_of_steps(x, padded));
   }
 
   void take_largest(const Real* x, int64_t count) {
@@ -118,12 +119,20 @@ struct Reduction {
     const Real here = number_of<Real>(largest_order(x, count));
     if (before != before || here <= before) return;
     largest = order_of(here);
-    for (int64_t i = 0; i < count; ++i) {
-      if (x[i] == here || (here != here && x[i] != x[i])) {
-        place = col + i;
-        return;
-      }
-    }
+    place = col + place_of(here, x, count);
+  }
+};
+
+// One whose pieces are shorter than a chunk, which they divide.
+template <class Real>
+struct PiecewiseReduction : Reduction<Real> {
+  alignas(64) Real chunk[kSumChunk];
+
+  // The piece from column `col` on of a row of `cols` columns.
+  void add(const Real* x, int64_t col, int64_t count, int64_t cols) {
+    const int64_t at = col % kSumChunk, end = at + count;
+    copy(chunk + at, x, count);
+    if (end == kSumChunk || col + count == cols) this->add_chunk(chunk, end);
   }
 };
 

@@ -1,0 +1,48 @@
+// Random words for the elements of rows, for the files that are compiled once for each instruction
+// set: include it there only.
+#ifndef BRIDGE_INTERPRETER_DRAWS_H_
+#define BRIDGE_INTERPRETER_DRAWS_H_
+
+#include "cpu/random_words.h"
+#include "interpreter/position.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+// The integers of some rows from which their words follow: `start` is the number of the batch's
+// first element, null where it is 0.
+struct DrawIntegers {
+  const int64_t *seed, *offset, *start;
+};
+
+// Calls use(words, at, count) for columns [col, col + width) of the rows from `row` on, `rows` of
+// them: the words of `count` elements, the first of which is the at-th of all. Rows of one seed and
+// offset share what is drawn ahead.
+template <class Use>
+void draw(RandomWords& random, const DrawIntegers& of, const Position& here, int64_t row,
+          int64_t rows, int64_t col, int64_t width, const Use& use) {
+  constexpr int64_t kAtATime = RandomWords::kMost / 2;
+  uint64_t seed = 0, offset = 0;
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto own = [=](const int64_t* each) { return static_cast<uint64_t>(each[row + i]); };
+    if (i == 0 || own(of.seed) != seed || own(of.offset) != offset) {
+      seed = own(of.seed), offset = own(of.offset);
+      random.begin(seed, offset);
+    }
+    const uint64_t index =
+        (of.start == nullptr ? 0 : own(of.start)) +
+        static_cast<uint64_t>(here.first + row + i) * static_cast<uint64_t>(here.call.index_cols) +
+        static_cast<uint64_t>(col);
+    for (int64_t at = 0; at < width; at += kAtATime) {
+      const int64_t count = smaller(kAtATime, width - at);
+      use(random.at(index + static_cast<uint64_t>(at), count, width - at), i * width + at, count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_INTERPRETER_DRAWS_H_
