@@ -3,14 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find cpp cmake -type f 2>/dev/null) CMakeLists.txt pyproject.toml
+SOURCES := $(shell find cpp cmake bridge/catalogue -type f -not -name "*.pyc" 2>/dev/null) CMakeLists.txt \
+  pyproject.toml
 LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 
 # The Python suite on all cores; a worker and its frameworks take a gigabyte.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive soak bench \
-  scaling lock clean
+  scaling show-generated lock clean
 all: $(VENV)/.built
 
 # The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
@@ -89,6 +90,11 @@ bench: $(VENV)/.built
 scaling: $(VENV)/.built
 	$(BIN)/python -m bridge scaling --json docs/benchmarks/scaling-cpu.json --plot docs/benchmarks/scaling-cpu.svg
 	$(BIN)/python scripts/quote_figures.py
+
+# The C++ of the programs that a build compiles.
+show-generated: $(VENV)/.installed
+	@$(BIN)/python cmake/write_hot_programs.py build/hot v4 v3
+	@cat build/hot/hot_[0-9]*.cpp
 
 # After an edit of the short files in requirements/.
 lock:

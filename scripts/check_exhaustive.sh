@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every float32 there is through every form and derivative, against a reference that is good to a
-# hundredth of a unit in the last place; and the keep rate of dropout over 2^28 words. Minutes.
+# hundredth of a unit in the last place; the keep rate of dropout over 2^28 words; random calls. An hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/accuracy
@@ -17,3 +17,11 @@ program=build/accuracy/gelu_accuracy
 "$program" --half --json docs/benchmarks/accuracy-half.json
 "$program" --double 1000000 --json docs/benchmarks/accuracy-double.json
 "$program" "$@" --json docs/benchmarks/accuracy-single.json
+
+# Random calls of the kernels, more than for each commit and others each time.
+PATH="$PWD/.venv/bin:$PATH" scripts/check_cpp.sh
+for check in build/check-cpp/*_check build/check-simt/bias_*_simt build/check-simt/softmax_simt; do
+  seed=$RANDOM
+  echo "$check 4000 $seed"
+  "$check" 4000 "$seed"
+done

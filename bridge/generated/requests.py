@@ -39,17 +39,25 @@ class Request:
     dtypes: tuple[str, ...]
     has_start: bool = False
 
+    def words(self) -> bytes:
+        return words_of(self.program, self.has_start)
+
+    def dtype_numbers(self) -> list[int]:
+        return [_DTYPES.index(dtype) for dtype in self.dtypes]
+
     def compile(self) -> None:
         """Compiles it, or finds it in the cache, and hands it to the native module.
+
+        What the native module has, from its own build or from before, is left alone.
 
         Raises:
           CompileError: if either fails.
         """
-        isa = _native.cpu_isa()
+        isa, words, numbers = _native.cpu_isa(), self.words(), self.dtype_numbers()
+        if _native.has_generated(words, numbers, isa):
+            return
         source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start)
         library = library_of(source, isa)
-        numbers = [_DTYPES.index(dtype) for dtype in self.dtypes]
-        words = words_of(self.program, self.has_start)
         try:
             _native.add_generated(words, numbers, isa, str(library))
         except (RuntimeError, ValueError, MemoryError) as error:

@@ -79,11 +79,34 @@ nb::dict stream_handlers() {
   return platforms;
 }
 
+std::vector<int32_t> words_of(const nb::bytes& code) {
+  std::vector<int32_t> words(code.size() / sizeof(int32_t));
+  memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
+  return words;
+}
+
+// The index of an instruction set; -1 of a name that is none.
+int isa_of(const std::string& name) {
+  const char* const* const names = bridge_cpu_isas();
+  for (int isa = 0; names[isa] != nullptr; ++isa) {
+    if (name == names[isa]) return isa;
+  }
+  return -1;
+}
+
+bool has_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
+                   const std::string& isa) {
+  const std::vector<int32_t> words = words_of(code);
+  const int number = isa_of(isa);
+  return number >= 0 && bridge::interpreter::has_generated(
+                            words.data(), static_cast<int64_t>(words.size()), dtypes.data(),
+                            static_cast<int64_t>(dtypes.size()), number);
+}
+
 // A machine that was compiled for a program of these words and dtypes (their numbers in bridge.h).
 void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                    const std::string& isa, const std::string& library) {
-  std::vector<int32_t> words(code.size() / sizeof(int32_t));
-  memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
+  const std::vector<int32_t> words = words_of(code);
   const nb::gil_scoped_release released;
   check(bridge::interpreter::add_generated(words.data(), static_cast<int64_t>(words.size()),
                                            dtypes.data(), static_cast<int64_t>(dtypes.size()),
@@ -122,6 +145,7 @@ NB_MODULE(_native, m) {
       nb::arg("name").none());
   m.def("add_generated", &add_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"),
         nb::arg("library"));
+  m.def("has_generated", &has_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"));
   m.def("generated_calls", &bridge::interpreter::generated_calls);
   m.def("forget_generated", &bridge::interpreter::forget_generated);
   m.def("set_cuda_library_path", &bp::set_cuda_library_path);

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "cpu/error.h"
 #include "cpu/isa.h"
 #include "interpreter/generated_check.h"
+#include "interpreter/hot_programs.h"
 #include "interpreter/interpreter.h"
 
 namespace bridge::interpreter {
@@ -120,6 +122,60 @@ const MachineTable* generated_machine(const bridge_program& call, int isa) {
   }
 }
 
+namespace {
+
+std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t count,
+                                const int32_t* dtypes, const MachineTable* machine) {
+  auto entry = std::make_unique<Entry>();
+  entry->hash = hash_of(words, count);
+  entry->words.assign(words, words + count);
+  entry->machine = machine;
+  for (int32_t i = 0; i < view.header.operands; ++i)
+    entry->dtypes.push_back(dtype_in_key(view.operand_role(i), dtypes[i]));
+  for (int32_t i = 0; i < view.header.results; ++i)
+    entry->dtypes.push_back(dtype_in_key(view.result_role(i), dtypes[view.header.operands + i]));
+  return entry;
+}
+
+#ifdef BRIDGE_HOT
+// Those of the build are there before the first call. Without memory they are not.
+const bool has_hot = [] {
+  try {
+    const HotPrograms hot = hot_programs();
+    for (int i = 0; i < hot.count; ++i) {
+      const HotProgram& own = hot.programs[i];
+      View view;
+      const char* why = nullptr;
+      if (!read(own.words, own.count, &view, &why)) continue;
+      for (int isa = 0; isa < kIsas; ++isa) {
+        if (own.machine[isa] != nullptr)
+          compiled[isa].add(entry_of(view, own.words, own.count, own.dtypes, own.machine[isa]));
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}();
+#endif
+
+}  // namespace
+
+bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, int64_t arrays,
+                   int isa) {
+  View view;
+  const char* why = nullptr;
+  if (!read(words, count, &view, &why) || arrays != view.header.operands + view.header.results) {
+    return false;
+  }
+  const auto wanted = entry_of(view, words, count, dtypes, nullptr);
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& entry : compiled[isa].entries) {
+    if (entry->words == wanted->words && entry->dtypes == wanted->dtypes) return true;
+  }
+  return false;
+}
+
 bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
                             int64_t arrays, const char* isa, const char* library) {
   View view;
@@ -143,20 +199,11 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
     dlclose(handle);
     return fail(BRIDGE_INVALID_ARGUMENT, "program: no machine in %.400s", library);
   }
-  auto entry = std::make_unique<Entry>();
-  entry->hash = hash_of(words, count);
-  entry->words.assign(words, words + count);
-  entry->machine = static_cast<const MachineTable*>(machine());
+  auto entry = entry_of(view, words, count, dtypes, static_cast<const MachineTable*>(machine()));
   const bridge_status status = check_generated(view, entry->words, dtypes, number, *entry->machine);
   if (status != BRIDGE_OK) {
     dlclose(handle);
     return status;
-  }
-  for (int64_t i = 0; i < arrays; ++i) {
-    const Role role = i < view.header.operands
-                          ? view.operand_role(static_cast<int32_t>(i))
-                          : view.result_role(static_cast<int32_t>(i) - view.header.operands);
-    entry->dtypes.push_back(dtype_in_key(role, dtypes[i]));
   }
   const std::lock_guard<std::mutex> lock(mutex);
   compiled[number].add(std::move(entry));

@@ -1,5 +1,5 @@
-// Programs that were compiled while the process runs: which machine runs the program of some words
-// on arrays of some dtypes, instead of the interpreter.
+// Programs that were compiled, by the build or while the process runs: which machine runs the
+// program of some words on arrays of some dtypes, instead of the interpreter.
 #ifndef BRIDGE_INTERPRETER_GENERATED_PROGRAMS_H_
 #define BRIDGE_INTERPRETER_GENERATED_PROGRAMS_H_
 
@@ -20,6 +20,10 @@ const MachineTable* generated_machine(const bridge_program& call, int isa);
 // program: BRIDGE_INVALID_ARGUMENT. The message is bridge_last_error()'s.
 bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
                             int64_t arrays, const char* isa, const char* library);
+
+// Whether there is one for these words and dtypes, and for an instruction set by its index.
+bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, int64_t arrays,
+                   int isa);
 
 // How many calls took one of them, since the process began.
 int64_t generated_calls();

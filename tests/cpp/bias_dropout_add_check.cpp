@@ -235,7 +235,7 @@ void check_refusals() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int calls = argc > 1 ? atoi(argv[1]) : 1500;
+  const int calls = argc > 1 ? atoi(argv[1]) : 500;
   random_bits.seed(argc > 2 ? static_cast<uint64_t>(atoll(argv[2])) : 1);
   const bridge_executor none{nullptr, 1, nullptr};
   check_known_answers();

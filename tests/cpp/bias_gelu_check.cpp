@@ -276,7 +276,7 @@ int one_call(const char* isa) {
 
 int main(int argc, char** argv) {
   if (argc > 2 && strcmp(argv[1], "--one-call") == 0) return one_call(argv[2]);
-  const int calls = argc > 1 ? atoi(argv[1]) : 1500;
+  const int calls = argc > 1 ? atoi(argv[1]) : 500;
   random_bits.seed(argc > 2 ? static_cast<uint64_t>(atoll(argv[2])) : 1);
   const bridge_executor none{nullptr, 1, nullptr};
   for (int i = 0; i < calls; ++i) {

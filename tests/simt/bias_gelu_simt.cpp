@@ -194,7 +194,7 @@ void run_refusals() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int random_calls = argc > 1 ? std::atoi(argv[1]) : 1200;
+  const int random_calls = argc > 1 ? std::atoi(argv[1]) : 400;
   if (argc <= 2) {
     run_grid();
     run_empty();

@@ -1,0 +1,81 @@
+"""Writes the hot programs of the catalogue as C++, of which a build makes kernels.
+
+python cmake/write_hot_programs.py FOLDER ISA...
+
+FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set (the names
+of cpp/CMakeLists.txt, strongest first), and hot_programs.cpp, their table. A file that would be the
+same is left alone. The package is read from the source tree, before its native module is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+# The package without what its __init__ does, and with nothing in the place of the native module.
+package = types.ModuleType("bridge")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
+sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
+
+from bridge.catalogue.hot import requests  # noqa: E402
+from bridge.generated.requests import Request  # noqa: E402
+from bridge.lang.emission import source_of  # noqa: E402
+
+_END = """namespace bridge {{
+namespace BRIDGE_ISA_NAMESPACE {{
+extern const interpreter::MachineTable hot_{number};
+const interpreter::MachineTable hot_{number} = generated_table<Program>;
+}}  // namespace BRIDGE_ISA_NAMESPACE
+}}  // namespace bridge
+"""
+
+
+def program(number: int, request: Request) -> str:
+    """The machine of a program, under its number instead of the name by which it is loaded."""
+    text = source_of(request.program, request.arithmetic, request.dtypes, request.has_start)
+    machine, _, entry = text.partition('extern "C"')
+    assert entry
+    return machine + _END.format(number=number)
+
+
+def table(requests: list[Request], isas: list[str]) -> str:
+    lines = ['#include "interpreter/hot_programs.h"', "", "namespace bridge {", ""]
+    for isa in isas:
+        lines.append(f"namespace {isa} {{")
+        lines += [f"extern const interpreter::MachineTable hot_{i};" for i in range(len(requests))]
+        lines += [f"}}  // namespace {isa}", ""]
+    lines += ["namespace interpreter {", "namespace {", ""]
+    rows = []
+    for number, request in enumerate(requests):
+        words, dtypes = request.words(), request.dtype_numbers()
+        numbers = memoryview(words).cast("i").tolist()
+        lines.append(f"const int32_t kWords{number}[] = {{{', '.join(map(str, numbers))}}};")
+        lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
+        machines = ", ".join(f"&{isa}::hot_{number}" for isa in isas)
+        rows.append(
+            f"    {{kWords{number}, {len(numbers)}, kDtypes{number}, {len(dtypes)}, "
+            f"{{{machines}}}}},  // {request.program.name}"
+        )
+    lines += ["", "const HotProgram kPrograms[] = {", *rows, "};", "", "}  // namespace", ""]
+    lines += [f"HotPrograms hot_programs() {{ return {{kPrograms, {len(requests)}}}; }}", ""]
+    return "\n".join([*lines, "}  // namespace interpreter", "}  // namespace bridge", ""])
+
+
+def main() -> None:
+    folder, isas = Path(sys.argv[1]), sys.argv[2:]
+    folder.mkdir(parents=True, exist_ok=True)
+    found = list(requests())
+    files = {f"hot_{number}.cpp": program(number, each) for number, each in enumerate(found)}
+    files["hot_programs.cpp"] = table(found, isas)
+    for name, text in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+    for path in folder.glob("*.cpp"):
+        if path.name not in files:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()

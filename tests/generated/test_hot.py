@@ -1,0 +1,70 @@
+"""What the build compiled runs from the first call on, with the interpreter's bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own: the tests beside this one forget what was compiled.
+PROGRAM = """
+import torch
+import bridge.torch as bt
+from bridge import _native
+from bridge.catalogue.hot import DTYPES, requests
+
+assert all(
+    _native.has_generated(each.words(), each.dtype_numbers(), isa)
+    for each in requests()
+    for isa in (_native.build_info()["cpu_isas"][:-1] or [_native.cpu_isa()])
+)
+
+def run(dtype, rows, columns):
+    torch.manual_seed(columns)
+    draw = lambda *shape: torch.randn(shape).to(getattr(torch, dtype))
+    found = []
+    for layout in (lambda x: x, lambda x: x.t().contiguous().t()):
+        x, residual = (layout(draw(rows, columns)).requires_grad_() for _ in range(2))
+        weight, bias = (draw(columns).requires_grad_() for _ in range(2))
+        g, gh = draw(rows, columns), draw(rows, columns)
+        for results, leaves in (
+            ([bt.rms_norm(x, weight)], (x, weight)),
+            (bt.rms_norm(x, weight, residual), (x, weight, residual)),
+            ([bt.layer_norm(x, weight, bias)], (x, weight, bias)),
+        ):
+            found += [*results, *torch.autograd.grad(results, leaves, (g, gh)[: len(results)])]
+        with torch.no_grad():
+            found += [bt.rms_norm(x, weight), bt.layer_norm(x, weight, bias)]
+    return found
+
+SHAPES = [(5, 3), (300, 64), (3, 1000), (40, 333), (2, 5000), (1, 1), (0, 4), (3, 0)]
+ALL = [(dtype, *shape) for dtype in DTYPES for shape in SHAPES]
+compiled = [run(*each) for each in ALL]
+calls = _native.generated_calls()
+_native.forget_generated()
+for each, ours in zip(ALL, compiled):
+    for a, b in zip(ours, run(*each), strict=True):
+        kind = torch.int32 if a.dtype == torch.float32 else torch.int16
+        assert torch.equal(a.contiguous().view(kind), b.contiguous().view(kind)), each
+assert _native.generated_calls() == calls
+print(calls)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("isa", ["", "x86-64-v3"])
+def test_from_the_first_call_on(isa: str) -> None:
+    environment = {"BRIDGE_COMPILE": "0"} | ({"BRIDGE_CPU_ISA": isa} if isa else {})
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if isa and "BRIDGE_CPU_ISA" in done.stderr:
+        pytest.skip(f"this processor does not run {isa}")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
