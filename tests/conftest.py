@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_whole = cases[0].get_closest_marker("whole") and everywhere != 1
         marker = cases[0].get_closest_marker("sampled")
         counts = [None if is_whole else everywhere, *(marker.args if marker else ())]
-        if everywhere is not None and _starts_processes(cases[0]):
+        if everywhere is not None and not is_whole and _starts_processes(cases[0]):
             counts.append(2)  # of 2 to 20 seconds each
         count = min((n for n in counts if n is not None), default=len(cases))
         chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))
@@ -68,7 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _starts_processes(item: pytest.Item) -> bool:
-    return "distributed" in item.path.parts or item.get_closest_marker("processes") is not None
+    is_marked = item.get_closest_marker("processes") is not None
+    return is_marked or item.nodeid.startswith("tests/distributed/")
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)

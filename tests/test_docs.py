@@ -22,6 +22,7 @@ def code_of(page: Path) -> str:
     return "\n".join(PYTHON.findall(page.read_text()))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if code_of(p)], ids=lambda p: str(p.relative_to(ROOT))
 )
@@ -47,6 +48,7 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, place in LINK.findall(page.read_text()):

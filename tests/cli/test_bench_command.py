@@ -61,7 +61,12 @@ def few_bias_dropout_add(_, framework: str, quick: bool) -> list[Case]:
     return made
 
 
+def few_declared(_, framework: str, quick: bool) -> list[Case]:
+    return [Case("declared", framework, "forward+backward", "float32", "rms_norm", (8, 64))]
+
+
 FEW = {
+    "declared": few_declared,
     "bias_gelu": few_bias_gelu,
     "softmax": few_softmax,
     "bias_dropout_add": few_bias_dropout_add,
@@ -73,6 +78,7 @@ def few_cases(monkeypatch):
     for name, few in FEW.items():
         monkeypatch.setattr(type(OPS[name]), "cases", few)
     monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # What the bench sets ends with the test.
 
 
 @pytest.mark.usefixtures("few_cases")

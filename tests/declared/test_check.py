@@ -30,7 +30,7 @@ def example(rng: Any, op: Any, space: tuple[int, ...], dtype: str = "float32") -
     return [a.astype(numpy_dtype(dtype)) if a.dtype == np.float64 else a for a in drawn]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", SEVEN, ids=lambda op: op.__name__)
 def test_an_op_that_nobody_differentiated_by_hand(op: Any, dtype: str, rng: Any) -> None:
@@ -47,7 +47,7 @@ def test_a_rule_of_its_own(rng: Any) -> None:
     assert bridge.check(op, *example(rng, op, (4, 9)), quiet=True).ok
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("space", [(3, 8), (7,)], ids=str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_ops_of_every_role(name: str, space: tuple[int, ...], rng: Any) -> None:
