@@ -5,25 +5,30 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bridge.catalogue import norms
+from bridge.catalogue import gates, norms
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 
-# As training in 16 bits and in float32 has them: all operands there and of one dtype, and static
+# As training has them: with these of the optional operands, all operands of one dtype, and static
 # parameters with their defaults but for the dtype of a sum.
-OPS = (norms.rms_norm, norms.add_rms_norm, norms.layer_norm)
+OPS = (
+    (norms.rms_norm, ("weight",)),
+    (norms.add_rms_norm, ("weight",)),
+    (norms.layer_norm, ("weight", "bias")),
+    (gates.packed_glu, ()),
+    (gates.glu, ()),
+)
 DTYPES = ("float32", "bfloat16")
 
 
 def requests() -> Iterator[Request]:
     """Each op's forward pass, that which keeps what the backward pass reads, and that one."""
-    for op, dtype in itertools.product(OPS, DTYPES):
+    for (op, given), dtype in itertools.product(OPS, DTYPES):
         declaration = op.declaration
         static = {**declaration.static}
         if "dtype" in static:
             static["dtype"] = dtype
-        present = tuple(True for _ in declaration.parameters)
-        yield from itertools.islice(
-            usual_requests(traced(declaration, present, *static.values()), dtype), 3
-        )
+        present = tuple(not p.optional or p.name in given for p in declaration.parameters)
+        usual = usual_requests(traced(declaration, present, *static.values()), dtype)
+        yield from itertools.islice(usual, 3 if declaration.keep else 2)

@@ -10,6 +10,7 @@ register_handlers()
 from bridge.jax._collectives.all_gather import all_gather  # noqa: E402
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add  # noqa: E402
 from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
+from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu  # noqa: E402
 from bridge.jax._ops.norms import layer_norm, rms_norm  # noqa: E402
 from bridge.jax._ops.softmax import (  # noqa: E402
     scaled_causal_softmax,
@@ -29,12 +30,17 @@ __all__ = [
     "all_gather",
     "bias_dropout_add",
     "bias_gelu",
+    "geglu",
+    "glu",
     "layer_norm",
     "make_viewless",
+    "reglu",
     "rms_norm",
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",
+    "squared_relu",
+    "swiglu",
 ]
 
 

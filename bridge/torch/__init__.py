@@ -13,6 +13,7 @@ from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.softmax import (
@@ -46,13 +47,18 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
+    "geglu",
+    "glu",
     "layer_norm",
     "make_viewless_tensor",
+    "reglu",
     "rms_norm",
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",
     "scaled_softmax_backward",
+    "squared_relu",
+    "swiglu",
 ]
 
 

@@ -33,6 +33,8 @@ def run(dtype, rows, columns):
             ([bt.rms_norm(x, weight)], (x, weight)),
             (bt.rms_norm(x, weight, residual), (x, weight, residual)),
             ([bt.layer_norm(x, weight, bias)], (x, weight, bias)),
+            ([bt.swiglu(x, residual)], (x, residual)),
+            ([bt.swiglu(torch.cat((x, residual), -1))], (x, residual)),
         ):
             found += [*results, *torch.autograd.grad(results, leaves, (g, gh)[: len(results)])]
         with torch.no_grad():

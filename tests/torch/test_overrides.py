@@ -49,6 +49,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.layer_norm(x, b, b),
         lambda x, b: bt.layer_norm(x, bias=b, residual=x)[0],
     ),
+    "glu": (
+        lambda x, b: bt.glu(x, x, b, activation="gelu", weight=x[:, 0], limit=2.0),
+        lambda x, b: bt.glu(x[:, :4], interleaved=True),
+    ),
+    "swiglu": (lambda x, b: bt.swiglu(x[:, :4]), lambda x, b: bt.swiglu(x, x, linear_offset=1.0)),
+    "geglu": (lambda x, b: bt.geglu(x, up=x, out=torch.empty_like(x)),),
+    "reglu": (lambda x, b: bt.reglu(x, x, b),),
+    "squared_relu": (lambda x, b: bt.squared_relu(x, x[:, :1]),),
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }

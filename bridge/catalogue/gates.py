@@ -1,0 +1,137 @@
+"""Gated linear units and the squared ReLU, each with a number for each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared, named
+from bridge.ops.scalars import real_number
+
+
+def _relu(x: Any) -> Any:
+    """0 with derivative 0 at 0; NaN stays."""
+    return bl.where(x <= 0.0, 0.0, x)
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "silu": bl.silu,
+    "gelu": lambda x: bl.gelu(x, "none"),
+    "gelu_tanh": lambda x: bl.gelu(x, "tanh"),
+    "gelu_sigmoid": lambda x: bl.gelu(x, "sigmoid"),
+    "relu": _relu,
+    "sigmoid": bl.sigmoid,
+}
+
+
+def _gated(
+    gate: Any, up: Any, weight: Any, activation: str, limit: float | None, linear_offset: float
+) -> Any:
+    if limit is not None:
+        gate, up = bl.minimum(gate, limit), bl.maximum(bl.minimum(up, limit), -limit)
+    up = up if linear_offset == 0 else up + linear_offset
+    y = ACTIVATIONS[activation](gate) * up
+    return y if weight is None else y * weight
+
+
+def _plus(x: Any, bias: Any) -> Any:
+    return x if bias is None else x + bias
+
+
+@declared()
+def glu(
+    gate: bl.Full,
+    up: bl.Full,
+    bias: bl.Row | None = None,
+    up_bias: bl.Row | None = None,
+    weight: bl.PerRow | None = None,
+    *,
+    activation: str = "silu",
+    limit: float | None = None,
+    linear_offset: float = 0.0,
+):
+    first, second = _plus(gate, bias), _plus(up, up_bias)
+    return _gated(first, second, weight, activation, limit, linear_offset)
+
+
+@declared()
+@named("glu")
+def packed_glu(
+    gate: bl.Halves,
+    bias: bl.Row | None = None,
+    up_bias: bl.Row | None = None,
+    weight: bl.PerRow | None = None,
+    *,
+    activation: str = "silu",
+    limit: float | None = None,
+    linear_offset: float = 0.0,
+):
+    first, second = gate
+    first, second = _plus(first, bias), _plus(second, up_bias)
+    return _gated(first, second, weight, activation, limit, linear_offset)
+
+
+@declared()
+def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
+    y = _relu(x) ** 2
+    return y if weight is None else y * weight
+
+
+def run_glu(
+    ops: tuple[Callable[..., Any], Callable[..., Any]],
+    gate: Any,
+    up: Any,
+    bias: Any,
+    weight: Any,
+    activation: Any,
+    limit: Any,
+    linear_offset: Any,
+    interleaved: bool,
+    **out: Any,
+) -> Any:
+    """Checks what is no array, and calls one of `ops`: `glu` and `packed_glu` of a framework.
+
+    Raises:
+      TypeError: if a number is none.
+      ValueError: if activation is unknown, a number or a shape cannot be, or a separate `up` is
+        said to be interleaved.
+    """
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"glu: activation is {activation!r}, expected one of {known}")
+    if limit is not None:
+        limit = real_number("glu", "limit", limit)
+        if not limit > 0:
+            raise ValueError(f"glu: limit is {limit}, expected a positive number")
+    linear_offset = real_number("glu", "linear_offset", linear_offset)
+    if not math.isfinite(linear_offset):
+        raise ValueError(f"glu: linear_offset is {linear_offset}, expected a finite number")
+    static = {"activation": activation, "limit": limit, "linear_offset": linear_offset}
+    weight = one_a_row(gate, weight)
+    if up is not None:
+        if interleaved:
+            raise ValueError("glu: interleaved is True and up is given, expected one of both")
+        return ops[0](gate, up, bias, None, weight, **static, **out)
+    shape = tuple(getattr(gate, "shape", ()))
+    columns = shape[-1] // 2 if shape else 0
+    up_bias = None
+    if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
+        halves = (
+            (slice(0, None, 2), slice(1, None, 2))
+            if interleaved
+            else (slice(columns), slice(columns, None))
+        )
+        bias, up_bias = (bias[half] for half in halves)
+    if not interleaved:
+        return ops[1](gate, bias, up_bias, weight, **static, **out)
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"glu: gate has shape {list(shape)}, expected pairs in the last dimension")
+    return ops[0](gate[..., 0::2], gate[..., 1::2], bias, up_bias, weight, **static, **out)
+
+
+def one_a_row(x: Any, weight: Any) -> Any:
+    """weight `[..., 1]` without its last dimension."""
+    shape, rows = tuple(getattr(weight, "shape", ())), tuple(getattr(x, "shape", ()))[:-1]
+    return weight[..., 0] if shape == (*rows, 1) else weight

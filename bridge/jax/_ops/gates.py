@@ -1,0 +1,119 @@
+"""The public gated units of JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bridge.catalogue import gates
+from bridge.catalogue.gates import one_a_row, run_glu
+from bridge.jax._adapter.arguments import refuse_traced
+
+_OPS = (gates.glu.jax, gates.packed_glu.jax)
+
+ArrayLike = jax.typing.ArrayLike
+
+
+def _run(gate: Any, up: Any, bias: Any, weight: Any, activation: str, *rest: Any) -> Any:
+    refuse_traced("glu", "limit", rest[0])
+    refuse_traced("glu", "linear_offset", rest[1])
+    return run_glu(_OPS, gate, up, bias, weight, activation, *rest)
+
+
+def glu(
+    gate: ArrayLike,
+    up: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    *,
+    activation: str = "silu",
+    weight: ArrayLike | None = None,
+    limit: float | None = None,
+    linear_offset: float = 0.0,
+    interleaved: bool = False,
+) -> jax.Array:
+    r"""activation(gate)·(up + linear_offset)·weight, in one pass over memory.
+
+    16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once; the
+    same input gives the same bits in `bridge.torch`. Differentiable to any order, in reverse and
+    forward mode; the backward pass keeps the arguments alone, and writes the gradient of what is
+    packed as one packed array.
+
+    Args:
+      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64, or, without `up`, both packed
+        as `[..., 2d]`: the gate in the first half and `up` in the second.
+      up: of gate's shape.
+      bias: added first: `[d]` to the gate, or `[2d]` to what is packed, as that is.
+      activation: "silu", "gelu" (x·Φ(x)), "gelu_tanh", "gelu_sigmoid" (x·σ(1.702·x)), "relu" or
+        "sigmoid".
+      weight: a number for each row, `[...]` or `[..., 1]`: the probability of a router.
+      limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
+        the gradient 0.
+      linear_offset: a finite number.
+      interleaved: what is packed alternates, gate first. It is read where it lies; its gradient
+        takes a pass more.
+
+    Returns:
+      `[..., d]` in the promoted dtype of all arrays.
+
+    Raises:
+      TypeError: an argument is no array or of another dtype; a number is none.
+      ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
+        positive; an offset that is not finite; `interleaved` beside `up`.
+
+    Example:
+      >>> glu(jnp.array([[-1.0, 2.0]]), jnp.array([[3.0, 5.0]]), activation="relu")
+      Array([[ 0., 10.]], dtype=float32)
+
+    Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
+    """
+    numbers = (activation, limit, linear_offset)
+    return _run(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+
+
+def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
+    def run(
+        gate: ArrayLike,
+        up: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        *,
+        weight: ArrayLike | None = None,
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> jax.Array:
+        numbers = (activation, limit, linear_offset)
+        return _run(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
+    return run
+
+
+swiglu = _named("swiglu", "silu", "x·σ(x)")
+geglu = _named("geglu", "gelu", "x·Φ(x)")
+reglu = _named("reglu", "relu", "max(x, 0), whose derivative at 0 is 0")
+
+
+def squared_relu(x: ArrayLike, weight: ArrayLike | None = None) -> jax.Array:
+    """max(x, 0)²·weight, in one pass over memory; NaN stays.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
+      weight: a number for each row, `[...]` or `[..., 1]`.
+
+    Returns:
+      An array of x's shape in the promoted dtype of both.
+
+    Raises:
+      TypeError: an argument is no array or of another dtype.
+      ValueError: x is 0-dimensional; weight has another shape.
+
+    Example:
+      >>> squared_relu(jnp.array([-1.0, 3.0]))
+      Array([0., 9.], dtype=float32)
+
+    Source: So et al., "Primer", arXiv:2109.08668.
+    """
+    return gates.squared_relu.jax(x, one_a_row(x, weight))  # type: ignore[no-any-return]

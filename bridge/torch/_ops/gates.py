@@ -1,0 +1,121 @@
+"""The public gated units of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from bridge.catalogue import gates
+from bridge.catalogue.gates import one_a_row, run_glu
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+# Made now: a first call under torch.compile could not.
+_OPS, _squared_relu = (gates.glu.torch, gates.packed_glu.torch), gates.squared_relu.torch
+
+
+def glu(
+    gate: Tensor,
+    up: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    activation: str = "silu",
+    weight: Tensor | None = None,
+    limit: float | None = None,
+    linear_offset: float = 0.0,
+    interleaved: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    r"""activation(gate)·(up + linear_offset)·weight, in one pass over memory.
+
+    16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once; the
+    same input gives the same bits in `bridge.jax`. Differentiable to any order, in reverse and
+    forward mode; the backward pass keeps the arguments alone, and writes the gradient of what is
+    packed as one packed tensor.
+
+    Args:
+      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64, or, without `up`, both packed
+        as `[..., 2d]`: the gate in the first half and `up` in the second.
+      up: of gate's shape.
+      bias: added first: `[d]` to the gate, or `[2d]` to what is packed, as that is.
+      activation: "silu", "gelu" (x·Φ(x)), "gelu_tanh", "gelu_sigmoid" (x·σ(1.702·x)), "relu" or
+        "sigmoid".
+      weight: a number for each row, `[...]` or `[..., 1]`: the probability of a router.
+      limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
+        the gradient 0.
+      linear_offset: a finite number.
+      interleaved: what is packed alternates, gate first. It is read where it lies; its gradient
+        takes a pass more.
+      out: where to write the result: of its shape and dtype.
+
+    Returns:
+      `[..., d]` in the promoted dtype of all tensors.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype; a number is none.
+      ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
+        positive; an offset that is not finite; `interleaved` beside `up`.
+
+    Example:
+      >>> glu(torch.tensor([[-1.0, 2.0]]), torch.tensor([[3.0, 5.0]]), activation="relu")
+      tensor([[ 0., 10.]])
+
+    Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
+    """
+    if is_overridden(given := (gate, up, bias, weight, out)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    numbers = (activation, limit, linear_offset)
+    return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
+
+
+def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
+    def run(
+        gate: Tensor,
+        up: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        weight: Tensor | None = None,
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        if is_overridden(given := (gate, up, bias, weight, out)):
+            return hand_over(given, function=run)  # type: ignore[no-any-return]
+        numbers = (activation, limit, linear_offset)
+        return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
+
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
+    return run
+
+
+swiglu = _named("swiglu", "silu", "x·σ(x)")
+geglu = _named("geglu", "gelu", "x·Φ(x)")
+reglu = _named("reglu", "relu", "max(x, 0), whose derivative at 0 is 0")
+
+
+def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+    """max(x, 0)²·weight, in one pass over memory; NaN stays.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
+      weight: a number for each row, `[...]` or `[..., 1]`.
+      out: where to write the result: of its shape and dtype.
+
+    Returns:
+      A tensor of x's shape in the promoted dtype of both.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype.
+      ValueError: x is 0-dimensional; weight has another shape.
+
+    Example:
+      >>> squared_relu(torch.tensor([-1.0, 3.0]))
+      tensor([0., 9.])
+
+    Source: So et al., "Primer", arXiv:2109.08668.
+    """
+    if is_overridden(given := (x, weight, out)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return _squared_relu(x, one_a_row(x, weight), out=out)  # type: ignore[no-any-return]
