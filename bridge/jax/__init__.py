@@ -11,6 +11,7 @@ from bridge.jax._collectives.all_gather import all_gather  # noqa: E402
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add  # noqa: E402
 from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu  # noqa: E402
+from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs  # noqa: E402
 from bridge.jax._ops.norms import layer_norm, rms_norm  # noqa: E402
 from bridge.jax._ops.softmax import (  # noqa: E402
     scaled_causal_softmax,
@@ -33,6 +34,8 @@ __all__ = [
     "geglu",
     "glu",
     "layer_norm",
+    "log_softmax",
+    "logsumexp",
     "make_viewless",
     "reglu",
     "rms_norm",
@@ -41,6 +44,7 @@ __all__ = [
     "scaled_softmax",
     "squared_relu",
     "swiglu",
+    "token_log_probs",
 ]
 
 

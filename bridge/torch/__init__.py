@@ -14,6 +14,7 @@ from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.softmax import (
@@ -50,6 +51,8 @@ __all__ = [
     "geglu",
     "glu",
     "layer_norm",
+    "log_softmax",
+    "logsumexp",
     "make_viewless_tensor",
     "reglu",
     "rms_norm",
@@ -59,6 +62,7 @@ __all__ = [
     "scaled_softmax_backward",
     "squared_relu",
     "swiglu",
+    "token_log_probs",
 ]
 
 

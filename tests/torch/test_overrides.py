@@ -57,6 +57,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "geglu": (lambda x, b: bt.geglu(x, up=x, out=torch.empty_like(x)),),
     "reglu": (lambda x, b: bt.reglu(x, x, b),),
     "squared_relu": (lambda x, b: bt.squared_relu(x, x[:, :1]),),
+    "log_softmax": (
+        lambda x, b: bt.log_softmax(x, 0.5),
+        lambda x, b: bt.log_softmax(x, out=torch.empty_like(x)),
+    ),
+    "logsumexp": (lambda x, b: bt.logsumexp(x, scale=2.0),),
+    "token_log_probs": (lambda x, b: bt.token_log_probs(x, torch.arange(4), scale=0.5),),
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }

@@ -1,0 +1,45 @@
+"""Logarithms of softmax: of whole rows, of their sums, and of the one that a label names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared
+
+
+def _scaled(x: Any, scale: float) -> Any:
+    return x if scale == 1 else x * scale
+
+
+@declared(keep=("lse",))
+def log_softmax(x: bl.Full, *, scale: float = 1.0):
+    s = _scaled(x, scale)
+    lse = bl.logsumexp(s)
+    return s - lse
+
+
+@declared(keep=("lse",))
+def logsumexp(x: bl.Full, *, scale: float = 1.0):
+    lse = bl.logsumexp(_scaled(x, scale))
+    return lse
+
+
+@declared(keep=("lse",))
+def token_log_probs(logits: bl.Full, labels: bl.PerRow[int], *, scale: float = 1.0):
+    s = _scaled(logits, scale)
+    lse = bl.logsumexp(s)
+    own = bl.sum(bl.where(bl.column() == labels, s, -0.0)) - lse
+    is_known = (labels >= 0) & (labels < bl.columns())
+    return bl.where(is_known, own, math.nan)
+
+
+def check_range(function: str, least: int, largest: int, columns: int) -> None:
+    """Raises ValueError if the least or the largest label is no column."""
+    for label in (least, largest):
+        if not 0 <= label < columns:
+            raise ValueError(
+                f"{function}: labels has {label}, expected numbers of columns, "
+                f"from 0 to {columns - 1}"
+            )

@@ -1,0 +1,105 @@
+"""Logarithms of softmax, for JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bridge.catalogue import log_probs
+from bridge.jax._adapter.arguments import refuse_traced
+from bridge.ops.softmax import check_scale
+
+ArrayLike = jax.typing.ArrayLike
+
+
+def _scale(function: str, scale: Any) -> float:
+    refuse_traced(function, "scale", scale)
+    return check_scale(function, scale)
+
+
+def log_softmax(x: ArrayLike, scale: float = 1.0) -> jax.Array:
+    r"""scale·x − log Σ exp(scale·x) over the last dimension, without overflow.
+
+    16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once. A
+    row's bits depend on that row alone, and are those of `bridge.torch`. Every transformation of
+    JAX applies, derivatives of any order included; the backward pass keeps x and one number a row.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      scale: a finite number, known when the function is compiled.
+
+    Returns:
+      An array of x's shape and dtype. A row of −∞, with +∞ or with NaN is NaN, where it is not −∞.
+
+    Raises:
+      TypeError: an argument is no array or of another dtype; scale is traced or no real number.
+      ValueError: x is 0-dimensional; scale is not finite.
+
+    Example:
+      >>> log_softmax(jnp.zeros((1, 2)))
+      Array([[-0.6931472, -0.6931472]], dtype=float32)
+    """
+    return log_probs.log_softmax.jax(x, scale=_scale("log_softmax", scale))  # type: ignore[no-any-return]
+
+
+def logsumexp(x: ArrayLike, scale: float = 1.0) -> jax.Array:
+    r"""log Σ exp(scale·x) over the last dimension, without overflow.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      scale: a finite number, known when the function is compiled.
+
+    Returns:
+      `[...]` in float32, for float64 in float64; −∞ of a row of −∞.
+
+    Raises:
+      TypeError, ValueError: as for `log_softmax`.
+
+    Example:
+      >>> logsumexp(jnp.zeros((1, 2)))
+      Array([0.6931472], dtype=float32)
+    """
+    return log_probs.logsumexp.jax(x, scale=_scale("logsumexp", scale))  # type: ignore[no-any-return]
+
+
+def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0) -> jax.Array:
+    r"""scale·logits[label] − log Σ exp(scale·logits): the log-probability of each row's label.
+
+    One reading of the logits; no array of their size is made. A row's bits depend on that row
+    alone, not on its batch: what training computes is what inference computed.
+
+    Args:
+      logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      labels: `[...]` of any integer dtype.
+      scale: a finite number, known when the function is compiled: one over the temperature.
+
+    Returns:
+      `[...]` in float32, for float64 in float64. NaN where the label is out of range and that could
+      not be seen before: on a GPU and under transforms.
+
+    Raises:
+      TypeError: an argument is no array or of another dtype; scale is traced or no real number.
+      ValueError: shapes that do not fit; scale is not finite; a label out of range.
+
+    Example:
+      >>> token_log_probs(jnp.zeros((2, 4)), jnp.array([0, 3]))
+      Array([-1.3862944, -1.3862944], dtype=float32)
+    """
+    scale = _scale("token_log_probs", scale)
+    results = log_probs.token_log_probs.jax(logits, labels, scale=scale)
+    # Where nobody waits for it.
+    if _is_at_hand(labels) and np.size(labels) > 0:
+        known = np.asarray(labels)
+        columns = np.shape(logits)[-1]
+        log_probs.check_range("token_log_probs", int(known.min()), int(known.max()), columns)
+    return results  # type: ignore[no-any-return]
+
+
+def _is_at_hand(array: Any) -> bool:
+    if isinstance(array, jax.core.Tracer):
+        return False
+    if not isinstance(array, jax.Array):
+        return True
+    return array.is_fully_addressable and all(d.platform == "cpu" for d in array.devices())

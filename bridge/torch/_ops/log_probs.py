@@ -1,0 +1,101 @@
+"""Logarithms of softmax, for PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue import log_probs
+from bridge.ops.softmax import check_scale
+from bridge.torch._adapter.autograd import is_watched
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+# Made now: a first call under torch.compile could not.
+_log_softmax, _logsumexp = log_probs.log_softmax.torch, log_probs.logsumexp.torch
+_token_log_probs = log_probs.token_log_probs.torch
+
+
+def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+    r"""scale·x − log Σ exp(scale·x) over the last dimension, without overflow.
+
+    16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once. A
+    row's bits depend on that row alone, and are those of `bridge.jax`. Differentiable to any order,
+    in reverse and forward mode; the backward pass keeps x and one number a row.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      scale: a finite number.
+      out: where to write the result: of x's shape and dtype.
+
+    Returns:
+      A tensor of x's shape and dtype. A row of −∞, with +∞ or with NaN is NaN, where it is not −∞.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype; scale is no real number.
+      ValueError: x is 0-dimensional; scale is not finite; `out` as for `scaled_softmax`.
+
+    Example:
+      >>> log_softmax(torch.zeros(1, 2))
+      tensor([[-0.6931, -0.6931]])
+    """
+    if is_overridden(given := (x, out)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    scale = check_scale("log_softmax", scale)
+    return _log_softmax(x, scale=scale, out=out)  # type: ignore[no-any-return]
+
+
+def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
+    r"""log Σ exp(scale·x) over the last dimension, without overflow.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      scale: a finite number.
+
+    Returns:
+      `[...]` in float32, for float64 in float64; −∞ of a row of −∞.
+
+    Raises:
+      TypeError, ValueError: as for `log_softmax`.
+
+    Example:
+      >>> logsumexp(torch.zeros(1, 2))
+      tensor([0.6931])
+    """
+    if is_overridden(given := (x,)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return _logsumexp(x, scale=check_scale("logsumexp", scale))  # type: ignore[no-any-return]
+
+
+def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
+    r"""scale·logits[label] − log Σ exp(scale·logits): the log-probability of each row's label.
+
+    One reading of the logits; no array of their size is made. A row's bits depend on that row
+    alone, not on its batch: what training computes is what inference computed.
+
+    Args:
+      logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      labels: `[...]` of any integer dtype.
+      scale: a finite number, one over the temperature.
+
+    Returns:
+      `[...]` in float32, for float64 in float64. NaN where the label is out of range and that could
+      not be seen before: on a GPU and under transforms.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype; scale is no real number.
+      ValueError: shapes that do not fit; scale is not finite; a label out of range.
+
+    Example:
+      >>> token_log_probs(torch.zeros(2, 4), torch.tensor([0, 3]))
+      tensor([-1.3863, -1.3863])
+    """
+    if is_overridden(given := (logits, labels)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    scale = check_scale("token_log_probs", scale)
+    results = _token_log_probs(logits, labels, scale=scale)
+    # Where nobody waits for it.
+    is_seen = not (torch.compiler.is_dynamo_compiling() or is_watched(given))
+    if is_seen and labels.device.type == "cpu" and labels.numel() > 0:
+        least, largest = (int(label) for label in torch.aminmax(labels.to(torch.int64)))
+        log_probs.check_range("token_log_probs", least, largest, logits.shape[-1])
+    return results  # type: ignore[no-any-return]

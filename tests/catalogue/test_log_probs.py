@@ -1,0 +1,178 @@
+"""log_softmax, logsumexp and token_log_probs: against float64, on every label."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import bridge.jax
+import bridge.torch
+from tests.frameworks import DTYPES, EPSILON, Jax, Torch, bits, numpy_dtype
+
+FRAMEWORKS = (Torch(), Jax())
+each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
+SHAPES = [(3, 5), (2, 3, 64), (17, 1000), (7,), (2, 5000), (0, 4)]
+LABELS = ("int64", "int32", "int16", "uint8", "uint32", "uint64")
+
+
+def logits(rng: np.random.Generator, shape: Any, dtype: str) -> Any:
+    return (rng.normal(size=shape) * 4).astype(numpy_dtype(dtype))
+
+
+def wide(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def reference(x: Any, scale: float) -> Any:
+    """lse and softmax of scale·x in float64."""
+    s = np.asarray(x, np.float64) * scale
+    largest = s.max(-1, keepdims=True)
+    lse = np.log(np.exp(s - largest).sum(-1, keepdims=True)) + largest
+    return s, lse, np.exp(s - lse)
+
+
+def near(
+    found: Any, expected: Any, dtype: str, largest: float = 1.0, of_powers: float = 0.0
+) -> None:
+    """Within a few units of the largest number, or of what is subtracted on the way to it.
+
+    A power has as many units more as its exponent, a rounded difference, is large.
+    """
+    unit = EPSILON[dtype] + (4 + of_powers) * EPSILON[wide(dtype)]
+    size = np.max(np.abs(expected), initial=largest)
+    np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=0, atol=unit * size)
+
+
+@each
+@pytest.mark.parametrize("scale", [1.0, 0.3, -2.0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_and_gradients(own: Any, scale: float, shape: Any, dtype: str, rng: Any) -> None:
+    x, g = logits(rng, shape, dtype), logits(rng, shape, dtype)
+    gl = logits(rng, shape[:-1], wide(dtype))
+    s, lse, y = reference(x, scale)
+    wide_g, powers = g.astype(float), np.max(np.abs(s), initial=0.0)
+    value, dx = own.vjp(lambda x: own.ops.log_softmax(x, scale), [x], g)
+    assert (value.dtype, dx.dtype) == (x.dtype, x.dtype)
+    near(value, s - lse, dtype)
+    largest = abs(scale) * np.max(y * abs(wide_g).sum(-1, keepdims=True), initial=1.0)
+    near(dx, scale * (wide_g - y * wide_g.sum(-1, keepdims=True)), dtype, largest, powers)
+    value, dx = own.vjp(lambda x: own.ops.logsumexp(x, scale), [x], gl)
+    assert value.dtype == wide(dtype)
+    near(value, lse[..., 0], wide(dtype))
+    near(dx, scale * y * gl[..., None], dtype, 1.0, powers)
+    labels = rng.integers(0, shape[-1], shape[:-1])
+    value, dx = own.vjp(
+        lambda x: own.ops.token_log_probs(x, own.array(labels), scale=scale), [x], gl
+    )
+    assert value.dtype == wide(dtype)
+    own_one = np.arange(shape[-1]) == labels[..., None]
+    near(value, np.where(own_one, s - lse, 0).sum(-1), wide(dtype))
+    near(dx, scale * (own_one - y) * gl[..., None], dtype, 1.0, powers)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_any_integer_dtype_and_the_same_bits(kind: str, rng: Any) -> None:
+    x, labels = logits(rng, (40, 100), "bfloat16"), rng.integers(0, 100, 40).astype(kind)
+    expected = FRAMEWORKS[0].call(bridge.torch.token_log_probs, x, labels.astype("int64"))
+    with jax.enable_x64(True):
+        found = np.asarray(bridge.jax.token_log_probs(jnp.asarray(x), jnp.asarray(labels)))
+    np.testing.assert_array_equal(bits(found), bits(expected))
+    t = bridge.torch.token_log_probs(Torch().array(x), torch.tensor(labels))
+    np.testing.assert_array_equal(bits(t.numpy()), bits(expected))
+    for row in (0, 7, 39):  # alone
+        alone = FRAMEWORKS[0].call(bridge.torch.token_log_probs, x[row], np.int64(labels[row]))
+        np.testing.assert_array_equal(bits(alone), bits(expected[row]))
+
+
+@each
+def test_special_rows(own: Any) -> None:
+    inf = np.inf
+    x = np.float32([[-inf] * 3, [0, -inf, 1], [0, inf, 1], [0, np.nan, 1], [3e38, 3e38, -3e38]])
+    np.testing.assert_allclose(
+        own.call(own.ops.logsumexp, x), [-inf, np.log1p(np.e), inf, np.nan, 3e38], rtol=1e-6
+    )
+    found = own.call(own.ops.log_softmax, x)
+    assert np.isnan(found[[0, 3]]).all()
+    assert found[1, 1] == -inf
+    labels = np.zeros(5, np.int32)
+    found = own.call(own.ops.token_log_probs, x, labels)
+    np.testing.assert_allclose(
+        found[[1, 2, 4]], [-np.log1p(np.e), -inf, -np.log(2)], rtol=1e-6, atol=1e32
+    )
+    one = np.float32([[5.0], [-7.0]])
+    np.testing.assert_array_equal(own.call(own.ops.log_softmax, one), [[0.0], [0.0]])
+
+
+def test_a_label_out_of_range(rng: Any) -> None:
+    """Seen before where nobody waits for it, else NaN for its row alone."""
+    x, labels = logits(rng, (4, 9), "float32"), np.array([0, 9, -1, 8])
+    t, j = torch.tensor(x), jnp.asarray(x)
+    words = "token_log_probs: labels has -1, expected numbers of columns, from 0 to 8"
+    with pytest.raises(ValueError, match=words):
+        bridge.torch.token_log_probs(t, torch.tensor(labels))
+    for given in (labels, jnp.asarray(labels)):
+        with pytest.raises(ValueError, match=words):
+            bridge.jax.token_log_probs(j, given)
+    with pytest.raises(ValueError, match="labels has 9"):
+        bridge.torch.token_log_probs(t, torch.tensor(abs(labels)))
+    compiled = torch.compile(bridge.torch.token_log_probs, fullgraph=True, backend="aot_eager")
+    for found in (
+        compiled(t, torch.tensor(labels)).numpy(),
+        np.asarray(jax.jit(bridge.jax.token_log_probs)(j, labels)),
+        torch.func.vmap(bridge.torch.token_log_probs)(t, torch.tensor(labels)).numpy(),
+    ):
+        np.testing.assert_array_equal(np.isnan(found), [False, True, True, False])
+
+
+def test_derivatives_of_second_order_and_forward_mode() -> None:
+    torch.manual_seed(0)
+    x, labels = torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 2])
+    for f in (
+        partial(bridge.torch.log_softmax, scale=0.7),
+        bridge.torch.logsumexp,
+        lambda x: bridge.torch.token_log_probs(x, labels, scale=1.5),
+    ):
+        assert torch.autograd.gradcheck(f, (x,), check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(f, (x,))
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "scale": (
+        lambda m, a: m.log_softmax(a(2, 3), float("inf")),
+        ValueError,
+        "log_softmax: scale is inf, expected a finite number",
+    ),
+    "text": (lambda m, a: m.logsumexp(a(2, 3), "1"), TypeError, "logsumexp: scale has type str"),
+    "floating labels": (
+        lambda m, a: m.token_log_probs(a(2, 3), a(2)),
+        TypeError,
+        "token_log_probs: labels has dtype float32, expected one of int8",
+    ),
+    "shape": (
+        lambda m, a: m.token_log_probs(a(2, 3), a(3, dtype="int32")),
+        ValueError,
+        r"token_log_probs: labels has shape \[3\], expected \[2\]",
+    ),
+    "no dimension": (lambda m, a: m.logsumexp(a()), ValueError, "x is 0-dimensional"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_in_the_same_words(case: str) -> None:
+    run, kind, words = REFUSED[case]
+    said = []
+    for module, make in (
+        (bridge.torch, lambda *s, dtype="float32": torch.ones(s, dtype=getattr(torch, dtype))),
+        (bridge.jax, lambda *s, dtype="float32": jnp.ones(s, dtype)),
+    ):
+        with pytest.raises(kind, match=words) as caught:
+            run(module, make)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
