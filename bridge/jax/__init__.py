@@ -13,6 +13,7 @@ from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu  # noqa: E402
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs  # noqa: E402
 from bridge.jax._ops.norms import layer_norm, rms_norm  # noqa: E402
+from bridge.jax._ops.rotary import rotary  # noqa: E402
 from bridge.jax._ops.softmax import (  # noqa: E402
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -39,6 +40,7 @@ __all__ = [
     "make_viewless",
     "reglu",
     "rms_norm",
+    "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",

@@ -17,6 +17,7 @@ from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norms import layer_norm, rms_norm
+from bridge.torch._ops.rotary import rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -56,6 +57,7 @@ __all__ = [
     "make_viewless_tensor",
     "reglu",
     "rms_norm",
+    "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",

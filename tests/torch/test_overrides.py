@@ -63,6 +63,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     ),
     "logsumexp": (lambda x, b: bt.logsumexp(x, scale=2.0),),
     "token_log_probs": (lambda x, b: bt.token_log_probs(x, torch.arange(4), scale=0.5),),
+    "rotary": (
+        lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
+        lambda x, b: bt.rotary(x[:, :4], b[:1], b[1:2], interleaved=True),
+    ),
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }

@@ -1,0 +1,73 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared, named
+
+
+def _turned(first: Any, second: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    return first * cos - second * sin, second * cos + first * sin
+
+
+@declared()
+def rotary(x: bl.Halves, cos: bl.Table, sin: bl.Table):
+    first, second = x
+    return bl.halves(*_turned(first, second, cos, sin))
+
+
+@declared()
+@named("rotary")
+def rotary_apart(x: bl.Full, second: bl.Full, cos: bl.Table, sin: bl.Table):
+    return _turned(x, second, cos, sin)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What it takes of a framework.
+
+    Attributes:
+      halves, apart: `rotary` and `rotary_apart` there.
+      interleave: an array that alternates between two, along the last dimension.
+      concatenate: two arrays along the last dimension, the second in the first one's dtype.
+    """
+
+    halves: Callable[..., Any]
+    apart: Callable[..., Any]
+    interleave: Callable[[Any, Any], Any]
+    concatenate: Callable[[Any, Any], Any]
+
+
+def run_rotary(framework: Framework, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    """Reads the tables as far as they go, and puts the rest of x behind.
+
+    Raises:
+      TypeError: for what is no array.
+      ValueError: for shapes that do not fit.
+    """
+    shapes = [tuple(getattr(array, "shape", ())) for array in (x, cos, sin)]
+    if not all(shapes):  # refused by the op, in its words
+        return framework.halves(x, cos, sin)
+    d, of_cos, of_sin = (shape[-1] for shape in shapes)
+    if d % 2:
+        raise ValueError(
+            f"rotary: x has shape {list(shapes[0])}, expected an even number in the last dimension"
+        )
+    if of_cos != of_sin or (of_cos > d // 2 and of_cos != d):
+        raise ValueError(
+            f"rotary: cos has shape {list(shapes[1])} and sin {list(shapes[2])}, expected "
+            f"{d // 2} or {d} in the last dimension of both, or fewer than {d // 2}"
+        )
+    if of_cos == d:  # doubled
+        of_cos = d // 2
+        cos, sin = cos[..., :of_cos], sin[..., :of_cos]
+    head = x[..., : 2 * of_cos] if 2 * of_cos < d else x
+    if interleaved:
+        y = framework.interleave(*framework.apart(head[..., 0::2], head[..., 1::2], cos, sin))
+    else:
+        y = framework.halves(head, cos, sin)
+    return y if head is x else framework.concatenate(y, x[..., 2 * of_cos :])

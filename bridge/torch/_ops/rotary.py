@@ -1,0 +1,52 @@
+"""The public rotary embedding of PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue import rotary as declarations
+from bridge.catalogue.rotary import Framework, run_rotary
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+_TORCH = Framework(
+    declarations.rotary.torch,
+    declarations.rotary_apart.torch,
+    lambda first, second: torch.stack((first, second), -1).flatten(-2),
+    lambda y, rest: torch.cat((y, rest.to(y.dtype)), -1),
+)
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+    r"""Pairs of numbers of a row, turned by the angles of two tables.
+
+    y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, each product rounded before the sum; x₁ is the first
+    half of the row and x₂ the second, or, interleaved, its even and its odd columns. 16-bit tensors
+    and float32 are computed in float32, float64 in float64, and rounded once; the same input gives
+    the same bits in `bridge.jax`. Differentiable to any order, in reverse and forward mode, towards
+    the tables too.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64, d even.
+      cos, sin: of any of these dtypes, of shapes that broadcast to `[..., d/2]` from the right, but
+        for the last dimension: d/2; or d, a doubled table of which the first half is read; or fewer
+        than d/2, where so many pairs of the leading columns are turned and the rest passes.
+      interleaved: a pair is side by side. The two are read where they lie, and put together in a
+        pass more.
+
+    Returns:
+      A tensor of x's shape in the promoted dtype of all three.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype.
+      ValueError: d is odd; tables that do not fit.
+
+    Example:
+      >>> rotary(torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.ones(1))
+      tensor([[-2.,  1.]])
+
+    Source: Su et al., "RoFormer", arXiv:2104.09864.
+    """
+    if is_overridden(given := (x, cos, sin)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return run_rotary(_TORCH, x, cos, sin, interleaved)  # type: ignore[no-any-return]
