@@ -451,8 +451,8 @@ DECLARED = (
     Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
-        "if (end == kSumChunk || col + count == cols) ",
-        "if (end == kSumChunk) ",
+        "|| col + count == cols) ",
+        "|| col + count > cols) ",
         tests="tests/declared/test_reductions.py::test_sums_follow_the_trees",
     ),
     Fault(

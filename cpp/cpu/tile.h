@@ -136,15 +136,18 @@ inline void narrow_lanes(const float* from, math::float16* to) {
 #endif
 
 template <>
-void load_run_of<math::float16, float>(const void* from, float* tile, int64_t count) {
+inline void load_run_of<math::float16, float>(const void* from, float* tile, int64_t count) {
   const math::float16* const elements = static_cast<const math::float16*>(from);
   const int64_t whole = count / kF16Lanes * kF16Lanes;
   for (int64_t i = 0; i < whole; i += kF16Lanes) widen_lanes(elements + i, tile + i);
   for (int64_t i = whole; i < count; ++i) tile[i] = math::to_float(elements[i]);
 }
 
+// Always inline: of a block whose length is known there remain but its instructions.
 template <>
-void store_run_of<math::float16, float>(void* to, const float* tile, int64_t count) {
+inline __attribute__((always_inline)) void store_run_of<math::float16, float>(void* to,
+                                                                              const float* tile,
+                                                                              int64_t count) {
   math::float16* const elements = static_cast<math::float16*>(to);
   const int64_t whole = count / kF16Lanes * kF16Lanes;
   for (int64_t i = 0; i < whole; i += kF16Lanes) narrow_lanes(tile + i, elements + i);

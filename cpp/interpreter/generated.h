@@ -14,9 +14,9 @@
 #include "interpreter/column_stack.h"
 #include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
+#include "interpreter/memory_parts.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
-#include "interpreter/scratch.h"
 #include "interpreter/streams.h"
 
 namespace bridge {
@@ -92,30 +92,31 @@ class GeneratedMachine {
     RandomWords* random;
     Real* sums[P::kColumnSums + 1];
 
-    Memory(Scratch& scratch, const View&, const bridge_program& call, int64_t row_count) {
+    Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t row_count) {
       constexpr int64_t streams = P::kLoadCount + P::kStoreCount;
       const bool flat = is_flat(call);
       const int64_t at_once = smaller(rows_at_once(call), row_count);
       row_stride = round_up(at_once);
       kept_stride = flat ? kPiece : at_once * round_up(call.cols);
-      rows = scratch.take<Real>(P::kRows * row_stride);
-      integer_rows = scratch.take<int64_t>(P::kIntegerRows * row_stride);
-      terms = scratch.take<Real>(P::kTerms * (kPiece + kStep));
-      kept = scratch.take<Real>(P::kKept * kept_stride);
-      gathered = scratch.take<char>(streams * kPiece * kBytes);
-      tails = scratch.take<char>(streams * kStep * kBytes);
-      spread = scratch.take<Real>(flat ? P::kRows * kPiece : 0);
-      integer_spread = scratch.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
-      columns = scratch.take<int64_t>(flat ? kPiece : 0);
-      words = scratch.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
-      random = scratch.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
+      rows = parts.take<Real>(P::kRows * row_stride);
+      integer_rows = parts.take<int64_t>(P::kIntegerRows * row_stride);
+      terms = parts.take<Real>(P::kTerms * (kPiece + kStep));
+      kept = parts.take<Real>(P::kKept * kept_stride);
+      gathered = parts.take<char>(streams * kPiece * kBytes);
+      tails = parts.take<char>(streams * kStep * kBytes);
+      spread = parts.take<Real>(flat ? P::kRows * kPiece : 0);
+      integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
+      columns = parts.take<int64_t>(flat ? kPiece : 0);
+      words = parts.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
+      random = parts.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
       for (int i = 0; i < P::kColumnSums; ++i)
-        sums[i] = scratch.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
+        sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
     }
   };
 
-  GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows, Scratch scratch)
-      : call_(call), rows_(rows), memory_(scratch, view, call, rows.count), here_{call} {
+  GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows,
+                   MemoryParts parts)
+      : call_(call), rows_(rows), memory_(parts, view, call, rows.count), here_{call} {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
     if (is_flat(call)) {
       for (int64_t i = 0; i < kPiece; ++i) memory_.columns[i] = i % call.cols;
@@ -323,7 +324,7 @@ class GeneratedMachine {
 
 template <class P>
 void run_generated(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
-  GeneratedMachine<P>(view, call, rows, Scratch(scratch)).run();
+  GeneratedMachine<P>(view, call, rows, MemoryParts(scratch)).run();
 }
 
 template <class P>

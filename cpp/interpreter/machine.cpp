@@ -7,10 +7,10 @@
 #include "cpu/tile.h"
 #include "interpreter/column_stack.h"
 #include "interpreter/draws.h"
+#include "interpreter/memory_parts.h"
 #include "interpreter/position.h"
 #include "interpreter/reductions.h"
 #include "interpreter/register_loops.h"
-#include "interpreter/scratch.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -43,27 +43,23 @@ class Machine {
     RandomWords* words;
     Real* sums[BRIDGE_MAX_PROGRAM_RESULTS];
 
-    Memory(Scratch& scratch, const View& view, const bridge_program& call, int64_t row_count) {
+    Memory(MemoryParts& parts, const View& view, const bridge_program& call, int64_t row_count) {
       const Header& header = view.header;
-      tiles = scratch.take<Real>(header.tiles * kWidth);
-      rows = scratch.take<Real>(header.rows * kWidth);
-      integer_tiles = scratch.take<int64_t>(header.integer_tiles * kWidth);
-      integer_rows = scratch.take<int64_t>(header.integer_rows * kWidth);
-      reductions = scratch.take<PiecewiseReduction<Real>>(header.reductions);
-      words = scratch.take<RandomWords>(keeps(view) ? 1 : 0);
+      tiles = parts.take<Real>(header.tiles * kWidth);
+      rows = parts.take<Real>(header.rows * kWidth);
+      integer_tiles = parts.take<int64_t>(header.integer_tiles * kWidth);
+      integer_rows = parts.take<int64_t>(header.integer_rows * kWidth);
+      reductions = parts.take<PiecewiseReduction<Real>>(header.reductions);
+      words = parts.take<RandomWords>(keeps(view) ? 1 : 0);
       for (int32_t i = 0; i < header.results; ++i) {
         if (view.result_role(i) == Role::row)
-          sums[i] = scratch.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
+          sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
       }
     }
   };
 
-  Machine(const View& view, const bridge_program& call, const Rows& rows, Scratch scratch)
-      : view_(view),
-        call_(call),
-        rows_(rows),
-        memory_(scratch, view, call, rows.count),
-        here_{call} {
+  Machine(const View& view, const bridge_program& call, const Rows& rows, MemoryParts parts)
+      : view_(view), call_(call), rows_(rows), memory_(parts, view, call, rows.count), here_{call} {
     for (int32_t i = 0; i < view.header.results; ++i) {
       if (view.result_role(i) == Role::row) stacks_[i].begin(memory_.sums[i], call.cols);
     }
@@ -317,7 +313,7 @@ class Machine {
 
 template <class Real>
 void run_machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
-  Machine<Real>(view, call, rows, Scratch(scratch)).run();
+  Machine<Real>(view, call, rows, MemoryParts(scratch)).run();
 }
 
 template <class Real>

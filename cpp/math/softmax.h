@@ -20,7 +20,8 @@ namespace bridge::math {
 
 // scale as the powers take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with the
 // sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not. For
-// results of 16 bits `half` is the sign alone, and the rate in the unit of power_of_fixed.
+// results of 16 bits `half` is the sign alone, the rate in the unit of power_of_fixed, and the
+// floor the least it is asked for.
 template <class Real>
 struct SoftmaxScale {
   Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double); 0 with 0
@@ -85,12 +86,13 @@ inline SoftmaxScale<typename Precision::real> softmax_scale(double scale) {
   constexpr double largest_size = Format<Real>::largest / 4;
   const double sign = scale < 0 ? -1.0 : 1.0;
   double size = scale < 0 ? -scale : scale;
-  if (size == 0) return {Real(0), Real(0), Real(0), Real(-1)};  // NaN at infinity, else 2^0
   if (size > largest_size) size = largest_size;
   if constexpr (is_for_16_bits<Precision>) {
-    constexpr int whole_bits = detail::SoftmaxTableFor16Bits<Precision>::whole_bits;
-    return {Real(sign), Real(size * log2e * power_of_two<double>(1 - whole_bits)), 0, 0};
+    using Fixed = detail::SoftmaxTableFor16Bits<Precision>;
+    return {Real(size == 0 ? 0.0 : sign),
+            Real(size * log2e * power_of_two<double>(1 - Fixed::whole_bits)), 0, Fixed::least};
   }
+  if (size == 0) return {Real(0), Real(0), Real(0), Real(-1)};  // NaN at infinity, else 2^0
   const int halvings = size < small ? Table::most_halvings : 0;
   const double half = power_of_two<double>(-1 - halvings);
   const double twice = size * power_of_two<double>(halvings) * 2;
@@ -196,13 +198,14 @@ BRIDGE_HD SoftmaxShiftFor<Precision> softmax_shift(Real largest, const SoftmaxSc
 // and at an infinite key whose shift is that infinity. For results of 16 bits another power of two
 // times e^(...), and of NaN 0: the sum learns of it from the largest key.
 template <class Precision>
-BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row) {
+BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row,
+                              float least = detail::SoftmaxTableFor16Bits<Precision>::least) {
   using Table = detail::SoftmaxTableFor16Bits<Precision>;
   const float t = fma(key, row.rate, row.offset);
 #if defined(__CUDA_ARCH__)
-  const float held = fmaxf(t, Table::least);
+  const float held = fmaxf(t, least);
 #else
-  const float held = t > Table::least ? t : Table::least;
+  const float held = t > least ? t : least;
 #endif
   return detail::power_of_fixed<Precision, Table::whole_bits>(held);
 }
@@ -223,9 +226,11 @@ BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
   return t < row.floor ? Real(0) : power;
 }
 
+// Of a number that it does not know a CPU's compiler takes the larger in one instruction, of a
+// constant in two.
 template <class Precision>
-BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row, const SoftmaxScale<float>&) {
-  return softmax_power<Precision>(key, row);
+BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row, const SoftmaxScale<float>& scale) {
+  return softmax_power<Precision>(key, row, scale.floor);
 }
 
 // A term of a row's sum: the power itself, but for float32, where the tree's roundings would be

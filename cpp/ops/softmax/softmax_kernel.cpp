@@ -57,39 +57,57 @@ inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
 
 // ---- softmax of a row ----
 
-// The keys of a block, and the largest and the sum of each of its lanes so far.
+// The largest and the sum of every kLanes-th key of a row so far.
+template <class T>
+struct KeyLanes {
+  using Real = real_of<T>;
+  static constexpr int64_t kLanes = kBlock / 2;
+  alignas(64) Real largest[kLanes];
+  alignas(64) Real sum[kLanes];
+
+  inline __attribute__((always_inline)) KeyLanes() {
+    fill(largest, kLanes, Real(-kInfinity));
+    if constexpr (kLooksForNan<T>) fill(sum, kLanes, Real(0));
+  }
+  inline __attribute__((always_inline)) void add(int64_t i, Real a, Real b) {
+    largest[i] = larger(larger(a, b), largest[i]);
+    if constexpr (kLooksForNan<T>) sum[i] = sum[i] + (a + b);
+  }
+  inline __attribute__((always_inline)) Real fold() {
+    for (int i = 0; i < 16; ++i) largest[i] = larger(largest[i], largest[i + 16]);
+    for (int i = 0; i < 8; ++i) largest[i] = larger(largest[i], largest[i + 8]);
+    for (int i = 0; i < 4; ++i) largest[i] = larger(largest[i], largest[i + 4]);
+    return larger(larger(largest[0], largest[1]), larger(largest[2], largest[3]));
+  }
+};
+
+// The keys of a block. Those that are hidden have a loop by themselves: with two lengths of
+// elements in it, the other would be no vector loop on every instruction set.
 template <bool kMasked, class T, class Real>
 inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
-                                                           Real half, Real* key, Real* largest,
-                                                           Real* sum) {
+                                                           Real half, Real* key,
+                                                           KeyLanes<T>& lanes) {
   const math::SoftmaxScale<Real> scale{half, 0, 0, 0};
-  if constexpr (std::is_same_v<T, math::float16>) {
-    load_run_of<T>(x, key, kBlock);
+  if constexpr (std::is_same_v<T, math::float16>) load_run_of<T>(x, key, kBlock);
+  const auto found = [&](int64_t i) __attribute__((always_inline)) {
+    if constexpr (std::is_same_v<T, math::float16>)
+      return math::softmax_key(key[i], scale);
+    else
+      return math::softmax_key(to_real<Real>(x[i]), scale);
+  };
+  if constexpr (kMasked) {
     BRIDGE_INDEPENDENT
     for (int64_t i = 0; i < kBlock; ++i) {
-      key[i] = kMasked && mask[i] != 0 ? Real(-kInfinity) : math::softmax_key(key[i], scale);
-      largest[i] = larger(key[i], largest[i]);
-      sum[i] = sum[i] + key[i];
-    }
-  } else {
-    BRIDGE_INDEPENDENT
-    for (int64_t i = 0; i < kBlock; ++i) {
-      const Real found = kMasked && mask[i] != 0 ? Real(-kInfinity)
-                                                 : math::softmax_key(to_real<Real>(x[i]), scale);
-      key[i] = found;
-      largest[i] = larger(found, largest[i]);
-      if constexpr (kLooksForNan<T>) sum[i] = sum[i] + found;
+      const Real value = found(i);  // in any case, so that nothing is read under a condition
+      key[i] = mask[i] != 0 ? Real(-kInfinity) : value;
     }
   }
-}
-
-template <class Real>
-inline __attribute__((always_inline)) Real fold_largest(Real* lane) {
-  for (int i = 0; i < 32; ++i) lane[i] = larger(lane[i], lane[i + 32]);
-  for (int i = 0; i < 16; ++i) lane[i] = larger(lane[i], lane[i + 16]);
-  for (int i = 0; i < 8; ++i) lane[i] = larger(lane[i], lane[i + 8]);
-  for (int i = 0; i < 4; ++i) lane[i] = larger(lane[i], lane[i + 4]);
-  return larger(larger(lane[0], lane[1]), larger(lane[2], lane[3]));
+  constexpr int64_t kLanes = KeyLanes<T>::kLanes;
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < kLanes; ++i) {
+    if constexpr (!kMasked) key[i] = found(i), key[i + kLanes] = found(i + kLanes);
+    lanes.add(i, key[i], key[i + kLanes]);
+  }
 }
 
 template <class Real>
@@ -102,16 +120,14 @@ inline bool any_nan(const Real* values, int64_t count) {
 // Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
 template <bool kMasked, class T, class Real>
 Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
-  alignas(64) Real largest[kBlock], sum[kBlock];
-  fill(largest, kBlock, Real(-kInfinity));
-  if constexpr (kLooksForNan<T>) fill(sum, kBlock, Real(0));
+  KeyLanes<T> lanes;
   if (count >= kBlock) {
-    for (int64_t i = 0; i + kBlock <= count; i += kBlock)
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
-    // The last columns together with some that have been seen: nothing changes in those.
-    if (count % kBlock != 0) {
-      const int64_t i = count - kBlock;
-      find_block_keys<kMasked>(x + i, mask + i, half, key + i, largest, sum);
+    if (count % kStep != 0) fill(key + round_up(count) - kStep, kStep, Real(-kInfinity));
+    // The last columns, then the others and some of those again, in which nothing changes. What
+    // was written last is read first, and where it is wanted it has been written by whole vectors.
+    for (int64_t i = count - kBlock, next = 0;; i = next, next += kBlock) {
+      find_block_keys<kMasked>(x + i, mask + i, half, key + i, lanes);
+      if (next + kBlock >= count) break;
     }
   } else {
     alignas(64) T padded_x[kBlock] = {};
@@ -122,13 +138,13 @@ Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* 
       copy(padded_mask, mask, count);
     else
       memset(padded_mask, 0, static_cast<size_t>(count));
-    find_block_keys<true>(padded_x, padded_mask, half, key, largest, sum);
+    find_block_keys<true>(padded_x, padded_mask, half, key, lanes);
   }
-  fill(key + count, round_up(count) - count, Real(-kInfinity));
   if constexpr (kLooksForNan<T>) {
-    if (any_nan(sum, kBlock) && any_nan(key, count)) return Real(__builtin_nanf(""));
+    if (any_nan(lanes.sum, KeyLanes<T>::kLanes) && any_nan(key, count))
+      return Real(__builtin_nanf(""));
   }
-  return fold_largest(largest);
+  return lanes.fold();
 }
 
 template <class T, class Real>
@@ -141,12 +157,21 @@ inline Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half,
 template <class Precision>
 struct Powers {
   using Real = typename Precision::real;
+  using Shift = math::SoftmaxShiftFor<Precision>;
   Real* key;
-  math::SoftmaxShiftFor<Precision> shift;
+  // The shift, number by number: a copy of the structure goes through memory, for which the first
+  // power would wait.
+  Real first, second, third;
   math::SoftmaxScale<Real> scale;
 
+  inline __attribute__((always_inline)) Powers(Real* keys, const Shift& shift,
+                                               const math::SoftmaxScale<Real>& of)
+      : key(keys), scale(of) {
+    const auto [a, b, c] = shift;
+    first = a, second = b, third = c;
+  }
   inline __attribute__((always_inline)) math::SoftmaxTerm<Precision> term(int64_t i) const {
-    const Real power = math::softmax_power<Precision>(key[i], shift, scale);
+    const Real power = math::softmax_power<Precision>(key[i], Shift{first, second, third}, scale);
     key[i] = power;
     return math::softmax_term<Precision>(power);
   }

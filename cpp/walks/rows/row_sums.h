@@ -108,15 +108,20 @@ inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const T
     return fold_lanes(sum);
   }
   const int64_t whole = count / kStep * kStep;
-  const int64_t quarters = whole / q, rest = whole % q;
-  add_quarters<false>(quarters + 1, terms, tail, 0, rest, sum);
-  int64_t end = rest;
-  if (whole != count) {
-    add_quarters<true>(quarters + 1, terms, tail, rest, rest + kStep, sum);
-    end += kStep;
+  int64_t width = count;
+  if (whole == count && count <= q) {  // most rows are short, and this is little code
+    add_quarters<1, false>(terms, tail, 0, count, sum);
+  } else {
+    const int64_t quarters = whole / q, rest = whole % q;
+    add_quarters<false>(quarters + 1, terms, tail, 0, rest, sum);
+    int64_t end = rest;
+    if (whole != count) {
+      add_quarters<true>(quarters + 1, terms, tail, rest, rest + kStep, sum);
+      end += kStep;
+    }
+    add_quarters<false>(quarters, terms, tail, end, q, sum);
+    width = quarters > 0 ? q : end;
   }
-  add_quarters<false>(quarters, terms, tail, end, q, sum);
-  int64_t width = quarters > 0 ? q : end;
   for (int64_t half = q / 2; half >= kStep; half /= 2) {
     if (width <= half) continue;
     const int64_t more = width - half;

@@ -1,7 +1,7 @@
 // The memory that a machine is given, in parts, for the files that are compiled once for each
 // instruction set: include it there only.
-#ifndef BRIDGE_INTERPRETER_SCRATCH_H_
-#define BRIDGE_INTERPRETER_SCRATCH_H_
+#ifndef BRIDGE_INTERPRETER_MEMORY_PARTS_H_
+#define BRIDGE_INTERPRETER_MEMORY_PARTS_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,10 +12,11 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// Each part begins a cache line. Of no memory at all, what is taken says how much there must be.
-class Scratch {
+// Each part begins a cache line. Parts of a null memory are not to be used, and say how much there
+// must be.
+class MemoryParts {
  public:
-  explicit Scratch(void* memory) : at_(aligned(reinterpret_cast<uintptr_t>(memory))) {}
+  explicit MemoryParts(void* memory) : at_(aligned(reinterpret_cast<uintptr_t>(memory))) {}
 
   template <class T>
   T* take(int64_t count) {
@@ -23,7 +24,7 @@ class Scratch {
     at_ = aligned(at_ + static_cast<size_t>(count) * sizeof(T));
     return part;
   }
-  size_t taken_of_none() const { return at_ + kAlignment; }
+  size_t bytes_from_null() const { return at_ + kAlignment; }
 
  private:
   static constexpr size_t kAlignment = 64;
@@ -35,13 +36,13 @@ class Scratch {
 // What a machine with memory of this kind needs for so many rows of a call.
 template <class Memory>
 size_t scratch_bytes(const interpreter::View& view, const bridge_program& call, int64_t rows) {
-  Scratch none(nullptr);
-  Memory(none, view, call, rows);
-  return none.taken_of_none();
+  MemoryParts parts(nullptr);
+  Memory(parts, view, call, rows);
+  return parts.bytes_from_null();
 }
 
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge
 
-#endif  // BRIDGE_INTERPRETER_SCRATCH_H_
+#endif  // BRIDGE_INTERPRETER_MEMORY_PARTS_H_
