@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.cases import BiasDropoutAdd, BiasGelu, Case, Inputs, Softmax
 from tests.frameworks import DTYPES, FORMS
+from tests.golden.catalogue import CATALOGUE, Declared
 
 BITS = Path(__file__).with_name("bits.json")
 
@@ -35,6 +36,7 @@ CASES: tuple[Case, ...] = (
     Softmax((200, 130), causal=True, scale=0.5),
     Softmax((700, 20), scale=3.0),
     Softmax((2, 8193), scale=0.25),
+    *CATALOGUE,
 )
 # Dtypes of x and bias, and of residual where there is one.
 _MIXES = (
@@ -48,6 +50,9 @@ def dtypes_of(case: Case) -> list[tuple[str, ...]]:
     """One dtype for all arguments, or one for each."""
     own: list[tuple[str, ...]] = [(dtype,) for dtype in DTYPES]
     count = len(case.argument_shapes())
+    if isinstance(case, Declared):  # three dtypes, and one mix of some
+        mix = ("bfloat16", "float32", "bfloat16", "float16")
+        return own[1:] if count == 1 else [*own[1:], mix[:count]]
     return own if count == 1 else own + [mix[:count] for mix in _MIXES]
 
 

@@ -1,0 +1,91 @@
+"""Cases of the ops that are declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.ops.dtypes import promote
+from tests.cases import Case
+
+
+@dataclass(frozen=True)
+class Declared(Case):
+    """An op of the public functions of a framework.
+
+    Attributes:
+      name: says which, and with what.
+      call: call(ops, *arrays).
+      shapes: of the arrays.
+      shape: of the result, and whether it has one number a row, in the type of the arithmetic.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+    is_of_rows: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {list(self.shapes[0])}"
+
+    def argument_shapes(self) -> list[tuple[int, ...]]:
+        return list(self.shapes)
+
+    def function(self, framework: Any) -> Callable[..., Any]:
+        return lambda *arrays: self.call(framework.ops, *arrays)
+
+    def result_dtype(self, dtypes: list[str]) -> str:
+        return promote(*dtypes, "float32") if self.is_of_rows else promote(*dtypes)
+
+
+def _labelled(ops: Any, x: Any) -> Any:
+    labels = np.arange(int(np.prod(x.shape[:-1]))).reshape(x.shape[:-1]) * 7 % x.shape[-1]
+    if hasattr(x, "new_tensor"):
+        import torch
+
+        labels = torch.from_numpy(labels)
+    return ops.token_log_probs(x, labels, scale=0.5)
+
+
+def _cases(shape: tuple[int, ...]) -> list[Declared]:
+    rows, d = shape[:-1], shape[-1]
+    wide = (*rows, 2 * d)
+    made = [
+        Declared("rms_norm", lambda o, x, w: o.rms_norm(x, w, offset=1.0), (shape, (d,)), shape),
+        Declared(
+            "rms_norm with residual",
+            lambda o, x, w, r: o.rms_norm(x, w, r, eps=1e-3)[0],
+            (shape, (d,), shape),
+            shape,
+        ),
+        Declared("layer_norm", lambda o, *a: o.layer_norm(*a), (shape, (d,), (d,)), shape),
+        Declared(
+            "layer_norm with residual",
+            lambda o, x, w, r: o.layer_norm(x, w, residual=r)[0],
+            (shape, (d,), shape),
+            shape,
+        ),
+        Declared("swiglu packed", lambda o, x: o.swiglu(x), (wide,), shape),
+        Declared(
+            "geglu with weight",
+            lambda o, x, u, b, w: o.geglu(x, u, b, weight=w, limit=3.0, linear_offset=1.0),
+            (shape, shape, (d,), rows),
+            shape,
+        ),
+        Declared("squared_relu", lambda o, x, w: o.squared_relu(x, w), (shape, rows), shape),
+        Declared("log_softmax", lambda o, x: o.log_softmax(x, 0.5), (shape,), shape),
+        Declared("logsumexp", lambda o, x: o.logsumexp(x), (shape,), rows, True),
+        Declared("rotary", lambda o, *a: o.rotary(*a), (wide, (d,), (d,)), wide),
+    ]
+    if d > 0:
+        made.append(Declared("token_log_probs", _labelled, (shape,), rows, True))
+    return made
+
+
+CATALOGUE = tuple(
+    case for shape in ((5, 3), (17, 9), (2, 65, 17), (3, 0), (4, 1300)) for case in _cases(shape)
+)
