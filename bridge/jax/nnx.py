@@ -33,7 +33,9 @@ except ImportError as error:
         "bridge.jax.nnx needs flax, which cannot be imported: pip install 'bridge-ops[nnx]'"
     ) from error
 
-__all__ = ["BiasDropoutAdd", "BiasGELU", "FusedScaleMaskSoftmax"]
+from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm
+
+__all__ = ["BiasDropoutAdd", "BiasGELU", "FusedScaleMaskSoftmax", "LayerNorm", "RMSNorm"]
 
 
 class BiasGELU(nnx.Module):

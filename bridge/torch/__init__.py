@@ -16,6 +16,7 @@ from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
+from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm, SwiGLU
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.rotary import rotary
 from bridge.torch._ops.softmax import (
@@ -45,6 +46,9 @@ _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 __all__ = [
     "BiasDropoutAdd",
     "BiasGELU",
+    "LayerNorm",
+    "RMSNorm",
+    "SwiGLU",
     "all_gather",
     "bias_dropout_add",
     "bias_gelu",

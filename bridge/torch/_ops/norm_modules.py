@@ -1,0 +1,133 @@
+"""The normalisations and the gated unit as modules, with the constructors of `torch.nn`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.torch._ops.gates import swiglu
+from bridge.torch._ops.norms import layer_norm, rms_norm
+
+
+def _check_last(module: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 1:
+        raise ValueError(
+            f"{module}: normalized_shape is {list(shape)}, expected the size of the last dimension"
+        )
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """`torch.nn.RMSNorm` over the last dimension, by `rms_norm`; its state dict is the same.
+
+    Args:
+      normalized_shape: d, the size of the last dimension, or a tuple of it.
+      eps: a positive number; None is the machine epsilon of the input's dtype, as in torch.
+      elementwise_affine: whether to have a weight.
+      device, dtype: of the weight.
+
+    Raises:
+      ValueError: normalized_shape has more than one dimension.
+
+    Example:
+      >>> RMSNorm(8)(torch.randn(2, 8)).shape
+      torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        _check_last("RMSNorm", self.normalized_shape)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        """y, or (y, x + residual)."""
+        _check_size("RMSNorm", x, self.normalized_shape)
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return rms_norm(x, self.weight, residual, eps=eps)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """`torch.nn.LayerNorm` over the last dimension, by `layer_norm`; its state dict is the same.
+
+    Args:
+      normalized_shape: d, the size of the last dimension, or a tuple of it.
+      eps: a positive number.
+      elementwise_affine: whether to have a weight and, with `bias`, a bias.
+      bias: see there.
+      device, dtype: of both.
+
+    Raises:
+      ValueError: normalized_shape has more than one dimension.
+
+    Example:
+      >>> LayerNorm(8)(torch.randn(2, 8)).shape
+      torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        _check_last("LayerNorm", self.normalized_shape)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
+        """y, or (y, x + residual)."""
+        _check_size("LayerNorm", x, self.normalized_shape)
+        return layer_norm(x, self.weight, self.bias, residual, eps=self.eps)
+
+
+def _check_size(module: str, x: Any, shape: tuple[int, ...]) -> None:
+    if isinstance(x, Tensor) and tuple(x.shape[-1:]) != tuple(shape):
+        raise ValueError(
+            f"{module}: x has shape {list(x.shape)}, expected {shape[0]} in the last dimension"
+        )
+
+
+class SwiGLU(torch.nn.Module):
+    """`swiglu` of what is packed: follows a `torch.nn.Linear(d, 2 * features)`.
+
+    Args:
+      limit, linear_offset, interleaved: as for `glu`.
+
+    Example:
+      >>> torch.nn.Sequential(torch.nn.Linear(8, 32), SwiGLU())(torch.randn(2, 8)).shape
+      torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__()
+        self.limit, self.linear_offset, self.interleaved = limit, linear_offset, interleaved
+
+    def forward(
+        self, gate: Tensor, up: Tensor | None = None, weight: Tensor | None = None
+    ) -> Tensor:
+        return swiglu(
+            gate,
+            up,
+            weight=weight,
+            limit=self.limit,
+            linear_offset=self.linear_offset,
+            interleaved=self.interleaved,
+        )
+
+    def extra_repr(self) -> str:
+        options = ("limit", "linear_offset", "interleaved")
+        return ", ".join(f"{name}={getattr(self, name)}" for name in options)
