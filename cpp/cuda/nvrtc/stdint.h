@@ -1,0 +1,19 @@
+// What the headers of the kernels use of the standard library's, for NVRTC, which brings none.
+#ifndef BRIDGE_CUDA_NVRTC_STDINT_H_
+#define BRIDGE_CUDA_NVRTC_STDINT_H_
+
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long int64_t;
+typedef unsigned long uint64_t;
+typedef long intptr_t;
+typedef unsigned long uintptr_t;
+
+#define INT32_MAX 0x7FFFFFFF
+#define INT64_MIN (-0x7FFFFFFFFFFFFFFFL - 1)
+
+#endif  // BRIDGE_CUDA_NVRTC_STDINT_H_
