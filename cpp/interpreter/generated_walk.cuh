@@ -300,8 +300,9 @@ class Walk {
   }
   BRIDGE_DEVICE void find(int64_t row) {
     row_ = row;
-    outer_ = simt::divide(row, space_.size[space_.dims - 1]);
-    inner_ = row - outer_ * space_.size[space_.dims - 1];
+    const int64_t size = space_.size[space_.dims - 1];
+    outer_ = size == space_.rows ? 0 : simt::divide(row, size);
+    inner_ = row - outer_ * size;
     row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
   }
 
