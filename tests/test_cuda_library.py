@@ -236,3 +236,21 @@ def test_threads_wait_until_the_kernels_are_there(library: Path) -> None:
         assert book() == ["preload 0", *["run softmax on 1000"] * 8]
         """,
     )
+
+
+def test_compiled_kernels_are_added_to_devices_in_use(library: Path) -> None:
+    """Those of one architecture, which the library is asked for."""
+    run(
+        library,
+        """
+        from bridge.generated.requests import archs_of
+
+        assert archs_of("cuda") == []
+        fake.use_devices(1)
+        assert archs_of("cuda") == ["sm_90"]
+        add = lambda device: _native.add_generated_cuda(b"", [], device, b"", 8, 1, True)
+        assert add(0) is True
+        assert add(1) is False
+        assert book() == ["preload 0", "add to 0", "preload 1: not in use", "add to 1: not in use"]
+        """,
+    )

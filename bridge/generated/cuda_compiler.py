@@ -29,7 +29,8 @@ def cubin_of(source: str, arch: str) -> Path:
         raise ValueError(f"arch is {arch!r}, expected the name of an architecture as 'sm_90'")
     nvrtc = find_nvrtc()
     if nvrtc is not None:
-        options = ["-std=c++17", f"-arch={arch}", *_FLAGS]
+        # The headers have functions for the host too, which it takes for the device's.
+        options = ["-std=c++17", f"-arch={arch}", "-default-device", *_FLAGS]
 
         def make(folder: Path) -> Path:
             found = headers()

@@ -181,8 +181,8 @@ class _Emitter(Expressions):
                 how = [str(stream in of).lower() for of in (self.kept_loads, self.whole)]
                 kind = f"Load<W, {element}, {', '.join(how)}>"
                 declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
-            loads.append(f"{name}.load{'' if is_first else '_again'}(w);")
-            vector.append(f"{name}.load_vector(w, q);")
+            loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
+            vector.append(f"{name}.load_vector(part, q);")
         draws = Numbers()
         for instruction in tile.instructions:
             operation, arguments = instruction.operation, instruction.arguments
@@ -193,7 +193,7 @@ class _Emitter(Expressions):
                 body.append(f"{name}.put(e, {self.as_stored(instruction.reads[0])});")
                 array = self.operands + arguments[0]
                 stride = "1" if operation == "add_columns" else f"w.col_stride({array})"
-                stored.append(f"{name}.store(w, q, {name}_to, {stride});")
+                stored.append(f"{name}.store(part, q, {name}_to, {stride});")
                 continue
             if operation in REDUCTIONS:
                 number = instruction.to[1]
@@ -201,14 +201,14 @@ class _Emitter(Expressions):
                 if operation == "sum":
                     declared.append(f"RowSum<W> s{number};")
                     vector.append(f"Terms<W> t{number};")
-                    body.append(f"t{number}.put(w.is_in(q, e), e, {value});")
+                    body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
                     added.append(f"s{number}.add(q, t{number});")
                     ended.append(f"s{number}.end_chunk(w, {cells});")
                     result = f"s{number}.end(w, {cells})"
                 else:
                     is_place = operation == "argmax"
                     declared.append(f"RowLargest<W, {str(is_place).lower()}> s{number};")
-                    body.append(f"s{number}.put(w.is_in(q, e), w.col(q) + e, {value});")
+                    body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
                     shared.append(f"s{number}.share(w, {cells});")
                     behind.append(f"s{number}.end(w, {cells});")
                     result = f"s{number}.{'place' if is_place else 'number'}()"
@@ -220,7 +220,7 @@ class _Emitter(Expressions):
                 drawn += ", int64_t(0)" * (3 - len(instruction.reads))
                 if drawn not in draws:
                     vector.append(f"uint32_t d{draws[drawn]}[W::kVector];")
-                    vector.append(f"if (w.reaches(q)) w.draw({drawn}, q, d{draws[drawn]});")
+                    vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, d{draws[drawn]});")
                 text = f"d{draws[drawn]}[e] >= uint32_t({instruction.extra})"
             else:
                 text = self._element_text(instruction)
@@ -230,11 +230,11 @@ class _Emitter(Expressions):
         return [
             *declared,
             *meets,
-            "w.each_chunk([&] {",
+            "w.each_chunk([&](const auto& part) {",
             *(f"  {line}" for line in loads),
             "  w.each_vector([&](int q) {",
             *(f"    {line}" for line in vector),
-            "    if (w.reaches(q)) {",
+            "    if (part.reaches(q)) {",
             "      w.each_element([&](int e) {",
             *(f"        {line}" for line in body),
             "      });",
@@ -242,8 +242,7 @@ class _Emitter(Expressions):
             "    }",
             *(f"    {line}" for line in added),
             "  });",
-            *(f"  {line}" for line in ended),
-            "});",
+            f"}}, [&] {{ {' '.join(ended)} }});",
             *shared,
             *meets,
             *behind,

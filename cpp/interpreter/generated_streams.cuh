@@ -48,24 +48,28 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
 
 // Half `half` of an array, as far as the thread has it of the present chunk. What is kept stays in
 // registers from one section to the next in a kernel whose rows do; what is whole is loaded before
-// any of it is used, so that many loads are under way, and all else vector by vector.
+// any of it is used, so that many loads are under way, and all else vector by vector. A part
+// (generated_walk.cuh) says what of it is in the row.
 template <class W, class T, bool kIsKept, bool kIsWhole_>
 class Load {
  public:
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
       : from_(walk.template place<T>(array, half)), stride_(walk.col_stride(array)) {}
 
-  BRIDGE_DEVICE void load(const W& walk) {
+  template <class Part>
+  BRIDGE_DEVICE void load(const Part& part) {
     if constexpr (kIsWhole) {
 #pragma unroll
-      for (int q = 0; q < W::kVectors; ++q) read(walk, q, vector_[q]);
+      for (int q = 0; q < W::kVectors; ++q) read(part, q, vector_[q]);
     }
   }
-  BRIDGE_DEVICE void load_again(const W& walk) {
-    if constexpr (!(kIsKept && W::kIsResident)) load(walk);
+  template <class Part>
+  BRIDGE_DEVICE void load_again(const Part& part) {
+    if constexpr (!(kIsKept && W::kIsResident)) load(part);
   }
-  BRIDGE_DEVICE void load_vector(const W& walk, int q) {
-    if constexpr (!kIsWhole) read(walk, q, vector_[0]);
+  template <class Part>
+  BRIDGE_DEVICE void load_vector(const Part& part, int q) {
+    if constexpr (!kIsWhole) read(part, q, vector_[0]);
   }
 
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {
@@ -86,17 +90,18 @@ class Load {
   using Vector = Pack<T, W::kVector>;
 
   BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }
-  BRIDGE_DEVICE void read(const W& walk, int q, Vector& to) const {
+  template <class Part>
+  BRIDGE_DEVICE void read(const Part& part, int q, Vector& to) const {
     if constexpr (W::kIsAligned) {
-      if (walk.is_in(q, 0))
-        to.read(reinterpret_cast<const char*>(from_ + walk.col(q)));
+      if (part.is_in(q, 0))
+        to.read(reinterpret_cast<const char*>(from_ + part.col(q)));
       else
         to = {};
     } else {
-      const T* const from = from_ + walk.col(q) * stride_;
+      const T* const from = from_ + part.col(q) * stride_;
 #pragma unroll
       for (int e = 0; e < W::kVector; ++e)
-        to.element[e] = walk.is_in(q, e) ? from[e * stride_] : T{};
+        to.element[e] = part.is_in(q, e) ? from[e * stride_] : T{};
     }
   }
 
@@ -125,14 +130,15 @@ struct Store {
   BRIDGE_DEVICE void put(int e, typename W::Real value) {
     vector.element[e] = math::round_to<T>(value);
   }
-  BRIDGE_DEVICE void store(const W& walk, int q, T* to, int64_t stride) const {
-    const int col = walk.col(q);
+  template <class Part>
+  BRIDGE_DEVICE void store(const Part& part, int q, T* to, int64_t stride) const {
+    const int col = part.col(q);
     if constexpr (W::kIsAligned) {
-      if (walk.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + col));
+      if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + col));
     } else {
 #pragma unroll
       for (int e = 0; e < W::kVector; ++e) {
-        if (walk.is_in(q, e)) to[(col + e) * stride] = vector.element[e];
+        if (part.is_in(q, e)) to[(col + e) * stride] = vector.element[e];
       }
     }
   }

@@ -136,6 +136,17 @@ class RowLargest {
   int place_ = 0;
 };
 
+// What a thread has of a chunk, which may be all in the row or not.
+template <class W, bool kIsFull>
+struct Part {
+  const W& walk;
+
+  BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
+  // Whether the warp has any column of the row in its vectors q, and the thread this element.
+  BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || walk.reaches(q); }
+  BRIDGE_DEVICE bool is_in(int q, int e) const { return kIsFull || walk.is_in(q, e); }
+};
+
 template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_>
 class Walk {
  public:
@@ -187,7 +198,6 @@ class Walk {
   }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
-  // Whether the warp has any column in its vectors q.
   BRIDGE_DEVICE bool reaches(int q) const { return first_col(q) < space_.cols; }
   // Whole vectors are in the row where all is aligned.
   BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
@@ -204,15 +214,20 @@ class Walk {
 
   // ---- Loops. ----
 
-  template <class Body>
-  BRIDGE_DEVICE void each_chunk(const Body& body) {
+  // body(part) for each chunk that the thread has a part of, and then end(). Of a chunk that is all
+  // in the row, which `part` says, nothing needs to be asked.
+  template <class Body, class End>
+  BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
+    own_cols_ = has_row_ ? space_.cols : 0;
     if constexpr (kIsShort || kIsResident) {
       chunk_ = warp_;
-      own_cols_ = has_row_ ? space_.cols : 0;
-      body();
+      run_chunk(body);
+      end();
     } else {
-      own_cols_ = space_.cols;
-      for (chunk_ = warp_; chunk_ < chunks(); chunk_ += space_.warps) body();
+      for (chunk_ = warp_; chunk_ < chunks(); chunk_ += space_.warps) {
+        run_chunk(body);
+        end();
+      }
     }
   }
   // The quarters of a part one after the other.
@@ -295,6 +310,13 @@ class Walk {
   }
 
  private:
+  template <class Body>
+  BRIDGE_DEVICE void run_chunk(const Body& body) const {
+    if constexpr (kIsAligned && !kIsShort && !P::kIsLarge) {
+      if (first_col(kVectors) <= space_.cols) return body(Part<Walk, true>{*this});
+    }
+    body(Part<Walk, false>{*this});
+  }
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }

@@ -16,4 +16,8 @@ typedef unsigned long uintptr_t;
 #define INT32_MAX 0x7FFFFFFF
 #define INT64_MIN (-0x7FFFFFFFFFFFFFFFL - 1)
 
+// Builtins of the host's compiler, and nvcc's.
+#define __builtin_inf() (1e308 * 10)
+#define __builtin_nan(text) __longlong_as_double(0x7FF8000000000000L)
+
 #endif  // BRIDGE_CUDA_NVRTC_STDINT_H_
