@@ -27,7 +27,7 @@ _KEPT_REGISTERS = 72
 _LOADED_REGISTERS = 80
 # With more operations in its sections a program is no longer written out for each element of a
 # thread: it would be slow to compile, and too long for the instruction cache.
-_MOST_UNROLLED = 160
+_MOST_UNROLLED = 110
 _LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # as some ten of the short ones are
 _SHORT = frozenset(
     (

@@ -39,6 +39,7 @@
 //   const char* find_kernel(void* code, const char* name, void** kernel);
 //   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
 //                            const void* params);
+//   struct BesideCaptures;  // while it lives: the thread means no stream that another captures
 //   struct Scratch;  // device memory and a stream, on which the thread waits for no other:
 //     const char* why;
 //     char* take(size_t bytes);  // at a multiple of 16; NULL where there is none

@@ -165,11 +165,20 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
                    static_cast<unsigned>(dynamic_shared_bytes), stream, arguments, nullptr));
 }
 
+class BesideCaptures {
+ public:
+  BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // Memory is taken and given back in the order of the stream: cudaFree would wait for the device.
 struct Scratch {
   Scratch() {
-    // While another thread captures a stream, which means none of these calls.
-    cudaThreadExchangeStreamCaptureMode(&mode_);
     why = message_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     stream = stream_;
   }
@@ -180,7 +189,6 @@ struct Scratch {
       cudaStreamDestroy(stream_);
     }
     cudaGetLastError();
-    cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -202,7 +210,6 @@ struct Scratch {
 
  private:
   static constexpr int kMost = 4;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
   cudaStream_t stream_ = nullptr;
   void* pieces_[kMost] = {};
   int count_ = 0;

@@ -179,6 +179,7 @@ bridge_status add(const bridge_program_kernels& given) {
                                                : view.result_role(i - view.header.operands);
     entry->dtypes.push_back(dtype_in_key(role, given.dtypes[i]));
   }
+  const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
   if (const char* error = simt::enter_device(given.device, &entered, &is_used))

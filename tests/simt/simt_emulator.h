@@ -163,6 +163,10 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
                        static_cast<EmulatedKernel*>(kernel)->body, params);
 }
 
+struct BesideCaptures {
+  BesideCaptures() {}
+};
+
 struct Scratch {
   char* take(size_t bytes) {
     pieces_.emplace_back(new char[bytes + 1]);
