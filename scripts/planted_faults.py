@@ -479,14 +479,14 @@ DECLARED = (
     ),
     Fault(
         "compiled programs on CUDA: the last quarter of a chunk is left out of its sum",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/interpreter/generated_sums.cuh",
         "      if (k == 3) part_[s][e] = part_[s][e] + half_[e];\n",
         "      if (k == 2) part_[s][e] = part_[s][e] + half_[e];\n",
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
         "compiled programs on CUDA: threads without a column of the row add what they have",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/interpreter/generated_sums.cuh",
         "value[e] = is_in ? x : Real(-0.0);",
         "value[e] = x;",
         tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",

@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
-from bridge.lang.expressions import ELEMENTS, TYPES, Expressions, Numbers
+from bridge.lang.expressions import TYPES, Numbers
 from bridge.lang.program import Program
-from bridge.lang.sections import Tile, tile_sections
+from bridge.lang.residents import Residents, streams_of
+from bridge.lang.sections import Tile
 
-# A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
-# leave it, so many are for what it keeps from section to section, and with what a section loads
-# before it computes so many.
-_ELEMENTS_OF_THREAD = 32
-_KEPT_REGISTERS = 72
-_LOADED_REGISTERS = 80
 # With more operations in its sections a program is no longer written out for each element of a
 # thread: it would be slow to compile, and too long for the instruction cache.
 _MOST_UNROLLED = 110
@@ -68,80 +61,11 @@ def _weight(instruction: Instruction) -> int:
     return 1 if name in _SHORT else 10 if name in _LONG else 25
 
 
-class _Emitter(Expressions):
+class _Emitter(Residents):
     def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
-        super().__init__(writer, arithmetic, dtypes, "w")
-        self.tiles = tile_sections(writer, keeps=False)
+        super().__init__(writer, arithmetic, dtypes)
         self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
-        self.load_counts: dict[Any, int] = {}
-        for tile in self.tiles:
-            for stream in self._streams(tile):
-                self.load_counts[stream] = self.load_counts.get(stream, 0) + 1
         self.cells = 0
-        self._choose_kept()
-
-    # ---- What the kernels are ----
-
-    @property
-    def vector(self) -> int:
-        """As many columns as the shortest numbers that are read have in 16 bytes."""
-        sizes = [self._element(operand)[1] for operand, _ in self.load_counts]
-        shortest = min((size for size in sizes if size > 1), default=self.real_bytes)
-        return min(16 // shortest, 4 if self.real_bytes == 8 else 8)
-
-    @property
-    def is_resident(self) -> bool:
-        return bool(self.kept or self.kept_loads)
-
-    def _element(self, array: int) -> tuple[str, int]:
-        return ELEMENTS[self.dtypes[array]]
-
-    def _streams(self, tile: Tile) -> list[tuple[int, int]]:
-        found = [
-            (i.arguments[0], i.arguments[1])
-            for i in tile.instructions
-            if i.operation in ("load", "load_mask")
-        ]
-        return list(dict.fromkeys(found))
-
-    def _registers(self, size: int) -> int:
-        return _ELEMENTS_OF_THREAD * size // 4
-
-    def _choose_kept(self) -> None:
-        """Streams that several sections read first, then values in the order of sections."""
-        left = _KEPT_REGISTERS
-        self.kept_loads: set[Any] = set()
-        self.kept: set[Any] = set()
-        candidates = [(self.kept_loads, s, self._element(s[0])[1]) for s in self.load_counts]
-        candidates = [each for each in candidates if self.load_counts[each[1]] > 1]
-        for tile in tile_sections(self.writer):
-            for value in tile.written:
-                size = 1 if self.dtype(value) == "bool" else self.real_bytes
-                candidates.append((self.kept, value, size))
-        for chosen, what, size in candidates:
-            registers = self._registers(size)
-            if registers <= left:
-                chosen.add(what)
-                left -= registers
-        self._choose_whole(_LOADED_REGISTERS - (_KEPT_REGISTERS - left))
-
-    def _choose_whole(self, left: int) -> None:
-        """Streams of which a whole chunk is loaded at once: those of all rows last, which caches
-        have."""
-        operands = self.writer.program.operands
-        self.whole = set(self.kept_loads)
-
-        def rank(stream: tuple[int, int]) -> bool:
-            return stream[0] < len(operands) and operands[stream[0]].role is roles.Row
-
-        by_section = [left] * len(self.tiles)
-        for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):
-            sections = [i for i, tile in enumerate(self.tiles) if stream in self._streams(tile)]
-            registers = self._registers(self._element(stream[0])[1])
-            if all(by_section[i] >= registers for i in sections):
-                self.whole.add(stream)
-                for i in sections:
-                    by_section[i] -= registers
 
     # ---- What a row has one of ----
 
@@ -153,132 +77,18 @@ class _Emitter(Expressions):
                 continue
             array = instruction.arguments[0] if instruction.arguments else 0
             if operation == "store_row":
-                element, _ = self._element(self.operands + array)
+                element, _ = self.element(self.operands + array)
                 value = self.as_stored(instruction.reads[0])
                 lines.append(f"w.template store_row<{element}>({self.operands + array}, {value});")
                 continue
             if operation == "load_row":
-                text = f"w.template load_row<{self._element(array)[0]}>({array})"
+                text = f"w.template load_row<{self.element(array)[0]}>({array})"
             elif operation == "load_label":
                 text = f"w.load_label({array})"
             else:
                 text = self.expression(instruction)
             lines.append(self.defined(instruction.to, text))
         return lines
-
-    # ---- Sections ----
-
-    def _tile_section(self, phase: int) -> list[str]:
-        tile = self.tiles[phase]
-        declared, loads, vector, body, stored, added, ended = ([] for _ in range(7))
-        shared, behind = [], []
-        cells = 0
-        for stream in self._streams(tile):
-            is_first = stream not in self.loads
-            name = f"x{self.loads[stream]}"
-            if is_first:
-                element = self._element(stream[0])[0]
-                how = [str(stream in of).lower() for of in (self.kept_loads, self.whole)]
-                kind = f"Load<W, {element}, {', '.join(how)}>"
-                declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
-            loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
-            vector.append(f"{name}.load_vector(part, q);")
-        draws = Numbers()
-        for instruction in tile.instructions:
-            operation, arguments = instruction.operation, instruction.arguments
-            if operation in ("store", "add_columns"):
-                name, to, element = self._stream_out(operation, *arguments)
-                vector.append(f"Store<W, {element}> {name};")
-                declared.append(f"{element}* const {name}_to = {to};")
-                body.append(f"{name}.put(e, {self.as_stored(instruction.reads[0])});")
-                array = self.operands + arguments[0]
-                stride = "1" if operation == "add_columns" else f"w.col_stride({array})"
-                stored.append(f"{name}.store(part, q, {name}_to, {stride});")
-                continue
-            if operation in REDUCTIONS:
-                number = instruction.to[1]
-                value = self.as_stored(instruction.reads[0])
-                if operation == "sum":
-                    declared.append(f"RowSum<W> s{number};")
-                    vector.append(f"Terms<W> t{number};")
-                    body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
-                    added.append(f"s{number}.add(q, t{number});")
-                    ended.append(f"s{number}.end_chunk(w, {cells});")
-                    result = f"s{number}.end(w, {cells})"
-                else:
-                    is_place = operation == "argmax"
-                    declared.append(f"RowLargest<W, {str(is_place).lower()}> s{number};")
-                    body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
-                    shared.append(f"s{number}.share(w, {cells});")
-                    behind.append(f"s{number}.end(w, {cells});")
-                    result = f"s{number}.{'place' if is_place else 'number'}()"
-                behind.append(self.defined(instruction.to, result))
-                cells += 2 if operation == "argmax" else 1
-                continue
-            if operation == "keep":
-                drawn = ", ".join(self.name(value) for value in instruction.reads)
-                drawn += ", int64_t(0)" * (3 - len(instruction.reads))
-                if drawn not in draws:
-                    vector.append(f"uint32_t d{draws[drawn]}[W::kVector];")
-                    vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, d{draws[drawn]});")
-                text = f"d{draws[drawn]}[e] >= uint32_t({instruction.extra})"
-            else:
-                text = self._element_text(instruction)
-            body += self._value(instruction, text, declared)
-        self.cells = max(self.cells, cells)
-        meets = ["w.meet();"] if cells else []
-        return [
-            *declared,
-            *meets,
-            "w.each_chunk([&](const auto& part) {",
-            *(f"  {line}" for line in loads),
-            "  w.each_vector([&](int q) {",
-            *(f"    {line}" for line in vector),
-            "    if (part.reaches(q)) {",
-            "      w.each_element([&](int e) {",
-            *(f"        {line}" for line in body),
-            "      });",
-            *(f"      {line}" for line in stored),
-            "    }",
-            *(f"    {line}" for line in added),
-            "  });",
-            f"}}, [&] {{ {' '.join(ended)} }});",
-            *shared,
-            *meets,
-            *behind,
-        ]
-
-    def _stream_out(self, operation: str, result: int, half: int) -> tuple[str, str, str]:
-        """A result of a section: its name, where it is written, and its type."""
-        if operation == "add_columns":
-            number = self.sums[result]
-            return f"z{number}", f"w.summed({number})", "Real"
-        array = self.operands + result
-        element, _ = self._element(array)
-        return (
-            f"y{self.stores[result, half]}",
-            f"w.template place<{element}>({array}, {half})",
-            element,
-        )
-
-    def _element_text(self, instruction: Instruction) -> str:
-        operation = instruction.operation
-        if operation in ("load", "load_mask"):
-            stream = self.loads[instruction.arguments[0], instruction.arguments[1]]
-            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, e)"
-        if operation == "column":
-            return "w.col(q) + e"
-        return self.expression(instruction)
-
-    def _value(self, instruction: Instruction, text: str, declared: list[str]) -> list[str]:
-        value = instruction.to
-        if value not in self.kept:
-            return [self.defined(value, text)]
-        name = f"k{value[1]}"
-        if instruction.again:
-            return [self.defined(value, f"{name}.kIs ? {name}.take(q, e) : ({text})")]
-        declared.append(f"Kept<W, {TYPES[self.dtype(value)]}, true> {name};")
-        return [self.defined(value, text), f"{name}.put(q, e, {self.name(value)});"]
 
     # ---- All of it ----
 
@@ -287,7 +97,9 @@ class _Emitter(Expressions):
         for section in range(self.writer.count + 1):
             lines += self._row_section(section)
             if section < self.writer.count:
-                lines += self._tile_section(section)
+                text = _Section(self, self.tiles[section])
+                self.cells = max(self.cells, text.cells)
+                lines += text.lines()
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
         kinds = ["ShortAligned", "ShortAny", "LongAligned", "LongAny"]
@@ -327,6 +139,143 @@ class _Emitter(Expressions):
             "",
         ]
         return Emitted("\n".join(source), self.vector, self.cells, self.is_resident)
+
+
+class _Section:
+    """A tile section: what it declares, and what it does for a chunk, a vector and an element."""
+
+    def __init__(self, emitter: _Emitter, tile: Tile) -> None:
+        self.emitter = emitter
+        self.cells = 0
+        self.declared: list[str] = []
+        self.loads: list[str] = []
+        self.vector: list[str] = []
+        self.body: list[str] = []
+        self.stored: list[str] = []
+        self.added: list[str] = []  # behind each vector
+        self.ended: list[str] = []  # and each chunk
+        self.shared: list[str] = []  # before the warps of a row meet
+        self.behind: list[str] = []
+        self.draws = Numbers()
+        for stream in streams_of(tile):
+            self._take(stream)
+        for instruction in tile.instructions:
+            self._write(instruction)
+
+    def _take(self, stream: tuple[int, int]) -> None:
+        emitter = self.emitter
+        is_first = stream not in emitter.loads
+        name = f"x{emitter.loads[stream]}"
+        if is_first:
+            element = emitter.element(stream[0])[0]
+            how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
+            kind = f"Load<W, {element}, {', '.join(how)}>"
+            self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
+        self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
+        self.vector.append(f"{name}.load_vector(part, q);")
+
+    def _write(self, instruction: Instruction) -> None:
+        operation = instruction.operation
+        if operation in ("store", "add_columns"):
+            self._store(instruction)
+        elif operation == "sum":
+            self._sum(instruction)
+        elif operation in REDUCTIONS:
+            self._largest(instruction)
+        else:
+            self._define(instruction)
+
+    def _store(self, instruction: Instruction) -> None:
+        result, half = instruction.arguments
+        emitter = self.emitter
+        array = emitter.operands + result
+        if instruction.operation == "add_columns":
+            number = emitter.sums[result]
+            name, to, element, stride = f"z{number}", f"w.summed({number})", "Real", "1"
+        else:
+            name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
+            to = f"w.template place<{element}>({array}, {half})"
+            stride = f"w.col_stride({array})"
+        self.declared.append(f"{element}* const {name}_to = {to};")
+        self.vector.append(f"Store<W, {element}> {name};")
+        self.body.append(f"{name}.put(e, {emitter.as_stored(instruction.reads[0])});")
+        self.stored.append(f"{name}.store(part, q, {name}_to, {stride});")
+
+    def _sum(self, instruction: Instruction) -> None:
+        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
+        self.declared.append(f"RowSum<W> s{number};")
+        self.vector.append(f"Terms<W> t{number};")
+        self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
+        self.added.append(f"s{number}.add(q, t{number});")
+        self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
+        self.behind.append(self.emitter.defined(instruction.to, f"s{number}.end(w, {self.cells})"))
+        self.cells += 1
+
+    def _largest(self, instruction: Instruction) -> None:
+        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
+        is_place = instruction.operation == "argmax"
+        self.declared.append(f"RowLargest<W, {str(is_place).lower()}> s{number};")
+        self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
+        self.shared.append(f"s{number}.share(w, {self.cells});")
+        self.behind.append(f"s{number}.end(w, {self.cells});")
+        found = f"s{number}.{'place' if is_place else 'number'}()"
+        self.behind.append(self.emitter.defined(instruction.to, found))
+        self.cells += 2 if is_place else 1
+
+    def _define(self, instruction: Instruction) -> None:
+        """Computes a value, or takes it from where it stayed."""
+        emitter, value = self.emitter, instruction.to
+        text, name = self._text(instruction), f"k{value[1]}"
+        if value in emitter.kept and instruction.again:
+            text = f"{name}.kIs ? {name}.take(q, e) : ({text})"
+        self.body.append(emitter.defined(value, text))
+        if value in emitter.kept and not instruction.again:
+            self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, true> {name};")
+            self.body.append(f"{name}.put(q, e, {emitter.name(value)});")
+
+    def _text(self, instruction: Instruction) -> str:
+        operation, emitter = instruction.operation, self.emitter
+        if operation in ("load", "load_mask"):
+            operand, half = instruction.arguments
+            stream = emitter.loads[operand, half]
+            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, e)"
+        if operation == "column":
+            return "w.col(q) + e"
+        if operation == "keep":
+            return self._drawn(instruction)
+        return emitter.expression(instruction)
+
+    def _drawn(self, instruction: Instruction) -> str:
+        drawn = ", ".join(self.emitter.name(value) for value in instruction.reads)
+        drawn += ", int64_t(0)" * (3 - len(instruction.reads))
+        if drawn not in self.draws:
+            words = f"d{self.draws[drawn]}"
+            self.vector.append(f"uint32_t {words}[W::kVector];")
+            self.vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, {words});")
+        return f"d{self.draws[drawn]}[e] >= uint32_t({instruction.extra})"
+
+    def lines(self) -> list[str]:
+        meets = ["w.meet();"] if self.cells else []
+        return [
+            *self.declared,
+            *meets,
+            "w.each_chunk([&](const auto& part) {",
+            *(f"  {line}" for line in self.loads),
+            "  w.each_vector([&](int q) {",
+            *(f"    {line}" for line in self.vector),
+            "    if (part.reaches(q)) {",
+            "      w.each_element([&](int e) {",
+            *(f"        {line}" for line in self.body),
+            "      });",
+            *(f"      {line}" for line in self.stored),
+            "    }",
+            *(f"    {line}" for line in self.added),
+            "  });",
+            f"}}, [&] {{ {' '.join(self.ended)} }});",
+            *self.shared,
+            *meets,
+            *self.behind,
+        ]
 
 
 def _entry(kind: str) -> str:
