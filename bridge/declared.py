@@ -100,28 +100,29 @@ class DeclaredOp:
         device: str = "cpu",
         *,
         dtypes: Sequence[str] = ("float32", "bfloat16"),
+        arch: str | None = None,
         **static: Any,
     ) -> None:
         """Compiles the op now, rather than in the background from its first call on.
 
         What is compiled, and kept in a cache on disk: the op with all operands present and its
-        first derivatives, for this processor. No bit depends on it.
+        first derivatives, for this processor or for GPUs. No bit depends on it.
 
         Args:
-          device: "cpu".
+          device: "cpu" or "cuda".
           dtypes: for each of these, calls whose floating operands all have it.
+          arch: of GPUs, as "sm_90", which need not be there; by default of those that are.
           **static: static parameters; the others have their defaults.
 
         Raises:
-          CompileError: if there is no C++ compiler, or it fails, or the cache cannot be written.
-          TypeError, ValueError: for a device, dtype or static parameter that there is not.
+          CompileError: if there is no C++ compiler, for CUDA neither NVRTC nor nvcc, or it fails,
+            or the cache cannot be written.
+          TypeError, ValueError: for a device, dtype or static parameter that there is not, and
+            without `arch` where there is no GPU.
         """
         from bridge.generated.ahead import usual_requests
 
-        if device != "cpu":
-            raise ValueError(
-                f"{self.declaration.name}.compile: device is {device!r}, expected 'cpu'"
-            )
+        archs = self._archs(device, arch)
         defaults = self.declaration.static
         for name in static:
             if name not in defaults:
@@ -144,8 +145,25 @@ class DeclaredOp:
                     f"{self.declaration.name}.compile: dtypes has {dtype!r}, expected some of "
                     f"{', '.join(FLOATING)}"
                 )
-            for request in usual_requests(found, dtype):
-                request.compile()
+            for each in archs:
+                for request in usual_requests(found, dtype, each):
+                    request.compile()
+
+    def _archs(self, device: str, arch: str | None) -> list[str]:
+        """Those that `compile` compiles for."""
+        from bridge.generated.requests import archs_of
+
+        where = f"{self.declaration.name}.compile"
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"{where}: device is {device!r}, expected 'cpu' or 'cuda'")
+        if device == "cpu" and arch is not None:
+            raise ValueError(f"{where}: arch is {arch!r}, expected None for device 'cpu'")
+        archs = archs_of(device) if arch is None else [arch]
+        if not archs:
+            raise ValueError(
+                f"{where}: there is no GPU to compile for: say which with arch, as arch='sm_90'"
+            )
+        return archs
 
     def __str__(self) -> str:
         if self._example is None:

@@ -477,6 +477,27 @@ DECLARED = (
         "== -2)",
         tests="tests/generated/test_bits.py::test_calls_take_what_was_compiled",
     ),
+    Fault(
+        "compiled programs on CUDA: the last quarter of a chunk is left out of its sum",
+        "cpp/interpreter/generated_sums.cuh",
+        "      if (k == 3) part_[s][e] = part_[s][e] + half_[e];\n",
+        "      if (k == 2) part_[s][e] = part_[s][e] + half_[e];\n",
+        tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
+    ),
+    Fault(
+        "compiled programs on CUDA: threads without a column of the row add what they have",
+        "cpp/interpreter/generated_sums.cuh",
+        "value[e] = is_in ? x : Real(-0.0);",
+        "value[e] = x;",
+        tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
+    ),
+    Fault(
+        "compiled programs: a call that is lowered for CUDA asks for a library for the CPU",
+        "bridge/jax/_adapter/ffi.py",
+        "op.ask_for_machine_code(params, dtypes, platform)",
+        'op.ask_for_machine_code(params, dtypes, "cpu")',
+        tests="tests/generated/test_requests.py::test_a_call_asks_for_its_platform_alone",
+    ),
 )
 
 FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED)

@@ -7,7 +7,7 @@ variable BRIDGE_COMPILE says when: "background" (or nothing), "now", in which th
 or "0", never.
 """
 
-from bridge.generated.compiler import CompileError
-from bridge.generated.requests import asked_for, compiled_now, finished
+from bridge.generated.cache import CompileError
+from bridge.generated.requests import asked_for, finished
 
-__all__ = ["CompileError", "asked_for", "compiled_now", "finished"]
+__all__ = ["CompileError", "asked_for", "finished"]

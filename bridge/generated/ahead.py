@@ -10,9 +10,9 @@ from bridge.ops.declared import Traced
 from bridge.ops.program import dtypes_of_role
 
 
-def usual_requests(found: Traced, dtype: str) -> Iterator[Request]:
+def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
     """The op on floating operands of one dtype: forward, as it runs where a gradient follows, and
-    reverse and forward mode in all floating operands."""
+    reverse and forward mode in all floating operands; for an architecture as in `Request`."""
     arithmetic = "float64" if dtype == "float64" else "float32"
     program, keeps = found.program, codes.parse(found.code).keeps
     own = [_dtype_of(operand.role, dtype) for operand in program.operands]
@@ -21,10 +21,10 @@ def usual_requests(found: Traced, dtype: str) -> Iterator[Request]:
         for fills_space, like in zip(found.form.fills_space, found.form.like, strict=True)
     ]
     kept = [arithmetic] * len(keeps)
-    yield Request(program, arithmetic, (*own, *results))
+    yield Request(program, arithmetic, (*own, *results), arch=arch)
     if keeps:
         saving = codes.saving(codes.parse(found.code))
-        yield Request(saving, arithmetic, (*own, *results, *kept))
+        yield Request(saving, arithmetic, (*own, *results, *kept), arch=arch)
     smooth = [operand.dtype == "float" for operand in program.operands]
     if not any(smooth):
         return
@@ -40,7 +40,7 @@ def usual_requests(found: Traced, dtype: str) -> Iterator[Request]:
     ):
         coded = codes.parse(text)
         takes = [by_tag[kind][number] for kind, number in coded.tags]
-        yield Request(coded.program, arithmetic, (*takes, *gives))
+        yield Request(coded.program, arithmetic, (*takes, *gives), arch=arch)
 
 
 def _dtype_of(role: type[roles.Annotation], dtype: str) -> str:

@@ -8,13 +8,17 @@ import os
 import queue
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from bridge import _native
-from bridge.generated.compiler import CompileError, forget, library_of, stop
+from bridge.generated.cache import CompileError, forget, stop
+from bridge.generated.compiler import library_of
+from bridge.generated.cuda_compiler import cubin_of
 from bridge.lang.bytecode import words_of
 from bridge.lang.emission import source_of
+from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.program import Program
 
 # As numbered in cpp/include/bridge/bridge.h.
@@ -32,12 +36,18 @@ class Request:
       arithmetic: "float32" or "float64".
       dtypes: of its operands, then of its results.
       has_start: as in `words_of`.
+      arch: the architecture of GPUs that it is for, as "sm_90"; "" for this processor.
     """
 
     program: Program
     arithmetic: str
     dtypes: tuple[str, ...]
     has_start: bool = False
+    arch: str = ""
+
+    @property
+    def platform(self) -> str:
+        return "cuda" if self.arch else "cpu"
 
     def words(self) -> bytes:
         return words_of(self.program, self.has_start)
@@ -46,23 +56,47 @@ class Request:
         return [_DTYPES.index(dtype) for dtype in self.dtypes]
 
     def compile(self) -> None:
-        """Compiles it, or finds it in the cache, and hands it to the native module.
+        """Compiles it, or finds it in the cache, and hands it to the native module: kernels for
+        CUDA for each device of the architecture that is in use.
 
         What the native module has, from its own build or from before, is left alone.
 
         Raises:
           CompileError: if either fails.
         """
-        isa, words, numbers = _native.cpu_isa(), self.words(), self.dtype_numbers()
-        if _native.has_generated(words, numbers, isa):
+        if not self.arch and self._is_there():
             return
+        path, add = self._for_cuda() if self.arch else self._for_cpu()
+        try:
+            add(self.words(), self.dtype_numbers())
+        except (RuntimeError, ValueError, MemoryError) as error:
+            forget(path)
+            raise CompileError(f"{self.program.name}: {error}") from error
+
+    def _is_there(self) -> bool:
+        return _native.has_generated(self.words(), self.dtype_numbers(), _native.cpu_isa())
+
+    def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
+        isa = _native.cpu_isa()
         source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start)
         library = library_of(source, isa)
-        try:
-            _native.add_generated(words, numbers, isa, str(library))
-        except (RuntimeError, ValueError, MemoryError) as error:
-            forget(library)
-            raise CompileError(f"{self.program.name}: {error}") from error
+
+        def add(words: bytes, dtypes: list[int]) -> None:
+            _native.add_generated(words, dtypes, isa, str(library))
+
+        return library, add
+
+    def _for_cuda(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
+        emitted = cuda_source_of(self.program, self.arithmetic, self.dtypes, self.has_start)
+        cubin = cubin_of(emitted.source, self.arch)
+
+        def add(words: bytes, dtypes: list[int]) -> None:
+            for device in range(_native.cuda_device_count()):
+                if _native.cuda_arch(device) == self.arch:
+                    facts = emitted.vector, emitted.cells, emitted.is_resident
+                    _native.add_generated_cuda(words, dtypes, device, cubin.read_bytes(), *facts)
+
+        return cubin, add
 
 
 class _Worker:
@@ -74,12 +108,12 @@ class _Worker:
         self.idle = threading.Condition(self.lock)
         self.seen: set[Request] = set()
         self.waiting = 0
-        self.has_failed = False
+        self.failed: set[str] = set()  # platforms
         self.thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
         with self.lock:
-            if request in self.seen or self.has_failed:
+            if request in self.seen or request.platform in self.failed:
                 return
             self.seen.add(request)
             self.waiting += 1
@@ -90,7 +124,7 @@ class _Worker:
 
     def now(self, request: Request) -> None:
         with self.lock:
-            if request in self.seen or self.has_failed:
+            if request in self.seen or request.platform in self.failed:
                 return
             self.seen.add(request)
         self._attempt(request)
@@ -102,7 +136,7 @@ class _Worker:
     def end(self) -> None:
         """Stops compiling, and leaves no half of anything behind."""
         with self.lock:
-            self.has_failed = True  # what fails now is not warned of
+            self.failed |= {"cpu", "cuda"}  # what fails now is not warned of
         if self.thread is not None:
             stop()
             self.wait(5)
@@ -111,7 +145,7 @@ class _Worker:
         while True:
             request = self.requests.get()
             try:
-                if not self.has_failed:
+                if request.platform not in self.failed:
                     self._attempt(request)
             finally:
                 with self.idle:
@@ -123,12 +157,15 @@ class _Worker:
             request.compile()
         except CompileError as error:
             with self.lock:
-                is_first, self.has_failed = not self.has_failed, True
+                is_first = request.platform not in self.failed
+                self.failed.add(request.platform)
             if is_first:
+                where = " on CUDA" if request.arch else ""
                 with contextlib.suppress(Warning):  # as an error it has nobody to reach
                     warnings.warn(
-                        f"declared ops run by bridge's interpreter, several times slower than "
-                        f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
+                        f"declared ops run by bridge's interpreter{where}, several times slower "
+                        f"than compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should "
+                        "be)",
                         RuntimeWarning,
                         stacklevel=2,
                     )
@@ -147,27 +184,31 @@ os.register_at_fork(after_in_child=_begin_again)
 atexit.register(lambda: _worker.end())
 
 
+def archs_of(platform: str) -> list[str]:
+    """The architectures to compile for: of a request, "" for this processor."""
+    if platform == "cpu":
+        return [""]
+    archs = [_native.cuda_arch(device) for device in range(_native.cuda_device_count())]
+    return [arch for arch in dict.fromkeys(archs) if arch]
+
+
 def asked_for(
-    program: Program, arithmetic: str, dtypes: Sequence[str], has_start: bool = False
+    program: Program,
+    arithmetic: str,
+    dtypes: Sequence[str],
+    has_start: bool = False,
+    platform: str = "cpu",
 ) -> None:
     """Has a program compiled, if BRIDGE_COMPILE lets it, and does not wait unless it says so."""
     mode = os.environ.get("BRIDGE_COMPILE", "background")
     if mode == "0":
         return
-    request = Request(program, arithmetic, tuple(dtypes), has_start)
-    if mode == "now":
-        _worker.now(request)
-    else:
-        _worker.ask(request)
-
-
-def compiled_now(program: Program, arithmetic: str, dtypes: Sequence[str]) -> None:
-    """Has a program compiled, whatever BRIDGE_COMPILE says.
-
-    Raises:
-      CompileError: if that is not possible.
-    """
-    Request(program, arithmetic, tuple(dtypes)).compile()
+    for arch in archs_of(platform):
+        request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
+        if mode == "now":
+            _worker.now(request)
+        else:
+            _worker.ask(request)
 
 
 def finished(seconds: float | None = None) -> bool:

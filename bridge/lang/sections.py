@@ -37,8 +37,9 @@ def is_constant(writer: Writer, value: Any) -> bool:
     return writer.nodes[value[1]].operation == "constant"
 
 
-def tile_sections(writer: Writer) -> list[Tile]:
-    """Those of a program. What takes more to compute again is kept by the section that has it."""
+def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
+    """Those of a program. What takes more to compute again is kept by the section that has it, if
+    it `keeps` anything."""
     producers: dict[Any, Instruction] = {}
     first_section: dict[Any, int] = {}
     for number, section in enumerate(writer.tiles):
@@ -68,7 +69,7 @@ def tile_sections(writer: Writer) -> list[Tile]:
             if not is_root and value not in needed:
                 continue
             # What is kept is kept as a floating number: no integer.
-            is_kept = instruction.again and writer.nodes[value[1]].dtype != "int"
+            is_kept = keeps and instruction.again and writer.nodes[value[1]].dtype != "int"
             if is_kept and cost(value) > _MOST_AGAIN:
                 tile.read.insert(0, value)
                 continue

@@ -162,6 +162,10 @@ class Op(Protocol[P]):
         """
         return None
 
+    def ask_for_machine_code(self, params: P, dtypes: Sequence[str | None], platform: str) -> None:
+        """Has machine code made for what `code` says, before the first call on "cpu" or "cuda"."""
+        return
+
     def operand_roles(self, count: int, params: P) -> tuple[Role, ...]:
         """Roles of `count` operands, by position."""
         ...

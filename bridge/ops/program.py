@@ -105,11 +105,18 @@ class RunProgram(Op[ProgramParams]):
     result_names = None
 
     def code(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bytes:
-        has_start = dtypes[-1] is not None and len(dtypes) > len(_roles_of(params.code)[0])
+        return words_of(_wanted(params.code, params.dtypes), self._has_start(params, dtypes))
+
+    def ask_for_machine_code(
+        self, params: ProgramParams, dtypes: Sequence[str | None], platform: str
+    ) -> None:
         program = _wanted(params.code, params.dtypes)
         present = [dtype for dtype in (*dtypes, *_split(params.dtypes)) if dtype is not None]
-        asked_for(program, params.arithmetic, present, has_start)
-        return words_of(program, has_start)
+        has_start = self._has_start(params, dtypes)
+        asked_for(program, params.arithmetic, present, has_start, platform)
+
+    def _has_start(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bool:
+        return dtypes[-1] is not None and len(dtypes) > len(_roles_of(params.code)[0])
 
     def operand_roles(self, count: int, params: ProgramParams) -> tuple[Role, ...]:
         own = _roles_of(params.code)[0]

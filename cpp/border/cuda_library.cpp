@@ -44,7 +44,11 @@ Loaded load() {
   loaded.ok = find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
               find(handle, "bridge_cuda_device_count", &library.device_count, why) &&
               find(handle, "bridge_cuda_archs", &library.archs, why) &&
-              find(handle, "bridge_cuda_preload", &library.preload, why);
+              find(handle, "bridge_cuda_preload", &library.preload, why) &&
+              find(handle, "bridge_cuda_arch", &library.arch, why) &&
+              find(handle, "bridge_program_cuda_add", &library.add_kernels, why) &&
+              find(handle, "bridge_program_cuda_added_calls", &library.added_calls, why) &&
+              find(handle, "bridge_program_cuda_forget", &library.forget_kernels, why);
   return loaded;
 }
 

@@ -14,6 +14,11 @@ struct CudaLibrary {
   decltype(&::bridge_cuda_device_count) device_count = nullptr;
   decltype(&::bridge_cuda_archs) archs = nullptr;
   decltype(&::bridge_cuda_preload) preload = nullptr;
+  // Of programs that were compiled while the process runs.
+  decltype(&::bridge_cuda_arch) arch = nullptr;
+  decltype(&::bridge_program_cuda_add) add_kernels = nullptr;
+  decltype(&::bridge_program_cuda_added_calls) added_calls = nullptr;
+  decltype(&::bridge_program_cuda_forget) forget_kernels = nullptr;
 
   // nullptr where the library has no such op; then *why says so.
   const CudaEntry* entry_of(const Op& op, std::string* why) const;

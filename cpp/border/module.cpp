@@ -113,6 +113,42 @@ void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                                            isa.c_str(), library.c_str()));
 }
 
+// Kernels that were compiled for the same, for a device; false if nothing uses it yet.
+bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes, int32_t device,
+                        const nb::bytes& image, int32_t vector, int32_t cells, bool is_resident) {
+  std::vector<int32_t> words(code.size() / sizeof(int32_t));
+  memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
+  bridge_program_kernels kernels{};
+  kernels.code = words.data();
+  kernels.words = static_cast<int64_t>(words.size());
+  kernels.dtypes = dtypes.data();
+  kernels.arrays = static_cast<int32_t>(dtypes.size());
+  kernels.device = device;
+  kernels.image = image.data();
+  kernels.vector = vector;
+  kernels.cells = cells;
+  kernels.is_resident = is_resident ? 1 : 0;
+  const bp::CudaLibrary& library = require_cuda();
+  const nb::gil_scoped_release released;
+  bp::prepare_cuda(device);  // the interpreter, which they are compared with
+  const bridge_status status = library.add_kernels(&kernels);
+  if (status == BRIDGE_UNAVAILABLE) return false;
+  if (status != BRIDGE_OK) raise(status, library.last_error());
+  return true;
+}
+
+// As "sm_90"; "" where there is no such device.
+std::string cuda_arch(int32_t device) {
+  const bp::CudaLibrary* library = bp::cuda_library(nullptr);
+  const int32_t arch = library == nullptr ? 0 : library->arch(device);
+  return arch == 0 ? std::string() : "sm_" + std::to_string(arch);
+}
+
+void forget_generated() {
+  bridge::interpreter::forget_generated();
+  if (const bp::CudaLibrary* library = bp::cuda_library(nullptr)) library->forget_kernels();
+}
+
 nb::dict build_info() {
   nb::dict info;
   nb::list isas;
@@ -146,8 +182,16 @@ NB_MODULE(_native, m) {
   m.def("add_generated", &add_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"),
         nb::arg("library"));
   m.def("has_generated", &has_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"));
-  m.def("generated_calls", &bridge::interpreter::generated_calls);
-  m.def("forget_generated", &bridge::interpreter::forget_generated);
+  m.def("add_generated_cuda", &add_generated_cuda, nb::arg("code"), nb::arg("dtypes"),
+        nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"),
+        nb::arg("is_resident"));
+  m.def("generated_calls", [] {
+    const bp::CudaLibrary* library = bp::cuda_library(nullptr);
+    const int64_t on_cuda = library == nullptr ? 0 : library->added_calls();
+    return bridge::interpreter::generated_calls() + on_cuda;
+  });
+  m.def("forget_generated", &forget_generated);
+  m.def("cuda_arch", &cuda_arch, nb::arg("device"));
   m.def("set_cuda_library_path", &bp::set_cuda_library_path);
   m.def("cuda_unavailable", [] {
     std::string why;

@@ -12,6 +12,8 @@ constexpr uintptr_t kPerThreadStream = 2;
 constexpr int kMemoryType = 2;
 constexpr int kDeviceOrdinal = 9;
 constexpr int kDeviceMemory = 2;
+constexpr int kComputeCapabilityMajor = 75;
+constexpr int kComputeCapabilityMinor = 76;
 
 struct Loaded {
   Driver driver{};
@@ -40,7 +42,12 @@ Loaded load() {
                         find("cuDevicePrimaryCtxRetain", &driver.primary_ctx_retain) &&
                         find("cuDevicePrimaryCtxRelease_v2", &driver.primary_ctx_release) &&
                         find("cuPointerGetAttributes", &driver.pointer_get_attributes) &&
-                        find("cuGetErrorString", &driver.get_error_string);
+                        find("cuGetErrorString", &driver.get_error_string) &&
+                        find("cuModuleLoadData", &driver.module_load_data) &&
+                        find("cuModuleUnload", &driver.module_unload) &&
+                        find("cuModuleGetFunction", &driver.module_get_function) &&
+                        find("cuLaunchKernel", &driver.launch_kernel) &&
+                        find("cuDeviceGetAttribute", &driver.device_get_attribute);
   if (!complete) loaded.why = "the CUDA driver lacks a function of version 11";
   return loaded;
 }
@@ -105,6 +112,15 @@ int enter(const Driver& driver, void* stream, const void* memory, int* entered) 
     if (const int error = device_of_memory(driver, memory, &device)) return error;
   }
   return device == kNoDevice ? 0 : enter(driver, device, entered);
+}
+
+int arch_of(const Driver& driver, int device) {
+  int major = 0, minor = 0;
+  if (driver.device_get_attribute(&major, kComputeCapabilityMajor, device) != 0 ||
+      driver.device_get_attribute(&minor, kComputeCapabilityMinor, device) != 0) {
+    return 0;
+  }
+  return 10 * major + minor;
 }
 
 void leave(const Driver& driver, int entered) {

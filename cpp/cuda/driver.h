@@ -1,5 +1,6 @@
 // The few functions of the CUDA driver that the runtime has no equal of, and what they are for: a
-// launch on another device than the thread's, after which the thread is as it was.
+// launch on another device than the thread's, after which the thread is as it was, and kernels that
+// were compiled while the process runs.
 //
 // cudaSetDevice cannot go back. It makes a context on the device that it is told, so going back to
 // a device that nobody uses, as a thread without a context believes itself on device 0, would make
@@ -26,6 +27,13 @@ struct Driver {
   int (*stream_get_device)(void* stream, int* device);  // nullptr where the driver lacks it
   int (*pointer_get_attributes)(unsigned count, int* attributes, void** data, uint64_t pointer);
   int (*get_error_string)(int error, const char** text);
+  int (*module_load_data)(void** code, const void* image);
+  int (*module_unload)(void* code);
+  int (*module_get_function)(void** kernel, void* code, const char* name);
+  int (*launch_kernel)(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                       void* stream, void** params, void** extra);
+  int (*device_get_attribute)(int* value, int attribute, int device);
 };
 
 // The driver of this process; nullptr with *why set where there is none or it is too old.
@@ -41,6 +49,9 @@ int enter(const Driver& driver, int device, int* entered);
 // The same with the device of the stream. Where that is not to be had, as of the default streams,
 // which belong to every device, the memory decides.
 int enter(const Driver& driver, void* stream, const void* memory, int* entered);
+
+// The architecture of a device, as 90; 0 where it cannot be told.
+int arch_of(const Driver& driver, int device);
 
 // Undoes `enter`: current is again what was, be it no context.
 void leave(const Driver& driver, int entered);

@@ -30,6 +30,23 @@
 //   const char* make_current(void* stream, const void* memory, int* entered);
 //   void restore_current(int entered);
 //
+// and, for kernels that were compiled while the process runs, on the current device:
+//
+//   int current_device();
+//   const char* enter_device(int device, int* entered, bool* is_used);  // entered only if it is
+//   const char* load_code(const void* image, void** code);
+//   void unload_code(void* code);
+//   const char* find_kernel(void* code, const char* name, void** kernel);
+//   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
+//                            const void* params);
+//   struct BesideCaptures;  // while it lives: the thread means no stream that another captures
+//   struct Scratch;  // device memory and a stream, on which the thread waits for no other:
+//     const char* why;
+//     char* take(size_t bytes);  // at a multiple of 16; NULL where there is none
+//     const char* copy(void* to, const void* from, size_t bytes);
+//     const char* wait();
+//     void* stream;
+//
 // The functions that return a string return NULL on success and a lasting message otherwise.
 #ifndef BRIDGE_CUDA_SIMT_H_
 #define BRIDGE_CUDA_SIMT_H_

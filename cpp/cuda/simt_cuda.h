@@ -2,9 +2,11 @@
 #ifndef BRIDGE_CUDA_SIMT_CUDA_H_
 #define BRIDGE_CUDA_SIMT_CUDA_H_
 
+#ifndef __CUDACC_RTC__  // which compiles kernels alone
 #include <cuda_runtime.h>
 
 #include "cuda/driver.h"
+#endif
 
 #define BRIDGE_DEVICE __device__ __forceinline__
 
@@ -58,6 +60,8 @@ BRIDGE_DEVICE void store16(void* address, Vector16 value) {
       make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
 }
 
+#ifndef __CUDACC_RTC__
+
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
     entry(const __grid_constant__ typename Kernel::Params params) {
@@ -105,6 +109,113 @@ inline void restore_current(int entered) {
   const char* why = nullptr;
   if (const cuda::Driver* driver = cuda::driver(&why)) cuda::leave(*driver, entered);
 }
+
+// As make_current, of a device that the process uses. Another one is left alone.
+inline const char* enter_device(int device, int* entered, bool* is_used) {
+  *entered = cuda::kNoDevice;
+  *is_used = false;
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  if (driver == nullptr) return why;
+  unsigned flags = 0;
+  int active = 0;
+  const int error = driver->primary_ctx_get_state(device, &flags, &active);
+  *is_used = active != 0;
+  if (error != 0 || !*is_used) return cuda::message_of(*driver, error);
+  return cuda::message_of(*driver, cuda::enter(*driver, device, entered));
+}
+
+inline int current_device() {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  int device = cuda::kNoDevice;
+  if (driver == nullptr || driver->ctx_get_device(&device) != 0) return cuda::kNoDevice;
+  return device;
+}
+
+inline const char* load_code(const void* image, void** code) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  return driver == nullptr ? why : cuda::message_of(*driver, driver->module_load_data(code, image));
+}
+
+inline void unload_code(void* code) {
+  const char* why = nullptr;
+  if (const cuda::Driver* driver = cuda::driver(&why)) driver->module_unload(code);
+}
+
+inline const char* find_kernel(void* code, const char* name, void** kernel) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  return driver == nullptr
+             ? why
+             : cuda::message_of(*driver, driver->module_get_function(kernel, code, name));
+}
+
+inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_bytes, void* stream,
+                                const void* params) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  if (driver == nullptr) return why;
+  void* arguments[] = {const_cast<void*>(params)};
+  return cuda::message_of(
+      *driver, driver->launch_kernel(
+                   kernel, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                   static_cast<unsigned>(grid.z), static_cast<unsigned>(grid.threads), 1, 1,
+                   static_cast<unsigned>(dynamic_shared_bytes), stream, arguments, nullptr));
+}
+
+class BesideCaptures {
+ public:
+  BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Memory is taken and given back in the order of the stream: cudaFree would wait for the device.
+struct Scratch {
+  Scratch() {
+    why = message_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    stream = stream_;
+  }
+  ~Scratch() {
+    for (int i = 0; i < count_; ++i) cudaFreeAsync(pieces_[i], stream_);
+    if (why == nullptr) {
+      cudaStreamSynchronize(stream_);
+      cudaStreamDestroy(stream_);
+    }
+    cudaGetLastError();
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  char* take(size_t bytes) {
+    if (count_ == kMost ||
+        message_of(cudaMallocAsync(&pieces_[count_], bytes, stream_)) != nullptr) {
+      return nullptr;
+    }
+    return static_cast<char*>(pieces_[count_++]);
+  }
+  const char* copy(void* to, const void* from, size_t bytes) const {
+    return message_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+  }
+  const char* wait() const { return message_of(cudaStreamSynchronize(stream_)); }
+
+  const char* why = nullptr;
+  void* stream = nullptr;
+
+ private:
+  static constexpr int kMost = 4;
+  cudaStream_t stream_ = nullptr;
+  void* pieces_[kMost] = {};
+  int count_ = 0;
+};
+
+#endif  // __CUDACC_RTC__
 
 }  // namespace bridge::simt
 

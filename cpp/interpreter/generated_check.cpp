@@ -1,179 +1,31 @@
 #include "interpreter/generated_check.h"
 
-#include <string.h>
-
 #include <new>
 
 #include "cpu/error.h"
+#include "interpreter/comparison.h"
 #include "interpreter/generated_programs.h"
-#include "interpreter/integers.h"
-#include "interpreter/interpreter.h"
-#include "math/convert.h"
 
 namespace bridge::interpreter {
-namespace {
-
-class Random {
- public:
-  uint64_t bits() {  // splitmix64
-    uint64_t z = state_ += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-  }
-  int64_t below(int64_t end) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(end)); }
-
-  // Most of them of a usual size, and the others zeros, infinities, NaN, very large and very small.
-  double number() {
-    static const double rare[] = {
-        0.0, -0.0, __builtin_inf(), -__builtin_inf(), __builtin_nan(""), 1e30, -1e-30, 1.0};
-    const int64_t kind = below(64);
-    if (kind < 8 && are_rare_) return rare[kind];
-    const double uniform = static_cast<double>(below(1 << 24)) / (1 << 23) - 1;
-    return kind < 32 ? uniform : 4 * uniform;
-  }
-  void rare(bool wanted) { are_rare_ = wanted; }
-
- private:
-  uint64_t state_ = 1;
-  bool are_rare_ = true;
-};
-
-template <class T>
-void put(char* to, T value) {
-  memcpy(to, &value, sizeof value);
-}
-
-void put_number(char* to, int32_t dtype, double value) {
-  switch (dtype) {
-    case BRIDGE_FLOAT16:
-      return put(to, math::round_to<math::float16>(value));
-    case BRIDGE_BFLOAT16:
-      return put(to, math::round_to<math::bfloat16>(value));
-    case BRIDGE_FLOAT32:
-      return put(to, math::round_to<float>(value));
-    default:
-      return put(to, value);
-  }
-}
-
-struct Shape {
-  int64_t batches, rows, cols;
-  bool is_strided;
-  bool has_rare;
-};
-
-class Check {
- public:
-  Check(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes)
-      : view_(view), words_(words), dtypes_(dtypes) {}
-
-  // Whether a call of this shape gives the same bits with both.
-  bool agrees(const Shape& shape, const MachineTable& machine, const MachineTable& reference) {
-    const Header& header = view_.header;
-    const auto count = static_cast<size_t>(header.operands + header.results);
-    memory_.assign(count, {});
-    arrays_.assign(count, {});
-    random_.rare(shape.has_rare);
-    for (size_t i = 0; i < count; ++i) lay_out(i, shape);
-    bridge_program call{};
-    call.code = words_.data();
-    call.words = static_cast<int64_t>(words_.size());
-    call.dims = 2;
-    call.batch_dims = 1;
-    call.size[0] = shape.batches;
-    call.size[1] = shape.rows;
-    call.cols = call.index_cols = shape.cols;
-    call.operands = header.operands;
-    call.results = header.results;
-    call.operand = arrays_.data();
-    call.result = arrays_.data() + header.operands;
-    run_on(reference, view_, call, nullptr);
-    const auto expected = memory_;
-    for (auto i = static_cast<size_t>(header.operands); i < count; ++i)
-      memset(memory_[i].data(), 0x55, memory_[i].size());
-    run_on(machine, view_, call, nullptr);
-    return memory_ == expected;
-  }
-
- private:
-  Role role_of(size_t i) const {
-    const auto number = static_cast<int32_t>(i);
-    return number < view_.header.operands ? view_.operand_role(number)
-                                          : view_.result_role(number - view_.header.operands);
-  }
-
-  void lay_out(size_t i, const Shape& shape) {
-    const Role role = role_of(i);
-    const bool is_result = static_cast<int32_t>(i) >= view_.header.operands;
-    const bool has_rows = role != Role::row && role != Role::integer;
-    const bool has_cols = role != Role::per_row && role != Role::label && role != Role::integer;
-    const int64_t cols = !has_cols ? 1 : role == Role::halves ? 2 * shape.cols : shape.cols;
-    const int64_t step = shape.is_strided ? 3 : 1, rows = has_rows ? shape.rows : 1;
-    bridge_program_array& array = arrays_[i];
-    array.dtype = dtypes_[i];
-    array.col_stride = has_cols ? step : 0;
-    // A table may be repeated, in the strided calls along the columns.
-    if (role == Role::table && shape.is_strided) array.col_stride = 0;
-    array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;
-    array.stride[0] = (rows * (cols * step + 5)) * 1;
-    const int64_t elements = shape.batches * array.stride[0] + cols * step;
-    const int64_t bytes = element_bytes(array.dtype);
-    memory_[i].assign(static_cast<size_t>(elements * bytes), 0x55);
-    array.data = memory_[i].data();
-    if (is_result) return;
-    for (int64_t e = 0; e < elements; ++e)
-      put_element(memory_[i].data() + e * bytes, role, i, shape);
-  }
-
-  void put_element(char* to, Role role, size_t i, const Shape& shape) {
-    const int32_t dtype = dtypes_[i];
-    if (role == Role::mask) return put(to, static_cast<uint8_t>(random_.below(2)));
-    if (role == Role::label || role == Role::integer) {
-      const int64_t value = random_.below(role == Role::label ? 2 * shape.cols + 2 : 1 << 30);
-      memcpy(to, &value, static_cast<size_t>(element_bytes(dtype)));  // the low bytes come first
-      return;
-    }
-    put_number(to, dtype, random_.number());
-  }
-
-  const View& view_;
-  const std::vector<int32_t>& words_;
-  const int32_t* const dtypes_;
-  Random random_;
-  std::vector<std::vector<char>> memory_;
-  std::vector<bridge_program_array> arrays_;
-};
-
-}  // namespace
 
 bridge_status check_generated(const View& view, const std::vector<int32_t>& words,
                               const int32_t* dtypes, int isa, const MachineTable& machine) {
-  // Rows of less than a step, of many and of several pieces; column sums of several chunks.
-  static const Shape shapes[] = {
-      {1, 1, 1, false, true},    {2, 5, 7, false, true},     {1, 37, 40, true, true},
-      {1, 3, 0, false, true},    {1, 300, 33, false, false}, {2, 3, 100, false, true},
-      {1, 19, 64, true, false},  {1, 140, 65, false, true},  {1, 2, 1024, false, false},
-      {2, 2, 1030, true, false}, {1, 3, 3333, false, true},
-  };
   bool is_double = false;
   for (int32_t i = 0; i < view.header.operands + view.header.results; ++i)
     is_double = is_double || dtypes[i] == BRIDGE_FLOAT64;
-  const MachineTable& reference = interpreting_machine(isa, is_double);
+  const auto runs_on = [&view](const MachineTable& table) {
+    return [&view, &table](const bridge_program& call, Memory&) {
+      run_on(table, view, call, nullptr);
+      return std::string();
+    };
+  };
   try {
-    Check check(view, words, dtypes);
-    for (const Shape& shape : shapes) {
-      if (check.agrees(shape, machine, reference)) continue;
-      return fail(
-          BRIDGE_INTERNAL,
-          "program: what was compiled gives other bits than the interpreter on %d x %d x %d",
-          static_cast<int>(shape.batches), static_cast<int>(shape.rows),
-          static_cast<int>(shape.cols));
-    }
+    const std::string why = compare(
+        view, words, dtypes, runs_on(interpreting_machine(isa, is_double)), runs_on(machine));
+    return why.empty() ? BRIDGE_OK : fail(BRIDGE_INTERNAL, "program: %.400s", why.c_str());
   } catch (const std::bad_alloc&) {
     return fail(BRIDGE_OUT_OF_MEMORY, "program: no memory to check it");
   }
-  return BRIDGE_OK;
 }
 
 }  // namespace bridge::interpreter

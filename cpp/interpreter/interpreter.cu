@@ -9,6 +9,7 @@
 
 #include "cuda/last_error.h"
 #include "interpreter/chunk_sums.cuh"
+#include "interpreter/generated_kernels.h"
 #include "interpreter/interpreter_cuda.h"
 #include "interpreter/packing.h"
 #include "interpreter/program_kernel.cuh"
@@ -137,15 +138,8 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
   return nullptr;
 }
 
-const char* enqueue(const Call& call, PackedProgram& packed, void* workspace, void* stream) {
-  const Kernels& kernels = kKernels[call.is_double];
-  packed.program.sums = workspace;
-  if (packed.program.rows > 0) {
-    const bool is_short = packed.words.size() <= ProgramParams<kFewBytes>::kWords;
-    const char* error = is_short ? launch(packed, kernels.run_few, stream)
-                                 : launch(packed, kernels.run_most, stream);
-    if (error != nullptr) return error;
-  }
+// What column sums add up stands at the beginning of the workspace.
+const char* enqueue_all_sums(const Call& call, void* workspace, void* stream) {
   if (call.call.cols == 0) return nullptr;
   const char* values = static_cast<const char*>(workspace);
   char* const tree = static_cast<char*>(workspace) + call.values_bytes();
@@ -156,6 +150,14 @@ const char* enqueue(const Call& call, PackedProgram& packed, void* workspace, vo
     values += call.value_bytes();
   }
   return nullptr;
+}
+
+const char* enqueue_rows(const Call& call, PackedProgram& packed, void* workspace, void* stream) {
+  const Kernels& kernels = kKernels[call.is_double];
+  packed.program.sums = workspace;
+  const bool is_short = packed.words.size() <= ProgramParams<kFewBytes>::kWords;
+  return is_short ? launch(packed, kernels.run_few, stream)
+                  : launch(packed, kernels.run_most, stream);
 }
 
 // Memory of the call, for the device that it is on.
@@ -179,32 +181,64 @@ bridge_status fits(const bridge_program& call, const PackedProgram& packed) {
   return BRIDGE_INVALID_ARGUMENT;
 }
 
+// The program in a kernel's parameters.
+bridge_status pack_checked(const Call& call, PackedProgram* packed) {
+  if (!pack(call.view, call.call, call.is_double, packed)) {
+    return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName,
+                      "its registers are too many for the shared memory of a CUDA kernel");
+  }
+  return fits(call.call, *packed);
+}
+
+bridge_status run_checked(const Call& call, void* workspace, size_t workspace_bytes, void* stream,
+                          const GeneratedKernels* kernels) {
+  if (call.counts.batches == 0 || (call.counts.rows == 0 && call.column_sums == 0))
+    return BRIDGE_OK;
+  if (!cuda::is_enough(kName, workspace, workspace_bytes, call.workspace_bytes()))
+    return BRIDGE_INVALID_ARGUMENT;
+  const char* error = nullptr;
+  if (call.counts.rows > 0) {
+    GeneratedLaunch launch{};
+    if (kernels != nullptr && plan_generated(kernels->facts, call.call, call.view, &launch)) {
+      error = launch_generated(*kernels, launch, call.call, workspace, stream);
+    } else {
+      PackedProgram packed;
+      const bridge_status status = pack_checked(call, &packed);
+      if (status != BRIDGE_OK) return status;
+      error = enqueue_rows(call, packed, workspace, stream);
+    }
+  }
+  if (error == nullptr) error = enqueue_all_sums(call, workspace, stream);
+  return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+}
+
 bridge_status run(const bridge_program& given, void* workspace, size_t workspace_bytes,
                   void* stream) {
   View view;
   bridge_status status = validate(given, &view, cuda::error_message(), cuda::kMessageBytes);
   if (status != BRIDGE_OK) return status;
-  const Call call(given, view);
-  if (call.counts.batches == 0 || (call.counts.rows == 0 && call.column_sums == 0))
-    return BRIDGE_OK;
-  PackedProgram packed;
-  if (!pack(view, given, call.is_double, &packed)) {
-    return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName,
-                      "its registers are too many for the shared memory of a CUDA kernel");
-  }
-  status = fits(given, packed);
-  if (status != BRIDGE_OK) return status;
-  if (!cuda::is_enough(kName, workspace, workspace_bytes, call.workspace_bytes())) {
-    return BRIDGE_INVALID_ARGUMENT;
-  }
   int entered = -1;
-  const char* error = simt::make_current(stream, memory_of(given), &entered);
-  if (error == nullptr) error = enqueue(call, packed, workspace, stream);
+  if (const char* error = simt::make_current(stream, memory_of(given), &entered))
+    return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+  try {
+    const GeneratedKernels* kernels = generated_kernels(given, simt::current_device());
+    status = run_checked(Call(given, view), workspace, workspace_bytes, stream, kernels);
+  } catch (const std::bad_alloc&) {
+    status = cuda::fail(BRIDGE_OUT_OF_MEMORY, kName, "no memory for its words");
+  }
   simt::restore_current(entered);
-  return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+  return status;
 }
 
 }  // namespace
+
+bridge_status run_program(const bridge_program& given, void* workspace, size_t workspace_bytes,
+                          void* stream, const GeneratedKernels* kernels) {
+  View view;
+  const bridge_status status = validate(given, &view, cuda::error_message(), cuda::kMessageBytes);
+  if (status != BRIDGE_OK) return status;
+  return run_checked(Call(given, view), workspace, workspace_bytes, stream, kernels);
+}
 
 const char* load_kernels() {
   for (const Kernels& kernels : kKernels) {

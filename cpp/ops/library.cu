@@ -49,6 +49,13 @@ extern "C" BRIDGE_EXPORT int32_t bridge_cuda_device_count(void) {
 
 extern "C" BRIDGE_EXPORT const char* bridge_cuda_archs(void) { return BRIDGE_CUDA_ARCHS; }
 
+extern "C" BRIDGE_EXPORT int32_t bridge_cuda_arch(int32_t device) {
+  const char* why = nullptr;
+  const bridge::cuda::Driver* driver = bridge::cuda::driver(&why);
+  if (driver == nullptr || device < 0 || device >= bridge_cuda_device_count()) return 0;
+  return bridge::cuda::arch_of(*driver, device);
+}
+
 extern "C" BRIDGE_EXPORT bridge_status bridge_cuda_preload(int32_t device) {
   using namespace bridge::cuda;
   constexpr const char* kName = "preload";

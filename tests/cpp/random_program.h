@@ -563,21 +563,25 @@ inline bool is_one_to_one(const bridge_program_array& array, const bridge_progra
   return apart;
 }
 
-// Fills `made`, whose call has its sizes, with arrays for the program of these words.
+// Fills `made`, whose call has its sizes, with arrays for the program of these words, of these
+// dtypes (of operands, then of results) or of any.
 inline void make_arrays(const std::vector<int32_t>& words, const View& view, bool stores_last,
-                        const Allocate& allocate, ProgramCall* made) {
+                        const Allocate& allocate, ProgramCall* made,
+                        const int32_t* dtypes = nullptr) {
   bridge_program& call = made->call;
   call.code = words.data();
   call.words = static_cast<int64_t>(words.size());
   call.index_cols = call.cols + (chance(30) ? pick(30) : 0);
   const bool allows_double = chance(35);
+  const auto dtype_of = [&](Role role, int32_t i) {
+    return dtypes != nullptr ? dtypes[i] : any_dtype(role, allows_double);
+  };
   made->text = "[";
   for (int32_t d = 0; d < call.dims; ++d) made->text += std::to_string(call.size[d]) + ",";
   made->text += std::to_string(call.cols) + "] of " + std::to_string(call.batch_dims) + " batches,";
   for (int32_t i = 0; i < view.header.operands; ++i) {
     const Role role = view.operand_role(i);
-    made->operands.push_back(
-        make_array(role, false, any_dtype(role, allows_double), call, allocate));
+    made->operands.push_back(make_array(role, false, dtype_of(role, i), call, allocate));
   }
   std::vector<bool> taken(made->operands.size());
   for (int32_t i = 0; i < view.header.results; ++i) {
@@ -585,7 +589,8 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
     size_t in_place = made->operands.size();
     if (stores_last && (role == Role::full || role == Role::halves) && chance(30)) {
       for (size_t j = 0; j < made->operands.size(); ++j) {
-        if (view.operand_role(static_cast<int32_t>(j)) == role && !taken[j] &&
+        const bool has_dtype = dtypes == nullptr || dtypes[j] == dtypes[view.header.operands + i];
+        if (view.operand_role(static_cast<int32_t>(j)) == role && !taken[j] && has_dtype &&
             is_one_to_one(made->operands[j], call)) {
           in_place = j;
         }
@@ -597,7 +602,7 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
       made->text += " in place";
     } else {
       made->results.push_back(
-          make_array(role, true, any_dtype(role, allows_double), call, allocate));
+          make_array(role, true, dtype_of(role, view.header.operands + i), call, allocate));
     }
   }
   call.operands = view.header.operands;

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+import bridge
 from bridge import _native
+from bridge import lang as bl
 from bridge.generated import CompileError, compiler
 from tests.declared.ops import SEVEN, rms_norm
 
@@ -202,6 +204,28 @@ def test_a_forked_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "BRIDGE_COMPILE": "background", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=300)
     assert done.returncode == 0
+
+
+def test_a_call_asks_for_its_platform_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch at the first call on a platform, in JAX where a call is lowered for one."""
+    from bridge.ops import program
+
+    asked: list[str] = []
+    monkeypatch.setattr(program, "asked_for", lambda *arguments: asked.append(arguments[-1]))
+
+    @bridge.op
+    def shifted(x: bridge.Full):
+        return x + bl.max(x) * 0.37
+
+    for _ in range(3):
+        shifted(torch.ones(3, 5))
+    assert asked == ["cpu"]
+    import jax
+
+    asked.clear()
+    x = jax.ShapeDtypeStruct((3, 5), "float32")
+    jax.jit(shifted.jax).trace(x).lower(lowering_platforms=("cuda",))
+    assert asked == ["cuda"]
 
 
 def test_what_compile_refuses() -> None:

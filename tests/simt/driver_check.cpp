@@ -100,8 +100,18 @@ int error_string(int error, const char** text) {
 }
 
 Driver fake() {
-  return {get_current,   get_device,         push,        pop, get_state, retain, release,
-          stream_device, pointer_attributes, error_string};
+  Driver driver{};
+  driver.ctx_get_current = get_current;
+  driver.ctx_get_device = get_device;
+  driver.ctx_push_current = push;
+  driver.ctx_pop_current = pop;
+  driver.primary_ctx_get_state = get_state;
+  driver.primary_ctx_retain = retain;
+  driver.primary_ctx_release = release;
+  driver.stream_get_device = stream_device;
+  driver.pointer_get_attributes = pointer_attributes;
+  driver.get_error_string = error_string;
+  return driver;
 }
 
 void* stream_of(int device) { return reinterpret_cast<void*>(uintptr_t{0x100} * (device + 1)); }

@@ -6,7 +6,9 @@
 #define BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
 
 #include <cstring>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "cuda/simt.h"
 
@@ -125,6 +127,63 @@ inline const char* make_current(void* /*stream*/, const void* /*memory*/, int* e
 }
 
 inline void restore_current(int /*entered*/) {}
+
+// The image of code is a table of its kernels, with a nameless one behind the last.
+struct EmulatedKernel {
+  const char* name;
+  void (*body)(const void* params);
+};
+
+inline const char* enter_device(int device, int* entered, bool* is_used) {
+  *entered = -1;
+  *is_used = device == 0;
+  return nullptr;
+}
+
+inline int current_device() { return 0; }
+
+inline const char* load_code(const void* image, void** code) {
+  *code = const_cast<void*>(image);
+  return image == nullptr ? "no image" : nullptr;
+}
+
+inline void unload_code(void* /*code*/) {}
+
+inline const char* find_kernel(void* code, const char* name, void** kernel) {
+  for (auto* each = static_cast<EmulatedKernel*>(code); each->name != nullptr; ++each) {
+    *kernel = each;
+    if (std::strcmp(each->name, name) == 0) return nullptr;
+  }
+  return "named symbol not found";
+}
+
+inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_bytes,
+                                void* /*stream*/, const void* params) {
+  return emulator::run(grid, grid.threads, dynamic_shared_bytes,
+                       static_cast<EmulatedKernel*>(kernel)->body, params);
+}
+
+struct BesideCaptures {
+  BesideCaptures() {}
+};
+
+struct Scratch {
+  char* take(size_t bytes) {
+    pieces_.emplace_back(new char[bytes + 1]);
+    return pieces_.back().get();
+  }
+  const char* copy(void* to, const void* from, size_t bytes) const {
+    std::memcpy(to, from, bytes);
+    return nullptr;
+  }
+  const char* wait() const { return nullptr; }
+
+  const char* why = nullptr;
+  void* stream = nullptr;
+
+ private:
+  std::vector<std::unique_ptr<char[]>> pieces_;
+};
 
 }  // namespace bridge::simt
 

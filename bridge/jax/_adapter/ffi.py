@@ -76,7 +76,9 @@ def lower(
     roles, first = op.operand_roles(count, params), wanted_roles(op, params)[0]
     alike = [first.fills_space and roles[slot] is first for slot in slots]
     donated = _donated_operand(context, operands, alike)
-    code = op.code(params, [None if spec is None else spec.dtype for spec in specs])
+    dtypes = [None if spec is None else spec.dtype for spec in specs]
+    op.ask_for_machine_code(params, dtypes, platform)
+    code = op.code(params, dtypes)
     emit = jax.ffi.ffi_lowering(
         f"bridge_{op.kernel_name}",
         operand_output_aliases=None if donated is None else {donated: 0},

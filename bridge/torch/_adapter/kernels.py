@@ -151,6 +151,7 @@ class Kernel:
         code = op.code(params, dtypes)
         self._code: Any = () if code is None else (code,)
         self._added: set[Any] = set()
+        self._asked: set[str] = set()
         self._roles = op.operand_roles(len(dtypes), params)
         self._results = list(zip(op.result_dtypes(params), op.result_roles(params), strict=True))
 
@@ -160,6 +161,12 @@ class Kernel:
             self._added.add(native)
             dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
             native.add(dtypes, self._attributes, self._made(), self, *self._code)
+
+    def met(self, platform: str) -> None:
+        """Is told before the first call on "cpu" or "cuda", by native kernels too."""
+        if platform not in self._asked:
+            self._asked.add(platform)
+            self.op.ask_for_machine_code(self.params, self.dtypes, platform)
 
     def _made(self) -> tuple[Any, ...]:
         """How a native kernel makes each result: as the operand of its shape and dtype, or -1: not.
@@ -211,6 +218,7 @@ class Kernel:
             # A kernel is launched on the current device.
             with torch.cuda.device(first.get_device()):
                 return self.run(operands, results)
+        self.met("cuda" if first.is_cuda else "cpu")
         operands = tuple([None if o is None else _in_memory(o) for o in operands])
         if results is None:
             results = empty_results(self.op, operands, self.params)

@@ -37,6 +37,16 @@ int64_t elements_of(const Operand& operand) {
   return elements;
 }
 
+// Tells the plan of a variant with code before its first call on a platform, so that it can have
+// that compiled.
+void meet(const Variant& variant, bool on_cuda) {
+  if (variant.bytes == nullptr || variant.met[on_cuda]) return;
+  variant.met[on_cuda] = true;
+  PyObject* answer = PyObject_CallMethod(variant.plan, "met", "s", on_cuda ? "cuda" : "cpu");
+  if (answer == nullptr) PyErr_Clear();  // the call does not depend on it
+  Py_XDECREF(answer);
+}
+
 // Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
 // nullptr if they are not.
 const Variant* find_variant(const Kernel& self, const Operand* operands, PyObject* const* objects,
@@ -52,9 +62,11 @@ const Variant* find_variant(const Kernel& self, const Operand* operands, PyObjec
       ++same;
     }
     if (same < count) continue;
-    if (operands[0].device == Device::cpu) return &variant;
+    const bool on_cuda = operands[0].device != Device::cpu;
     PyObject* ask = self.frontend.current_device;
-    return ask != Py_None && ask_number(ask) == operands[0].device_index ? &variant : nullptr;
+    if (on_cuda && (ask == Py_None || ask_number(ask) != operands[0].device_index)) return nullptr;
+    meet(variant, on_cuda);  // the others of the list may move then
+    return &variant;
   }
   return nullptr;
 }

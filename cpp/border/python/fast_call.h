@@ -35,6 +35,7 @@ struct Variant {
   PyObject* plan;   // what Frontend::differentiate is told
   PyObject* bytes;  // that hold `code`, or null
   Code code;
+  mutable bool met[2] = {};  // whether `plan` was told of a call on the CPU, and on CUDA
 };
 
 struct Kernel {

@@ -275,6 +275,29 @@ bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, 
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
+/* Kernels of the program of these words on arrays of these dtypes (operands, then results),
+ * compiled for a device that the process uses: an image of code for its driver, and what the
+ * kernels expect of a launch (cpp/interpreter/generated_call.h). Random arrays are computed by them
+ * and by the interpreter first: a bit that differs is BRIDGE_INTERNAL, and they are not used. Calls
+ * take them from then on. BRIDGE_UNAVAILABLE if nothing uses the device yet. */
+typedef struct bridge_program_kernels {
+  const int32_t* code;
+  int64_t words;
+  const int32_t* dtypes;
+  int32_t arrays;
+  int32_t device;
+  const void* image;
+  int32_t vector;
+  int32_t cells;
+  int32_t is_resident;
+} bridge_program_kernels;
+bridge_status bridge_program_cuda_add(const bridge_program_kernels* kernels);
+/* How many launches took such kernels. */
+int64_t bridge_program_cuda_added_calls(void);
+/* Forgets all of them, for tests; no call may be running. */
+void bridge_program_cuda_forget(void);
+/* The architecture of a device, as 90; 0 if there is none. */
+int32_t bridge_cuda_arch(int32_t device);
 const char* bridge_cuda_last_error(void);
 /* How many devices answer (0 without a driver), and the architectures compiled in ("80,90,…"). */
 int32_t bridge_cuda_device_count(void);

@@ -1,0 +1,143 @@
+"""The cache of what was compiled, and how a compiler is run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+_SECONDS = 300  # more than any program takes
+
+
+class CompileError(RuntimeError):
+    """A program could not be compiled; calls go on by the interpreter."""
+
+
+@functools.cache
+def headers() -> Path:
+    """Where the headers of the kernels are: beside this package, or in the source tree."""
+    package = Path(__file__).parent.parent
+    for folder in (package / "cpp", package.parent / "cpp"):
+        if (folder / "interpreter" / "generated.h").is_file():
+            return folder
+    raise CompileError(f"the headers of the kernels are neither in {package} nor beside it")
+
+
+def _is_header(path: Path) -> bool:
+    return path.suffix in (".h", ".cuh") or path.parent.name == "nvrtc"
+
+
+@functools.cache
+def _headers_digest() -> bytes:
+    digest = hashlib.sha256()
+    folder = headers()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and _is_header(path)):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return digest.digest()
+
+
+def cache_folder() -> Path:
+    """Of what was compiled: BRIDGE_CACHE_DIR, or bridge in the user's cache folder."""
+    if own := os.environ.get("BRIDGE_CACHE_DIR"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "bridge"
+
+
+def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> Path:
+    """A file in the cache that these parts and the headers decide, new or from before.
+
+    Any number of processes may ask for it at once: what is written gets its name when it is whole.
+
+    Args:
+      parts: all that the file follows from.
+      suffix: of its name.
+      make: is given an empty folder, and returns the file that it made there.
+
+    Raises:
+      CompileError: as `make` does, or if the cache cannot be written.
+    """
+    digest = hashlib.sha256(_headers_digest())
+    for part in parts:
+        digest.update(part.encode() + b"\0")
+    try:
+        folder = cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder / f"{digest.hexdigest()}{suffix}"
+        if _is_whole(found):
+            return found
+        with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as work:
+            made = make(Path(work))
+            content = made.read_bytes()
+            made.replace(found)
+            checksum = Path(work, "checksum")
+            checksum.write_text(hashlib.sha256(content).hexdigest())
+            checksum.replace(found.with_suffix(".sha256"))
+        return found
+    except OSError as error:
+        raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a file is there as it was written: loading half of one would end the process."""
+    with contextlib.suppress(OSError):
+        checksum = library.with_suffix(".sha256").read_text()
+        return hashlib.sha256(library.read_bytes()).hexdigest() == checksum
+    return False
+
+
+def forget(library: Path) -> None:
+    """Removes a file from the cache."""
+    for path in (library, library.with_suffix(".sha256")):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+def stop() -> None:
+    """Ends compilers that run: the process they are for ends."""
+    for process in list(_running):
+        process.kill()
+
+
+@functools.lru_cache(maxsize=8)
+def version_of(command: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompileError(f"{shlex.join(command)} --version failed: {error}") from error
+    return done.stdout
+
+
+def run(command: Sequence[str], source: Path, made: Path) -> None:
+    """Has a compiler make one file of another.
+
+    Raises:
+      CompileError: if it fails.
+    """
+    whole = [*command, str(source), "-o", str(made)]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    try:
+        with subprocess.Popen(whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as run:
+            _running.add(run)
+            try:
+                errors = run.communicate(timeout=_SECONDS)[1]
+            except subprocess.TimeoutExpired:
+                run.kill()
+                raise
+            finally:
+                _running.discard(run)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompileError(f"{shlex.join(whole)} failed: {error}") from error
+    if run.returncode != 0:
+        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")

@@ -1,0 +1,61 @@
+"""CUDA kernels as machine code for an architecture, by NVRTC or nvcc; no GPU is needed for it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from bridge.generated.cache import CompileError, cached, headers, run, version_of
+from bridge.generated.nvrtc import NvrtcError, find_nvrtc, places
+
+# As cpp/cuda/CMakeLists.txt has them: the bits of every result rest on these.
+_FLAGS = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+
+
+def cubin_of(source: str, arch: str) -> Path:
+    """Machine code compiled from CUDA C++ for an architecture, new or from the cache.
+
+    Args:
+      source: as `lang.emission_cuda` writes it.
+      arch: as "sm_90".
+
+    Raises:
+      ValueError: for what is no name of an architecture.
+      CompileError: if there is neither NVRTC nor nvcc, or it fails, or the cache cannot be written.
+    """
+    if not _ARCH.fullmatch(arch):
+        raise ValueError(f"arch is {arch!r}, expected the name of an architecture as 'sm_90'")
+    nvrtc = find_nvrtc()
+    if nvrtc is not None:
+        # The headers have functions for the host too, which it takes for the device's.
+        options = ["-std=c++17", f"-arch={arch}", "-default-device", *_FLAGS]
+
+        def make(folder: Path) -> Path:
+            found = headers()
+            paths = [f"-I{path}" for path in (found, found / "include", found / "cuda" / "nvrtc")]
+            made = folder / "program.cubin"
+            try:
+                made.write_bytes(nvrtc.cubin(source, [*options, *paths]))
+            except NvrtcError as error:
+                raise CompileError(f"NVRTC {nvrtc.version} failed for {arch}: {error}") from error
+            return made
+
+        return cached((source, f"NVRTC {nvrtc.version}", *options), ".cubin", make)
+    command = shutil.which("nvcc")
+    if command is None:
+        raise CompileError(
+            f"no CUDA compiler: NVRTC is in none of {'; '.join(places())}, and nvcc is not on the "
+            "path"
+        )
+    version = version_of((command,))
+    options = ["-std=c++17", "-O3", "-cubin", f"-arch={arch}", *_FLAGS]
+
+    def compile_by_nvcc(folder: Path) -> Path:
+        text, made = folder / "program.cu", folder / "program.cubin"
+        text.write_text(source)
+        run([command, *options, f"-I{headers()}", f"-I{headers() / 'include'}"], text, made)
+        return made
+
+    return cached((source, version, command, *options), ".cubin", compile_by_nvcc)

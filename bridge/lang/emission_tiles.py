@@ -1,0 +1,155 @@
+"""The tile sections of a program as loops in C++ for the CPU (emission.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
+from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.sections import Tile, tile_sections
+
+
+class Registers(Expressions):
+    """What sections read and write, by number: arrays, row registers, kept values and words."""
+
+    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
+        super().__init__(writer, arithmetic, dtypes, "m")
+        self.loads, self.stores, self.sums, self.draws = (Numbers() for _ in range(4))
+        self.rows, self.integer_rows, self.kept = (Numbers() for _ in range(3))
+        self.tiles = tile_sections(writer)
+
+    def register(self, number: int) -> int:
+        """The row register of a node's value."""
+        return (self.integer_rows if self.is_integer(number) else self.rows)[number]
+
+    def element(self, number: int) -> tuple[str, int, bool]:
+        """The C++ type of an array's elements, its size, and whether they come converted.
+
+        There are instructions for float16 that no loop is made of.
+        """
+        if self.dtypes[number] in ELEMENTS and self.dtypes[number] != "float16":
+            return (*ELEMENTS[self.dtypes[number]], False)
+        return self.real, self.real_bytes, True
+
+
+class TileText:
+    """One tile section: what stands before its loop, and in it."""
+
+    def __init__(self, emitter: Registers, tile: Tile) -> None:
+        self.emitter = emitter
+        self.used: dict[str, list[int]] = {
+            name: [] for name in ("Loads", "Stores", "Words", "ColumnSums", "Rows", "IntegerRows")
+        }
+        self.reductions: list[str] = []
+        self.before: list[str] = []
+        self.loop: list[str] = []
+        for value in tile.rows:
+            self._read_row(value)
+        for value in tile.read:
+            self._take_kept(value, "const Real")
+            self.loop.append(emitter.read(value, f"k{value[1]}[i]"))
+        for instruction in tile.instructions:
+            self._write(instruction)
+            if instruction.to in tile.written:
+                self._take_kept(instruction.to, "Real")
+                stored = emitter.as_stored(instruction.to)
+                self.loop.append(f"k{instruction.to[1]}[i] = {stored};")
+
+    def _read_row(self, value: Any) -> None:
+        number = value[1]
+        register = self.emitter.register(number)
+        is_integer = self.emitter.is_integer(number)
+        self.used["IntegerRows" if is_integer else "Rows"].append(register)
+        kind, pointer = ("int64_t", "integer_row") if is_integer else ("Real", "row")
+        self.before.append(f"const {kind}* const a{number} = at.{pointer}[{register}];")
+        self.before.append(f"const {kind} c{number} = a{number}[0];")
+        self.loop.append(self.emitter.read(value, f"(kFlat ? a{number}[i] : c{number})"))
+
+    def _take_kept(self, value: Any, kind: str) -> None:
+        register = self.emitter.kept[value]
+        self.before.append(f"{kind}* const k{value[1]} = at.kept[{register}];")
+
+    def _write(self, instruction: Instruction) -> None:
+        operation = instruction.operation
+        if operation in ("load", "load_mask"):
+            text = self._load(instruction)
+        elif operation == "column":
+            text = "kFlat ? at.columns[i] : at.col + i"
+        elif operation == "keep":
+            text = self._keep(instruction)
+        elif operation in REDUCTIONS:
+            return self._reduce(instruction)
+        elif operation == "store":
+            return self._store(instruction)
+        elif operation == "add_columns":
+            return self._add_columns(instruction.arguments[0], instruction.reads[0])
+        else:
+            text = self.emitter.expression(instruction)
+        self.loop.append(self.emitter.defined(instruction.to, text))
+
+    def _load(self, instruction: Instruction) -> str:
+        operand, half = instruction.arguments
+        stream = self.emitter.loads[operand, half]
+        element, _, _ = self.emitter.element(operand)
+        self.used["Loads"].append(stream)
+        pointer = f"reinterpret_cast<const {element}*>(at.load[{stream}])"
+        self.before.append(f"const {element}* const x{stream} = {pointer};")
+        is_mask = instruction.operation == "load_mask"
+        return f"x{stream}[i] != 0" if is_mask else f"to_real<Real>(x{stream}[i])"
+
+    def _keep(self, instruction: Instruction) -> str:
+        registers = [self.emitter.register(number) for _, number in instruction.reads]
+        draw = self.emitter.draws[tuple([*registers, -1][:3])]
+        if draw not in self.used["Words"]:
+            self.used["Words"].append(draw)
+            self.before.append(f"const uint32_t* const w{draw} = at.words[{draw}];")
+        return f"w{draw}[i] >= uint32_t({instruction.extra})"
+
+    def _reduce(self, instruction: Instruction) -> None:
+        term = len(self.reductions)
+        register = self.emitter.register(instruction.to[1])
+        operation = instruction.operation.capitalize()
+        self.reductions.append(f"{{k{operation}, {term}, {register}}}")
+        self.before.append(f"Real* const t{term} = at.term[{term}];")
+        self.loop.append(f"t{term}[i] = {self.emitter.as_stored(instruction.reads[0])};")
+
+    def _store(self, instruction: Instruction) -> None:
+        result, half = instruction.arguments
+        stream = self.emitter.stores[result, half]
+        element, _, is_converted = self.emitter.element(self.emitter.operands + result)
+        self.used["Stores"].append(stream)
+        pointer = f"reinterpret_cast<{element}*>(at.store[{stream}])"
+        self.before.append(f"{element}* const y{stream} = {pointer};")
+        name = self.emitter.name(instruction.reads[0])
+        rounded = name if is_converted else f"math::round_to<{element}>({name})"
+        self.loop.append(f"y{stream}[i] = {rounded};")
+
+    def _add_columns(self, result: int, value: Any) -> None:
+        number = self.emitter.sums[result]
+        self.used["ColumnSums"].append(number)
+        self.before.append(f"Real* const s{number} = at.lane[{number}];")
+        name = self.emitter.name(value)
+        self.loop.append(f"s{number}[i] = kFlat ? {name} : s{number}[i] + {name};")
+
+    def text(self, phase: int) -> list[str]:
+        lists = [
+            f"using {name} = List<{', '.join(map(str, of))}>;" for name, of in self.used.items()
+        ]
+        reductions = ", ".join(self.reductions) or "{}"
+        return [
+            f"struct Tile_{phase} {{",
+            *(f"  {line}" for line in lists),
+            f"  static constexpr int kReduces = {len(self.reductions)};",
+            f"  static constexpr Reduces kReductions[] = {{{reductions}}};",
+            "  template <bool kFlat>",
+            "  static __attribute__((noinline)) void body(const Places<P>& at, int64_t count) {",
+            *(f"    {line}" for line in self.before),
+            "    if (count % kStep != 0) __builtin_unreachable();",
+            "    BRIDGE_INDEPENDENT",
+            "    for (int64_t i = 0; i < count; ++i) {",
+            *(f"      {line}" for line in self.loop),
+            "    }",
+            "  }",
+            "};",
+        ]

@@ -1,0 +1,117 @@
+"""The operations of a program as C++ expressions, the same for every processor.
+
+Each is the C++ function that the interpreter calls, so that what is compiled gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.lang.bytecode import Instruction, Writer
+from bridge.lang.program import constant_of
+
+# The C++ types of elements, and their sizes.
+ELEMENTS = {
+    "float16": ("math::float16", 2),
+    "bfloat16": ("math::bfloat16", 2),
+    "float32": ("float", 4),
+    "float64": ("double", 8),
+    "bool": ("uint8_t", 1),
+    "uint8": ("uint8_t", 1),
+}
+TYPES = {"float": "Real", "bool": "bool", "int": "int64_t"}
+_CPP_NAMES = {
+    "neg": "Negative",
+    "abs": "Absolute",
+    "sqrt": "SquareRoot",
+    "rsqrt": "ReciprocalRoot",
+    "sub": "Subtract",
+    "mul": "Multiply",
+    "div": "Divide",
+}
+_INFIX = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
+_INTEGER_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+
+
+class Numbers(dict[Any, int]):
+    """Numbers of things, in the order in which they are asked for."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = len(self)
+        return self[key]
+
+
+class Expressions:
+    """The values of a program by their names in C++: `v` and the number of the node.
+
+    Args:
+      writer: of the program.
+      arithmetic: "float32" or "float64".
+      dtypes: of its operands and then of its results.
+      walk: what the walk over the rows is called where values are computed.
+    """
+
+    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str], walk: str) -> None:
+        self.writer, self.nodes, self.walk = writer, writer.nodes, walk
+        self.dtypes = dtypes
+        self.operands = len(dtypes) - len(writer.program.results)
+        self.real, self.real_bytes = ELEMENTS[arithmetic]
+
+    def dtype(self, value: Any) -> str:
+        return self.nodes[value[1]].dtype
+
+    def is_integer(self, number: int) -> bool:
+        return self.nodes[number].dtype == "int"
+
+    def name(self, value: Any) -> str:
+        """A value where it is used: a constant itself, or a variable."""
+        node = self.nodes[value[1]]
+        if node.operation != "constant":
+            return f"v{value[1]}"
+        number = constant_of(node)
+        if node.dtype == "int":
+            return f"int64_t({number})" if number > -(2**63) else "INT64_MIN"
+        if node.dtype == "bool":
+            return "true" if number else "false"
+        if math.isfinite(number):
+            return f"Real({float(number).hex()})"
+        text = '__builtin_nan("")' if math.isnan(number) else "__builtin_inf()"
+        return f"{'-' if math.copysign(1, number) < 0 else ''}Real({text})"
+
+    def expression(self, instruction: Instruction) -> str:
+        operation = instruction.operation
+        read = [self.name(value) for value in instruction.reads]
+        plain = operation.removeprefix("integer_")
+        if plain == "where":
+            return f"{read[0]} ? {read[1]} : {read[2]}"
+        if plain in _INFIX:
+            return f"{read[0]} {_INFIX[plain]} {read[1]}"
+        if operation == "not":
+            return f"!{read[0]}"
+        if operation == "float":
+            return f"static_cast<Real>({read[0]})"
+        if operation == "columns":
+            return f"{self.walk}.cols()"
+        if operation == "integer_neg":
+            return f"static_cast<int64_t>(0 - static_cast<uint64_t>({read[0]}))"
+        if operation.startswith("integer_"):
+            unsigned = [f"static_cast<uint64_t>({each})" for each in read]
+            return f"static_cast<int64_t>({f' {_INTEGER_INFIX[plain]} '.join(unsigned)})"
+        name = _CPP_NAMES.get(operation) or "".join(
+            part.capitalize() for part in operation.split("_")
+        )
+        return f"compute<k{name}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
+
+    def defined(self, value: Any, text: str) -> str:
+        return f"const {TYPES[self.dtype(value)]} {self.name(value)} = {text};"
+
+    def read(self, value: Any, text: str) -> str:
+        """A value out of memory, where a truth value is a number."""
+        return self.defined(value, f"{text} != 0" if self.dtype(value) == "bool" else text)
+
+    def as_stored(self, value: Any) -> str:
+        """A value as memory has it."""
+        name = self.name(value)
+        return f"truth<Real>({name})" if self.dtype(value) == "bool" else name

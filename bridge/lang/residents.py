@@ -1,0 +1,101 @@
+"""What of a row a thread of a CUDA kernel has in its registers, and how wide it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.lang import roles
+from bridge.lang.bytecode import Writer
+from bridge.lang.expressions import ELEMENTS, Expressions
+from bridge.lang.sections import Tile, tile_sections
+
+# A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
+# leave it, so many are for what it keeps from section to section, and with what a section loads
+# before it computes so many.
+_ELEMENTS_OF_THREAD = 32
+_KEPT_REGISTERS = 72
+_LOADED_REGISTERS = 80
+
+
+def streams_of(tile: Tile) -> list[tuple[int, int]]:
+    """The operands and halves that a section loads, each once."""
+    found = [
+        (i.arguments[0], i.arguments[1])
+        for i in tile.instructions
+        if i.operation in ("load", "load_mask")
+    ]
+    return list(dict.fromkeys(found))
+
+
+class Residents(Expressions):
+    """The sections of a program, and what stays in registers from one to the next.
+
+    Attributes:
+      tiles: with all that each computes.
+      load_counts: how many sections read a stream.
+      kept_loads, kept: streams and values that stay, where rows do.
+      whole: streams of which a section loads a whole chunk before it computes.
+    """
+
+    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
+        super().__init__(writer, arithmetic, dtypes, "w")
+        self.tiles = tile_sections(writer, keeps=False)
+        self.load_counts: dict[Any, int] = {}
+        for tile in self.tiles:
+            for stream in streams_of(tile):
+                self.load_counts[stream] = self.load_counts.get(stream, 0) + 1
+        self._choose_kept()
+
+    @property
+    def vector(self) -> int:
+        """As many columns as the shortest numbers that are read have in 16 bytes."""
+        sizes = [self.element(operand)[1] for operand, _ in self.load_counts]
+        shortest = min((size for size in sizes if size > 1), default=self.real_bytes)
+        return min(16 // shortest, 4 if self.real_bytes == 8 else 8)
+
+    @property
+    def is_resident(self) -> bool:
+        return bool(self.kept or self.kept_loads)
+
+    def element(self, array: int) -> tuple[str, int]:
+        return ELEMENTS[self.dtypes[array]]
+
+    def _registers(self, size: int) -> int:
+        return _ELEMENTS_OF_THREAD * size // 4
+
+    def _choose_kept(self) -> None:
+        """Streams that several sections read first, then values in the order of sections."""
+        left = _KEPT_REGISTERS
+        self.kept_loads: set[Any] = set()
+        self.kept: set[Any] = set()
+        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in self.load_counts]
+        candidates = [each for each in candidates if self.load_counts[each[1]] > 1]
+        for tile in tile_sections(self.writer):
+            for value in tile.written:
+                size = 1 if self.dtype(value) == "bool" else self.real_bytes
+                candidates.append((self.kept, value, size))
+        for chosen, what, size in candidates:
+            registers = self._registers(size)
+            if registers <= left:
+                chosen.add(what)
+                left -= registers
+        self._choose_whole(_LOADED_REGISTERS - (_KEPT_REGISTERS - left))
+
+    def _choose_whole(self, left: int) -> None:
+        """Streams of which a whole chunk is loaded at once: those of all rows last, which caches
+        have."""
+        operands = self.writer.program.operands
+        self.whole = set(self.kept_loads)
+
+        def rank(stream: tuple[int, int]) -> bool:
+            return stream[0] < len(operands) and operands[stream[0]].role is roles.Row
+
+        by_section = [left] * len(self.tiles)
+        for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):
+            sections = [i for i, tile in enumerate(self.tiles) if stream in streams_of(tile)]
+            registers = self._registers(self.element(stream[0])[1])
+            if all(by_section[i] >= registers for i in sections):
+                self.whole.add(stream)
+                for i in sections:
+                    by_section[i] -= registers

@@ -1,0 +1,1 @@
+// See stdint.h. NVRTC knows size_t by itself.

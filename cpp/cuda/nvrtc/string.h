@@ -1,0 +1,1 @@
+// See stdint.h. NVRTC knows memcpy by itself.

@@ -1,0 +1,57 @@
+// What a generated CUDA kernel is given, and what its caller must know of it. Host and device code.
+#ifndef BRIDGE_INTERPRETER_GENERATED_CALL_H_
+#define BRIDGE_INTERPRETER_GENERATED_CALL_H_
+
+#include <bridge/bridge.h>
+#include <stdint.h>
+
+namespace bridge::interpreter {
+
+constexpr int kGeneratedThreads = 256;  // of a block, at most
+constexpr int kShortGroup = 8;          // threads that share a short row, in the kernel for these
+constexpr int kShortVectors = 4;        // and vectors of each
+// The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
+constexpr int64_t kMostGeneratedChunks = 256;
+
+// Kernels of a program; which of them takes a call is said in generated_programs.cu.
+enum GeneratedKernelKind : int32_t {
+  kShortAligned,     // rows of kShortGroup * kShortVectors vectors
+  kShortAny,         // the same on arrays of any strides
+  kResidentAligned,  // a warp for each chunk of a row, whose elements stay in registers
+  kLongAligned,      // warps that take one chunk after the other, in every section again
+  kLongAny,
+  kGeneratedKinds,
+};
+constexpr const char* kGeneratedNames[kGeneratedKinds] = {
+    "bridge_short_aligned", "bridge_short_any", "bridge_resident_aligned", "bridge_long_aligned",
+    "bridge_long_any"};
+
+// What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
+struct GeneratedFacts {
+  int32_t vector;       // columns side by side that a thread has
+  int32_t cells;        // 8 bytes of shared memory, for each chunk of a row
+  int32_t is_resident;  // whether there is a kResidentAligned
+};
+
+struct GeneratedSpace {
+  int64_t rows;        // of all batches
+  int64_t batch_rows;  // of one
+  int64_t index_cols;
+  int64_t size[BRIDGE_MAX_DIMS];
+  void* sums;  // [column sums, rows, cols] in the arithmetic type: what is added up
+  int32_t cols;
+  int32_t dims;     // at least 2
+  int32_t warps;    // that share a row; 1 also where only a part of one does
+  int32_t threads;  // of a block
+};
+
+// Operands, then results.
+template <int kArrays>
+struct GeneratedParams {
+  GeneratedSpace space;
+  bridge_program_array array[kArrays];
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_CALL_H_

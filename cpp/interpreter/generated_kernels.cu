@@ -1,0 +1,308 @@
+#include "interpreter/generated_kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/last_error.h"
+#include "cuda/simt.h"
+#include "interpreter/comparison.h"
+#include "interpreter/integers.h"
+#include "interpreter/interpreter.h"
+#include "interpreter/interpreter_cuda.h"
+#include "walks/columns/column_sums_cuda.h"
+#include "walks/rows/row_sum_tree.h"
+
+namespace bridge::interpreter {
+namespace {
+
+constexpr const char* kName = "program";
+constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
+constexpr size_t kSharedBytes = size_t{48} << 10;  // what every GPU gives a block unasked
+constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of the largest GPUs
+
+// ---- Which programs there are. ----
+
+// Integers of a row are read by their dtype, and truth values are bytes.
+int32_t dtype_in_key(Role role, int32_t dtype) {
+  if (role == Role::label || role == Role::integer) return -1;
+  return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;
+}
+
+uint64_t hash_of(const int32_t* words, int64_t count) {
+  uint64_t hash = static_cast<uint64_t>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    hash = (hash ^ static_cast<uint32_t>(words[i])) * uint64_t{0x9E3779B97F4A7C15};
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+struct Entry {
+  int device;
+  std::vector<int32_t> words, dtypes;
+  GeneratedKernels kernels;
+};
+
+// What is in stays where it is until all is forgotten.
+std::shared_mutex mutex;
+std::unordered_multimap<uint64_t, std::unique_ptr<const Entry>> entries;
+std::atomic<bool> has_entries{false};
+std::atomic<int64_t> calls{0};
+
+bool is_for(const Entry& entry, const bridge_program& call, int device) {
+  if (entry.device != device || entry.words.size() != static_cast<size_t>(call.words) ||
+      memcmp(entry.words.data(), call.code, entry.words.size() * sizeof(int32_t)) != 0) {
+    return false;
+  }
+  const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
+  for (int32_t i = 0; i < call.operands + call.results; ++i) {
+    const bool is_result = i >= call.operands;
+    const int32_t dtype = is_result ? call.result[i - call.operands].dtype : call.operand[i].dtype;
+    if (dtype_in_key(static_cast<Role>(roles[i]), dtype) != entry.dtypes[static_cast<size_t>(i)])
+      return false;
+  }
+  return true;
+}
+
+// ---- Launches. ----
+
+bool has_columns(Role role) {
+  return role != Role::per_row && role != Role::label && role != Role::integer;
+}
+
+// Whether every row of the array can be read in vectors from its first column on, and its second
+// half.
+bool is_aligned(const bridge_program_array& array, const bridge_program& call, int32_t vector) {
+  const int64_t size = element_bytes(array.dtype), bytes = std::min<int64_t>(16, vector * size);
+  bool is = array.col_stride == 1 && reinterpret_cast<uintptr_t>(array.data) % bytes == 0;
+  for (int32_t d = 0; d < call.dims; ++d)
+    is = is && (call.size[d] == 1 || array.stride[d] * size % bytes == 0);
+  return is;
+}
+
+bool is_aligned(const bridge_program& call, const View& view, int32_t vector) {
+  bool is = call.cols % vector == 0;
+  for (int32_t i = 0; i < call.operands; ++i)
+    is = is && (!has_columns(view.operand_role(i)) || is_aligned(call.operand[i], call, vector));
+  for (int32_t i = 0; i < call.results; ++i) {
+    const Role role = view.result_role(i);
+    // Column sums are not written by these kernels.
+    const bool is_written = has_columns(role) && role != Role::row;
+    is = is && (!is_written || is_aligned(call.result[i], call, vector));
+  }
+  return is;
+}
+
+// ---- Their check. ----
+
+// Runs calls whose arrays lie in memory of the host on the current device.
+std::string run_there(const bridge_program& given, Memory& memory,
+                      const GeneratedKernels* kernels) {
+  simt::Scratch scratch;
+  if (scratch.why != nullptr) return scratch.why;
+  std::vector<size_t> offsets;
+  size_t bytes = 0;
+  for (const std::vector<char>& piece : memory) {
+    offsets.push_back(bytes);
+    bytes += (piece.size() + 255) / 256 * 256;
+  }
+  bridge_program call = given;
+  const size_t workspace_bytes = bridge_program_cuda_workspace(&call);
+  char* const there = scratch.take(bytes + 256);
+  char* const workspace = scratch.take(workspace_bytes + 256);
+  if (there == nullptr || workspace == nullptr) return "no memory on the device to check it";
+  std::vector<bridge_program_array> arrays;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    const auto number = static_cast<int32_t>(i);
+    arrays.push_back(number < given.operands ? given.operand[number]
+                                             : given.result[number - given.operands]);
+    arrays.back().data = there + offsets[i];
+    const char* error = scratch.copy(there + offsets[i], memory[i].data(), memory[i].size());
+    if (error != nullptr) return error;
+  }
+  call.operand = arrays.data();
+  call.result = arrays.data() + given.operands;
+  if (run_program(call, workspace, workspace_bytes, scratch.stream, kernels) != BRIDGE_OK)
+    return cuda::error_message();
+  for (size_t i = static_cast<size_t>(given.operands); i < memory.size(); ++i) {
+    const char* error = scratch.copy(memory[i].data(), there + offsets[i], memory[i].size());
+    if (error != nullptr) return error;
+  }
+  const char* error = scratch.wait();
+  return error == nullptr ? "" : error;
+}
+
+// Finds and checks the kernels of an entry on the current device; "" or what is wrong.
+std::string prepare(const bridge_program_kernels& given, const View& view, void* code,
+                    Entry* entry) {
+  for (int32_t kind = 0; kind < kGeneratedKinds; ++kind) {
+    if (kind == kResidentAligned && given.is_resident == 0) continue;
+    const char* error =
+        simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
+    if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
+  }
+  const auto runs = [](const GeneratedKernels* kernels) {
+    return [kernels](const bridge_program& call, Memory& memory) {
+      return run_there(call, memory, kernels);
+    };
+  };
+  return compare(view, entry->words, given.dtypes, runs(nullptr), runs(&entry->kernels));
+}
+
+bridge_status add(const bridge_program_kernels& given) {
+  using cuda::fail;
+  View view;
+  const char* why = nullptr;
+  if (!read(given.code, given.words, &view, &why))
+    return fail(BRIDGE_INVALID_ARGUMENT, kName,
+                (std::string("its words are malformed: ") + why).c_str());
+  if (given.arrays != view.header.operands + view.header.results)
+    return fail(BRIDGE_INVALID_ARGUMENT, kName, "another number of dtypes than of arrays");
+  const int32_t vector = given.vector;
+  if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0)
+    return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
+  auto entry = std::make_unique<Entry>();
+  entry->device = given.device;
+  entry->words.assign(given.code, given.code + given.words);
+  entry->kernels.facts = {given.vector, given.cells, given.is_resident};
+  for (int32_t i = 0; i < given.arrays; ++i) {
+    const Role role = i < view.header.operands ? view.operand_role(i)
+                                               : view.result_role(i - view.header.operands);
+    entry->dtypes.push_back(dtype_in_key(role, given.dtypes[i]));
+  }
+  const simt::BesideCaptures beside;
+  int entered = -1;
+  bool is_used = false;
+  if (const char* error = simt::enter_device(given.device, &entered, &is_used))
+    return fail(BRIDGE_UNAVAILABLE, kName, error);
+  if (!is_used) return fail(BRIDGE_UNAVAILABLE, kName, "nothing uses the device yet");
+  void* code = nullptr;
+  const char* error = simt::load_code(given.image, &code);
+  std::string wrong = error != nullptr ? error : prepare(given, view, code, entry.get());
+  if (error == nullptr && !wrong.empty()) simt::unload_code(code);
+  simt::restore_current(entered);
+  if (!wrong.empty()) return fail(BRIDGE_INTERNAL, kName, wrong.c_str());
+  const uint64_t hash = hash_of(given.code, given.words);
+  const std::lock_guard<std::shared_mutex> lock(mutex);
+  entries.emplace(hash, std::move(entry));
+  has_entries.store(true, std::memory_order_release);
+  return BRIDGE_OK;
+}
+
+}  // namespace
+
+const GeneratedKernels* generated_kernels(const bridge_program& call, int device) {
+  if (!has_entries.load(std::memory_order_acquire)) return nullptr;
+  const uint64_t hash = hash_of(call.code, call.words);
+  const std::shared_lock<std::shared_mutex> lock(mutex);
+  const auto [begin, end] = entries.equal_range(hash);
+  for (auto each = begin; each != end; ++each) {
+    if (is_for(*each->second, call, device)) return &each->second->kernels;
+  }
+  return nullptr;
+}
+
+bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+                    GeneratedLaunch* launch) {
+  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  if (chunks > kMostGeneratedChunks) return false;
+  const bool is_all_aligned = is_aligned(call, view, facts.vector);
+  const int64_t short_cols = kShortGroup * kShortVectors * facts.vector;
+  int rows = 1;  // of a warp
+  launch->warps = static_cast<int>(std::min<int64_t>(std::max<int64_t>(chunks, 1), kMostWarps));
+  if (call.cols <= short_cols) {
+    launch->kind = is_all_aligned ? kShortAligned : kShortAny;
+    rows = simt::kWarpThreads / kShortGroup;
+  } else if (is_all_aligned) {
+    const bool stays = facts.is_resident != 0 && chunks <= kMostWarps;
+    launch->kind = stays ? kResidentAligned : kLongAligned;
+  } else {
+    launch->kind = kLongAny;
+  }
+  launch->shared_bytes = launch->warps > 1 ? static_cast<size_t>(facts.cells * chunks * 8) : 0;
+  if (launch->shared_bytes > kSharedBytes) return false;
+  const Counts counts = counts_of(call);
+  const int64_t all_rows = counts.batches * counts.rows;
+  int64_t teams = 1;
+  launch->threads = launch->warps * simt::kWarpThreads;
+  if (launch->warps == 1) {
+    // Small blocks where there are few rows, so that all multiprocessors have some.
+    launch->threads = kGeneratedThreads;
+    const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
+    while (launch->threads > simt::kWarpThreads &&
+           columns::ceil_divide(all_rows, teams_of()) < kEnoughBlocks) {
+      launch->threads /= 2;
+    }
+    teams = teams_of();
+  }
+  launch->blocks = std::min(columns::ceil_divide(all_rows, teams), simt::kMaxGridX);
+  return true;
+}
+
+const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
+                             const bridge_program& call, void* sums, void* stream) {
+  const Counts counts = counts_of(call);
+  GeneratedSpace space{};
+  space.rows = counts.batches * counts.rows;
+  space.batch_rows = counts.rows;
+  space.index_cols = call.index_cols;
+  space.sums = sums;
+  space.cols = static_cast<int32_t>(call.cols);
+  space.dims = std::max(call.dims, 2);
+  space.warps = launch.warps;
+  space.threads = launch.threads;
+  const int32_t more = space.dims - call.dims;  // dimensions of one element, in front
+  for (int32_t d = 0; d < space.dims; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
+  const auto count = static_cast<size_t>(call.operands + call.results);
+  using Params = GeneratedParams<1>;
+  constexpr size_t kFirst = offsetof(Params, array);
+  std::vector<int64_t> params((kFirst + count * sizeof(bridge_program_array)) / sizeof(int64_t));
+  char* const bytes = reinterpret_cast<char*>(params.data());
+  memcpy(bytes, &space, sizeof space);
+  for (size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<int32_t>(i);
+    bridge_program_array array =
+        number < call.operands ? call.operand[number] : call.result[number - call.operands];
+    const bridge_program_array given = array;
+    for (int32_t d = 0; d < space.dims; ++d)
+      array.stride[d] = d < more ? 0 : given.stride[d - more];
+    memcpy(bytes + kFirst + i * sizeof array, &array, sizeof array);
+  }
+  simt::Grid grid;
+  grid.x = launch.blocks;
+  grid.threads = launch.threads;
+  calls.fetch_add(1, std::memory_order_relaxed);
+  return simt::launch_found(kernels.kernel[launch.kind], grid, launch.shared_bytes, stream, bytes);
+}
+
+}  // namespace bridge::interpreter
+
+extern "C" BRIDGE_EXPORT bridge_status
+bridge_program_cuda_add(const bridge_program_kernels* kernels) {
+  try {
+    return bridge::interpreter::add(*kernels);
+  } catch (const std::bad_alloc&) {
+    return bridge::cuda::fail(BRIDGE_OUT_OF_MEMORY, "program", "no memory to add its kernels");
+  }
+}
+
+extern "C" BRIDGE_EXPORT int64_t bridge_program_cuda_added_calls(void) {
+  return bridge::interpreter::calls.load(std::memory_order_relaxed);
+}
+
+// Their code stays loaded: to unload it would take the context of its device.
+extern "C" BRIDGE_EXPORT void bridge_program_cuda_forget(void) {
+  using namespace bridge::interpreter;  // NOLINT
+  const std::lock_guard<std::shared_mutex> lock(mutex);
+  has_entries.store(false, std::memory_order_release);
+  entries.clear();
+}

@@ -1,0 +1,41 @@
+// Programs that were compiled for CUDA while the process runs: which kernels run the program of
+// some words on arrays of some dtypes on a device, instead of the interpreter's.
+#ifndef BRIDGE_INTERPRETER_GENERATED_KERNELS_H_
+#define BRIDGE_INTERPRETER_GENERATED_KERNELS_H_
+
+#include <bridge/bridge.h>
+
+#include "interpreter/generated_call.h"
+#include "interpreter/program.h"
+
+namespace bridge::interpreter {
+
+struct GeneratedKernels {
+  GeneratedFacts facts;
+  void* kernel[kGeneratedKinds];
+};
+
+// The kernels for a call that was checked, on a device; null where none were added. Any thread may
+// ask.
+const GeneratedKernels* generated_kernels(const bridge_program& call, int device);
+
+// How one launch of them is to be.
+struct GeneratedLaunch {
+  GeneratedKernelKind kind;
+  int warps;    // that share a row
+  int threads;  // of a block
+  int64_t blocks;
+  size_t shared_bytes;
+};
+// False where the interpreter must take the call, for the length of its rows.
+bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+                    GeneratedLaunch* launch);
+
+// Enqueues the rows of a call that was planned; `sums` is where what column sums add up is left.
+// NULL or what went wrong. Throws std::bad_alloc.
+const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
+                             const bridge_program& call, void* sums, void* stream);
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_KERNELS_H_

@@ -1,0 +1,149 @@
+// Elements of arrays in the registers of a generated kernel: vectors of 16 bytes where all arrays
+// are aligned, one element after the other where they are not. `W` is the walk
+// (generated_walk.cuh).
+#ifndef BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
+#define BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
+
+#include <string.h>
+
+#include "cuda/vector.h"
+
+namespace bridge::interpreter {
+
+// The elements of a vector side by side, in as wide loads and stores as there are.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
+  T element[kCount];
+  static constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+
+  BRIDGE_DEVICE void read(const char* from) {
+    if constexpr (kBytes >= 16) {
+#pragma unroll
+      for (int i = 0; i < kBytes / 16; ++i) {
+        const simt::Vector16 words = simt::load16(from + 16 * i);
+        memcpy(reinterpret_cast<char*>(element) + 16 * i, &words, 16);
+      }
+    } else {
+      using Word = std::conditional_t<kBytes == 8, uint64_t,
+                                      std::conditional_t<kBytes == 4, uint32_t, uint16_t>>;
+      const Word word = simt::load_word<Word>(from);
+      memcpy(element, &word, sizeof word);
+    }
+  }
+  BRIDGE_DEVICE void write(char* to) const {
+    if constexpr (kBytes >= 16) {
+#pragma unroll
+      for (int i = 0; i < kBytes / 16; ++i) {
+        simt::Vector16 words;
+        memcpy(&words, reinterpret_cast<const char*>(element) + 16 * i, 16);
+        simt::store16(to + 16 * i, words);
+      }
+    } else {
+      using Word = std::conditional_t<kBytes == 8, uint64_t,
+                                      std::conditional_t<kBytes == 4, uint32_t, uint16_t>>;
+      memcpy(to, element, sizeof(Word));
+    }
+  }
+};
+
+// Half `half` of an array, as far as the thread has it of the present chunk. What is kept stays in
+// registers from one section to the next in a kernel whose rows do; what is whole is loaded before
+// any of it is used, so that many loads are under way, and all else vector by vector. A part
+// (generated_walk.cuh) says what of it is in the row.
+template <class W, class T, bool kIsKept, bool kIsWhole_>
+class Load {
+ public:
+  BRIDGE_DEVICE Load(const W& walk, int array, int half)
+      : from_(walk.template place<T>(array, half)), stride_(walk.col_stride(array)) {}
+
+  template <class Part>
+  BRIDGE_DEVICE void load(const Part& part) {
+    if constexpr (kIsWhole) {
+#pragma unroll
+      for (int q = 0; q < W::kVectors; ++q) read(part, q, vector_[q]);
+    }
+  }
+  template <class Part>
+  BRIDGE_DEVICE void load_again(const Part& part) {
+    if constexpr (!(kIsKept && W::kIsResident)) load(part);
+  }
+  template <class Part>
+  BRIDGE_DEVICE void load_vector(const Part& part, int q) {
+    if constexpr (!kIsWhole) read(part, q, vector_[0]);
+  }
+
+  BRIDGE_DEVICE typename W::Real real(int q, int e) const {
+    if constexpr (std::is_same_v<T, math::bfloat16> && W::kIsAligned) {
+      // As in widen_element: of a word that holds two.
+      uint32_t word;
+      memcpy(&word, at(q).element + e / 2 * 2, sizeof word);
+      return math::bit_cast<float>(e % 2 != 0 ? word & 0xffff0000u : word << 16);
+    } else {
+      return simt::widen<typename W::Real>(at(q).element[e]);
+    }
+  }
+  BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
+
+ private:
+  // Single elements have too many addresses for a whole chunk.
+  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned;
+  using Vector = Pack<T, W::kVector>;
+
+  BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }
+  template <class Part>
+  BRIDGE_DEVICE void read(const Part& part, int q, Vector& to) const {
+    if constexpr (W::kIsAligned) {
+      if (part.is_in(q, 0))
+        to.read(reinterpret_cast<const char*>(from_ + part.col(q)));
+      else
+        to = {};
+    } else {
+      const T* const from = from_ + part.col(q) * stride_;
+#pragma unroll
+      for (int e = 0; e < W::kVector; ++e)
+        to.element[e] = part.is_in(q, e) ? from[e * stride_] : T{};
+    }
+  }
+
+  const T* from_;
+  int64_t stride_;
+  Vector vector_[kIsWhole ? W::kVectors : 1];
+};
+
+// Values that were computed, of all elements that a thread has of a row.
+template <class W, class T, bool kIsKept>
+struct Kept {
+  static constexpr bool kIs = kIsKept && W::kIsResident;
+  T value[kIs ? W::kVectors : 1][W::kVector];
+
+  BRIDGE_DEVICE void put(int q, int e, T x) {
+    if constexpr (kIs) value[q][e] = x;
+  }
+  BRIDGE_DEVICE T take(int q, int e) const { return value[kIs ? q : 0][e]; }
+};
+
+// A vector of results.
+template <class W, class T>
+struct Store {
+  Pack<T, W::kVector> vector;
+
+  BRIDGE_DEVICE void put(int e, typename W::Real value) {
+    vector.element[e] = math::round_to<T>(value);
+  }
+  template <class Part>
+  BRIDGE_DEVICE void store(const Part& part, int q, T* to, int64_t stride) const {
+    const int col = part.col(q);
+    if constexpr (W::kIsAligned) {
+      if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + col));
+    } else {
+#pragma unroll
+      for (int e = 0; e < W::kVector; ++e) {
+        if (part.is_in(q, e)) to[(col + e) * stride] = vector.element[e];
+      }
+    }
+  }
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_

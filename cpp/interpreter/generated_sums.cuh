@@ -1,0 +1,128 @@
+// Reductions along a row in a generated kernel, in the order of row_sum_tree.h. `W` is the walk
+// (generated_walk.cuh).
+#ifndef BRIDGE_INTERPRETER_GENERATED_SUMS_CUH_
+#define BRIDGE_INTERPRETER_GENERATED_SUMS_CUH_
+
+#include "interpreter/generated_call.h"
+#include "interpreter/order.h"
+#include "walks/rows/row_tree.cuh"
+
+namespace bridge::interpreter {
+
+// The terms of a vector: what a row lacks of it is the identity of addition.
+template <class W>
+struct Terms {
+  using Real = typename W::Real;
+  Real value[W::kVector];
+
+  BRIDGE_DEVICE Terms() {
+#pragma unroll
+    for (int e = 0; e < W::kVector; ++e) value[e] = Real(-0.0);
+  }
+  BRIDGE_DEVICE void put(bool is_in, int e, Real x) { value[e] = is_in ? x : Real(-0.0); }
+};
+
+// A row's sum: that of a chunk in parts, and at last the row's where it is a single chunk.
+template <class W>
+class RowSum {
+ public:
+  using Real = typename W::Real;
+
+  // Vectors come in the order of each_vector.
+  BRIDGE_DEVICE void add(int q, const Terms<W>& terms) {
+    const int s = q % W::kUsed, k = q / W::kUsed;
+#pragma unroll
+    for (int e = 0; e < W::kVector; ++e) {
+      half_[e] = k % 2 == 0 ? terms.value[e] : half_[e] + terms.value[e];
+      if (k <= 1) part_[s][e] = half_[e];
+      if (k == 3) part_[s][e] = part_[s][e] + half_[e];
+    }
+  }
+  // Behind the last vector of a chunk.
+  BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
+#pragma unroll
+    for (int width = W::kUsed / 2; width > 0; width /= 2) {
+#pragma unroll
+      for (int s = 0; s < width; ++s) {
+#pragma unroll
+        for (int e = 0; e < W::kVector; ++e) part_[s][e] = part_[s][e] + part_[s + width][e];
+      }
+    }
+    root_ = rows::fold_group<W::kGroup>(part_[0]);
+    if (walk.is_shared() && walk.lane() == 0) *walk.template cell<Real>(cell, walk.chunk()) = root_;
+  }
+  // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
+  // first those of a thread.
+  BRIDGE_DEVICE Real end(const W& walk, int cell) const {
+    if (!walk.is_shared()) return root_;
+    constexpr int kEach = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
+    const int each = walk.chunks() <= simt::kWarpThreads ? 1 : kEach;
+    Real node[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int chunk = walk.lane() * each + i;
+      const bool is_there = i < each && chunk < walk.chunks();
+      node[i] = is_there ? *walk.template cell<Real>(cell, chunk) : Real(-0.0);
+    }
+#pragma unroll
+    for (int width = 1; width < kEach; width *= 2) {
+#pragma unroll
+      for (int i = 0; i < kEach; i += 2 * width) node[i] = node[i] + node[i + width];
+    }
+    return rows::reduce_group<rows::Sum, simt::kWarpThreads>(node[0]);
+  }
+
+ private:
+  Real root_ = Real(-0.0);
+  Real part_[W::kUsed][W::kVector];
+  Real half_[W::kVector];
+};
+
+// The largest of a row, in the order of order.h, and the first place of it, where zeros are equal.
+template <class W, bool kHasPlace>
+class RowLargest {
+ public:
+  using Real = typename W::Real;
+  using Order = typename math::Format<Real>::SignedBits;
+
+  BRIDGE_DEVICE void put(bool is_in, int col, Real x) {
+    if (!is_in) return;
+    const Order order = order_of(kHasPlace && x == 0 ? Real(0) : x);
+    if (kHasPlace && order == best_ && col < place_) place_ = col;
+    if (order <= best_) return;
+    best_ = order;
+    place_ = col;
+  }
+  // Behind the thread's last element of the row.
+  BRIDGE_DEVICE void share(const W& walk, int cell) {
+#pragma unroll
+    for (int bit = W::kGroup / 2; bit > 0; bit /= 2) {
+      take(simt::shuffle_xor(best_, bit), kHasPlace ? simt::shuffle_xor(place_, bit) : 0);
+    }
+    if (!walk.is_shared() || walk.lane() != 0) return;
+    *walk.template cell<Order>(cell, walk.warp()) = best_;
+    if (kHasPlace) *walk.template cell<int>(cell + 1, walk.warp()) = place_;
+  }
+  BRIDGE_DEVICE void end(const W& walk, int cell) {
+    if (!walk.is_shared()) return;
+    for (int i = 0; i < walk.warps(); ++i) {
+      take(*walk.template cell<Order>(cell, i),
+           kHasPlace ? *walk.template cell<int>(cell + 1, i) : 0);
+    }
+  }
+  BRIDGE_DEVICE Real number() const { return number_of<Real>(best_); }
+  BRIDGE_DEVICE int64_t place() const { return place_; }
+
+ private:
+  BRIDGE_DEVICE void take(Order best, int place) {
+    if (best > best_ || (best == best_ && place < place_)) place_ = place;
+    if (best > best_) best_ = best;
+  }
+
+  Order best_ = lowest_order<Real>();
+  int place_ = 0;
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_SUMS_CUH_

@@ -1,0 +1,267 @@
+// The walk of a program that was written out as CUDA C++ (bridge/lang/emission_cuda.py) over its
+// rows. Include it in generated files only. Every order of additions is that of row_sum_tree.h.
+//
+// A generated program is a struct with constants and
+//   row(walk)    what a thread does for a row: what a row has one of, in variables, and for each
+//                tile section a loop over chunks, in it over vectors, in it over their elements.
+// Rows of a chunk at most may have a part of a warp, longer ones a warp for each chunk, as far as a
+// block has warps: these take one chunk after the other then. A thread has kVectors vectors of
+// kVector elements of a chunk: vector q of thread t the columns from q kGroup kVector + t kVector.
+#ifndef BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
+#define BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
+
+#include "cuda/division.h"
+#include "interpreter/elementwise.h"
+#include "interpreter/generated_call.h"
+#include "interpreter/generated_streams.cuh"
+#include "interpreter/generated_sums.cuh"
+#include "interpreter/integers.h"
+#include "math/philox.h"
+#include "walks/rows/row_sum_tree.h"
+
+namespace bridge::interpreter {
+
+// What a thread has of a chunk, which may be all in the row or not.
+template <class W, bool kIsFull>
+struct Part {
+  const W& walk;
+
+  BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
+  // Whether the warp has any column of the row in its vectors q, and the thread this element.
+  BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || walk.reaches(q); }
+  BRIDGE_DEVICE bool is_in(int q, int e) const { return kIsFull || walk.is_in(q, e); }
+};
+
+template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_>
+class Walk {
+ public:
+  using Real = typename P::Real;
+  using Params = GeneratedParams<P::kArrays>;
+  static constexpr int kGroup = kGroup_;
+  static constexpr int kVectors = kVectors_;
+  static constexpr int kVector = P::kVector;
+  static constexpr bool kIsAligned = kIsAligned_;
+  static constexpr bool kIsResident = kIsResident_;
+  static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
+  static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
+  static constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
+  static constexpr int kQuarters = kVectors / kUsed;
+  static_assert(kUsed * kQuarters == kVectors && kQuarters <= 4);
+
+  explicit BRIDGE_DEVICE Walk(const Params& params)
+      : params_(params), space_(params.space), shared_(simt::dynamic_shared<int64_t>()) {}
+
+  BRIDGE_DEVICE void run() {
+    const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
+    const int in_warp = thread % simt::kWarpThreads;
+    lane_ = in_warp % kGroup;
+    warp_ = is_shared() ? warp : 0;
+    constexpr int kRows = simt::kWarpThreads / kGroup;  // of a warp
+    const int teams = is_shared() ? 1 : space_.threads / simt::kWarpThreads * kRows;
+    const int64_t step = static_cast<int64_t>(simt::block_count().x) * teams;
+    // The threads of a warp stay together: some may have no row at last.
+    int64_t first = static_cast<int64_t>(simt::block_index().x) * teams;
+    if (!is_shared()) first += warp * kRows;
+    for (; first < space_.rows; first += step) {
+      const int64_t row = first + in_warp / kGroup;
+      has_row_ = row < space_.rows;
+      find(has_row_ ? row : first);
+      P::row(*this);
+    }
+  }
+
+  // ---- Where the thread is. ----
+
+  BRIDGE_DEVICE bool is_shared() const { return !kIsShort && space_.warps > 1; }
+  BRIDGE_DEVICE int lane() const { return lane_; }
+  BRIDGE_DEVICE int warp() const { return warp_; }
+  BRIDGE_DEVICE int warps() const { return space_.warps; }
+  BRIDGE_DEVICE int chunk() const { return chunk_; }
+  BRIDGE_DEVICE int chunks() const {
+    return (space_.cols + static_cast<int>(kSumChunk) - 1) / static_cast<int>(kSumChunk);
+  }
+  BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
+  BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
+  BRIDGE_DEVICE bool reaches(int q) const { return first_col(q) < space_.cols; }
+  // Whole vectors are in the row where all is aligned.
+  BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
+
+  // What warps that share a row leave for each other: behind the last chunk, and before the first
+  // of the next section.
+  BRIDGE_DEVICE void meet() const {
+    if (is_shared()) simt::sync();
+  }
+  template <class T>
+  BRIDGE_DEVICE T* cell(int cell, int chunk) const {
+    return reinterpret_cast<T*>(shared_ + cell * chunks() + chunk);
+  }
+
+  // ---- Loops. ----
+
+  // body(part) for each chunk that the thread has a part of, and then end(). Of a chunk that is all
+  // in the row, which `part` says, nothing needs to be asked.
+  template <class Body, class End>
+  BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
+    own_cols_ = has_row_ ? space_.cols : 0;
+    if constexpr (kIsShort || kIsResident) {
+      chunk_ = warp_;
+      run_chunk(body);
+      end();
+    } else {
+      for (chunk_ = warp_; chunk_ < chunks(); chunk_ += space_.warps) {
+        run_chunk(body);
+        end();
+      }
+    }
+  }
+  // The quarters of a part one after the other.
+  template <class Body>
+  BRIDGE_DEVICE void each_vector(const Body& body) const {
+    constexpr int kUnroll = P::kIsLarge || (kIsShort && !kIsAligned) ? 1 : kVectors;
+#pragma unroll kUnroll
+    for (int i = 0; i < kVectors; ++i) body(i / kQuarters + i % kQuarters * kUsed);
+  }
+  template <class Body>
+  BRIDGE_DEVICE void each_element(const Body& body) const {
+    constexpr int kUnroll = P::kIsLarge ? 1 : kVector;
+#pragma unroll kUnroll
+    for (int e = 0; e < kVector; ++e) body(e);
+  }
+
+  // ---- Arrays. ----
+
+  BRIDGE_DEVICE int64_t col_stride(int array) const { return params_.array[array].col_stride; }
+
+  template <class T>
+  BRIDGE_DEVICE T* place(int array, int half) const {
+    const bridge_program_array& a = params_.array[array];
+    int64_t offset = half * space_.cols * a.col_stride + inner_ * a.stride[space_.dims - 1];
+    if (space_.dims == 2) {
+      offset += outer_ * a.stride[0];
+    } else {
+      int64_t rest = outer_;
+      for (int32_t d = space_.dims - 2; d >= 0; --d) {
+        const int64_t above = simt::divide(rest, space_.size[d]);
+        offset += (rest - above * space_.size[d]) * a.stride[d];
+        rest = above;
+      }
+    }
+    return static_cast<T*>(a.data) + offset;
+  }
+  template <class T>
+  BRIDGE_DEVICE Real load_row(int array) const {
+    return simt::widen<Real>(*place<T>(array, 0));
+  }
+  BRIDGE_DEVICE int64_t load_label(int array) const {
+    const int32_t dtype = params_.array[array].dtype;
+    const auto* const start = static_cast<const char*>(params_.array[array].data);
+    return load_integer(dtype, start + (place<char>(array, 0) - start) * element_bytes(dtype));
+  }
+  template <class T>
+  BRIDGE_DEVICE void store_row(int array, Real value) const {
+    if (has_row_ && lane_ == 0 && warp_ == 0) *place<T>(array, 0) = math::round_to<T>(value);
+  }
+  // Where what a column sum adds up is left.
+  BRIDGE_DEVICE Real* summed(int sum) const {
+    return static_cast<Real*>(space_.sums) + (sum * space_.rows + row_) * space_.cols;
+  }
+
+  // The random words of a vector.
+  BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
+                          uint32_t (&words)[kVector]) const {
+    const uint64_t first =
+        static_cast<uint64_t>(start) +
+        static_cast<uint64_t>(row_in_batch_) * static_cast<uint64_t>(space_.index_cols) +
+        static_cast<uint64_t>(col(q));
+    constexpr int kGroups = (kVector + 6) / 4;
+    uint32_t drawn[4 * kGroups];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const math::Philox four =
+          math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
+                       first / 4 + static_cast<uint64_t>(i));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
+    }
+    // No index is taken at run time, which would move the words out of registers.
+    const uint32_t shift = static_cast<uint32_t>(first % 4);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      const uint32_t low = shift % 2 != 0 ? drawn[e + 1] : drawn[e];
+      const uint32_t high = shift % 2 != 0 ? drawn[e + 3] : drawn[e + 2];
+      words[e] = shift >= 2 ? high : low;
+    }
+  }
+
+ private:
+  template <class Body>
+  BRIDGE_DEVICE void run_chunk(const Body& body) const {
+    if constexpr (kIsAligned && !kIsShort && !P::kIsLarge) {
+      if (first_col(kVectors) <= space_.cols) return body(Part<Walk, true>{*this});
+    }
+    body(Part<Walk, false>{*this});
+  }
+  BRIDGE_DEVICE int first_col(int q) const {
+    return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
+  }
+  BRIDGE_DEVICE void find(int64_t row) {
+    row_ = row;
+    const int64_t size = space_.size[space_.dims - 1];
+    outer_ = size == space_.rows ? 0 : simt::divide(row, size);
+    inner_ = row - outer_ * size;
+    row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
+  }
+
+  const Params& params_;
+  const GeneratedSpace& space_;
+  int64_t* const shared_;
+  int lane_ = 0, warp_ = 0;
+  int chunk_ = 0;
+  int own_cols_ = 0;  // none where the thread has no row
+  bool has_row_ = true;
+  int64_t row_ = 0, outer_ = 0, inner_ = 0, row_in_batch_ = 0;
+};
+
+template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>
+struct GeneratedKernel {
+  using Params = GeneratedParams<P::kArrays>;
+  static constexpr int kThreads = kGeneratedThreads;
+  static constexpr int kMinBlocks = P::kMinBlocks;
+
+  static BRIDGE_DEVICE void run(const Params& params) {
+    Walk<P, kGroup, kVectors, kIsAligned, kIsResident>(params).run();
+  }
+};
+
+template <class P>
+constexpr int kChunkVectors = static_cast<int>(kSumChunk) / (simt::kWarpThreads * P::kVector);
+
+template <class P>
+using ShortAligned = GeneratedKernel<P, kShortGroup, kShortVectors, true, P::kIsResident>;
+template <class P>
+using ShortAny = GeneratedKernel<P, kShortGroup, kShortVectors, false, false>;
+template <class P>
+using ResidentAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, true>;
+template <class P>
+using LongAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, false>;
+template <class P>
+using LongAny = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, false, false>;
+
+}  // namespace bridge::interpreter
+
+#ifdef __CUDACC__
+#define BRIDGE_GENERATED_KERNEL(name, Kernel)                                        \
+  extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks) \
+      name(const __grid_constant__ Kernel::Params params) {                          \
+    Kernel::run(params);                                                             \
+  }
+#else
+// The emulator finds a kernel under its name.
+#define BRIDGE_GENERATED_KERNEL(name, Kernel)                                       \
+  extern "C" __attribute__((visibility("default"))) void name(const void* params) { \
+    Kernel::run(*static_cast<const Kernel::Params*>(params));                       \
+  }
+#endif
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_WALK_CUH_

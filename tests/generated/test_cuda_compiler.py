@@ -1,0 +1,139 @@
+"""Kernels for CUDA are compiled without a GPU, and their machine code is what it should be."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bridge.generated import CompileError, cuda_compiler
+from bridge.generated.cuda_compiler import cubin_of
+from bridge.generated.nvrtc import Nvrtc, find_nvrtc
+from tests.declared.ops import rms_norm, row_dot
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_cuda_compiler = pytest.mark.skipif(
+    find_nvrtc() is None and shutil.which("nvcc") is None, reason="needs NVRTC or nvcc"
+)
+needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="needs NVRTC")
+EMPTY = 'extern "C" __global__ void bridge_empty() {}\n'
+
+
+@functools.cache
+def checks() -> Any:
+    """scripts/check_generated.py, which imports what lies beside it."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return importlib.import_module("check_generated")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+@needs_cuda_compiler
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("number", range(4))
+def test_machine_code_is_within_its_limits(number: int, dtype: str) -> None:
+    """No local memory, at most 128 registers, instructions, and reads that are under way."""
+    nvdisasm = checks().check_cubin.find_nvdisasm("nvcc")
+    if nvdisasm is None:
+        pytest.skip("needs nvdisasm")
+    reports = list(checks().reports(nvdisasm, checks().OPS[number], dtype))
+    assert len(reports) >= 2
+    assert not any(report.faults() for report in reports), "\n" + checks().table(reports)
+
+
+def test_reads_in_flight_are_those_before_the_first_use() -> None:
+    load = "LDG.E.128 R{}, desc[UR6][R2.64]".format
+    way = [load(4), "@!P0 " + load(8), "IADD3 R20, R21, 1, RZ", "FADD R0, R9, R1", load(12)]
+    assert checks().loads_in_flight(way) == 2
+
+
+@needs_cuda_compiler
+def test_compiled_ahead_for_a_gpu_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.cubin")}
+    assert len(times) == 3  # forward, reverse and forward mode
+    assert all(path.read_bytes()[:4] == b"\x7fELF" for path in times)
+    row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
+    assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.cubin")}
+    assert row_dot(torch.ones(2, 8), torch.ones(2, 8)).tolist() == [8, 8]
+
+
+@needs_nvrtc
+def test_errors_of_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompileError, match=r"NVRTC .* failed for sm_90: (.|\n)*undefined"):
+        cubin_of("int f() { return missing; }\n", "sm_90")
+    with pytest.raises(CompileError, match=r"failed for sm_11: (.|\n)*invalid value"):
+        cubin_of(EMPTY, "sm_11")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_nvcc_where_there_is_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda: None)
+    assert cubin_of(EMPTY, "sm_90").read_bytes()[:4] == b"\x7fELF"
+    with pytest.raises(CompileError, match=r"nvcc .* failed:\n(.|\n)*missing"):
+        cubin_of("int f() { return missing; }\n", "sm_90")
+
+
+def test_what_is_looked_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CompileError, match=r"folders nvidia beside .* CUDA_HOME .* nvcc is not on"):
+        rms_norm.compile("cuda", dtypes=["float32"], arch="sm_90")
+
+
+def test_nvrtc_is_found_in_wheels_and_toolkits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By any version: in the order of sys.path, then in toolkits."""
+    wheels, toolkit = tmp_path / "wheels", tmp_path / "toolkit"
+    for path in (
+        wheels / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13",
+        wheels / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.12",
+        wheels / "nvidia" / "cu13" / "lib" / "libnvrtc-builtins.so.13.0",
+        toolkit / "lib64" / "libnvrtc.so",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no library")
+    from bridge.generated import nvrtc
+
+    monkeypatch.setattr(sys, "path", [str(wheels)])
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("CUDA_PATH", str(toolkit))
+    found = list(nvrtc._candidates())
+    folders = [Path(path).relative_to(tmp_path).parts[0] for path in found[:3]]
+    assert folders == ["wheels", "wheels", "toolkit"]
+    assert not any("builtins" in path for path in found)
+    assert found[3:] == list(nvrtc._NAMES)
+    # What is no library is passed over.
+    find_nvrtc.cache_clear()
+    try:
+        assert find_nvrtc() is None or isinstance(find_nvrtc(), Nvrtc)
+    finally:
+        find_nvrtc.cache_clear()
+
+
+def test_what_compile_refuses_for_cuda() -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="no GPU to compile for: say which with arch"):
+            rms_norm.compile("cuda")
+    with pytest.raises(ValueError, match="arch is '90', expected the name of an architecture"):
+        rms_norm.compile("cuda", arch="90")
+    with pytest.raises(ValueError, match="arch is 'sm_90', expected None for device 'cpu'"):
+        rms_norm.compile(arch="sm_90")
+
+
+def test_the_flags_are_those_of_the_cuda_library() -> None:
+    text = (ROOT / "cpp" / "cuda" / "CMakeLists.txt").read_text()
+    assert all(flag in text for flag in cuda_compiler._FLAGS)
+    assert "-fmad=false" in cuda_compiler._FLAGS

@@ -1,0 +1,43 @@
+"""Kernels that are generated for CUDA, on the host emulator: the bits of the definition for arrays
+of any layout and length, in all orders of threads; and what the CUDA library refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bridge.generated.ahead import usual_requests
+from bridge.ops.declared import traced
+from tests.declared.ops import OTHERS, SEVEN
+from tests.generated.emulated import needs_compiler, run
+from tests.generated.test_bits import DTYPES, requested
+from tests.lang.random_programs import random_call, steps_of
+from tests.lang.test_fuzz import runs_of
+
+pytestmark = [needs_compiler, pytest.mark.processes]
+_CASES = [(op, dtype) for op in (*SEVEN, *OTHERS.values()) for dtype in DTYPES]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("op", "dtype"), _CASES, ids=[f"{op.__name__}-{dtype}" for op, dtype in _CASES]
+)
+def test_declared_ops(op: Any, dtype: str, tmp_path: Path) -> None:
+    """Forward, and in one of two cases a derivative."""
+    declaration = op.declaration
+    present = tuple(True for _ in declaration.parameters)
+    found = traced(declaration, present, *declaration.static.values())
+    requests = list(usual_requests(found, dtype))
+    number = _CASES.index((op, dtype))
+    derivatives = requests[-1 - number // 2 % 2 :][: number % 2]
+    run([requests[0], *derivatives], tmp_path, calls=16, seed=number)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("number", range(2000))
+def test_random_programs(number: int, tmp_path: Path) -> None:
+    runs, _ = runs_of(random_call(number, steps_of(number)), np.random.default_rng(number))
+    run([requested(runs[number % len(runs)])], tmp_path, calls=10, seed=number)

@@ -1,0 +1,174 @@
+// Kernels that were generated from programs (bridge/lang/emission_cuda.py) on the emulator, through
+// the C functions: those that add them, whose own check runs here too, and calls on arrays of any
+// layout, of which every result must have the bits of the definition, program_reference.h.
+//
+//   generated_simt <description> [how many calls [seed]]
+//
+// A description is a text of numbers and words without spaces: for each program the library that
+// was compiled of it, vector, cells, is_resident, how many arrays there are, their dtypes, how many
+// words there are, and these.
+#include <bridge/bridge.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "../cpp/program_reference.h"
+#include "../cpp/random_program.h"
+#include "executor.h"
+#include "interpreter/generated_call.h"
+
+namespace {
+
+using namespace bridge::random;  // NOLINT: what a check is made of
+namespace executor = bridge::executor;
+using bridge::simt::EmulatedKernel;
+
+struct Compiled {
+  std::string path;
+  bridge_program_kernels kernels{};
+  std::vector<int32_t> dtypes, words;
+  std::vector<EmulatedKernel> image;
+};
+
+bool read_one(std::istream& from, Compiled* to) {
+  bridge_program_kernels& kernels = to->kernels;
+  int64_t words = 0;
+  from >> to->path >> kernels.vector >> kernels.cells >> kernels.is_resident >> kernels.arrays;
+  to->dtypes.resize(static_cast<size_t>(from ? kernels.arrays : 0));
+  for (int32_t& dtype : to->dtypes) from >> dtype;
+  from >> words;
+  to->words.resize(static_cast<size_t>(from ? words : 0));
+  for (int32_t& word : to->words) from >> word;
+  if (!from) return false;
+  void* const handle = dlopen(to->path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  check(handle != nullptr, handle != nullptr ? "" : dlerror());
+  for (const char* name : bridge::interpreter::kGeneratedNames) {
+    void* const found = handle != nullptr ? dlsym(handle, name) : nullptr;
+    if (found != nullptr)
+      to->image.push_back({name, reinterpret_cast<void (*)(const void*)>(found)});
+  }
+  to->image.push_back({nullptr, nullptr});
+  kernels.code = to->words.data();
+  kernels.words = words;
+  kernels.dtypes = to->dtypes.data();
+  kernels.image = to->image.data();
+  return true;
+}
+
+struct Arena {
+  std::vector<executor::Memory> pieces;
+  std::vector<size_t> sizes;
+
+  char* allocate(int64_t bytes) {
+    pieces.push_back(executor::allocate(static_cast<size_t>(bytes)));
+    sizes.push_back(static_cast<size_t>(bytes));
+    return pieces.back().get();
+  }
+  std::vector<std::vector<char>> contents() const {
+    std::vector<std::vector<char>> all;
+    for (size_t i = 0; i < pieces.size(); ++i)
+      all.emplace_back(pieces[i].get(), pieces[i].get() + sizes[i]);
+    return all;
+  }
+  void restore(const std::vector<std::vector<char>>& contents) {
+    for (size_t i = 0; i < pieces.size(); ++i)
+      std::copy(contents[i].begin(), contents[i].end(), pieces[i].get());
+  }
+};
+
+void compare_call(const Compiled& compiled, const View& view, const bridge_program& sizes) {
+  Arena arena;
+  ProgramCall made;
+  made.call = sizes;
+  make_arrays(
+      compiled.words, view, true, [&](int64_t bytes) { return arena.allocate(bytes); }, &made,
+      compiled.dtypes.data());
+  const auto before = arena.contents();
+  bridge::reference::run(view, made.call);
+  const auto expected = arena.contents();
+  arena.restore(before);
+  executor::next_order();
+  const size_t bytes = bridge_program_cuda_workspace(&made.call);
+  executor::Memory workspace = executor::allocate(bytes);
+  std::memset(workspace.get(), 0xff, bytes);
+  const bridge_status status =
+      bridge_program_cuda(&made.call, bytes > 0 ? workspace.get() : nullptr, bytes, nullptr);
+  const std::string failure = executor::finish();
+  check(failure.empty(), failure);
+  check(status == BRIDGE_OK && arena.contents() == expected,
+        compiled.path + made.text + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
+}
+
+void run(Compiled& compiled, int calls) {
+  executor::next_order();
+  const bridge_status status = bridge_program_cuda_add(&compiled.kernels);
+  const std::string failure = executor::finish();
+  check(failure.empty(), failure);
+  check(status == BRIDGE_OK, compiled.path + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
+  View view;
+  const char* why = nullptr;
+  if (!read(compiled.kernels.code, compiled.kernels.words, &view, &why)) return check(false, why);
+  static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
+                                 256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
+  const int64_t before = bridge_program_cuda_added_calls();
+  for (int i = 0; i < calls; ++i) {
+    bridge_program sizes{};
+    choose_sizes(cols[pick(20)], 6000, &sizes);
+    compare_call(compiled, view, sizes);
+  }
+  check(2 * (bridge_program_cuda_added_calls() - before) > calls, "calls take what was added");
+}
+
+void run_refusals(const Compiled& compiled) {
+  const auto refused = [](const bridge_program_kernels& kernels, bridge_status expected,
+                          const char* words) {
+    check(bridge_program_cuda_add(&kernels) == expected &&
+              std::strstr(bridge_cuda_last_error(), words) != nullptr,
+          std::string("refused: ") + words);
+  };
+  bridge_program_kernels kernels = compiled.kernels;
+  kernels.words = 3;
+  refused(kernels, BRIDGE_INVALID_ARGUMENT, "malformed");
+  kernels = compiled.kernels;
+  ++kernels.arrays;
+  refused(kernels, BRIDGE_INVALID_ARGUMENT, "another number of dtypes");
+  kernels = compiled.kernels;
+  kernels.vector = 3;
+  refused(kernels, BRIDGE_INVALID_ARGUMENT, "vectors of another length");
+  kernels = compiled.kernels;
+  kernels.device = 1;
+  refused(kernels, BRIDGE_UNAVAILABLE, "nothing uses the device");
+  kernels = compiled.kernels;
+  kernels.image = nullptr;
+  refused(kernels, BRIDGE_INTERNAL, "no image");
+  const EmulatedKernel none[] = {{nullptr, nullptr}};
+  kernels.image = none;
+  refused(kernels, BRIDGE_INTERNAL, "bridge_short_aligned: named symbol not found");
+  // Kernels that do nothing leave other bits.
+  std::vector<EmulatedKernel> idle = compiled.image;
+  for (EmulatedKernel& each : idle) each.body = [](const void*) {};
+  kernels.image = idle.data();
+  refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter on 1 x 1 x 1");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  const int calls = argc > 2 ? std::atoi(argv[2]) : 40;
+  if (argc > 3) random_bits.seed(static_cast<uint64_t>(std::atoll(argv[3])));
+  std::ifstream description(argv[1]);
+  for (bool is_first = true;; is_first = false) {
+    Compiled compiled;
+    if (!read_one(description, &compiled)) break;
+    if (is_first) run_refusals(compiled);
+    run(compiled, calls);
+    bridge_program_cuda_forget();
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
