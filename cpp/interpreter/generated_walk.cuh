@@ -178,9 +178,10 @@ class Walk {
     uint32_t drawn[4 * kGroups];
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
+      // Numbers of elements may go round to 0.
+      const uint64_t group = (first / 4 * 4 + 4 * static_cast<uint64_t>(i)) / 4;
       const math::Philox four =
-          math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
-                       first / 4 + static_cast<uint64_t>(i));
+          math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), group);
 #pragma unroll
       for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
     }

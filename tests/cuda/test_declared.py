@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import bridge
+from bridge import _native
 from tests.cuda.devices import jax_device, needs_gpu
 from tests.lang import declarations
 
@@ -45,6 +46,26 @@ def test_bits_of_the_cpu(name: str, shape: Any, dtype: str) -> None:
     found = derivatives(name, [value.cuda() for value in values])
     for a, b in zip(found, derivatives(name, values), strict=True):
         torch.testing.assert_close(a.cpu(), b, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OPS)
+def test_compiled_kernels_have_the_same_bits(name: str, dtype: str) -> None:
+    """On rows for each of them: short ones, of one chunk and of several, aligned and not."""
+    torch.zeros(1, device="cuda")  # code is loaded onto devices in use alone
+    OPS[name].compile("cuda", dtypes=[dtype])
+    before = _native.generated_calls()
+    shapes = [*SHAPES, (300, 1024), (2, 16384), (4, 100_000)]
+    try:
+        for shape in shapes:
+            values = operands(name, shape, getattr(torch, dtype))
+            found = OPS[name](*[value.cuda() for value in values])
+            torch.testing.assert_close(
+                found.cpu(), OPS[name](*values), rtol=0, atol=0, equal_nan=True
+            )
+        assert _native.generated_calls() == before + len(shapes)
+    finally:
+        _native.forget_generated()
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bridge.generated.ahead import usual_requests
+from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
@@ -34,6 +35,16 @@ def test_declared_ops(op: Any, dtype: str, tmp_path: Path) -> None:
     number = _CASES.index((op, dtype))
     derivatives = requests[-1 - number // 2 % 2 :][: number % 2]
     run([requests[0], *derivatives], tmp_path, calls=16, seed=number)
+
+
+def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
+    """The number from which elements are counted is one more operand; any, up to where numbers of
+    64 bits begin again."""
+    declaration = OTHERS["dropped"].declaration
+    whole = next(usual_requests(traced(declaration, (True, True), 0.25), "bfloat16"))
+    operands, results = whole.dtypes[:2], whole.dtypes[2:]
+    dtypes = (*operands, "int64", *results)
+    run([Request(whole.program, whole.arithmetic, dtypes, True)], tmp_path, calls=30, seed=5)
 
 
 @pytest.mark.sampled(1)
