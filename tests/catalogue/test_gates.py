@@ -87,9 +87,9 @@ def reference(
 
 
 def near(found: Any, expected: Any, dtype: str, terms: int = 1) -> None:
-    """Within a few units of the largest number."""
+    """Within a few units of the largest number; of 1, where terms of that size are added."""
     unit = EPSILON[dtype] + 8 * EPSILON["float64" if dtype == "float64" else "float32"]
-    size = np.max(np.abs(expected), initial=1e-3)
+    size = np.max(np.abs(expected), initial=1e-3 if terms == 1 else 1.0)
     np.testing.assert_allclose(
         np.asarray(found, np.float64), expected, rtol=0, atol=unit * size * (1 + terms**0.5)
     )
