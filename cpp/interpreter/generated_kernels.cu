@@ -18,6 +18,7 @@
 #include "interpreter/integers.h"
 #include "interpreter/interpreter.h"
 #include "interpreter/interpreter_cuda.h"
+#include "interpreter/program_key.h"
 #include "walks/columns/column_sums_cuda.h"
 #include "walks/rows/row_sum_tree.h"
 
@@ -31,24 +32,9 @@ constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of the la
 
 // ---- Which programs there are. ----
 
-// Integers of a row are read by their dtype, and truth values are bytes.
-int32_t dtype_in_key(Role role, int32_t dtype) {
-  if (role == Role::label || role == Role::integer) return -1;
-  return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;
-}
-
-uint64_t hash_of(const int32_t* words, int64_t count) {
-  uint64_t hash = static_cast<uint64_t>(count);
-  for (int64_t i = 0; i < count; ++i) {
-    hash = (hash ^ static_cast<uint32_t>(words[i])) * uint64_t{0x9E3779B97F4A7C15};
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
 struct Entry {
   int device;
-  std::vector<int32_t> words, dtypes;
+  ProgramKey key;
   GeneratedKernels kernels;
 };
 
@@ -57,21 +43,6 @@ std::shared_mutex mutex;
 std::unordered_multimap<uint64_t, std::unique_ptr<const Entry>> entries;
 std::atomic<bool> has_entries{false};
 std::atomic<int64_t> calls{0};
-
-bool is_for(const Entry& entry, const bridge_program& call, int device) {
-  if (entry.device != device || entry.words.size() != static_cast<size_t>(call.words) ||
-      memcmp(entry.words.data(), call.code, entry.words.size() * sizeof(int32_t)) != 0) {
-    return false;
-  }
-  const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
-  for (int32_t i = 0; i < call.operands + call.results; ++i) {
-    const bool is_result = i >= call.operands;
-    const int32_t dtype = is_result ? call.result[i - call.operands].dtype : call.operand[i].dtype;
-    if (dtype_in_key(static_cast<Role>(roles[i]), dtype) != entry.dtypes[static_cast<size_t>(i)])
-      return false;
-  }
-  return true;
-}
 
 // ---- Launches. ----
 
@@ -155,7 +126,7 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
       return run_there(call, memory, kernels);
     };
   };
-  return compare(view, entry->words, given.dtypes, runs(nullptr), runs(&entry->kernels));
+  return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&entry->kernels));
 }
 
 bridge_status add(const bridge_program_kernels& given) {
@@ -170,15 +141,9 @@ bridge_status add(const bridge_program_kernels& given) {
   const int32_t vector = given.vector;
   if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
-  auto entry = std::make_unique<Entry>();
-  entry->device = given.device;
-  entry->words.assign(given.code, given.code + given.words);
+  auto entry = std::make_unique<Entry>(
+      Entry{given.device, ProgramKey(view, given.code, given.words, given.dtypes), {}});
   entry->kernels.facts = {given.vector, given.cells, given.is_resident};
-  for (int32_t i = 0; i < given.arrays; ++i) {
-    const Role role = i < view.header.operands ? view.operand_role(i)
-                                               : view.result_role(i - view.header.operands);
-    entry->dtypes.push_back(dtype_in_key(role, given.dtypes[i]));
-  }
   const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
@@ -206,7 +171,8 @@ const GeneratedKernels* generated_kernels(const bridge_program& call, int device
   const std::shared_lock<std::shared_mutex> lock(mutex);
   const auto [begin, end] = entries.equal_range(hash);
   for (auto each = begin; each != end; ++each) {
-    if (is_for(*each->second, call, device)) return &each->second->kernels;
+    const Entry& entry = *each->second;
+    if (entry.device == device && entry.key.is_of(call)) return &entry.kernels;
   }
   return nullptr;
 }

@@ -14,40 +14,14 @@
 #include "interpreter/generated_check.h"
 #include "interpreter/hot_programs.h"
 #include "interpreter/interpreter.h"
+#include "interpreter/program_key.h"
 
 namespace bridge::interpreter {
 namespace {
 
-// What tells programs apart: their words, and the dtypes by which they were specialised. Integers
-// of a row are read by their dtype, and truth values are bytes.
-int32_t dtype_in_key(Role role, int32_t dtype) {
-  if (role == Role::label || role == Role::integer) return -1;
-  return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;
-}
-
-uint64_t mixed(uint64_t hash, uint64_t word) {
-  const auto product =
-      static_cast<unsigned __int128>(hash ^ word) * static_cast<uint64_t>(0x9E3779B97F4A7C15u);
-  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
-}
-
-// Four chains, so that one multiplication needs not wait for the other.
-uint64_t hash_of(const int32_t* words, int64_t count) {
-  uint64_t chain[4] = {1, 2, 3, 4};
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    uint64_t some[4];
-    memcpy(some, words + i, sizeof some);
-    for (int lane = 0; lane < 4; ++lane) chain[lane] = mixed(chain[lane], some[lane]);
-  }
-  uint64_t hash = mixed(mixed(chain[0], chain[1]), mixed(chain[2], chain[3]));
-  for (; i < count; ++i) hash = mixed(hash, static_cast<uint32_t>(words[i]));
-  return mixed(hash, static_cast<uint64_t>(count));
-}
-
 struct Entry {
   uint64_t hash;
-  std::vector<int32_t> words, dtypes;
+  ProgramKey key;
   const MachineTable* machine;
 };
 
@@ -91,21 +65,6 @@ std::mutex mutex;
 Compiled compiled[kIsas];
 std::atomic<int64_t> calls{0};
 
-bool is_for(const Entry& entry, const bridge_program& call) {
-  if (entry.words.size() != static_cast<size_t>(call.words) ||
-      memcmp(entry.words.data(), call.code, entry.words.size() * sizeof(int32_t)) != 0) {
-    return false;
-  }
-  const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
-  for (int32_t i = 0; i < call.operands + call.results; ++i) {
-    const bool is_result = i >= call.operands;
-    const int32_t dtype = is_result ? call.result[i - call.operands].dtype : call.operand[i].dtype;
-    if (dtype_in_key(static_cast<Role>(roles[i]), dtype) != entry.dtypes[static_cast<size_t>(i)])
-      return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 const MachineTable* generated_machine(const bridge_program& call, int isa) {
@@ -116,7 +75,7 @@ const MachineTable* generated_machine(const bridge_program& call, int isa) {
   for (size_t at = hash & mask;; at = (at + 1) & mask) {
     const Entry* const entry = found->slots[at].load(std::memory_order_acquire);
     if (entry == nullptr) return nullptr;
-    if (entry->hash != hash || !is_for(*entry, call)) continue;
+    if (entry->hash != hash || !entry->key.is_of(call)) continue;
     calls.fetch_add(1, std::memory_order_relaxed);
     return entry->machine;
   }
@@ -126,15 +85,8 @@ namespace {
 
 std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t count,
                                 const int32_t* dtypes, const MachineTable* machine) {
-  auto entry = std::make_unique<Entry>();
-  entry->hash = hash_of(words, count);
-  entry->words.assign(words, words + count);
-  entry->machine = machine;
-  for (int32_t i = 0; i < view.header.operands; ++i)
-    entry->dtypes.push_back(dtype_in_key(view.operand_role(i), dtypes[i]));
-  for (int32_t i = 0; i < view.header.results; ++i)
-    entry->dtypes.push_back(dtype_in_key(view.result_role(i), dtypes[view.header.operands + i]));
-  return entry;
+  return std::make_unique<Entry>(
+      Entry{hash_of(words, count), ProgramKey(view, words, count, dtypes), machine});
 }
 
 #ifdef BRIDGE_HOT
@@ -168,10 +120,10 @@ bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, i
   if (!read(words, count, &view, &why) || arrays != view.header.operands + view.header.results) {
     return false;
   }
-  const auto wanted = entry_of(view, words, count, dtypes, nullptr);
+  const ProgramKey wanted(view, words, count, dtypes);
   const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& entry : compiled[isa].entries) {
-    if (entry->words == wanted->words && entry->dtypes == wanted->dtypes) return true;
+    if (entry->key == wanted) return true;
   }
   return false;
 }
@@ -200,7 +152,8 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
     return fail(BRIDGE_INVALID_ARGUMENT, "program: no machine in %.400s", library);
   }
   auto entry = entry_of(view, words, count, dtypes, static_cast<const MachineTable*>(machine()));
-  const bridge_status status = check_generated(view, entry->words, dtypes, number, *entry->machine);
+  const bridge_status status =
+      check_generated(view, entry->key.words, dtypes, number, *entry->machine);
   if (status != BRIDGE_OK) {
     dlclose(handle);
     return status;

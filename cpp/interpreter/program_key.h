@@ -1,0 +1,77 @@
+// What tells programs apart that were compiled: their words, and the dtypes by which they were
+// specialised.
+#ifndef BRIDGE_INTERPRETER_PROGRAM_KEY_H_
+#define BRIDGE_INTERPRETER_PROGRAM_KEY_H_
+
+#include <bridge/bridge.h>
+#include <string.h>
+
+#include <vector>
+
+#include "interpreter/program.h"
+
+namespace bridge::interpreter {
+
+inline uint64_t mixed(uint64_t hash, uint64_t word) {
+  const auto product =
+      static_cast<unsigned __int128>(hash ^ word) * static_cast<uint64_t>(0x9E3779B97F4A7C15u);
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// Four chains, so that one multiplication needs not wait for the other.
+inline uint64_t hash_of(const int32_t* words, int64_t count) {
+  uint64_t chain[4] = {1, 2, 3, 4};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    uint64_t some[4];
+    memcpy(some, words + i, sizeof some);
+    for (int lane = 0; lane < 4; ++lane) chain[lane] = mixed(chain[lane], some[lane]);
+  }
+  uint64_t hash = mixed(mixed(chain[0], chain[1]), mixed(chain[2], chain[3]));
+  for (; i < count; ++i) hash = mixed(hash, static_cast<uint32_t>(words[i]));
+  return mixed(hash, static_cast<uint64_t>(count));
+}
+
+struct ProgramKey {
+  std::vector<int32_t> words, dtypes;
+
+  // `given` are those of operands, then of results.
+  ProgramKey(const View& view, const int32_t* code, int64_t count, const int32_t* given)
+      : words(code, code + count) {
+    for (int32_t i = 0; i < view.header.operands; ++i)
+      dtypes.push_back(kept(view.operand_role(i), given[i]));
+    for (int32_t i = 0; i < view.header.results; ++i)
+      dtypes.push_back(kept(view.result_role(i), given[view.header.operands + i]));
+  }
+
+  bool operator==(const ProgramKey& other) const {
+    return words == other.words && dtypes == other.dtypes;
+  }
+
+  // Whether a call is one of it.
+  bool is_of(const bridge_program& call) const {
+    if (words.size() != static_cast<size_t>(call.words) ||
+        memcmp(words.data(), call.code, words.size() * sizeof(int32_t)) != 0) {
+      return false;
+    }
+    const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
+    for (int32_t i = 0; i < call.operands + call.results; ++i) {
+      const bool is_result = i >= call.operands;
+      const int32_t dtype =
+          is_result ? call.result[i - call.operands].dtype : call.operand[i].dtype;
+      if (kept(static_cast<Role>(roles[i]), dtype) != dtypes[static_cast<size_t>(i)]) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Integers of a row are read by their dtype, and truth values are bytes.
+  static int32_t kept(Role role, int32_t dtype) {
+    if (role == Role::label || role == Role::integer) return -1;
+    return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;
+  }
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_PROGRAM_KEY_H_
