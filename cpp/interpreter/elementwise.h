@@ -1,5 +1,5 @@
-// What each elementwise operation of a program computes: functions that the interpreter's loops over
-// registers call, those that were written out as C++, and the kernels of CUDA.
+// What each elementwise operation of a program computes: functions that the interpreter's loops
+// over registers call, those that were written out as C++, and the kernels of CUDA.
 #ifndef BRIDGE_INTERPRETER_ELEMENTWISE_H_
 #define BRIDGE_INTERPRETER_ELEMENTWISE_H_
 
