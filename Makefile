@@ -36,9 +36,9 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
-# most 8 cases, others for each commit.
+# most 6 cases, others for each commit.
 test: lint check-cpp check-cuda check-package check-faults $(VENV)/.built
-	$(PYTEST) --sample 8
+	$(PYTEST) --sample 6
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of each Python test one
 # case, others for each commit. Without planted faults, and without what starts processes.
@@ -68,7 +68,7 @@ check-package: $(VENV)/.built
 # Faults planted in a copy of the sources, one at a time: the suite must see each. Some of them here,
 # others for each commit; all in `make exhaustive`.
 check-faults: $(VENV)/.built
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 6
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 5
 
 # Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
 # what is sampled elsewhere; the originals' largest cases.

@@ -19,7 +19,7 @@ tar -xzf "$work"/*.tar.gz -C "$work"
 # -O0 after the flags of the build: a tenth of its time, and nothing here looks at speed or bits.
 compile="<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O0 -o <OBJECT> -c <SOURCE>"
 pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" \
-  --config-settings=cmake.define.BRIDGE_CUDA=OFF \
+  --config-settings=cmake.define.BRIDGE_CUDA=OFF --config-settings=cmake.define.BRIDGE_HOT=OFF \
   --config-settings=cmake.define.CMAKE_CXX_COMPILE_OBJECT="$compile" "$work"/bridge_ops-*/
 mkdir "$work/site"
 pip install --quiet --no-deps --target "$work/site" "$work"/*.whl

@@ -472,8 +472,8 @@ DECLARED = (
     ),
     Fault(
         "compiled programs: taken for calls on arrays of other dtypes",
-        "cpp/interpreter/generated_programs.cpp",
-        "!= entry.dtypes[static_cast<size_t>(i)])",
+        "cpp/interpreter/program_key.h",
+        "!= dtypes[static_cast<size_t>(i)])",
         "== -2)",
         tests="tests/generated/test_bits.py::test_calls_take_what_was_compiled",
     ),

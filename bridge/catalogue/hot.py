@@ -11,7 +11,7 @@ from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 
 # As training has them: with these of the optional operands, all operands of one dtype, and static
-# parameters with their defaults but for the dtype of a sum.
+# parameters with their defaults but for the dtype of a sum. Numbers such as eps may be others.
 OPS = (
     (norms.rms_norm, ("weight",)),
     (norms.add_rms_norm, ("weight",)),

@@ -8,17 +8,22 @@ that both give the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.emission_tiles import Registers, TileText
-from bridge.lang.program import Program
+from bridge.lang.program import Program, constant_of
 from bridge.lang.sections import is_constant
 
 
 def source_of(
-    program: Program, arithmetic: str, dtypes: Sequence[str], has_start: bool = False
+    program: Program,
+    arithmetic: str,
+    dtypes: Sequence[str],
+    has_start: bool = False,
+    free: Sequence[int] = (),
 ) -> str:
     """The C++ of a program.
 
@@ -27,8 +32,21 @@ def source_of(
       arithmetic: "float32" or "float64".
       dtypes: of its operands and then of its results.
       has_start: as in `bytecode.words_of`.
+      free: as `free_constants` has them: the same C++ runs programs with others.
     """
-    return _Emitter(Writer(program, has_start), arithmetic, dtypes).text()
+    return _Emitter(Writer(program, has_start), arithmetic, dtypes, free).text()
+
+
+def free_constants(program: Program, has_start: bool = False) -> list[int]:
+    """Numbers of the constants whose values no operation is made for, as the words have them."""
+    writer = Writer(program, has_start)
+    return [
+        number
+        for node, number in writer.constants.items()
+        if writer.nodes[node].dtype == "float"
+        and math.isfinite(value := constant_of(writer.nodes[node]))
+        and abs(value) not in (0.0, 0.5, 1.0, 2.0)
+    ]
 
 
 class _Emitter(Registers):
@@ -36,13 +54,14 @@ class _Emitter(Registers):
 
     def _constants(self) -> list[str]:
         """What fills the row registers of constants."""
-        return [
+        lines = [
             f"m.set_{'integer_' * self.is_integer(number)}row({register}, "
             f"{self.name(('row', number))});"
             for numbers in (self.rows, self.integer_rows)
             for number, register in numbers.items()
             if self.nodes[number].operation == "constant"
         ]
+        return self.free_in(lines, "m.constant({})") + lines
 
     def _row_array(self, number: int) -> str:
         kind, pointer = ("integer_row", "int64_t") if self.is_integer(number) else ("row", "Real")
@@ -103,6 +122,7 @@ class _Emitter(Registers):
         lines = before + loop + behind
         if not lines:
             return []
+        lines = self.free_in(lines, "m.constant({})") + lines
         head = f"static void rows_{section}(M& m) {{"
         return ["template <class M>", head, *(f"  {line}" for line in lines), "}"]
 
@@ -137,6 +157,7 @@ class _Emitter(Registers):
         sums = ", ".join(map(str, self.sums)) or "0"
         draws = ", ".join(f"{{{', '.join(map(str, each))}}}" for each in self.draws) or "{}"
         counts = {
+            "Constants": max(self.free.values(), default=-1) + 1,
             "LoadCount": len(self.loads),
             "StoreCount": len(self.stores),
             "Terms": most + len(self.sums),

@@ -13,8 +13,10 @@ from bridge.lang.sections import Tile, tile_sections
 class Registers(Expressions):
     """What sections read and write, by number: arrays, row registers, kept values and words."""
 
-    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
-        super().__init__(writer, arithmetic, dtypes, "m")
+    def __init__(
+        self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int] = ()
+    ) -> None:
+        super().__init__(writer, arithmetic, dtypes, "m", free)
         self.loads, self.stores, self.sums, self.draws = (Numbers() for _ in range(4))
         self.rows, self.integer_rows, self.kept = (Numbers() for _ in range(3))
         self.tiles = tile_sections(writer)
@@ -144,6 +146,7 @@ class TileText:
             f"  static constexpr Reduces kReductions[] = {{{reductions}}};",
             "  template <bool kFlat>",
             "  static __attribute__((noinline)) void body(const Places<P>& at, int64_t count) {",
+            *(f"    {line}" for line in self.emitter.free_in(self.loop, "at.constant[{}]")),
             *(f"    {line}" for line in self.before),
             "    if (count % kStep != 0) __builtin_unreachable();",
             "    BRIDGE_INDEPENDENT",

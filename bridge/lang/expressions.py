@@ -6,6 +6,7 @@ Each is the C++ function that the interpreter calls, so that what is compiled gi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,10 +52,19 @@ class Expressions:
       arithmetic: "float32" or "float64".
       dtypes: of its operands and then of its results.
       walk: what the walk over the rows is called where values are computed.
+      free: numbers of constants, in the order of the words, that are read from a call's words.
     """
 
-    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str], walk: str) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        arithmetic: str,
+        dtypes: Sequence[str],
+        walk: str,
+        free: Sequence[int] = (),
+    ) -> None:
         self.writer, self.nodes, self.walk = writer, writer.nodes, walk
+        self.free = {node: number for node, number in writer.constants.items() if number in free}
         self.dtypes = dtypes
         self.operands = len(dtypes) - len(writer.program.results)
         self.real, self.real_bytes = ELEMENTS[arithmetic]
@@ -68,6 +78,8 @@ class Expressions:
     def name(self, value: Any) -> str:
         """A value where it is used: a constant itself, or a variable."""
         node = self.nodes[value[1]]
+        if value[1] in self.free:
+            return f"p{self.free[value[1]]}"
         if node.operation != "constant":
             return f"v{value[1]}"
         number = constant_of(node)
@@ -110,6 +122,15 @@ class Expressions:
     def read(self, value: Any, text: str) -> str:
         """A value out of memory, where a truth value is a number."""
         return self.defined(value, f"{text} != 0" if self.dtype(value) == "bool" else text)
+
+    def free_in(self, lines: Sequence[str], source: str) -> list[str]:
+        """Definitions of the free constants that lines name, from where `source` has them."""
+        text = "\n".join(lines)
+        return [
+            f"const Real p{number} = {source.format(number)};"
+            for number in self.free.values()
+            if re.search(rf"\bp{number}\b", text)
+        ]
 
     def as_stored(self, value: Any) -> str:
         """A value as memory has it."""

@@ -58,6 +58,7 @@ struct Places {
   Real* kept[P::kKept + 1];
   Real* lane[P::kColumnSums + 1];
   const uint32_t* words[P::kDrawCount + 1];
+  const Real* constant;
   const Real* row[P::kRows + 1];
   const int64_t* integer_row[P::kIntegerRows + 1];
   const int64_t* columns;  // flat: of each place
@@ -121,6 +122,7 @@ class GeneratedMachine {
     if (is_flat(call)) {
       for (int64_t i = 0; i < kPiece; ++i) memory_.columns[i] = i % call.cols;
     }
+    for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
     P::set_constants(*this);
   }
 
@@ -142,6 +144,7 @@ class GeneratedMachine {
     fill(integer_row(to), memory_.row_stride, value);
   }
   int64_t padded_rows() const { return padded_rows_; }
+  Real constant(int i) const { return constants_[i]; }
   Real cols() const { return static_cast<Real>(call_.cols); }
   void load_row(int32_t operand, int32_t to) const {
     here_.load_rows(call_.operand[operand], row(to));
@@ -169,6 +172,7 @@ class GeneratedMachine {
     const int64_t cols = call_.cols;
     for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
+    places.constant = constants_;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
     for (int64_t col = 0; col < cols; col += kPiece) {
@@ -251,6 +255,7 @@ class GeneratedMachine {
   void run_flat() {
     const int64_t cols = call_.cols, rows = here_.count, count = rows * cols;
     Places<P> places;
+    places.constant = constants_;
     const auto spread = [&](auto* to, const auto* from) {
       for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, cols, from[i]);
       fill(to + count, round_up(count) - count, from[0]);
@@ -313,6 +318,13 @@ class GeneratedMachine {
       integer_row(in.to)[i] = reduction.place;
   }
 
+  // Constant i of a call's words.
+  static Real constant_of(const int32_t* words, int i) {
+    double constant;
+    memcpy(&constant, words + kHeaderWords + 2 * i, sizeof constant);
+    return static_cast<Real>(constant);
+  }
+
   const bridge_program& call_;
   const Rows& rows_;
   const Memory memory_;
@@ -320,6 +332,7 @@ class GeneratedMachine {
   int64_t padded_rows_ = 0;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
+  Real constants_[P::kConstants + 1];
 };
 
 template <class P>

@@ -84,9 +84,10 @@ const MachineTable* generated_machine(const bridge_program& call, int isa) {
 namespace {
 
 std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t count,
-                                const int32_t* dtypes, const MachineTable* machine) {
-  return std::make_unique<Entry>(
-      Entry{hash_of(words, count), ProgramKey(view, words, count, dtypes), machine});
+                                const int32_t* dtypes, const MachineTable* machine,
+                                std::vector<int32_t> free = {}) {
+  return std::make_unique<Entry>(Entry{
+      hash_of(words, count), ProgramKey(view, words, count, dtypes, std::move(free)), machine});
 }
 
 #ifdef BRIDGE_HOT
@@ -101,7 +102,8 @@ const bool has_hot = [] {
       if (!read(own.words, own.count, &view, &why)) continue;
       for (int isa = 0; isa < kIsas; ++isa) {
         if (own.machine[isa] != nullptr)
-          compiled[isa].add(entry_of(view, own.words, own.count, own.dtypes, own.machine[isa]));
+          compiled[isa].add(entry_of(view, own.words, own.count, own.dtypes, own.machine[isa],
+                                     {own.free, own.free + own.free_count}));
       }
     }
   } catch (const std::bad_alloc&) {
@@ -123,7 +125,7 @@ bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, i
   const ProgramKey wanted(view, words, count, dtypes);
   const std::lock_guard<std::mutex> lock(mutex);
   for (const auto& entry : compiled[isa].entries) {
-    if (entry->key == wanted) return true;
+    if (entry->key.is_of(words, count) && entry->key.dtypes == wanted.dtypes) return true;
   }
   return false;
 }

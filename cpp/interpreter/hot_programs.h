@@ -11,7 +11,8 @@ struct HotProgram {
   const int32_t* words;
   int64_t count;
   const int32_t* dtypes;  // of operands, then of results
-  int64_t arrays;
+  const int32_t* free;    // numbers of the constants that are read from a call's words
+  int64_t free_count;
   const MachineTable* machine[kIsas];  // null for an instruction set that it was not compiled for
 };
 

@@ -1,11 +1,12 @@
-// What tells programs apart that were compiled: their words, and the dtypes by which they were
-// specialised.
+// What tells programs apart that were compiled: their words, less the constants that are read from
+// a call's words, and the dtypes by which they were specialised.
 #ifndef BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 #define BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 
 #include <bridge/bridge.h>
 #include <string.h>
 
+#include <utility>
 #include <vector>
 
 #include "interpreter/program.h"
@@ -18,10 +19,11 @@ inline uint64_t mixed(uint64_t hash, uint64_t word) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Four chains, so that one multiplication needs not wait for the other.
+// Of the words of a program that was checked, but for its floating constants. Four chains, so that
+// one multiplication needs not wait for the other.
 inline uint64_t hash_of(const int32_t* words, int64_t count) {
   uint64_t chain[4] = {1, 2, 3, 4};
-  int64_t i = 0;
+  int64_t i = kHeaderWords + 2 * words[7];
   for (; i + 8 <= count; i += 8) {
     uint64_t some[4];
     memcpy(some, words + i, sizeof some);
@@ -29,31 +31,39 @@ inline uint64_t hash_of(const int32_t* words, int64_t count) {
   }
   uint64_t hash = mixed(mixed(chain[0], chain[1]), mixed(chain[2], chain[3]));
   for (; i < count; ++i) hash = mixed(hash, static_cast<uint32_t>(words[i]));
+  for (i = 0; i < kHeaderWords; ++i) hash = mixed(hash, static_cast<uint32_t>(words[i]));
   return mixed(hash, static_cast<uint64_t>(count));
 }
 
 struct ProgramKey {
   std::vector<int32_t> words, dtypes;
+  std::vector<int32_t> free;  // numbers of those constants, rising
 
   // `given` are those of operands, then of results.
-  ProgramKey(const View& view, const int32_t* code, int64_t count, const int32_t* given)
-      : words(code, code + count) {
+  ProgramKey(const View& view, const int32_t* code, int64_t count, const int32_t* given,
+             std::vector<int32_t> free_constants = {})
+      : words(code, code + count), free(std::move(free_constants)) {
     for (int32_t i = 0; i < view.header.operands; ++i)
       dtypes.push_back(kept(view.operand_role(i), given[i]));
     for (int32_t i = 0; i < view.header.results; ++i)
       dtypes.push_back(kept(view.result_role(i), given[view.header.operands + i]));
   }
 
-  bool operator==(const ProgramKey& other) const {
-    return words == other.words && dtypes == other.dtypes;
+  // Whether it is a program with these words, as far as it tells them apart.
+  bool is_of(const int32_t* code, int64_t count) const {
+    if (words.size() != static_cast<size_t>(count)) return false;
+    int64_t from = 0;
+    for (const int32_t number : free) {
+      const int64_t end = kHeaderWords + 2 * number;
+      if (!is_same(code, from, end)) return false;
+      from = end + 2;
+    }
+    return is_same(code, from, count);
   }
 
   // Whether a call is one of it.
   bool is_of(const bridge_program& call) const {
-    if (words.size() != static_cast<size_t>(call.words) ||
-        memcmp(words.data(), call.code, words.size() * sizeof(int32_t)) != 0) {
-      return false;
-    }
+    if (!is_of(call.code, call.words)) return false;
     const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
     for (int32_t i = 0; i < call.operands + call.results; ++i) {
       const bool is_result = i >= call.operands;
@@ -65,6 +75,11 @@ struct ProgramKey {
   }
 
  private:
+  bool is_same(const int32_t* code, int64_t from, int64_t end) const {
+    return memcmp(words.data() + from, code + from,
+                  static_cast<size_t>(end - from) * sizeof(int32_t)) == 0;
+  }
+
   // Integers of a row are read by their dtype, and truth values are bytes.
   static int32_t kept(Role role, int32_t dtype) {
     if (role == Role::label || role == Role::integer) return -1;
