@@ -24,6 +24,7 @@ def faults() -> Any:
     return module.FAULTS
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_place_of_a_fault(fault: Any) -> None:
     assert (ROOT / fault.file).read_text().count(fault.original) == 1
