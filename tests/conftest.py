@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = cases[0].get_closest_marker("sampled")
         counts = [None if is_whole else everywhere, *(marker.args if marker else ())]
         if everywhere is not None and not is_whole and _starts_processes(cases[0]):
-            counts.append(2)  # of 2 to 20 seconds each
+            counts.append(1)  # of 2 to 60 seconds each
         count = min((n for n in counts if n is not None), default=len(cases))
         chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))
         drawn |= {item.nodeid for item in chosen}
