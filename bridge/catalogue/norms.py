@@ -6,11 +6,12 @@ What is normalised is the sum as an array of its dtype holds it: so one call giv
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
-from bridge.ops.dtypes import promote
+from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.scalars import real_number
 
 
@@ -191,7 +192,13 @@ def check_offset(function: str, offset: Any, has_weight: bool) -> float:
     return number
 
 
-def sum_dtype(x: str, residual: str) -> tuple[str, str]:
-    """The dtype of x + residual, and which of the two has it: "" for neither."""
-    dtype = promote(x, residual)
-    return dtype, "x" if x == dtype else "residual" if residual == dtype else ""
+def summands(
+    x: Any, residual: Any, dtypes: tuple[str, str], cast: Callable[[Any, str], Any]
+) -> tuple[Any, Any, dict[str, str]]:
+    """x and residual, one of them in the dtype of their sum, and the parameters that say so."""
+    if not all(dtype in FLOATING for dtype in dtypes):  # refused by the op, in its words
+        return x, residual, {}
+    dtype = promote(*dtypes)
+    if dtype not in dtypes:
+        return cast(x, dtype), residual, {"dtype": dtype, "like": "x"}
+    return x, residual, {"dtype": dtype, "like": ("x", "residual")[dtypes.index(dtype)]}

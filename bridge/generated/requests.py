@@ -64,7 +64,7 @@ class Request:
         Raises:
           CompileError: if either fails.
         """
-        if not self.arch and self._is_there():
+        if self.is_there():
             return
         path, add = self._for_cuda() if self.arch else self._for_cpu()
         try:
@@ -73,8 +73,11 @@ class Request:
             forget(path)
             raise CompileError(f"{self.program.name}: {error}") from error
 
-    def _is_there(self) -> bool:
-        return _native.has_generated(self.words(), self.dtype_numbers(), _native.cpu_isa())
+    def is_there(self) -> bool:
+        """Whether this processor has it: from the build, or compiled before."""
+        return not self.arch and _native.has_generated(
+            self.words(), self.dtype_numbers(), _native.cpu_isa()
+        )
 
     def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
         isa = _native.cpu_isa()
@@ -205,6 +208,8 @@ def asked_for(
         return
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
+        if request.is_there():
+            continue
         if mode == "now":
             _worker.now(request)
         else:

@@ -12,9 +12,9 @@ import torch
 
 import bridge.jax
 import bridge.torch
-from tests.frameworks import DTYPES, EPSILON, Jax, Torch, bits, numpy_dtype
+from tests.catalogue.refusals import Refusal, assert_refused
+from tests.frameworks import DTYPES, EPSILON, FRAMEWORKS, bits, numpy_dtype
 
-FRAMEWORKS = (Torch(), Jax())
 each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
 # x, and the tables: of each position, of each batch too, and of one position.
 SHAPES = [
@@ -125,7 +125,7 @@ def test_derivatives_and_transforms(rng: Any) -> None:
                 np.testing.assert_array_equal(found, expected)
 
 
-REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+REFUSED: dict[str, Refusal] = {
     "odd": (
         lambda f, a: f(a(2, 7), a(3), a(3)),
         ValueError,
@@ -154,13 +154,4 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_in_the_same_words(case: str) -> None:
     run, kind, words = REFUSED[case]
-    said = []
-    for module, make in (
-        (bridge.torch, lambda *s, dtype="float32": torch.ones(s, dtype=getattr(torch, dtype))),
-        (bridge.jax, lambda *s, dtype="float32": jnp.ones(s, dtype)),
-    ):
-        with pytest.raises(kind, match=words) as caught:
-            run(module.rotary, make)
-        said.append(str(caught.value))
-    assert said[0] == said[1]
-    assert said[0].startswith("rotary: ")
+    assert_refused((lambda module, make: run(module.rotary, make), kind, words), "rotary: ")

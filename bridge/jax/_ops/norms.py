@@ -9,7 +9,6 @@ import jax
 from bridge.catalogue import norms
 from bridge.catalogue.norms import check_eps, check_offset
 from bridge.jax._adapter.arguments import as_array_likes, as_arrays, refuse_traced
-from bridge.ops.dtypes import FLOATING
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -107,12 +106,6 @@ def layer_norm(
 
 
 def _summands(function: str, x: Any, residual: Any) -> tuple[Any, Any, dict[str, str]]:
-    """x and residual, one of them in the dtype of the sum, and what says so."""
     x, residual = as_arrays(*as_array_likes(function, x=x, residual=residual))
-    names = [each.dtype.name for each in (x, residual)]
-    if not all(name in FLOATING for name in names):  # refused by the op, in its words
-        return x, residual, {}
-    dtype, like = norms.sum_dtype(*names)
-    if not like:
-        x, like = x.astype(dtype), "x"
-    return x, residual, {"dtype": dtype, "like": like}
+    dtypes = x.dtype.name, residual.dtype.name
+    return norms.summands(x, residual, dtypes, lambda x, dtype: x.astype(dtype))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bridge.catalogue import norms
 from bridge.catalogue.norms import check_eps, check_offset
-from bridge.ops.dtypes import FLOATING
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -118,14 +117,8 @@ def layer_norm(
 def _summands(
     function: str, x: Tensor, residual: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor, dict[str, str]]:
-    """x and residual, one of them in the dtype of the sum, and what says so."""
     if out is not None:
         raise ValueError(f"{function}: out is given with a residual, expected one of the two")
     check_tensors(function, required=2, x=x, residual=residual)
-    names = [NAMES.get(each.dtype, "") for each in (x, residual)]
-    if not all(name in FLOATING for name in names):  # refused by the op, in its words
-        return x, residual, {}
-    dtype, like = norms.sum_dtype(*names)
-    if not like:
-        x, like = x.to(getattr(torch, dtype)), "x"
-    return x, residual, {"dtype": dtype, "like": like}
+    dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")
+    return norms.summands(x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype)))
