@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import shutil
 import subprocess
@@ -321,11 +320,6 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--archs", default=",".join(ARCHS), help="comma-separated, 90 for sm_90")
-    parser.add_argument(
-        "--sample",
-        action="store_true",
-        help="of the architectures 90 and one other, which the commit decides",
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports there too")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument(
@@ -337,12 +331,6 @@ def main() -> int:
         print(f"check_cubin: no {arguments.nvcc} on this machine, nothing checked")
         return 0 if arguments.if_available else 1
     archs = arguments.archs.split(",")
-    if arguments.sample:
-        head = subprocess.run(
-            ["git", "-C", str(CPP), "rev-parse", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
-        archs = ["90", random.Random(head).choice([arch for arch in archs if arch != "90"])]
-        print(f"check_cubin: sm_{' and sm_'.join(archs)}, drawn for commit {head}")
     nvdisasm = find_nvdisasm(nvcc)
     if nvdisasm is None:
         print(

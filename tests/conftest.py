@@ -45,7 +45,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
-    What a failure names is the case itself. A test that the command line names is run as it says.
+    Of tests that take `long` half are run, of one case each. What a failure names is the case
+    itself. A test that the command line names is run as it says.
     """
     everywhere = config.getoption("--sample")
     if everywhere == 0 or any("::" in argument for argument in config.args):
@@ -54,11 +55,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     seed, drawn = commit(), set()
+    long = [name for name, cases in tests.items() if cases[0].get_closest_marker("long")]
+    for name in random.Random(seed).sample(long, len(long) // 2 if everywhere else 0):
+        del tests[name]
     for name, cases in tests.items():
         is_whole = cases[0].get_closest_marker("whole") and everywhere != 1
         marker = cases[0].get_closest_marker("sampled")
         counts = [None if is_whole else everywhere, *(marker.args if marker else ())]
-        if everywhere is not None and not is_whole and _starts_processes(cases[0]):
+        is_slow = cases[0].get_closest_marker("long") or _starts_processes(cases[0])
+        if everywhere is not None and not is_whole and is_slow:
             counts.append(1)  # of 2 to 60 seconds each
         count = min((n for n in counts if n is not None), default=len(cases))
         chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))

@@ -81,12 +81,14 @@ def test_own_and_public_names_are_none() -> None:
 PARTS = 12
 
 
+@pytest.mark.long
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_each_name_of_torch_can_be_lost(part: int) -> None:
     check_without_names(str(part), str(PARTS))
 
 
+@pytest.mark.long
 def test_all_names_of_torch_can_be_lost_that_are_not_needed() -> None:
     check_without_names()
 

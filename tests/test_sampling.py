@@ -52,3 +52,26 @@ def test_all_in_make_exhaustive_and_where_a_test_is_named() -> None:
 def test_others_for_each_commit_the_same_for_one() -> None:
     assert drawn(None, "abc") == drawn(None, "abc")
     assert {case for i in range(200) for case in drawn(None, str(i))} == set(drawn(0, ""))
+
+
+def test_half_of_the_long_tests_others_for_each_commit() -> None:
+    def drawn_long(sample: int | None, commit: str) -> list[str]:
+        marked = {"long": True}
+        items: list[Any] = [
+            SimpleNamespace(nodeid=f"tests/a.py::test_{i}[{case}]", get_closest_marker=marked.get)
+            for i in range(9)
+            for case in range(2)
+        ]
+        config = SimpleNamespace(
+            getoption=lambda _: sample,
+            args=["tests"],
+            hook=SimpleNamespace(pytest_deselected=lambda items: None),
+        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(conftest, "commit", lambda: commit)
+            conftest.pytest_collection_modifyitems(config, items)
+        return [item.nodeid for item in items]
+
+    assert len(drawn_long(6, "abc")) == 5
+    assert len(drawn_long(None, "abc")) == len(drawn_long(0, "abc")) == 18
+    assert len({case for i in range(200) for case in drawn_long(6, str(i))}) == 18

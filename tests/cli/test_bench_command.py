@@ -81,6 +81,7 @@ def few_cases(monkeypatch):
     monkeypatch.setenv("BRIDGE_COMPILE", "0")  # What the bench sets ends with the test.
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_cases")
 def test_bench_command_writes_table_json_and_plot(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")  # so that no label is folded

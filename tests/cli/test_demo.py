@@ -46,6 +46,7 @@ def training():
     return train(steps=40)
 
 
+@pytest.mark.long
 def test_training_agrees_with_bridge_far_closer_than_without(training):
     gap = training["gap"]
     assert gap["bridge"]["largest"] < 1e-4

@@ -49,6 +49,7 @@ def small_grid(monkeypatch):
         monkeypatch.setattr(op, "PLACES", places)
 
 
+@pytest.mark.long
 def test_parity_command_end_to_end(tmp_path):
     json_file, page = tmp_path / "parity.json", tmp_path / "deep" / "parity.html"
     result = subprocess.run(
@@ -122,6 +123,7 @@ def test_places_without_rows_are_compared(op, form, monkeypatch):
     assert not any("pieces" in variant for row in report["rows"] for variant in row["variants"])
 
 
+@pytest.mark.long
 def test_rows_on_several_devices_are_compared():
     code = """
 from bridge.cli.parity.command import measure
@@ -225,6 +227,7 @@ def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsy
     assert "FAIL" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_grid")
 def test_every_op_passes_without_a_fault():
     report = measure(quick=True)

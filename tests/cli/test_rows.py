@@ -92,6 +92,7 @@ def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, caps
     assert last["end"]["complete"] is False
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_parity", "small_bench")
 @pytest.mark.parametrize("command", SMALL)
 def test_a_whole_run_says_so_and_reads_back_the_same(command, tmp_path, capsys):

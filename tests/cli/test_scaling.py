@@ -217,6 +217,7 @@ def test_amounts(count, text):
     assert amount(count) == text
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_the_command_measures_two_processes(tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")

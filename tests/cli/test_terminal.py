@@ -127,6 +127,7 @@ def test_what_stands_for_a_character_that_is_missing():
                 assert "?" not in plain(character, "ascii"), character
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize(
     "command",
@@ -150,6 +151,7 @@ FULL = b"python -m bridge: cannot write to stdout: No space left on device\n"
 HELP = [["--help"], ["parity", "--help"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [["info"], ["info", "--json"], SCALING, *HELP], ids=" ".join)
 def test_a_stdout_that_is_full_ends_a_command_with_one_line(command):
     with open("/dev/full", "wb") as full:

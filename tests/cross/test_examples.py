@@ -14,6 +14,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", ["flax_loss_in_torch.py", "torch_vision_in_optax.py"])
 def test_digits(example: str) -> None:
     warnings = ["-W", "error", "-W", "ignore::DeprecationWarning:torch.jit._script"]

@@ -223,6 +223,7 @@ def test_memory_stays_flat(draw: Any) -> None:
         gc.enable()
 
 
+@pytest.mark.long
 def test_a_forked_process_is_refused() -> None:
     """Also where nothing crosses into JAX: its threads are not there."""
     script = """

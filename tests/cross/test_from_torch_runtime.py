@@ -62,6 +62,7 @@ def on_four_devices(code: str) -> None:
     assert run(ON_FOUR_DEVICES + code + "\nprint('done')", **FOUR_DEVICES) == "done"
 
 
+@pytest.mark.long
 def test_automatic_sharding_calls_once_for_all_devices() -> None:
     on_four_devices("""
 mesh, xs, ws = on(AxisType.Auto)
@@ -80,6 +81,7 @@ near(both[0], np.sin(x))
 """)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_shard_map_calls_on_each_device(check_vma: bool) -> None:
     on_four_devices(f"""
@@ -95,6 +97,7 @@ near(h(xs, ws), expected)
 """)
 
 
+@pytest.mark.long
 def test_explicit_sharding() -> None:
     on_four_devices("""
 mesh, xs, ws = on(AxisType.Explicit)
@@ -104,6 +107,7 @@ with jax.set_mesh(mesh):
 """)
 
 
+@pytest.mark.long
 def test_partly_manual_mesh_is_refused() -> None:
     on_four_devices("""
 mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
@@ -120,6 +124,7 @@ else:
 # Nothing hangs
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_calls_at_once_from_threads_and_devices() -> None:
     """Large operands, results that others wait for, more threads than cores."""
@@ -334,6 +339,7 @@ print("done")
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backward", [False, True])
 def test_ctrl_c_in_a_callback(backward: bool) -> None:
     assert run(f"WHEN_BACKWARD = {backward}\n{INTERRUPTED}") == "done"

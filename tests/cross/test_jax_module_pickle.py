@@ -98,6 +98,7 @@ def x() -> torch.Tensor:
     return torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.long
 @each
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_copies_compute_the_same_and_are_independent(make: Any, way: Any, x: Any) -> None:
@@ -142,6 +143,7 @@ def _answer(modules: Any, x: torch.Tensor, results: Any) -> None:
     results.put([module(x).detach().numpy() for module in modules])
 
 
+@pytest.mark.long
 def test_spawn(x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     modules = torch.nn.ModuleList([make() for make in MODULES.values()]).eval()

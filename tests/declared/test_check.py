@@ -30,6 +30,7 @@ def example(rng: Any, op: Any, space: tuple[int, ...], dtype: str = "float32") -
     return [a.astype(numpy_dtype(dtype)) if a.dtype == np.float64 else a for a in drawn]
 
 
+@pytest.mark.long
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", SEVEN, ids=lambda op: op.__name__)
@@ -42,11 +43,13 @@ def test_an_op_that_nobody_differentiated_by_hand(op: Any, dtype: str, rng: Any)
         assert not row.skipped
 
 
+@pytest.mark.long
 def test_a_rule_of_its_own(rng: Any) -> None:
     op = bridge.op(keep=("y",), vjp=softmax_vjp)(softmax)
     assert bridge.check(op, *example(rng, op, (4, 9)), quiet=True).ok
 
 
+@pytest.mark.long
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("space", [(3, 8), (7,)], ids=str)
 @pytest.mark.parametrize("name", OTHERS)
@@ -57,6 +60,7 @@ def test_ops_of_every_role(name: str, space: tuple[int, ...], rng: Any) -> None:
     assert set(skipped) == ({"a row alone"} if name == "dropped" else set())
 
 
+@pytest.mark.long
 def test_examples_of_either_framework(rng: Any, capsys: Any) -> None:
     x, weight = example(rng, ops.rms_norm, (2, 5), "bfloat16")
     tensor, array = FRAMEWORKS[0].array(x), jnp.asarray(weight)
@@ -213,6 +217,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
@@ -234,6 +239,7 @@ def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
         assert "operands before and after torch" in failed["special values"]
 
 
+@pytest.mark.long
 def test_a_wrong_rule_is_found(rng: Any, monkeypatch: Any) -> None:
     """Of which every derivative follows: forward and reverse mode agree, in both frameworks."""
     monkeypatch.setitem(derivatives._PARTIALS, "rsqrt", lambda x, y, s: [-0.4 * (y * y * y)])
@@ -253,6 +259,7 @@ def test_what_is_no_declared_op_is_refused(rng: Any) -> None:
         bridge.check(ops.row_dot, np.ones((2, 3), int), np.ones((2, 3)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["torch", "jax"])
 def test_one_framework_is_enough(missing: str) -> None:
     code = f"""

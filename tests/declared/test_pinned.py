@@ -65,6 +65,7 @@ def test_further_derivatives_are_those_of_the_rule(keep: Any, rng: np.random.Gen
     assert torch.autograd.gradgradcheck(op, x)
 
 
+@pytest.mark.long
 def test_sums_and_operands_that_are_left_out(rng: np.random.Generator) -> None:
     op = bridge.op(vjp=scaled_vjp)(scaled)
     x, w, s = (double(rng.normal(size=shape)) for shape in ((2, 3), (3,), (2,)))

@@ -17,6 +17,7 @@ def rounded_sum(x: bridge.Full, y: bridge.Full, *, dtype: str = "bfloat16", like
     return bl.like(bl.rounded(x + y, dtype), (x, y)[like]), bl.rounded(x, dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("arithmetic", ["float32", "float64"])
 def test_rounded(dtype: str, arithmetic: str) -> None:

@@ -53,6 +53,7 @@ def _truth(example: Any) -> dict[str, np.ndarray]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["rows", "same"])
 def test_loss_and_gradients(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_ROOT))
@@ -65,6 +66,7 @@ def test_loss_and_gradients(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 np.testing.assert_allclose(result[name], expected, rtol=0, atol=1e-13)
 
 
+@pytest.mark.long
 def test_the_command() -> None:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     found = subprocess.run(

@@ -19,6 +19,7 @@ _SPLITS: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("mesh", "dims"), _SPLITS)
 def test_bits_of_the_whole(processes: Any, mesh: Any, dims: Any, dtype: str) -> None:
@@ -41,6 +42,7 @@ _COLLECTIVES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_communication(processes: Any, world_size: int) -> None:
     expected = {

@@ -52,6 +52,7 @@ def _is_told(outcome: Outcome) -> bool:
     return outcome.kind in ("returned", "died") and known
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_killed_rank(ranks: int) -> None:
     *others, last = _outcomes("killed", ranks)
@@ -66,6 +67,7 @@ def test_a_rank_that_raises_and_ends() -> None:
     assert _is_told(first), first
 
 
+@pytest.mark.long
 def test_a_rank_that_is_too_late() -> None:
     """How long is XLA's to say; by default ranks wait for half an hour."""
     flags = "--xla_cpu_collective_timeout_seconds=4"

@@ -12,6 +12,7 @@ from tests.distributed.torch_processes import JOIN
 _CHECKS = "tests.distributed.column_checks"
 
 
+@pytest.mark.long
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_values(ranks: Any, dim: int, tiled: bool) -> None:
     ranks().run(f"{_CHECKS}:values", dim=dim, tiled=tiled)
 
 
+@pytest.mark.long
 @pytest.mark.sampled(60)
 @pytest.mark.parametrize(("dtype", "cotangent"), _CASES)
 @pytest.mark.parametrize("tiled", [True, False], ids=["tiled", "stacked"])

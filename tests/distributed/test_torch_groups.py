@@ -16,10 +16,12 @@ def test_subgroups(processes: Any) -> None:
     processes(JOIN, 4).run(f"{_CHECKS}:subgroups")
 
 
+@pytest.mark.long
 def test_order_of_the_group(processes: Any) -> None:
     processes(JOIN, 3).run(f"{_CHECKS}:order_of_the_group")
 
 
+@pytest.mark.long
 def test_meshes(processes: Any) -> None:
     processes(JOIN, 4).run(f"{_CHECKS}:meshes")
 

@@ -21,6 +21,7 @@ def test_forward_mode(ranks: Any, dim: int, tiled: bool) -> None:
     ranks().run(f"{_CHECKS}:forward_mode", dim=dim, tiled=tiled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("in_dim", "dim", "tiled"), [(0, 0, True), (1, 1, True), (2, 0, False), (0, 2, False)]
 )

@@ -207,6 +207,7 @@ def test_fork_after_jax_has_started_is_refused() -> None:
     assert out == "ok"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["import bridge", ""], ids=["bridge in the parent", "not there"])
 def test_a_child_that_is_the_first_to_cross_is_refused(first: str) -> None:
     """As in a worker of torch's DataLoader: it would wait for JAX's threads for ever."""

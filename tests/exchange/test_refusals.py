@@ -182,6 +182,7 @@ def test_sharded_arrays() -> None:
     assert out.strip() == "ok"
 
 
+@pytest.mark.long
 def test_distributed_tensors() -> None:
     out = run("""
         import os, tempfile, torch, bridge, warnings

@@ -28,6 +28,7 @@ def requested(run: Run) -> Request:
     return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
 
 
+@pytest.mark.long
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", range(2000))
 def test_random_programs(number: int) -> None:
@@ -45,6 +46,7 @@ def test_random_programs(number: int) -> None:
         _native.forget_generated()
 
 
+@pytest.mark.long
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", [*SEVEN, *OTHERS.values()], ids=lambda op: op.__name__)

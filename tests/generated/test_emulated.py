@@ -22,6 +22,7 @@ pytestmark = [needs_compiler, pytest.mark.processes]
 _CASES = [(op, dtype) for op in (*SEVEN, *OTHERS.values()) for dtype in DTYPES]
 
 
+@pytest.mark.long
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("op", "dtype"), _CASES, ids=[f"{op.__name__}-{dtype}" for op, dtype in _CASES]

@@ -56,6 +56,7 @@ print(calls)
 """
 
 
+@pytest.mark.long
 @pytest.mark.processes
 @pytest.mark.parametrize("isa", ["", "x86-64-v3"])
 def test_from_the_first_call_on(isa: str) -> None:

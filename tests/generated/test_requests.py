@@ -59,6 +59,7 @@ def run(cache: Path, **environment: str) -> tuple[int, str]:
     return int(calls), warned
 
 
+@pytest.mark.long
 def test_the_first_call_asks_and_later_ones_take_it(tmp_path: Path) -> None:
     assert run(tmp_path) == (2, "")
     assert len(list(tmp_path.glob("*.so"))) == 2
@@ -133,6 +134,7 @@ def _usual() -> Any:
     return usual_requests(traced(rms_norm.declaration, (True, True), 1e-6), "float32")
 
 
+@pytest.mark.long
 def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
     environment = {**os.environ, "BRIDGE_CACHE_DIR": str(tmp_path), "BRIDGE_COMPILE": "now"}
     processes = [
@@ -150,6 +152,7 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
     code = PROGRAM.partition("with warnings")[0] + "soft_relu(torch.ones(9, 1000))\n"
     environment = {**os.environ, "BRIDGE_CACHE_DIR": str(tmp_path), "BRIDGE_COMPILE": "background"}
@@ -166,6 +169,7 @@ def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("new-*"))
 
 
+@pytest.mark.long
 def test_threads_that_call_while_programs_are_added() -> None:
     tensors = torch.randn(40, 300), torch.randn(300)
     expected = rms_norm(*tensors)

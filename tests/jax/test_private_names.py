@@ -73,6 +73,7 @@ def test_without_it_alone(path: str) -> None:
     assert outcome == "all is well" or LACKS.fullmatch(outcome), outcome
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", range(len(GROUPS)), ids=lambda i: GROUPS[i][-1])
 def test_without(group: int, outcomes: list[str]) -> None:
     outcome = outcomes[group]

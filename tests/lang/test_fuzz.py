@@ -319,6 +319,7 @@ def failure(number: int, steps: int) -> Exception | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_programs(part: int) -> None:

@@ -130,6 +130,7 @@ class Encoder(nn.Module):
         return x
 
 
+@pytest.mark.long
 def test_encoders_one_after_the_other(draw: Any) -> None:
     for width, heads, layers in ((8, 2, 2), (12, 4, 1)):
         torch._dynamo.reset()
