@@ -141,6 +141,7 @@ def test_same_bits_to_the_second_order(name: str, dtypes: Any, rng: np.random.Ge
     same(of_torch(example, 2), of_jax(example, 2))
 
 
+@pytest.mark.long
 @pytest.mark.sampled(3)
 @every_op
 def test_same_bits_of_the_third_order(name: str, rng: np.random.Generator) -> None:
@@ -148,6 +149,7 @@ def test_same_bits_of_the_third_order(name: str, rng: np.random.Generator) -> No
     same(of_torch(example, 3), of_jax(example, 3))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_are_those_of_the_function(name: str, rng: np.random.Generator) -> None:
     example = Example(name, rng, ("float64",), (2, 3))
@@ -163,6 +165,7 @@ def test_derivatives_are_those_of_the_function(name: str, rng: np.random.Generat
     torch.autograd.gradgradcheck(gradient, values)
 
 
+@pytest.mark.long
 @every_op
 def test_forward_mode_and_vmap(name: str, rng: np.random.Generator) -> None:
     example = Example(name, rng)
@@ -201,6 +204,27 @@ def test_torch_compile(name: str, rng: np.random.Generator) -> None:
     same(run(torch.compile(function, fullgraph=True, backend="aot_eager")), run(function))
 
 
+def test_ops_that_are_first_met_in_one_graph() -> None:
+    ops = []
+    for number in range(3):
+
+        @bridge.op
+        def plus(x: bridge.Full, *, number: float = 0.123 + number) -> Any:
+            return x + number
+
+        ops.append(plus)
+
+    def all_of_them(x: torch.Tensor) -> torch.Tensor:
+        for op in ops:
+            x = op.torch(x)
+        return x
+
+    torch._dynamo.reset()
+    x = torch.zeros(4)
+    found = torch.compile(all_of_them, fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(found, all_of_them(x))
+
+
 def test_a_compiled_op_takes_other_sizes_and_static_arguments() -> None:
     x, w = torch.randn(6, 4), torch.randn(4)
     torch._dynamo.reset()
@@ -211,6 +235,7 @@ def test_a_compiled_op_takes_other_sizes_and_static_arguments() -> None:
         assert torch.equal(compiled(x[:rows], eps), rms_norm(x[:rows], w, eps=eps))
 
 
+@pytest.mark.long
 def test_exported_programs_run_without_the_declaration(tmp_path: Any) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor, w: torch.Tensor) -> Any:
@@ -242,6 +267,7 @@ def test_jit_scan_and_export(rng: np.random.Generator) -> None:
 _SPLITS = [P("a"), P(None, "a"), P(("a", "b")), P("a", "b"), P(None, None, "a"), P("a", None, "b")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", _SPLITS, ids=str)
 @every_op
 def test_sharded_jit(name: str, split: Any, rng: np.random.Generator) -> None:
@@ -338,6 +364,7 @@ _RUN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["jax", "torch"])
 def test_one_framework_and_no_compiler_are_enough(missing: str, tmp_path: Any) -> None:
     result = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,17 @@ from bridge.torch._ops.integers import as_integer
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
-# function that it does not trace than a number or a text.
-_by_code: dict[str, Traced] = {}
+
+class _Programs:
+    """Has what was traced under names, by which dynamo, which is not to trace that, finds it.
+
+    It takes no more from a function that it does not trace than a number or a text, and looks into
+    a dictionary once: what a second op adds to one in the same graph it would not see.
+    """
+
+
+_names: dict[str, str] = {}
+_numbers = itertools.count()
 
 
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
@@ -37,7 +46,11 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:
         found = traced(declaration, present, *values)
-        return _by_code.setdefault(found.code, found).code
+        if found.code not in _names:
+            name = f"program_{next(_numbers)}"
+            setattr(_Programs, name, found)
+            _names[found.code] = name
+        return _names[found.code]
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if _is_dynamo_compiling():
@@ -45,10 +58,17 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
             from torch.fx.experimental.symbolic_shapes import guard_scalar
 
             values = tuple(guard_scalar(v) if isinstance(v, (int, float)) else v for v in values)
-            return _by_code[name_to_dynamo(present, *values)]
+            return getattr(_Programs, name_to_dynamo(present, *values))
         return traced(declaration, present, *values)
 
     run: Any = entry(name, PROGRAM, Traced, check, several)
     integer = functools.partial(as_integer, name)
     run.public = function_of(declaration, find, run, integer, takes_out=not several)
+
+    def prepare(*operands: Any, **static: Any) -> ProgramParams:
+        """The parameters of a call of the op, checked: for other ways to make it."""
+        values = {**declaration.static, **static}.values()
+        return check(find((True,) * len(operands), *values), operands)
+
+    run.public.prepare = prepare
     return run.public  # type: ignore[no-any-return]
