@@ -135,6 +135,19 @@ def _find_varying_axes_of() -> Callable[[Any], frozenset[Any]]:
     return lambda aval: aval.manual_axis_type.varying
 
 
+def _find_without_varying() -> Callable[[Any, Any], Any]:
+    """Finds what makes the type of values that do not vary over a mesh axis of one of any."""
+    varying_axes_of = _find_varying_axes_of()
+    if _vma() is not None:
+        return lambda aval, axis: aval.update(vma=varying_axes_of(aval) - {axis})
+
+    def without(aval: Any, axis: Any) -> Any:
+        axes = aval.manual_axis_type
+        return aval.update(manual_axis_type=axes.update(varying=axes.varying - {axis}))
+
+    return without
+
+
 _vma = names.later(
     "jax.core.ShapedArray.vma",
     "says over which mesh axes values of a type vary in jax 0.9; later ones have the next",
@@ -179,6 +192,7 @@ _needed: dict[str, Callable[[], Any]] = {
         "jax.interpreters.mlir.ir", "reads and writes attributes of operations that are lowered"
     ),
     "varying_axes_of": _find_varying_axes_of,
+    "without_varying": _find_without_varying,
 }
 
 

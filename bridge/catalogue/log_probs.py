@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
+from bridge.catalogue.labels import at_label, is_column
 
 
 def _scaled(x: Any, scale: float) -> Any:
@@ -30,16 +31,4 @@ def logsumexp(x: bl.Full, *, scale: float = 1.0):
 def token_log_probs(logits: bl.Full, labels: bl.PerRow[int], *, scale: float = 1.0):
     s = _scaled(logits, scale)
     lse = bl.logsumexp(s)
-    own = bl.sum(bl.where(bl.column() == labels, s, -0.0)) - lse
-    is_known = (labels >= 0) & (labels < bl.columns())
-    return bl.where(is_known, own, math.nan)
-
-
-def check_range(function: str, least: int, largest: int, columns: int) -> None:
-    """Raises ValueError if the least or the largest label is no column."""
-    for label in (least, largest):
-        if not 0 <= label < columns:
-            raise ValueError(
-                f"{function}: labels has {label}, expected numbers of columns, "
-                f"from 0 to {columns - 1}"
-            )
+    return bl.where(is_column(labels), at_label(s, labels) - lse, math.nan)

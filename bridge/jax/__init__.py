@@ -10,7 +10,9 @@ register_handlers()
 from bridge.jax._collectives.all_gather import all_gather  # noqa: E402
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add  # noqa: E402
 from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
+from bridge.jax._ops.cross_entropy import cross_entropy  # noqa: E402
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu  # noqa: E402
+from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy  # noqa: E402
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs  # noqa: E402
 from bridge.jax._ops.norms import layer_norm, rms_norm  # noqa: E402
 from bridge.jax._ops.rotary import rotary  # noqa: E402
@@ -32,9 +34,11 @@ __all__ = [
     "all_gather",
     "bias_dropout_add",
     "bias_gelu",
+    "cross_entropy",
     "geglu",
     "glu",
     "layer_norm",
+    "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless",

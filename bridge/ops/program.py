@@ -142,9 +142,11 @@ class RunProgram(Op[ProgramParams]):
     def saving(self, params: ProgramParams) -> ProgramParams:
         kept = codes.parse(params.code).keeps
         plain = len(codes.parse(params.code).program.results)
-        if not kept or len(_split(params.dtypes)) > plain:
+        if not kept:
             return params
-        return replace(params, dtypes=",".join([params.dtypes, *[params.arithmetic] * len(kept)]))
+        # Of a call that saved, what was saved may have been dropped since.
+        own = _split(params.dtypes)[:plain]
+        return replace(params, dtypes=_joined([*own, *[params.arithmetic] * len(kept)]))
 
     def needs_separate_batches(self, params: ProgramParams) -> bool:
         program = _wanted(params.code, params.dtypes)
@@ -249,10 +251,10 @@ class RunProgram(Op[ProgramParams]):
             tangent is not None and rule.is_smooth(i)
             for i, tangent in enumerate(tangents[: rule.count])
         ]
-        if not any(moved):
+        plain = _split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
+        if not any(moved) or not any(plain):
             return []
         code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
-        plain = _split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
         return [rule.call(code, tangents, (), _joined(plain))]
 
     def vjp(
@@ -402,14 +404,14 @@ class Form:
         )
 
 
-_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
     """Names of the dtypes that an operand may have."""
     if role is roles.Mask:
         return ("bool", "uint8")
-    return _INTEGERS if role.integer else FLOATING
+    return INTEGERS if role.integer else FLOATING
 
 
 def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParams:

@@ -13,8 +13,11 @@ from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
+from bridge.torch._ops.loss_modules import CrossEntropyLoss
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm, SwiGLU
 from bridge.torch._ops.norms import layer_norm, rms_norm
@@ -46,6 +49,7 @@ _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 __all__ = [
     "BiasDropoutAdd",
     "BiasGELU",
+    "CrossEntropyLoss",
     "LayerNorm",
     "RMSNorm",
     "SwiGLU",
@@ -53,9 +57,11 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
+    "cross_entropy",
     "geglu",
     "glu",
     "layer_norm",
+    "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless_tensor",

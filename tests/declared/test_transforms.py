@@ -149,6 +149,28 @@ def test_same_bits_of_the_third_order(name: str, rng: np.random.Generator) -> No
     same(of_torch(example, 3), of_jax(example, 3))
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", SMOOTH)
+def test_second_order_of_what_is_computed_again(name: str, rng: np.random.Generator) -> None:
+    example = Example(name, rng, space=(2, 5))
+    function, values = example.of_floating(example.jax())
+    directions = [jnp.asarray(rng.normal(size=v.shape), v.dtype) for v in values]
+
+    def second(f: Any) -> Any:
+        def loss(*values: Any) -> Any:
+            return sum(jnp.sum(result * result) for result in f(*values))
+
+        gradient = jax.grad(loss, tuple(range(len(values))))
+        return jax.jvp(gradient, tuple(values), tuple(directions))
+
+    for found, expected in zip(
+        jax.tree.leaves(second(jax.checkpoint(function))),
+        jax.tree.leaves(second(function)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_derivatives_are_those_of_the_function(name: str, rng: np.random.Generator) -> None:

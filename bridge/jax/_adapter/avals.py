@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bridge._private.jax import ShapedArray, varying_axes_of
+from bridge._private.jax import ShapedArray, varying_axes_of, without_varying
 from bridge.ops import Role, Spec
 
 
@@ -35,14 +35,24 @@ def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpe
     return PartitionSpec(*axes)
 
 
-def result_aval(like: Any, first: Role, spec: Spec, role: Role, batch_ndim: int) -> Any:
+def has_columns_of(role: Role) -> bool:
+    """Whether a part of the columns has only a part of an array, not the same as the others."""
+    return role.fills_space or not (role.has_all_rows or role is Role.INTEGER)
+
+
+def result_aval(
+    like: Any, first: Role, spec: Spec, role: Role, batch_ndim: int, axis: str | None = None
+) -> Any:
     """Returns the type of a result of a call whose first operand has the type `like`.
 
     Inside `shard_map` a type says along which mesh axes its values differ, and under a mesh with
     explicit axes along which they are split: a result is in this like the first operand. Column
-    sums keep what the operand's batch dimensions and columns have. `first` is the role of that.
+    sums keep what the operand's batch dimensions and columns have. `first` is the role of that. The
+    columns are split over `axis`: what has none is the same along it.
     """
     dtype = jax.numpy.dtype(spec.dtype)
+    if axis in varying_axes_of(like) and not has_columns_of(role):
+        like = without_varying(like, axis)
     if like.sharding.mesh.empty:
         return ShapedArray(spec.shape, dtype)
     placed = _spec_in(role, axes_of_space(like, first), batch_ndim)
@@ -50,8 +60,12 @@ def result_aval(like: Any, first: Role, spec: Spec, role: Role, batch_ndim: int)
     return like.update(shape=spec.shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
-def vary_alike(values: Sequence[Any]) -> list[Any]:
+def vary_alike(
+    values: Sequence[Any], axis: str | None = None, has_columns: Sequence[bool] = ()
+) -> list[Any]:
     """Makes all values vary over the union of the mesh axes that they vary over.
+
+    Over `axis` only those that have columns, which are split over it.
 
     Only inside `shard_map(check_vma=True)` does any. The transpose of this cast is the psum that a
     replicated bias's gradient needs.
@@ -61,11 +75,14 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
     if not union:
         return list(values)
     order = [name for name in jax.sharding.get_abstract_mesh().axis_names if name in union]
+    wanted = [
+        [name for name in order if name != axis or has_columns[i]] for i in range(len(values))
+    ]
     return [
         jax.lax.pcast(value, missing, to="varying")
-        if (missing := tuple(name for name in order if name not in own))
+        if (missing := tuple(name for name in names if name not in own))
         else value
-        for value, own in zip(values, axes, strict=True)
+        for value, own, names in zip(values, axes, wanted, strict=True)
     ]
 
 

@@ -22,15 +22,24 @@ from bridge._private.jax import (
     instantiate_zeros,
     is_for_export,
     is_undefined_primal,
+    jaxpr_as_fun,
     lower_fun,
     platforms_of,
     primitive_batchers,
     primitive_jvps,
     primitive_transposes,
     register_lowering,
+    varying_axes_of,
     with_devices,
 )
-from bridge.jax._adapter.avals import result_aval, spec_of, split_alike, split_as, vary_alike
+from bridge.jax._adapter.avals import (
+    has_columns_of,
+    result_aval,
+    spec_of,
+    split_alike,
+    split_as,
+    vary_alike,
+)
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.ffi import PLATFORMS, lower
 from bridge.jax._sharded.partitioning import (
@@ -39,6 +48,7 @@ from bridge.jax._sharded.partitioning import (
     name_in_cache_key,
     on_automatic_axes,
     on_explicit_axes,
+    on_named_axis,
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
@@ -46,21 +56,36 @@ from bridge.ops.splitting import wanted_roles
 from bridge.ops.tables import summed
 
 
-def call(op: Any, operands: Sequence[Any], params: Any) -> tuple[Any, ...]:
+def call(op: Any, operands: Sequence[Any], params: Any, axis: str | None = None) -> tuple[Any, ...]:
     """Runs `op`; differentiable, batchable, and traceable like any JAX function.
 
     Returns the results at their positions, None for those that are not wanted. The primitive takes
-    the operands that are present; `slots` are their positions among `count`.
+    the operands that are present; `slots` are their positions among `count`. Inside of `shard_map`,
+    `axis` is the mesh axis over which the columns are split.
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
     roles = op.operand_roles(len(operands), params)
-    present = vary_alike([operands[i] for i in slots])
+    has_columns = [axis is None or has_columns_of(roles[i]) for i in slots]
+    present = vary_alike([operands[i] for i in slots], axis, has_columns)
     present = split_alike(present, [roles[i] for i in slots])
-    results = primitives[op.name].bind(*present, slots=slots, count=len(operands), params=params)
-    return _in_places(op, params, results)
+    return _in_places(op, params, _bind(op, present, slots, len(operands), params, axis))
 
 
-def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
+def _bind(
+    op: Any, present: Sequence[Any], slots: Any, count: int, params: Any, axis: str | None
+) -> Any:
+    named: dict[str, Any] = {}
+    if axis is not None:
+        # It is traced now: when it is lowered, nobody knows the axis any more.
+        site = Site(call, op, params, slots, count, [operand.shape for operand in present])
+        named = {
+            "axis": axis,
+            "program": jax.make_jaxpr(partial(on_named_axis, site, axis))(*present),
+        }
+    return primitives[op.name].bind(*present, slots=slots, count=count, params=params, **named)
+
+
+def _follow(derivative: Any, avals: Sequence[Any], axis: str | None) -> tuple[Any, ...]:
     """Runs a call that a derivative rule answered with; `avals` are the types of the operands."""
     operands = [
         instantiate_zeros(Zero(avals[operand.position]))
@@ -70,7 +95,7 @@ def _follow(derivative: Any, avals: Sequence[Any]) -> tuple[Any, ...]:
     ]
     if derivative.op is None:
         return tuple(operands)
-    return call(derivative.op, operands, derivative.params)
+    return call(derivative.op, operands, derivative.params, axis)
 
 
 def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
@@ -87,21 +112,37 @@ def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[A
     return tuple(placed)
 
 
-def _abstract(op: Any, *avals: Any, slots: Any, count: int, params: Any) -> list[Any]:
+def _abstract(
+    op: Any,
+    *avals: Any,
+    slots: Any,
+    count: int,
+    params: Any,
+    axis: str | None = None,
+    program: Any = None,
+) -> list[Any]:
     specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
     first = op.operand_roles(count, params)[0]
     return [
-        result_aval(avals[0], first, spec, role, params.batch_ndim)
+        result_aval(avals[0], first, spec, role, params.batch_ndim, axis)
         for spec, role in zip(specs, op.result_roles(params), strict=True)
         if spec is not None
     ]
 
 
 def _jvp(
-    op: Any, primals: Any, tangents: Any, *, slots: Any, count: int, params: Any
+    op: Any,
+    primals: Any,
+    tangents: Any,
+    *,
+    slots: Any,
+    count: int,
+    params: Any,
+    axis: str | None = None,
+    program: Any = None,
 ) -> tuple[Any, Any]:
     saving = op.saving(params)
-    outputs = primitives[op.name].bind(*primals, slots=slots, count=count, params=saving)
+    outputs = _bind(op, primals, slots, count, saving, axis)
     operands = _scatter(primals, slots, count)
     roles = op.operand_roles(count, params)
     directions = _scatter(
@@ -116,7 +157,7 @@ def _jvp(
     placed = _in_places(op, saving, outputs)
     totals: list[Any] = [None] * len(placed)
     for derivative in op.jvp(operands, placed, directions, list(map(spec_of, operands)), params):
-        for i, result in enumerate(_follow(derivative, avals)):
+        for i, result in enumerate(_follow(derivative, avals, axis)):
             if result is not None:
                 totals[i] = result if totals[i] is None else totals[i] + result
     # What is saved besides stays here; it has no tangent even where it is one of the results.
@@ -128,7 +169,14 @@ def _jvp(
 
 
 def _transpose(
-    op: Any, cotangents: Any, *arguments: Any, slots: Any, count: int, params: Any
+    op: Any,
+    cotangents: Any,
+    *arguments: Any,
+    slots: Any,
+    count: int,
+    params: Any,
+    axis: str | None = None,
+    program: Any = None,
 ) -> list[Any]:
     linear = [is_undefined_primal(argument) for argument in arguments]
     for slot, is_linear in zip(slots, linear, strict=True):
@@ -140,6 +188,14 @@ def _transpose(
     ]
     known = [None if is_linear else a for a, is_linear in zip(arguments, linear, strict=True)]
     placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
+    shares = 1
+    if axis is not None and axis not in varying_axes_of(avals[0]):
+        # Without check_vma what all devices have alike has cotangents that are shares.
+        shares = jax.lax.axis_size(axis)
+        placed = tuple(
+            jax.lax.psum(ct, axis) if ct is not None and not has_columns_of(role) else ct
+            for ct, role in zip(placed, op.result_roles(params), strict=True)
+        )
     placed_avals = _scatter(avals, slots, count)
     gradients: list[Any] = [None] * count
     roles = op.operand_roles(count, params)
@@ -151,13 +207,15 @@ def _transpose(
         list(map(spec_of, placed_avals)),
         params,
     ):
-        results = _follow(derivative, placed_avals)
+        results = _follow(derivative, placed_avals, axis)
         for result, place in zip(results, places, strict=True):
             if place is None:
                 continue
             if roles[place] is Role.TABLE:
                 own, aval = result.dtype.name, placed_avals[place]
                 result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)
+            if shares > 1 and not has_columns_of(roles[place]):
+                result = result / shares
             gradients[place] = split_as(result, placed_avals[place])
     return [
         (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
@@ -166,7 +224,15 @@ def _transpose(
 
 
 def _batch(
-    op: Any, arguments: Any, dims: Any, *, slots: Any, count: int, params: Any
+    op: Any,
+    arguments: Any,
+    dims: Any,
+    *,
+    slots: Any,
+    count: int,
+    params: Any,
+    axis: str | None = None,
+    program: Any = None,
 ) -> tuple[list[Any], list[int]]:
     size = next(a.shape[d] for a, d in zip(arguments, dims, strict=True) if d is not None)
     operands = _scatter(arguments, slots, count)
@@ -189,7 +255,7 @@ def _batch(
             shape = (*operand.shape[:place], size, *operand.shape[place:])
             operand = jnp.broadcast_to(jnp.expand_dims(operand, place), shape)
         moved.append(operand)
-    results = [r for r in call(op, moved, new_params) if r is not None]
+    results = [r for r in call(op, moved, new_params, axis) if r is not None]
     return results, [place] * len(results)
 
 
@@ -213,7 +279,7 @@ def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], An
     count = len(equation.invars)
     if not any(used):
         return [False] * count, None
-    if not all(used):
+    if not all(used) and equation.params.get("axis") is None:
         params = equation.params["params"]
         remaining = iter(used)
         dtypes = [
@@ -233,6 +299,10 @@ def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameter
     A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
     JAX cannot choose among the rules of a primitive that is lowered in place.
     """
+    if "program" in parameters:
+        return lower_fun(jaxpr_as_fun(parameters["program"]), multiple_results=True)(
+            context, *operands
+        )
     where = _where(context)
     if where is not None:
         site = Site(
@@ -278,7 +348,9 @@ def _define(op: Any) -> Any:
     for each in (primitive, any_platform):
         each.multiple_results = True
         each.def_abstract_eval(partial(_abstract, op))
-    jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params"))
+    jitted = jax.jit(
+        primitive.bind, static_argnames=("slots", "count", "params", "axis", "program")
+    )
 
     def run(*operands: Any, **parameters: Any) -> Any:
         with as_one_op():

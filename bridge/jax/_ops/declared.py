@@ -23,7 +23,7 @@ from bridge.ops.program import check_operands, dtypes_of_role
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
     """The function of a declaration on arrays."""
 
-    def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+    def run(found: Traced, operands: tuple[Any, ...], axis: str | None = None) -> Any:
         arguments = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
@@ -32,14 +32,23 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
             arguments.append(as_array_like(found.name, operand.name, value, dtypes, expected))
-        results = _compiled(found)(*arguments)
+        results = _compiled(found, axis)(*arguments)
         return results if several else results[0]
 
-    return function_of(declaration, functools.partial(traced, declaration), run)
+    find = functools.partial(traced, declaration)
+    function: Any = function_of(declaration, find, run)
+
+    def on_axis(axis: str, *operands: Any, **static: Any) -> Any:
+        """The op inside of `shard_map`, on columns that are split over a mesh axis."""
+        values = {**declaration.static, **static}.values()
+        return run(find((True,) * len(operands), *values), operands, axis)
+
+    function.on_axis = on_axis
+    return function  # type: ignore[no-any-return]
 
 
 @compiled_for
-def _compiled(found: Traced) -> Any:
+def _compiled(found: Traced, axis: str | None) -> Any:
     def declared(*operands: Any) -> tuple[jax.Array, ...]:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
@@ -49,7 +58,7 @@ def _compiled(found: Traced) -> Any:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)
         params = check_operands(found.form, [spec_of(array) for array in arrays], found.code)
-        return call(PROGRAM, arrays, params)
+        return call(PROGRAM, arrays, params, axis)
 
     declared.__name__ = found.name
     return declared

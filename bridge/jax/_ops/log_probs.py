@@ -9,6 +9,7 @@ import numpy as np
 
 from bridge.catalogue import log_probs
 from bridge.jax._adapter.arguments import refuse_traced
+from bridge.jax._ops.labels import check_labels
 from bridge.ops.softmax import check_scale
 
 ArrayLike = jax.typing.ArrayLike
@@ -89,17 +90,5 @@ def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0)
     """
     scale = _scale("token_log_probs", scale)
     results = log_probs.token_log_probs.jax(logits, labels, scale=scale)
-    # Where nobody waits for it.
-    if _is_at_hand(labels) and np.size(labels) > 0:
-        known = np.asarray(labels)
-        columns = np.shape(logits)[-1]
-        log_probs.check_range("token_log_probs", int(known.min()), int(known.max()), columns)
+    check_labels("token_log_probs", labels, np.shape(logits)[-1])
     return results  # type: ignore[no-any-return]
-
-
-def _is_at_hand(array: Any) -> bool:
-    if isinstance(array, jax.core.Tracer):
-        return False
-    if not isinstance(array, jax.Array):
-        return True
-    return array.is_fully_addressable and all(d.platform == "cpu" for d in array.devices())

@@ -124,6 +124,21 @@ def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
     ]
 
 
+def on_named_axis(site: Site, axis: str, *operands: Any) -> tuple[Any, ...]:
+    """The call inside of a `shard_map` over an axis, whose devices have equal parts of the columns.
+
+    Raises:
+      ValueError: the rows of such a call cannot be computed in parts.
+    """
+    count = jax.lax.axis_size(axis)
+    *rows, columns = site.space
+    axes = ((),) * len(rows) + ((axis,),)
+    split = Split((*rows, columns * count), axes, ((axis, count),))
+    if site.supported(split, alone=False) != split:
+        raise ValueError(f"{site.op.name}: columns that are split over {axis!r} must be whole")
+    return site.run(split, *operands)
+
+
 def has_explicit_axes(aval: Any) -> bool:
     return bool(_explicit_names(aval.sharding.mesh))
 

@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import forward_ad
-from bridge.torch._adapter.autograd import Plan, Rules, call, is_watched, named, plan_of, remember
+from bridge.torch._adapter.autograd import (
+    Plan,
+    Rules,
+    call,
+    is_recorded,
+    is_watched,
+    named,
+    plan_of,
+    remember,
+)
 from bridge.torch._adapter.checks import check_destination
-from bridge.torch._adapter.kernels import dtypes_of
+from bridge.torch._adapter.kernels import Results, dtypes_of
 
 
 def write_at_once(kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
@@ -77,6 +86,21 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
     return x
 
 
+def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Results:
+    """The results of a call whose first operand is free: its gradient may be written over it.
+
+    Autograd refuses, as for any change in place, to read it afterwards. Where something else than a
+    plain backward pass is recorded, nothing is overwritten. `function` as for `overwrite`.
+    """
+    x = operands[0]
+    if torch.compiler.is_compiling() or is_watched(operands) or not is_recorded(operands):
+        return call(op, operands, params, function)
+    if forward_ad._current_level >= 0 or not (x.requires_grad and _has_rows(x)) or x.is_neg():
+        return call(op, operands, params, function)
+    plan = plan_of(op, params, dtypes_of(operands), function)
+    return plan.place(named(_Overwritten, function).apply(plan, *operands))
+
+
 def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor) -> None:
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError(
@@ -118,3 +142,26 @@ class _Overwrite(Rules):
         _, x, _, *others = ctx.needs_input_grad
         first, *rest = ctx.plan.vjp(ctx, cotangents, (x, *others))
         return None, first, None, *rest
+
+
+class _Overwritten(Rules):
+    """A call whose backward pass may write the gradient of the first operand over it."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
+        results = plan.saving.run_below(operands)
+        ctx.save_for_backward(*plan.remember(ctx, operands, results))
+        return plan.present(results)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        plan, wanted = ctx.plan, ctx.needs_input_grad
+        given = [cotangent is not None for cotangent in cotangents]
+        steps = plan.derivatives.vjp_steps(wanted, given)
+        is_all = len(steps) == 1 and steps[0].is_plain and [p for _, p in steps[0].places] == [1]
+        if torch.is_grad_enabled() or not is_all or 0 not in plan.derivatives.kept:
+            return plan.vjp(ctx, cotangents, wanted)
+        x = ctx.saved_tensors[plan.derivatives.kept.index(0)].detach()
+        (step,) = steps
+        _write(step.plan, step.pick((*ctx.saved_tensors, *cotangents, None)), x)
+        return step.arrange((*step.plan.place(x), None))

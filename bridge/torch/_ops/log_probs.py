@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from bridge.catalogue import log_probs
 from bridge.ops.softmax import check_scale
-from bridge.torch._adapter.autograd import is_watched
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.labels import check_labels
 
 # Made now: a first call under torch.compile could not.
 _log_softmax, _logsumexp = log_probs.log_softmax.torch, log_probs.logsumexp.torch
@@ -93,9 +92,5 @@ def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Te
         return hand_over(given)  # type: ignore[no-any-return]
     scale = check_scale("token_log_probs", scale)
     results = _token_log_probs(logits, labels, scale=scale)
-    # Where nobody waits for it.
-    is_seen = not (torch.compiler.is_dynamo_compiling() or is_watched(given))
-    if is_seen and labels.device.type == "cpu" and labels.numel() > 0:
-        least, largest = (int(label) for label in torch.aminmax(labels.to(torch.int64)))
-        log_probs.check_range("token_log_probs", least, largest, logits.shape[-1])
+    check_labels("token_log_probs", labels, logits.shape[-1])
     return results  # type: ignore[no-any-return]

@@ -1,0 +1,132 @@
+"""Cross-entropy of logits with the labels of their rows, and what a batch of losses is reduced to.
+
+Source: z-loss, Chowdhery et al., "PaLM", arXiv:2204.02311; label smoothing, Szegedy et al.,
+"Rethinking the Inception Architecture", arXiv:1512.00567; soft caps, "Gemma 2", arXiv:2408.00118.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared, named
+from bridge.catalogue.labels import at_label, is_column
+from bridge.ops.scalars import real_number, whole_number
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def _capped(logits: Any, softcap: float) -> Any:
+    return softcap * bl.tanh(logits / softcap) if softcap else logits
+
+
+def _loss(s: Any, lse: Any, labels: Any, ignore_index: int, smoothing: float, z_loss: float) -> Any:
+    loss = lse - at_label(s, labels)
+    if smoothing:
+        loss = loss * (1 - smoothing) + (lse - bl.mean(s)) * smoothing
+    if z_loss:
+        loss = loss + z_loss * (lse * lse)
+    known = bl.where(is_column(labels), loss, math.nan)
+    return bl.where(labels == ignore_index, 0.0, known)
+
+
+@declared(keep=("lse",))
+@named("cross_entropy")
+def row_losses(
+    logits: bl.Full,
+    labels: bl.PerRow[int],
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float = 0.0,
+):
+    s = _capped(logits, softcap)
+    lse = bl.logsumexp(s)
+    return _loss(s, lse, labels, ignore_index, label_smoothing, z_loss)
+
+
+@declared(keep=("lse",))
+@named("cross_entropy")
+def counted_losses(
+    logits: bl.Full,
+    labels: bl.PerRow[int],
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float = 0.0,
+):
+    """And 1 for each row that is not ignored."""
+    s = _capped(logits, softcap)
+    lse = bl.logsumexp(s)
+    losses = _loss(s, lse, labels, ignore_index, label_smoothing, z_loss)
+    return losses, bl.where(labels == ignore_index, 0.0, 1.0)
+
+
+@declared()
+@named("cross_entropy")
+def total(losses: bl.Full):
+    return bl.sum(losses)
+
+
+@declared()
+@named("cross_entropy")
+def mean(losses: bl.Full, counts: bl.Full):
+    count = bl.sum(counts)
+    return bl.where(count == 0, 0.0, bl.sum(losses) / count)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What says how rows become losses, checked."""
+
+    reduction: str
+    ignore_index: int
+    label_smoothing: float
+    z_loss: float
+    softcap: float
+
+    @staticmethod
+    def of(
+        function: str,
+        reduction: Any,
+        ignore_index: Any,
+        label_smoothing: Any,
+        z_loss: Any,
+        softcap: Any,
+    ) -> Options:
+        """Raises TypeError or ValueError for what is none."""
+        if reduction not in REDUCTIONS:
+            raise ValueError(
+                f"{function}: reduction is {reduction!r}, expected one of {', '.join(REDUCTIONS)}"
+            )
+        smoothing = real_number(function, "label_smoothing", label_smoothing)
+        if not 0 <= smoothing <= 1:
+            raise ValueError(
+                f"{function}: label_smoothing is {smoothing}, expected a number from 0 to 1"
+            )
+        z = real_number(function, "z_loss", z_loss)
+        if not 0 <= z < math.inf:
+            raise ValueError(f"{function}: z_loss is {z}, expected a finite number from 0 on")
+        cap = 0.0
+        if softcap is not None:
+            cap = real_number(function, "softcap", softcap)
+            if not 0 < cap < math.inf:
+                raise ValueError(
+                    f"{function}: softcap is {cap}, expected a positive finite number or None"
+                )
+        index = whole_number(function, "ignore_index", ignore_index, -(2**63))
+        return Options(reduction, index, smoothing, z, cap)
+
+    @property
+    def of_rows(self) -> dict[str, Any]:
+        """The parameters of a row's loss."""
+        return {
+            "ignore_index": self.ignore_index,
+            "label_smoothing": self.label_smoothing,
+            "z_loss": self.z_loss,
+            "softcap": self.softcap,
+        }

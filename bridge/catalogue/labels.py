@@ -1,0 +1,26 @@
+"""Labels: the column that each row is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge import lang as bl
+
+
+def at_label(s: Any, labels: Any) -> Any:
+    """What stands in the label's column."""
+    return bl.sum(bl.where(bl.column() == labels, s, -0.0))
+
+
+def is_column(labels: Any) -> Any:
+    return (labels >= 0) & (labels < bl.columns())
+
+
+def check_range(function: str, least: int, largest: int, columns: int) -> None:
+    """Raises ValueError if the least or the largest label is no column."""
+    for label in (least, largest):
+        if not 0 <= label < columns:
+            raise ValueError(
+                f"{function}: labels has {label}, expected numbers of columns, "
+                f"from 0 to {columns - 1}"
+            )

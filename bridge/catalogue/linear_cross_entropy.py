@@ -1,0 +1,63 @@
+"""How a batch of tokens is cut so that the logits of few of them exist at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.ops.dtypes import FLOATING
+from bridge.ops.program import INTEGERS
+from bridge.ops.scalars import whole_number
+
+# Fewer rows leave a matrix product waiting for the weight.
+_FEWEST = 256
+
+
+def chunk_rows(function: str, chunk: Any, rows: int, features: int, columns: int) -> int:
+    """Rows of a chunk: by default so many that their logits take about the memory of `hidden`.
+
+    Raises:
+      TypeError: chunk is no integer; ValueError: it is less than 1.
+    """
+    if chunk is not None:
+        return min(whole_number(function, "chunk", chunk, 1), max(rows, 1))
+    wanted = rows * features // max(columns, 1)
+    return min(max(1 << max(wanted - 1, 0).bit_length(), _FEWEST), max(rows, 1))
+
+
+def check_shapes(function: str, shapes: dict[str, tuple[int, ...] | None]) -> None:
+    """Raises ValueError for shapes of hidden, weight, labels and bias that do not fit."""
+    hidden, weight, labels, bias = (shapes[n] for n in ("hidden", "weight", "labels", "bias"))
+    assert hidden is not None
+    assert weight is not None
+    if len(hidden) == 0:
+        raise ValueError(f"{function}: hidden is 0-dimensional, expected [..., features]")
+    if len(weight) != 2 or weight[1] != hidden[-1]:
+        raise ValueError(
+            f"{function}: weight has shape {list(weight)}, expected [columns, {hidden[-1]}]"
+        )
+    for name, shape, expected in (
+        ("labels", labels, hidden[:-1]),
+        ("bias", bias, weight[:1]),
+    ):
+        if shape is not None and shape != expected:
+            raise ValueError(
+                f"{function}: {name} has shape {list(shape)}, expected {list(expected)}"
+            )
+
+
+def check_dtypes(function: str, floating: dict[str, str], labels: str) -> None:
+    """Raises TypeError for dtypes that differ or are of another kind."""
+    first = floating["hidden"]
+    if first not in FLOATING:
+        raise TypeError(
+            f"{function}: hidden has dtype {first}, expected one of {', '.join(FLOATING)}"
+        )
+    for name, dtype in floating.items():
+        if dtype != first:
+            raise TypeError(
+                f"{function}: {name} has dtype {dtype}, expected {first}, that of hidden"
+            )
+    if labels not in INTEGERS:
+        raise TypeError(
+            f"{function}: labels has dtype {labels}, expected one of {', '.join(INTEGERS)}"
+        )

@@ -1,0 +1,121 @@
+"""Cross-entropy of logits and labels, for JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from bridge.catalogue import cross_entropy as losses
+from bridge.catalogue.cross_entropy import Options
+from bridge.jax._adapter.arguments import refuse_traced
+from bridge.jax._ops.labels import check_labels
+
+ArrayLike = jax.typing.ArrayLike
+
+
+def cross_entropy(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    axis_name: Any = None,
+) -> jax.Array:
+    r"""−log softmax(logits)[label] of each row, and their mean or sum.
+
+    With s = logits, or softcap·tanh(logits / softcap), and lse = log Σ exp(s), the loss of a row is
+
+        (1 − ε)·(lse − s[label]) + ε·(lse − mean(s)) + z_loss·lse²        ε = label_smoothing
+
+    in one reading of the logits; no array of their size is made. The backward pass reads them once
+    more and writes their gradient. A row's loss has bits that depend on that row alone, and are
+    those of `bridge.torch`. Every transformation of JAX applies, derivatives of any order included.
+
+    Args:
+      logits: `[..., V]` of dtype float16, bfloat16, float32 or float64.
+      labels: `[...]` of any integer dtype: a number of a column from 0 on, or `ignore_index`.
+      reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
+      ignore_index: rows with this label have the loss 0 and no gradient.
+      label_smoothing: from 0 to 1. This and the numbers below are known when the function is
+        compiled.
+      z_loss: a finite number from 0 on.
+      softcap: a positive finite number, or None.
+      axis_name: inside of `jax.shard_map`, the mesh axis whose devices have equal parts of the
+        columns, in their order; labels are numbers of columns of the whole, the same on all of
+        them, as is the loss. A row's maximum, sum and label's logit are exchanged, never the row;
+        the bits do not depend on the number of devices. Under `jax.jit` split columns need no name.
+
+    Returns:
+      A scalar, or `[...]`: in float32, for float64 in float64. A mean of no row is 0. NaN where the
+      label is out of range and that could not be seen before: on a GPU and under transforms.
+
+    Raises:
+      TypeError: an argument is no array or of another dtype; a number is traced or none.
+      ValueError: shapes that do not fit; another reduction; a number out of its range; a label out
+        of range; no such axis.
+
+    Example:
+      >>> cross_entropy(jnp.zeros((2, 4)), jnp.array([0, -100]))
+      Array(1.3862944, dtype=float32)
+    """
+    given = (reduction, ignore_index, label_smoothing, z_loss, softcap)
+    options = checked_options("cross_entropy", *given)
+    return reduced_losses(logits, labels, options, axis_name)
+
+
+def checked_options(function: str, *given: Any) -> Options:
+    names = ("reduction", "ignore_index", "label_smoothing", "z_loss", "softcap")
+    for name, value in zip(names, given, strict=True):
+        refuse_traced(function, name, value)
+    return Options.of(function, *given)
+
+
+def axis_size(function: str, axis_name: Any) -> int:
+    """How many devices a mesh axis has, inside of `shard_map`.
+
+    Raises:
+      ValueError: there is no such axis here.
+    """
+    try:
+        return int(jax.lax.axis_size(axis_name))
+    except (NameError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{function}: axis_name is {axis_name!r}, expected the name of a mesh axis of the "
+            "jax.shard_map around the call"
+        ) from error
+
+
+def reduced_losses(logits: Any, labels: Any, options: Options, axis_name: Any = None) -> Any:
+    """The losses, as `reduction` has them."""
+    columns = np.shape(logits)[-1] if np.ndim(logits) else 0
+    if axis_name is not None:
+        columns *= axis_size("cross_entropy", axis_name)
+    found = losses_of(logits, labels, options, axis_name)
+    check_labels("cross_entropy", labels, columns, options.ignore_index)
+    return reduce(options, *found)
+
+
+def losses_of(
+    logits: Any, labels: Any, options: Options, axis_name: Any = None
+) -> tuple[jax.Array, ...]:
+    """The loss of each row and, for a mean, 1 for each that counts; labels are not looked at."""
+    is_mean = options.reduction == "mean"
+    of_rows: Any = (losses.counted_losses if is_mean else losses.row_losses).jax
+    if axis_name is None:
+        found = of_rows(logits, labels, **options.of_rows)
+    else:
+        found = of_rows.on_axis(axis_name, logits, labels, **options.of_rows)
+    return found if is_mean else (found,)
+
+
+def reduce(options: Options, of_rows: jax.Array, *counts: jax.Array) -> Any:
+    """The losses as `reduction` has them."""
+    if options.reduction == "none":
+        return of_rows
+    flat = [each.reshape(-1) for each in (of_rows, *counts)]
+    return (losses.mean if counts else losses.total).jax(*flat)

@@ -1,0 +1,171 @@
+"""Cross-entropy of a linear layer's logits, of which few rows exist at a time, for JAX."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from bridge.catalogue.cross_entropy import Options
+from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
+from bridge.jax._adapter.arguments import (
+    as_array_like,
+    as_array_likes,
+    as_arrays,
+    compiled_for,
+    refuse_traced,
+)
+from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
+from bridge.jax._ops.labels import check_labels
+from bridge.ops.program import INTEGERS
+
+ArrayLike = jax.typing.ArrayLike
+_NAME = "linear_cross_entropy"
+
+
+def linear_cross_entropy(
+    hidden: ArrayLike,
+    weight: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bias: ArrayLike | None = None,
+    chunk: int | None = None,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+) -> jax.Array:
+    r"""`cross_entropy(hidden @ weight.T + bias, labels)`, without the logits of all rows in memory.
+
+    The logits of `chunk` rows exist at a time. For a mean or a sum the gradients of hidden, weight
+    and bias are formed while they do, in the forward pass; for `"none"`, and for derivatives of
+    gradients, the logits are computed again. The matrix products are XLA's own, so the bits of the
+    result are not those of `bridge.torch`. A chunk has rows at equal distances, so that each device
+    works on its own where the rows are split over devices.
+
+    Args:
+      hidden: `[..., features]`.
+      weight: `[V, features]`, of hidden's dtype.
+      labels: `[...]` of any integer dtype.
+      bias: `[V]`, of hidden's dtype, or None.
+      chunk: rows whose logits exist at a time, known when the function is compiled; None for so
+        many that their logits take about the memory of `hidden`, and at least 256.
+      reduction, ignore_index, label_smoothing, z_loss, softcap: as for `cross_entropy`.
+
+    Returns:
+      A scalar, or `[...]`: in float32, for float64 in float64.
+
+    Raises:
+      TypeError, ValueError: as for `cross_entropy`; dtypes that differ, shapes that do not fit, a
+        chunk that is no positive integer.
+
+    Example:
+      >>> linear_cross_entropy(jnp.zeros((2, 3)), jnp.ones((4, 3)), jnp.array([0, 1]))
+      Array(1.3862944, dtype=float32)
+
+    Source: Wijmans et al., "Cut Your Losses in Large-Vocabulary Language Models", arXiv:2411.09009;
+    gradients in the forward pass: Hsu et al., "Liger Kernel", arXiv:2410.10989.
+    """
+    refuse_traced(_NAME, "chunk", chunk)
+    options = checked_options(_NAME, reduction, ignore_index, label_smoothing, z_loss, softcap)
+    arrays: Any = as_arrays(
+        *as_array_likes(_NAME, hidden=hidden, weight=weight, bias=bias),
+        as_array_like(_NAME, "labels", labels, INTEGERS, f"one of {', '.join(INTEGERS)}"),
+    )
+    named: Any = dict(zip(("hidden", "weight", "bias", "labels"), arrays, strict=True))
+    check_shapes(_NAME, {name: None if a is None else a.shape for name, a in named.items()})
+    dtypes = {name: a.dtype.name for name, a in named.items() if a is not None}
+    check_dtypes(_NAME, dtypes, dtypes.pop("labels"))
+    shape, (columns, features) = named["hidden"].shape, named["weight"].shape
+    check_labels(_NAME, labels, columns, options.ignore_index)
+    per = chunk_rows(_NAME, chunk, math.prod(shape[:-1]), features, columns)
+    return _compiled(options, per)(*arrays)
+
+
+@compiled_for
+def _compiled(options: Options, per: int) -> Any:
+    def linear_cross_entropy(hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
+        shape, rows = labels.shape, labels.size
+        chunks = max(-(-rows // per), 1)
+        hidden = _in_chunks(hidden.reshape(rows, hidden.shape[-1]), chunks, 0)
+        labels = _in_chunks(labels.reshape(rows), chunks, options.ignore_index)
+        if options.reduction != "none":
+            return _reduced(options, hidden, weight, bias, labels)
+        found = _losses(options, hidden, weight, bias, labels)[0]
+        return found.swapaxes(0, 1).reshape(-1)[:rows].reshape(shape)
+
+    return linear_cross_entropy
+
+
+def _in_chunks(rows: Any, chunks: int, filling: int) -> Any:
+    """`[chunks, rows of one, ...]`: row r in chunk r mod chunks."""
+    missing = -rows.shape[0] % chunks
+    if missing:
+        rows = jnp.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)], constant_values=filling)
+    return rows.reshape(rows.shape[0] // chunks, chunks, *rows.shape[1:]).swapaxes(0, 1)
+
+
+def _linear(hidden: Any, weight: Any, bias: Any) -> Any:
+    logits = hidden @ weight.T
+    return logits if bias is None else logits + bias
+
+
+def _losses(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
+    """Of each row of chunks; derivatives compute the logits again."""
+
+    @jax.checkpoint
+    def of_chunk(hidden: Any, labels: Any) -> Any:
+        return losses_of(_linear(hidden, weight, bias), labels, options)
+
+    return lax.map(lambda part: of_chunk(*part), (hidden, labels))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _reduced(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
+    return reduce(options, *_losses(options, hidden, weight, bias, labels))
+
+
+@functools.partial(_reduced.defjvp, symbolic_zeros=True)
+def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
+    """The result, and its change by what the gradients are, which the same pass forms."""
+    hidden, weight, bias, labels = primals
+    are_wanted = [not isinstance(t, SymbolicZero) and t is not None for t in tangents[:3]]
+    sums = jnp.promote_types(hidden.dtype, jnp.float32)
+    share = jnp.ones((), sums)
+    if options.reduction == "mean":
+        share = share / jnp.maximum(jnp.sum(labels != options.ignore_index), 1)
+
+    @jax.checkpoint
+    def of_chunk(added: Any, part: Any) -> Any:
+        hidden, labels = part
+        found, pull = jax.vjp(
+            lambda logits: losses_of(logits, labels, options), _linear(hidden, weight, bias)
+        )
+        shares = [jnp.broadcast_to(share, found[0].shape), *map(jnp.zeros_like, found[1:])]
+        (d,) = pull(type(found)(vary_alike([*shares, *found])[: len(found)]))
+        dw, db = added
+        if dw is not None:
+            dw = dw + lax.dot_general(
+                d, hidden, (((0,), (0,)), ((), ())), preferred_element_type=sums
+            )
+        if db is not None:
+            db = db + d.sum(0, dtype=sums)
+        return (dw, db), (found, d @ weight if are_wanted[0] else None)
+
+    starts = [
+        vary_alike([jnp.zeros(like.shape, sums), *primals[:2]])[0] if is_wanted else None
+        for like, is_wanted in zip((weight, bias), are_wanted[1:], strict=True)
+    ]
+    (dw, db), (found, dh) = lax.scan(of_chunk, tuple(starts), (hidden, labels))
+    change = jnp.zeros((), sums)
+    for gradient, tangent, is_wanted in zip((dh, dw, db), tangents[:3], are_wanted, strict=True):
+        if is_wanted:
+            change = change + jnp.sum(gradient.astype(sums) * tangent.astype(sums))
+    return reduce(options, *found), change

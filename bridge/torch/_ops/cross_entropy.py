@@ -1,0 +1,108 @@
+"""Cross-entropy of logits and labels, for PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bridge.catalogue import cross_entropy as losses
+from bridge.catalogue.cross_entropy import Options
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.destination import call_overwritten
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.labels import check_labels
+
+# Made now: a first call under torch.compile could not.
+_row_losses, _counted_losses = losses.row_losses.torch, losses.counted_losses.torch
+_total, _mean = losses.total.torch, losses.mean.torch
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+    group: Any = None,
+    overwrite_logits: bool = False,
+) -> Tensor:
+    r"""−log softmax(logits)[label] of each row, and their mean or sum.
+
+    With s = logits, or softcap·tanh(logits / softcap), and lse = log Σ exp(s), the loss of a row is
+
+        (1 − ε)·(lse − s[label]) + ε·(lse − mean(s)) + z_loss·lse²        ε = label_smoothing
+
+    in one reading of the logits; no array of their size is made. The backward pass reads them once
+    more and writes their gradient. A row's loss has bits that depend on that row alone, and are
+    those of `bridge.jax`. Differentiable to any order, in reverse and forward mode.
+
+    Args:
+      logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
+      labels: `[...]` of any integer dtype: a number of a column from 0 on, or `ignore_index`.
+      reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
+      ignore_index: rows with this label have the loss 0 and no gradient.
+      label_smoothing: from 0 to 1.
+      z_loss: a finite number from 0 on.
+      softcap: a positive finite number, or None.
+      group: a `torch.distributed` process group whose ranks have equal parts of the columns, in
+        their order; labels are numbers of columns of the whole, the same on all ranks, as is the
+        loss. A row's maximum, sum and label's logit are exchanged, never the row; the bits do not
+        depend on the number of ranks.
+      overwrite_logits: nobody needs the logits again: the backward pass may write their gradient
+        over them.
+
+    Returns:
+      A scalar, or `[...]`: in float32, for float64 in float64. A mean of no row is 0. NaN where the
+      label is out of range and that could not be seen before: on a GPU and under transforms.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype; a number is none; group is no
+        process group.
+      ValueError: shapes that do not fit; another reduction; a number out of its range; a label out
+        of range.
+
+    Example:
+      >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, -100]))
+      tensor(1.3863)
+    """
+    if is_overridden(given := (logits, labels)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    options = Options.of("cross_entropy", reduction, ignore_index, label_smoothing, z_loss, softcap)
+    if group is not None:
+        from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
+
+        whole = joined("cross_entropy", logits, group)
+        return reduced_losses(whole, labels, options, False).to_local()  # type: ignore[no-any-return,attr-defined]
+    return reduced_losses(logits, labels, options, overwrite_logits)
+
+
+def reduced_losses(logits: Tensor, labels: Tensor, options: Options, overwrite: bool) -> Tensor:
+    found = losses_of(logits, labels, options, overwrite)
+    check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
+    return reduce(options, *found)
+
+
+def losses_of(
+    logits: Tensor, labels: Tensor, options: Options, overwrite: bool = False
+) -> tuple[Tensor, ...]:
+    """The loss of each row and, for a mean, 1 for each that counts; labels are not looked at."""
+    is_mean = options.reduction == "mean"
+    of_rows: Any = _counted_losses if is_mean else _row_losses
+    if overwrite:
+        params = of_rows.prepare(logits, labels, **options.of_rows)
+        found: Any = call_overwritten("cross_entropy", PROGRAM, (logits, labels), params)
+        return found if is_mean else found[:1]  # type: ignore[no-any-return]
+    found = of_rows(logits, labels, **options.of_rows)
+    return found if is_mean else (found,)
+
+
+def reduce(options: Options, losses: Tensor, *counts: Tensor) -> Tensor:
+    """The losses as `reduction` has them."""
+    if options.reduction == "none":
+        return losses
+    flat = [each.reshape(-1) for each in (losses, *counts)]
+    return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]

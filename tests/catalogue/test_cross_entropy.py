@@ -1,0 +1,298 @@
+"""cross_entropy against float64, with every option, in both frameworks with the same bits."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import bridge.jax
+import bridge.torch
+from tests.catalogue.refusals import Refusal, assert_refused
+from tests.frameworks import DTYPES, EPSILON, FRAMEWORKS, bits, numpy_dtype
+
+each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
+SHAPES = [(3, 5), (2, 3, 64), (17, 1000), (7,), (2, 5000), (0, 4), (4, 1)]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"label_smoothing": 0.1},
+    {"z_loss": 1e-2, "softcap": 5.0},
+    {"label_smoothing": 1.0, "ignore_index": 0},
+]
+
+
+def wide(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def drawn(rng: np.random.Generator, shape: Any, dtype: str, ignored: int) -> tuple[Any, Any]:
+    """Logits, and labels a few of which are ignored."""
+    x = (rng.normal(size=shape) * 4).astype(numpy_dtype(dtype))
+    labels = rng.integers(0, shape[-1], shape[:-1])
+    return x, np.where(rng.random(shape[:-1]) < 0.2, ignored, labels)
+
+
+def reference(
+    x: Any,
+    labels: Any,
+    g: Any,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    softcap: float | None = None,
+) -> tuple[Any, Any]:
+    """The loss and its gradient for the cotangent g, in float64."""
+    x = np.asarray(x, np.float64)
+    s = x if softcap is None else softcap * np.tanh(x / softcap)
+    largest = s.max(-1, keepdims=True)
+    lse = np.log(np.exp(s - largest).sum(-1, keepdims=True)) + largest
+    is_kept = labels != ignore_index
+    target = (1 - label_smoothing) * (np.arange(x.shape[-1]) == labels[..., None])
+    target = target + label_smoothing / max(x.shape[-1], 1)
+    losses = lse[..., 0] - (target * s).sum(-1) + z_loss * lse[..., 0] ** 2
+    losses = np.where(is_kept, losses, 0.0)
+    scale = {"mean": 1 / max(is_kept.sum(), 1), "sum": 1.0, "none": 1.0}[reduction]
+    slope = 1.0 if softcap is None else 1 - np.tanh(x / softcap) ** 2
+    ds = np.exp(s - lse) * (1 + 2 * z_loss * lse) - target
+    each_g = np.broadcast_to(np.asarray(g, np.float64) * scale, labels.shape) * is_kept
+    total = losses if reduction == "none" else losses.sum() * scale
+    return total, ds * slope * each_g[..., None]
+
+
+@each
+@pytest.mark.sampled(60)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_and_gradients(
+    own: Any, reduction: str, options: Any, shape: Any, dtype: str, rng: Any
+) -> None:
+    x, labels = drawn(rng, shape, dtype, options.get("ignore_index", -100))
+    g = rng.normal(size=labels.shape if reduction == "none" else ()).astype(wide(dtype))
+    options = {"reduction": reduction, **options}
+    expected, gradient = reference(x, labels, g, **options)
+    found, dx = own.vjp(lambda x: own.ops.cross_entropy(x, own.array(labels), **options), [x], g)
+    assert (found.dtype, dx.dtype) == (wide(dtype), x.dtype)
+    unit, rows = EPSILON[wide(dtype)], max(labels.size, 1)
+    # A sum's error is that of its rows, each a few units of lse.
+    terms = rows if reduction == "sum" else 1
+    np.testing.assert_allclose(found, expected, rtol=8 * unit, atol=60 * unit * terms)
+    largest = np.max(np.abs(gradient), initial=np.max(np.abs(g), initial=0) / rows)
+    tolerance = (EPSILON[dtype] + 60 * unit) * largest
+    np.testing.assert_allclose(dx.astype(float), gradient, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_same_bits_in_both_and_over_the_logits(dtype: str, reduction: str, rng: Any) -> None:
+    x, labels = drawn(rng, (33, 1300), dtype, -100)
+    g = rng.normal(size=labels.shape if reduction == "none" else ()).astype(wide(dtype))
+    options: Any = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 1e-3}
+    both = [
+        own.vjp(
+            partial(lambda own, x: own.ops.cross_entropy(x, own.array(labels), **options), own),
+            [x],
+            g,
+        )
+        for own in FRAMEWORKS
+    ]
+    for a, b in zip(*both, strict=True):
+        np.testing.assert_array_equal(bits(a), bits(b))
+    own = FRAMEWORKS[0]
+    leaf = own.array(x).clone().requires_grad_()
+    logits = leaf * 1
+    loss = own.ops.cross_entropy(logits, own.array(labels), overwrite_logits=True, **options)
+    (dx,) = torch.autograd.grad(loss, leaf, own.array(g))
+    np.testing.assert_array_equal(bits(own.numpy(dx)), bits(both[0][1]))
+    np.testing.assert_array_equal(bits(own.numpy(logits)), bits(both[0][1]))
+
+
+def test_overwriting_is_a_change_in_place() -> None:
+    """Who would read the logits afterwards is told; second order and layouts without rows work."""
+    torch.manual_seed(0)
+    labels = torch.tensor([0, 2])
+    leaf = torch.randn(2, 3, requires_grad=True)
+    logits = leaf * 1
+    squares = (logits * logits).sum()
+    bridge.torch.cross_entropy(logits, labels, overwrite_logits=True).backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squares.backward()
+    wide_leaf = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+
+    def transposed(x: Any) -> Any:
+        return bridge.torch.cross_entropy(x.t() * 1, labels, overwrite_logits=True)
+
+    assert torch.autograd.gradcheck(transposed, (wide_leaf,))
+    assert torch.autograd.gradgradcheck(transposed, (wide_leaf,))
+    plain = bridge.torch.cross_entropy(wide_leaf.t(), labels)
+    (a,) = torch.autograd.grad(plain, wide_leaf)
+    (b,) = torch.autograd.grad(
+        bridge.torch.cross_entropy((wide_leaf * 1).t(), labels, overwrite_logits=True), wide_leaf
+    )
+    assert torch.equal(a, b)
+
+
+@each
+def test_exact_cases(own: Any) -> None:
+    call = partial(own.call, own.ops.cross_entropy)
+    x = np.float32([[1.0, 2.0], [3.0, -np.inf]])
+    ignored = np.array([-100, -100])
+    assert call(x, ignored) == 0.0
+    for reduction in ("sum", "mean"):
+        f = partial(own.ops.cross_entropy, reduction=reduction)
+        assert own.call(f, x[:0], ignored[:0]) == 0.0
+    _, dx = own.vjp(
+        lambda x: own.ops.cross_entropy(x, own.array(ignored)), [x], np.ones((), np.float32)
+    )
+    np.testing.assert_array_equal(dx, np.zeros_like(x))
+    np.testing.assert_array_equal(call(np.float32([[5.0], [-7.0]]), np.array([0, 0])), 0.0)
+    none = partial(own.ops.cross_entropy, reduction="none")
+    found = own.call(none, x[[1, 1, 0]], np.array([0, 1, 1]))
+    np.testing.assert_array_equal(found[:2], [0.0, np.inf])
+    inf, nan = np.float32([[np.inf, 0.0]]), np.float32([[np.nan, 0.0]])
+    assert np.isnan(own.call(none, nan, np.array([1]))).all()
+    assert own.call(none, inf, np.array([1])) == np.inf
+
+
+def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(rng: Any) -> None:
+    x, labels = drawn(rng, (64, 333), "float32", -1)
+    none = partial(bridge.torch.cross_entropy, reduction="none", label_smoothing=0.1)
+    whole = none(torch.tensor(x), torch.tensor(labels), ignore_index=-1)
+    for row in (0, 17, 63):
+        alone = none(torch.tensor(x[row]), torch.tensor(labels[row]), ignore_index=-1)
+        assert torch.equal(alone, whole[row])
+
+
+def test_a_label_out_of_range(rng: Any) -> None:
+    x, labels = rng.normal(size=(4, 9)).astype("float32"), np.array([0, 9, -100, 8])
+    t, j = torch.tensor(x), jnp.asarray(x)
+    words = "cross_entropy: labels has 9, expected numbers of columns, from 0 to 8"
+    for call in (
+        lambda: bridge.torch.cross_entropy(t, torch.tensor(labels)),
+        lambda: bridge.jax.cross_entropy(j, labels),
+        lambda: bridge.torch.linear_cross_entropy(t, t.new_ones(9, 9), torch.tensor(labels)),
+        lambda: bridge.jax.linear_cross_entropy(j, jnp.ones((9, 9)), labels),
+    ):
+        with pytest.raises(ValueError, match=words.removeprefix("cross_entropy")):
+            call()
+    torch._dynamo.reset()
+    none = partial(bridge.torch.cross_entropy, reduction="none")
+    compiled = torch.compile(none, fullgraph=True, backend="aot_eager")
+    for found in (
+        compiled(t, torch.tensor(labels)).numpy(),
+        np.asarray(jax.jit(partial(bridge.jax.cross_entropy, reduction="none"))(j, labels)),
+    ):
+        np.testing.assert_array_equal(np.isnan(found), [False, True, False, False])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_derivatives_of_second_order_and_transforms(reduction: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, -100, 2])
+    f = partial(
+        bridge.torch.cross_entropy,
+        labels=labels,
+        reduction=reduction,
+        label_smoothing=0.1,
+        z_loss=0.1,
+        softcap=2.0,
+    )
+    assert torch.autograd.gradcheck(f, (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(f, (x,))
+    several = torch.randn(4, 3, 5)
+    looped = torch.stack([f(each) for each in several])
+    assert torch.equal(torch.func.vmap(f)(several), looped)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(several[0]), f(several[0]))
+    with jax.enable_x64(True):
+        found = jax.vmap(
+            jax.jit(partial(bridge.jax.cross_entropy, labels=labels.numpy(), reduction=reduction))
+        )(jnp.asarray(several.numpy()))
+        plain = partial(bridge.torch.cross_entropy, labels=labels, reduction=reduction)
+        assert np.array_equal(found, torch.stack([plain(each) for each in several]).numpy())
+
+
+def test_axis_name_and_group_that_are_none() -> None:
+    x, labels = jnp.ones((2, 3)), jnp.zeros(2, int)
+    with pytest.raises(ValueError, match="axis_name is 'model', expected the name of a mesh axis"):
+        bridge.jax.cross_entropy(x, labels, axis_name="model")
+    with pytest.raises(TypeError, match="group has type str"):
+        bridge.torch.cross_entropy(torch.ones(2, 3), torch.tensor([0, 1]), group="model")
+
+
+def test_module() -> None:
+    torch.manual_seed(0)
+    x, labels = torch.randn(4, 7, 5, 3), torch.randint(0, 7, (4, 5, 3))
+    for options in ({}, {"reduction": "none"}, {"label_smoothing": 0.2, "ignore_index": 3}):
+        own = bridge.torch.CrossEntropyLoss(**options)
+        original = torch.nn.CrossEntropyLoss(**options)
+        torch.testing.assert_close(own(x, labels), original(x, labels))
+        torch.testing.assert_close(
+            own(x[:, :, 0, 0], labels[:, 0, 0]), original(x[:, :, 0, 0], labels[:, 0, 0])
+        )
+        assert own.state_dict() == original.state_dict()
+    with pytest.raises(ValueError, match="weight is given, expected None"):
+        bridge.torch.CrossEntropyLoss(torch.ones(7))
+
+
+REFUSED: dict[str, Refusal] = {
+    "reduction": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), reduction="average"),
+        ValueError,
+        "reduction is 'average', expected one of mean, sum, none",
+    ),
+    "smoothing": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), label_smoothing=1.5),
+        ValueError,
+        "label_smoothing is 1.5, expected a number from 0 to 1",
+    ),
+    "z_loss": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), z_loss=float("nan")),
+        ValueError,
+        "z_loss is nan, expected a finite number",
+    ),
+    "softcap": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), softcap=0),
+        ValueError,
+        "softcap is 0.0, expected a positive finite number or None",
+    ),
+    "ignore_index": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=1.0),
+        TypeError,
+        "ignore_index has type float",
+    ),
+    "floating labels": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2)),
+        TypeError,
+        "labels has dtype float32, expected one of int8",
+    ),
+    "shape": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(3, dtype="int32")),
+        ValueError,
+        r"labels has shape \[3\], expected \[2\]",
+    ),
+    "no dimension": (
+        lambda m, a: m.cross_entropy(a(), a(dtype="int32")),
+        ValueError,
+        "logits is 0-dimensional",
+    ),
+    "integers": (
+        lambda m, a: m.cross_entropy(a(2, 3, dtype="int32"), a(2, dtype="int32")),
+        TypeError,
+        "logits has dtype int32",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_in_the_same_words(case: str) -> None:
+    assert_refused(REFUSED[case], "cross_entropy: ")
