@@ -11,9 +11,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+import bridge.torch
 from bridge.torch._sharded import shards
 from tests.declared.split_columns import CASES, COLUMNS
 from tests.distributed.gather_checks import numbers, same_bits
+from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
 
 _ROWS = (2, 32)
@@ -130,3 +132,36 @@ def compiled(place: Place) -> None:
     whole = torch.compile(case.op.torch, fullgraph=True, backend="aot_eager")
     for a, b in zip(run(whole), run(case.op.torch), strict=True):
         assert same_bits(a, b)
+
+
+def cross_entropy_of_a_group(place: Place) -> None:
+    """Losses and gradients have the bits of whole rows; ranks that are not in the group refuse."""
+    group = torch.distributed.group.WORLD
+    mesh = init_device_mesh("cpu", (place.world_size,), mesh_dim_names=("model",))
+    for columns in (1024 * place.world_size, 330 * place.world_size):
+        whole = numbers(1, (2, 32, columns), torch.float32).requires_grad_()
+        labels = torch.arange(64).reshape(2, 32) * 5
+        labels[0, 3] = -100
+        width = columns // place.world_size
+        own = slice(place.rank * width, (place.rank + 1) * width)
+        for options in (
+            {"reduction": "none", "label_smoothing": 0.1},
+            {"reduction": "mean", "z_loss": 1e-3},
+        ):
+            expected = bridge.torch.cross_entropy(whole, labels, **options)
+            g = numbers(2, tuple(expected.shape), torch.float32)
+            (gradient,) = torch.autograd.grad(expected, whole, g)
+            for given in (group, mesh, (mesh, "model")):
+                part = whole.detach()[..., own].clone().requires_grad_()
+                found = bridge.torch.cross_entropy(part, labels, group=given, **options)
+                (dx,) = torch.autograd.grad(found, part, g)
+                assert type(found) is Tensor
+                assert same_bits(found, expected), (columns, options)
+                assert same_bits(dx, gradient[..., own]), (columns, options)
+    with raises(ValueError, f"labels has {columns}, expected numbers of columns"):
+        bridge.torch.cross_entropy(
+            whole.detach()[..., own], torch.full((2, 32), columns), group=group
+        )
+    spread = distribute_tensor(whole.detach(), mesh, [Shard(2)])
+    with raises(ValueError, "group is given with logits that are a DTensor"):
+        bridge.torch.cross_entropy(spread, labels, group=group)
