@@ -53,6 +53,16 @@ def test_training_agrees_with_bridge_far_closer_than_without(training):
     assert gap["own"]["largest"] > 100 * gap["bridge"]["largest"]
 
 
+def test_bits_of_the_trained_model_agree_with_bridge(training):
+    agreement = training["agreement"]
+    for op in gpt.OPS:
+        assert agreement[op]["differing"]["bridge"] == 0, op
+    for op in ("norm", "gate", "dropout_add"):
+        assert agreement[op]["differing"]["own"] > 0, op
+    product = agreement["product"]["differing"]
+    assert product["bridge"] == product["own"] > 0
+
+
 def test_training_learns(training):
     for curves in training["curves"].values():
         for losses in curves.values():

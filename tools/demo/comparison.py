@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tools.bench.cases import FRAMEWORKS
+from tools.demo import gpt
 from tools.demo.sentences import SENTENCES
 
 BOTH = ("bridge", "own")
@@ -21,19 +22,16 @@ EXPLANATION = (
     "each framework still does itself."
 )
 TRAINING_EXPLANATION = (
-    "Same first weights, same text, same optimizer. With bridge the dropout masks are the same as "
-    "well, and what is left is the rounding of matrix products; without, each framework draws "
-    "masks of its own and the curves part."
+    "Same first weights, same text, same optimizer. Outputs are compared on the same inputs, those "
+    "of one forward pass of the trained model. With bridge the dropout masks are the same as well, "
+    "and what is left is the rounding of matrix products; without, each framework draws masks of "
+    "its own and the curves part."
 )
 
 
 def comparison(found: dict[str, Any]) -> list[list[str]]:
     """Rows: how far the frameworks are apart, and how fast they are."""
-    rows = []
-    for op, name in OPS.items():
-        of = found["agreement"][op]
-        shares = [_share(of["differing"][ops], of["elements"]) for ops in BOTH]
-        rows.append([f"{name} outputs that differ, of {of['elements']:,}", *shares])
+    rows = _differing(found["agreement"], OPS)
     for what in ("largest", "mean"):
         distances = [f"{found['distance'][ops][what]:.2e}" for ops in BOTH]
         rows.append([f"embeddings, {what} difference", *distances])
@@ -41,8 +39,8 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
 
 
 def training_comparison(training: dict[str, Any]) -> list[list[str]]:
-    """Rows: the loss curves, and how fast the frameworks train."""
-    rows = []
+    """Rows: op by op what differs, the loss curves, and how fast the frameworks train."""
+    rows = _differing(training["agreement"], gpt.OPS | {"product": "matrix product"})
     for framework, name in FRAMEWORKS.items():
         losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
         rows.append([f"{name}, loss of the last 20 steps", *losses])
@@ -50,6 +48,17 @@ def training_comparison(training: dict[str, Any]) -> list[list[str]]:
         gaps = [f"{training['gap'][ops][what]:.1e}" for ops in BOTH]
         rows.append([f"{what} difference of the curves", *gaps])
     return rows + _rates("steps", training["steps_per_second"])
+
+
+def _differing(agreement: dict[str, Any], names: dict[str, str]) -> list[list[str]]:
+    """Rows: how many of an op's outputs differ between the frameworks."""
+    return [
+        [
+            f"{name} outputs that differ, of {agreement[op]['elements']:,}",
+            *(_share(agreement[op]["differing"][ops], agreement[op]["elements"]) for ops in BOTH),
+        ]
+        for op, name in names.items()
+    ]
 
 
 def _rates(what: str, rates: dict[str, dict[str, float]]) -> list[list[str]]:

@@ -1,8 +1,7 @@
-"""A small Megatron-style GPT: its sizes, its first weights, and how it is trained.
+"""A small GPT of today: its sizes, its first weights, what it computes, and how it is trained.
 
-A layer is  x += dropout(attention(norm(x)) + bias);  x += dropout(mlp(norm(x)) + bias),  as in
-Shoeybi et al., "Megatron-LM" (arXiv:1909.08053): the linear layers leave their biases to bias-GELU
-and to bias-dropout-add.
+A layer is  x += dropout(attention(norm(x)));  x += dropout(down(swiglu(up(norm(x))))),  with
+RMSNorm, rotary position embedding and no biases, as in Touvron et al., "LLaMA" (arXiv:2302.13971).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from tools.demo.text import SYMBOLS
 
-LAYERS, HEADS, WIDTH, INNER = 2, 4, 64, 256
+LAYERS, HEADS, WIDTH, INNER = 2, 4, 64, 176
 LENGTH, BATCH, STEPS = 64, 16, 300  # characters, pieces of text, updates
 P_DROP, SEED = 0.1, 2024
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 3e-3, 30, 0.01
@@ -27,69 +26,93 @@ SCALE = (WIDTH // HEADS) ** -0.5
 
 Weights = dict[str, np.ndarray]
 
+# What each framework can do itself or with bridge, in the order of the report.
+OPS = {
+    "norm": "RMSNorm",
+    "rotate": "rotary embedding",
+    "softmax": "causal softmax",
+    "gate": "SwiGLU",
+    "dropout_add": "dropout-add",
+    "loss": "cross-entropy",
+}
+
 
 def initial_weights(seed: int = 0) -> Weights:
-    """float32 weights by name: normal with deviation 0.02, biases 0, norms 1."""
+    """float32 weights by name: normal with deviation 0.02, norms 1."""
     generator = np.random.default_rng(seed)
 
     def normal(*shape: int) -> np.ndarray:
         return generator.normal(0.0, 0.02, shape).astype(np.float32)
 
-    weights = {"characters": normal(SYMBOLS, WIDTH), "places": normal(LENGTH, WIDTH)}
+    weights = {"characters": normal(SYMBOLS, WIDTH)}
     for layer in range(LAYERS):
-        for name, outputs, inputs in (
-            ("qkv", 3 * WIDTH, WIDTH),
-            ("projection", WIDTH, WIDTH),
-            ("up", INNER, WIDTH),
-            ("down", WIDTH, INNER),
-        ):
-            weights[f"{layer}.{name}.weight"] = normal(outputs, inputs)
-            # The attention's keys need none: their bias adds the same to every score of a row.
-            if name != "qkv":
-                weights[f"{layer}.{name}.bias"] = np.zeros(outputs, np.float32)
+        weights[f"{layer}.qkv"] = normal(3 * WIDTH, WIDTH)
+        weights[f"{layer}.projection"] = normal(WIDTH, WIDTH)
+        weights[f"{layer}.up"] = normal(2 * INNER, WIDTH)
+        weights[f"{layer}.down"] = normal(WIDTH, INNER)
     for norm in (*(f"{layer}.{part}" for layer in range(LAYERS) for part in ("in", "mid")), "out"):
-        weights[f"{norm}.norm.weight"] = np.ones(WIDTH, np.float32)
-        weights[f"{norm}.norm.bias"] = np.zeros(WIDTH, np.float32)
+        weights[f"{norm}.norm"] = np.ones(WIDTH, np.float32)
     return weights
 
 
+def angles() -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of the rotary embedding, float32 `[LENGTH, head / 2]`."""
+    half = WIDTH // HEADS // 2
+    turned = np.arange(LENGTH)[:, None] * 10000.0 ** (-np.arange(half) / half)
+    return np.cos(turned).astype(np.float32), np.sin(turned).astype(np.float32)
+
+
 class BridgeOps:
-    """Softmax, bias-GELU and bias-dropout-add through bridge.
+    """The ops through bridge.
 
     Args:
       ops: bridge.torch or bridge.jax.
     """
 
     def __init__(self, ops: Any) -> None:
-        self.softmax, self.gelu = ops.scaled_causal_softmax, ops.bias_gelu
-        self._dropout_add = ops.bias_dropout_add
+        self.rotate, self.softmax, self.gate = ops.rotary, ops.scaled_causal_softmax, ops.swiglu
+        self._norm, self._dropout_add, self.loss = (
+            ops.rms_norm,
+            ops.bias_dropout_add,
+            ops.cross_entropy,
+        )
 
-    def dropout_add(self, x: Any, bias: Any, residual: Any, step: Any, site: int) -> Any:
-        return self._dropout_add(x, bias, residual, p=P_DROP, seed=SEED, offset=draw(step, site))
+    def norm(self, x: Any, weight: Any) -> Any:
+        return self._norm(x, weight, eps=EPSILON)
+
+    def dropout_add(self, x: Any, residual: Any, draw: Any) -> Any:
+        return self._dropout_add(x, None, residual, p=P_DROP, seed=SEED, offset=draw)
 
 
-def logits(
+def loss(
     ops: Any,
-    normalise: Callable[[str, Any], Any],
-    attention: Callable[[int, Any], Any],
     w: Mapping[str, Any],
+    tables: tuple[Any, Any],
     pieces: Any,
     step: Any,
+    product: Callable[[Any, Any], Any] = lambda x, y: x @ y,
 ) -> Any:
-    """Returns `[batch, length, SYMBOLS]` of each next character of `pieces` `[batch, length + 1]`.
+    """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`.
 
     Args:
-      normalise: a layer norm by name, in the framework of the arrays.
-      attention: that of a layer.
+      tables: those of `angles`, in the framework of the arrays.
+      product: multiplies matrices.
     """
-    x = w["characters"][pieces[:, :-1]] + w["places"]
+    x = w["characters"][pieces[:, :-1]]
+    batch = x.shape[0]
     for layer in range(LAYERS):
-        h = attention(layer, normalise(f"{layer}.in", x))
-        x = ops.dropout_add(h, w[f"{layer}.projection.bias"], x, step, 2 * layer)
-        h = normalise(f"{layer}.mid", x) @ w[f"{layer}.up.weight"].T
-        h = ops.gelu(h, w[f"{layer}.up.bias"]) @ w[f"{layer}.down.weight"].T
-        x = ops.dropout_add(h, w[f"{layer}.down.bias"], x, step, 2 * layer + 1)
-    return normalise("out", x) @ w["characters"].T
+        h = product(ops.norm(x, w[f"{layer}.in.norm"]), w[f"{layer}.qkv"].T)
+        h = h.reshape(batch, LENGTH, 3, HEADS, WIDTH // HEADS).swapaxes(1, 3)
+        query, key = (ops.rotate(h[:, :, i], *tables) for i in (0, 1))
+        attended = product(ops.softmax(product(query, key.mT), SCALE), h[:, :, 2])
+        h = attended.swapaxes(1, 2).reshape(x.shape)
+        h = product(h, w[f"{layer}.projection"].T)
+        x = ops.dropout_add(h, x, draw(step, 2 * layer))
+        h = product(ops.norm(x, w[f"{layer}.mid.norm"]), w[f"{layer}.up"].T)
+        h = product(ops.gate(h), w[f"{layer}.down"].T)
+        x = ops.dropout_add(h, x, draw(step, 2 * layer + 1))
+    logits = product(ops.norm(x, w["out.norm"]), w["characters"].T)
+    return ops.loss(logits, pieces[:, 1:])
 
 
 def draw(step: int, site: int) -> int:

@@ -53,6 +53,8 @@ def run(chosen: argparse.Namespace) -> int:
         console.rule("A small GPT trained in PyTorch and in JAX")
         training = train(chosen.device)
         show_training(training, console)
+        own = [of for op, of in training["agreement"].items() if op != "product"]
+        passed &= all(of["differing"]["bridge"] == 0 for of in own)
     if not chosen.sentences_only and not chosen.no_measurements:
         console.rule("Parity")
         parity_report = parity.measure(device=chosen.device, quick=True)

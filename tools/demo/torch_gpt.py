@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -18,36 +15,34 @@ class OwnOps:
     """What `gpt.BridgeOps` does, in torch's own ops, with dropout from torch's own generator."""
 
     @staticmethod
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, gpt.EPSILON)
+
+    @staticmethod
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+    @staticmethod
     def softmax(scores: Tensor, scale: float) -> Tensor:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         return (scores * scale).masked_fill(hidden, -torch.inf).softmax(-1)
 
     @staticmethod
-    def gelu(x: Tensor, bias: Tensor) -> Tensor:
-        return F.gelu(x + bias, approximate="tanh")
+    def gate(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
 
     @staticmethod
-    def dropout_add(x: Tensor, bias: Tensor, residual: Tensor, step: int, site: int) -> Tensor:
-        return residual + F.dropout(x + bias, gpt.P_DROP)
+    def dropout_add(x: Tensor, residual: Tensor, draw: int) -> Tensor:
+        return residual + F.dropout(x, gpt.P_DROP)
+
+    @staticmethod
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, -2), labels.flatten().long())
 
 
-def loss(ops: Any, w: dict[str, Tensor], pieces: Tensor, step: int) -> Tensor:
-    """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`."""
-    normalise, attention = partial(_normalise, w), partial(_attention, ops, w)
-    logits = gpt.logits(ops, normalise, attention, w, pieces, step)
-    return F.cross_entropy(logits.flatten(0, 1), pieces[:, 1:].flatten().long())
-
-
-def _normalise(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
-    weight, bias = w[f"{name}.norm.weight"], w[f"{name}.norm.bias"]
-    return F.layer_norm(x, x.shape[-1:], weight, bias, gpt.EPSILON)
-
-
-def _attention(ops: Any, w: dict[str, Tensor], layer: int, x: Tensor) -> Tensor:
-    qkv = x @ w[f"{layer}.qkv.weight"].T
-    query, key, value = qkv.unflatten(-1, (3, gpt.HEADS, -1)).permute(2, 0, 3, 1, 4)
-    attended = ops.softmax(query @ key.mT, gpt.SCALE) @ value
-    return attended.transpose(1, 2).flatten(2) @ w[f"{layer}.projection.weight"].T
+BRIDGE, OWN = gpt.BridgeOps(bridge.torch), OwnOps()
 
 
 class Training:
@@ -55,12 +50,13 @@ class Training:
 
     def __init__(self, weights: gpt.Weights, with_bridge: bool, device: str = "cpu") -> None:
         torch.manual_seed(gpt.SEED)
-        self.ops = gpt.BridgeOps(bridge.torch) if with_bridge else OwnOps
+        self.ops = BRIDGE if with_bridge else OWN
         self.device = device
         self.weights = {
             name: torch.tensor(value, device=device, requires_grad=True)
             for name, value in weights.items()
         }
+        self.tables = tuple(torch.tensor(table, device=device) for table in gpt.angles())
         self.optimizer = torch.optim.AdamW(
             self.weights.values(),
             lr=gpt.LEARNING_RATE,
@@ -72,7 +68,8 @@ class Training:
         )
 
     def step(self, pieces: np.ndarray, step: int) -> Tensor:
-        value = loss(self.ops, self.weights, torch.from_numpy(pieces).to(self.device), step)
+        given = torch.from_numpy(pieces).to(self.device)
+        value = gpt.loss(self.ops, self.weights, self.tables, given, step)
         self.optimizer.zero_grad()
         value.backward()
         self.optimizer.step()

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
+import torch
 
 from tools.demo import gpt, jax_gpt, text, torch_gpt
+from tools.demo.encode import as_array
 
 
 def train(
@@ -23,6 +26,7 @@ def train(
     """
     pieces = text.batches(steps, gpt.BATCH, gpt.LENGTH)
     curves: dict[str, dict[str, Any]] = {"bridge": {}, "own": {}}
+    trained: dict[str, Any] = {}
     seconds: dict[str, dict[str, float]] = {"torch": {}, "jax": {}}
     for ops in curves:
         for framework, module in (("torch", torch_gpt), ("jax", jax_gpt)):
@@ -36,8 +40,11 @@ def train(
                 following(framework, ops, step)
             seconds[framework][ops] = (time.perf_counter() - start) / max(steps - 1, 1)
             curves[ops][framework] = np.array(losses)
+            if (framework, ops) == ("torch", "bridge"):
+                trained = {name: as_array(value) for name, value in training.weights.items()}
     return {
         "steps": steps,
+        "agreement": agreement(trained, pieces[-1], device),
         "curves": curves,
         "gap": {ops: _gap(pair["torch"], pair["jax"]) for ops, pair in curves.items()},
         "steps_per_second": {
@@ -51,3 +58,57 @@ def _gap(a: Any, b: Any) -> dict[str, float]:
     """How far two loss curves are apart."""
     gap = np.abs(a - b)
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
+
+
+class _Recorded:
+    """Ops that write down what they are called with."""
+
+    def __init__(self, ops: Any, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
+        for name in gpt.OPS:
+            setattr(self, name, _recorded(getattr(ops, name), name, calls))
+
+
+def _recorded(function: Any, name: str, calls: list[tuple[str, tuple[Any, ...]]]) -> Any:
+    def run(*arguments: Any) -> Any:
+        calls.append((name, arguments))
+        return function(*arguments)
+
+    return run
+
+
+def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> dict[str, Any]:
+    """Gives both frameworks the inputs that each op has in one forward pass, and compares the bits.
+
+    Matrix products, which are the frameworks' own with and without bridge, are compared as well.
+    """
+    calls: list[tuple[str, tuple[Any, ...]]] = []
+    w, tables = (
+        jax.tree.map(lambda array: torch.tensor(array, device=device), given)
+        for given in (weights, gpt.angles())
+    )
+    with torch.no_grad():
+        product = _recorded(torch.matmul, "product", calls)
+        given = torch.from_numpy(pieces).to(device)
+        gpt.loss(_Recorded(torch_gpt.BRIDGE, calls), w, tables, given, 0, product)
+    found: dict[str, Any] = {
+        op: {"elements": 0, "differing": {"bridge": 0, "own": 0}} for op in (*gpt.OPS, "product")
+    }
+    place = jax.devices(device)[0]
+    for op, arguments in calls:
+        in_jax = [
+            jax.device_put(as_array(a), place) if isinstance(a, torch.Tensor) else a
+            for a in arguments
+        ]
+        for ops, in_torch, other in (
+            ("bridge", torch_gpt.BRIDGE, jax_gpt.BRIDGE),
+            ("own", torch_gpt.OWN, jax_gpt.OWN),
+        ):
+            with torch.no_grad():
+                a = as_array(getattr(in_torch, op, torch.matmul)(*arguments))
+            b = as_array(getattr(other, op, jax.numpy.matmul)(*in_jax))
+            differing = np.ascontiguousarray(a).view(np.int32) != np.ascontiguousarray(b).view(
+                np.int32
+            )
+            found[op]["differing"][ops] += int(np.count_nonzero(differing))
+        found[op]["elements"] += a.size
+    return found
