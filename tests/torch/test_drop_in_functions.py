@@ -57,7 +57,7 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float)
 
 
 SCORES = ((2, 3, 5, 7),)
-TOKENS, WEIGHTS, ROW = (3, 8), (3, 1), (8,)
+TOKENS, WEIGHTS, ROW = (2, 4), (2, 1), (4,)
 DROP_INS = {
     "GeLUFunction": DropIn(megatron.GeLUFunction, ((3, 4), (4,)), (), _gelu),
     "GeLUFunction, a column": DropIn(megatron.GeLUFunction, ((3, 4), (3, 1)), (), _gelu),
@@ -115,21 +115,21 @@ DROP_INS = {
     ),
     "FusedLayerNormAffineFunction": DropIn(
         apex.FusedLayerNormAffineFunction,
-        ((3, 2, 4), (2, 4), (2, 4)),
-        ([2, 4], 1e-2),
+        ((2, 2, 2), (2, 2), (2, 2)),
+        ([2, 2], 1e-2),
         _layer_norm,
     ),
     "FusedRMSNormFunction": DropIn(
         apex.FusedRMSNormFunction,
         (TOKENS,),
-        (8, 1e-2),
-        lambda x, _, eps: rms_norm(x, (8,), eps=eps),
+        (4, 1e-2),
+        lambda x, _, eps: rms_norm(x, (4,), eps=eps),
     ),
     "LigerRMSNormFunction": DropIn(
         liger.LigerRMSNormFunction,
         (TOKENS, ROW),
         (1e-2, 1.0),
-        lambda x, w, eps, offset: rms_norm(x, (8,), offset + w, eps),
+        lambda x, w, eps, offset: rms_norm(x, (4,), offset + w, eps),
     ),
     "LigerSiLUMulFunction": DropIn(
         liger.LigerSiLUMulFunction,
@@ -183,6 +183,7 @@ def test_is_a_function(drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(10)
 def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
     """Derivatives that torch refuses for a Function with forward and backward alone."""
     inputs = tensors(draw, drop_in)
@@ -218,6 +219,7 @@ def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(10)
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_apply_compiles(draw: Any, drop_in: DropIn) -> None:
@@ -244,6 +246,7 @@ def test_apply_compiles(draw: Any, drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("what", ["forward", "backward", "caller"])
 def test_derived_functions(draw: Any, drop_in: DropIn, what: str) -> None:
     function = derived(drop_in.function)[what]
