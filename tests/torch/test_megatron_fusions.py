@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import grad, gradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, relu, silu
 
 from bridge.torch import megatron
@@ -182,6 +183,17 @@ def test_weights_of_a_wider_dtype(draw: Any, name: str, wide: torch.dtype) -> No
     dtypes = [wide if shape == WEIGHTS else torch.bfloat16 for shape in shapes]
     pairs = zip(shapes, dtypes, strict=True)
     replay(ours, exact, [draw(*shape, dtype=dtype) for shape, dtype in pairs], ulps=32)
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_a_wider_dtype_take_no_pass(draw: Any, name: str) -> None:
+    """One kernel writes the 16-bit result: no conversion follows it."""
+    shapes, ours, _ = FUNCTIONS[name]
+    dtypes = [torch.float32 if shape == WEIGHTS else torch.bfloat16 for shape in shapes]
+    tensors = [draw(*shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    code = make_fx(ours)(*tensors).code
+    assert code.count("torch.ops.bridge.program") == 1
+    assert "_to_copy" not in code
 
 
 # By the function that is differentiated: (of g and its tensors, in which order they come).
