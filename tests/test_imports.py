@@ -13,7 +13,10 @@ import pytest
     [
         ("bridge", ["torch", "jax", "numpy.testing", "scipy", "matplotlib"]),
         ("bridge.ops", ["torch", "jax", "scipy"]),
-        ("bridge.torch", ["jax", "jaxlib"]),
+        (
+            "bridge.torch",
+            ["jax", "jaxlib", "bridge.torch.megatron", "bridge.torch._drop_ins.gates"],
+        ),
         ("bridge.jax", ["torch", "flax"]),
         ("bridge.cli", ["torch", "jax"]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad, grad, gradcheck, gradgradcheck
+from torch.nn.functional import gelu, relu, rms_norm, silu
 
-from bridge.torch import megatron, slapo, towhee
+from bridge.torch import apex, liger, megatron, slapo, towhee
 from tests.torch.attention import above_diagonal, softmax64
 from tests.torch.expected import assert_close, assert_same_bits
 
@@ -30,10 +32,32 @@ class DropIn(NamedTuple):
 
 
 def _gelu(x: Tensor, bias: Tensor) -> Tensor:
-    return torch.nn.functional.gelu(x + bias, approximate="tanh")
+    return gelu(x + bias, approximate="tanh")
+
+
+def _swiglu(x: Tensor, bias: Any = 0.0, weights: Any = 1.0, limit: float = math.inf) -> Tensor:
+    gate, up = (x + bias).chunk(2, -1)
+    return silu(gate.clamp(max=limit)) * up.clamp(-limit, limit) * weights
+
+
+def _geglu(x: Tensor, bias: Any = 0.0) -> Tensor:
+    gate, up = (x + bias).chunk(2, -1)
+    return gelu(gate, approximate="tanh") * up
+
+
+def _quick_geglu(x: Tensor, bias: Any, weights: Tensor, offset: float) -> Tensor:
+    gate, up = (x + bias).chunk(2, -1)
+    return gate * torch.sigmoid(1.702 * gate) * (up + offset) * weights
+
+
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float) -> Tensor:
+    """Composed: a mixed second derivative of torch's own, by torch.func.hessian, is wrong."""
+    centred = x - x.mean((-2, -1), keepdim=True)
+    return centred / (centred.pow(2).mean((-2, -1), keepdim=True) + eps).sqrt() * weight + bias
 
 
 SCORES = ((2, 3, 5, 7),)
+TOKENS, WEIGHTS, ROW = (2, 4), (2, 1), (4,)
 DROP_INS = {
     "GeLUFunction": DropIn(megatron.GeLUFunction, ((3, 4), (4,)), (), _gelu),
     "GeLUFunction, a column": DropIn(megatron.GeLUFunction, ((3, 4), (3, 1)), (), _gelu),
@@ -53,6 +77,65 @@ DROP_INS = {
     ),
     "MakeViewlessTensor": DropIn(
         megatron.MakeViewlessTensor, ((3, 4),), (True,), lambda x, _: x + 0.0
+    ),
+    "BiasSwiGLUFunction": DropIn(
+        megatron.BiasSwiGLUFunction,
+        (TOKENS, ROW),
+        (False, False, 2.0),
+        lambda x, bias, *_: _swiglu(x, bias, limit=2.0),
+    ),
+    "SwiGLUFunction": DropIn(
+        megatron.SwiGLUFunction, (TOKENS,), (False, False, None), lambda x, *_: _swiglu(x)
+    ),
+    "WeightedSwiGLUFunction": DropIn(
+        megatron.WeightedSwiGLUFunction,
+        (TOKENS, WEIGHTS),
+        (False, None),
+        lambda x, weights, *_: _swiglu(x, 0.0, weights),
+    ),
+    "BiasGeGLUFunction": DropIn(megatron.BiasGeGLUFunction, (TOKENS, ROW), (), _geglu),
+    "GeGLUFunction": DropIn(megatron.GeGLUFunction, (TOKENS,), (), _geglu),
+    "WeightedQuickGeGLUFunction": DropIn(
+        megatron.WeightedQuickGeGLUFunction,
+        (TOKENS, WEIGHTS),
+        (False, 0.5),
+        lambda x, weights, _, offset: _quick_geglu(x, 0.0, weights, offset),
+    ),
+    "WeightedBiasQuickGeGLUFunction": DropIn(
+        megatron.WeightedBiasQuickGeGLUFunction,
+        (TOKENS, ROW, WEIGHTS),
+        (False, 0.5),
+        lambda x, bias, weights, _, offset: _quick_geglu(x, bias, weights, offset),
+    ),
+    "WeightedSquaredReLUFunction": DropIn(
+        megatron.WeightedSquaredReLUFunction,
+        (TOKENS, WEIGHTS),
+        (),
+        lambda x, weights: relu(x) ** 2 * weights,
+    ),
+    "FusedLayerNormAffineFunction": DropIn(
+        apex.FusedLayerNormAffineFunction,
+        ((2, 2, 2), (2, 2), (2, 2)),
+        ([2, 2], 1e-2),
+        _layer_norm,
+    ),
+    "FusedRMSNormFunction": DropIn(
+        apex.FusedRMSNormFunction,
+        (TOKENS,),
+        (4, 1e-2),
+        lambda x, _, eps: rms_norm(x, (4,), eps=eps),
+    ),
+    "LigerRMSNormFunction": DropIn(
+        liger.LigerRMSNormFunction,
+        (TOKENS, ROW),
+        (1e-2, 1.0),
+        lambda x, w, eps, offset: rms_norm(x, (4,), offset + w, eps),
+    ),
+    "LigerSiLUMulFunction": DropIn(
+        liger.LigerSiLUMulFunction,
+        (TOKENS, TOKENS),
+        (0.5, 2.0),
+        lambda a, b, gate, down: silu(a * gate) * b * down,
     ),
     "AllGather": DropIn(towhee.AllGather, ((3, 4),), (ALONE,), lambda x, _: x + 0.0),
     "AllGather2": DropIn(towhee.AllGather2, ((3, 4),), (ALONE,), lambda x, _: x + 0.0),
@@ -100,6 +183,7 @@ def test_is_a_function(drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(10)
 def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
     """Derivatives that torch refuses for a Function with forward and backward alone."""
     inputs = tensors(draw, drop_in)
@@ -135,6 +219,7 @@ def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(10)
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_apply_compiles(draw: Any, drop_in: DropIn) -> None:
@@ -161,6 +246,7 @@ def test_apply_compiles(draw: Any, drop_in: DropIn) -> None:
 
 
 @each
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("what", ["forward", "backward", "caller"])
 def test_derived_functions(draw: Any, drop_in: DropIn, what: str) -> None:
     function = derived(drop_in.function)[what]

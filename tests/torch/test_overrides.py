@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 import bridge.torch as bt
-from bridge.torch import megatron, slapo
+from bridge.torch import apex, liger, megatron, slapo
 from tests.torch.expected import assert_same_bits
 
 # By the name of what is to be seen: calls of x [4, 5] and bias [5]. Numbers are drawn in the last.
@@ -79,6 +79,27 @@ DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": lambda x, b: megatron.ScaledSoftmax.apply(x, 0.5),
     "masked softmax": lambda x, b: megatron.ScaledMaskedSoftmax.apply(x, x > 0, 0.5),
     "causal softmax": lambda x, b: megatron.ScaledUpperTriangMaskedSoftmax.apply(x, 0.5),
+    "bias_swiglu": lambda x, b: megatron.bias_swiglu(x[:, :4], b[:4]),
+    "swiglu_back": lambda x, b: megatron.swiglu_back(x[:, :2], x[:, :4]),
+    "weighted_bias_swiglu_impl": lambda x, b: megatron.weighted_bias_swiglu_impl(
+        x[:, :4], None, x[:, :1]
+    ),
+    "weighted_bias_quick_geglu_impl": lambda x, b: megatron.weighted_bias_quick_geglu_impl(
+        x[:, :4], b[:4], x[:, :1], False, 1.0, 2.0
+    ),
+    "weighted_squared_relu": lambda x, b: megatron.weighted_squared_relu_impl(x, x[:, :1]),
+    "weighted_squared_relu_back": lambda x, b: megatron.weighted_squared_relu_back(x, x, x[:, :1])[
+        0
+    ],
+    "fused_layer_norm_affine": lambda x, b: apex.fused_layer_norm_affine(x, b, b, 5),
+    "FusedRMSNormFunction": lambda x, b: apex.FusedRMSNormFunction.apply(x, [4, 5], 1e-5),
+    "liger_rms_norm": lambda x, b: liger.liger_rms_norm(x, b, 1e-6),
+    "liger_fused_add_rms_norm": lambda x, b: liger.liger_fused_add_rms_norm(x, x, b, 1e-6)[0],
+    "liger_geglu": lambda x, b: liger.liger_geglu(x, x),
+    "LigerSiLUMulFunction": lambda x, b: liger.LigerSiLUMulFunction.apply(x, x, 0.5),
+    "liger_rope": lambda x, b: liger.liger_rope(
+        x[None, None, :, 1:], x[None, None, :, 1:], x[:, 1:], x[:, 1:]
+    )[0],
     "new_gelu": lambda x, b: slapo.new_gelu(x),
     "bias_new_gelu": lambda x, b: slapo.bias_new_gelu(x, b[None]),
     "bias_dropout": lambda x, b: slapo.bias_dropout(x, b, 0.5),

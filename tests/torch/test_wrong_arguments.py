@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 import bridge.torch as bt
-from bridge.torch import megatron, slapo, towhee
+from bridge.torch import apex, liger, megatron, slapo, towhee
 
 X, BIAS, MASK = torch.randn(2, 3), torch.randn(3), torch.zeros(2, 3, dtype=torch.bool)
+PAIRS = torch.randn(2, 6)
 SCORES = torch.randn(1, 2, 4, 4)
 VIEW = torch.randn(3, 2).mT
 with warnings.catch_warnings():
@@ -79,6 +80,19 @@ TENSORS: dict[str, Function] = {
     "with a window x": lambda v: softmax_module(window_size=(1, 1))(v, None),
     "with a window mask": lambda v: softmax_module(window_size=(1, 1))(SCORES, v),
     "FusedScaleMaskSoftmax softmax_offset": lambda v: softmax_module()(SCORES, None, v),
+    "bias_swiglu bias": lambda v: megatron.bias_swiglu(PAIRS, v),
+    "bias_swiglu y": lambda v: megatron.bias_swiglu(v, BIAS),
+    "geglu y": megatron.geglu,
+    "weighted_swiglu weights": lambda v: megatron.weighted_swiglu(PAIRS, v),
+    "bias_swiglu_impl y": lambda v: megatron.bias_swiglu_impl(v, None),
+    "swiglu_back g": lambda v: megatron.swiglu_back(v, PAIRS),
+    "swiglu_back y": lambda v: megatron.swiglu_back(X, v),
+    "weighted_squared_relu_impl x": lambda v: megatron.weighted_squared_relu_impl(v, X[:, :1]),
+    "weighted_squared_relu_impl weights": lambda v: megatron.weighted_squared_relu_impl(X, v),
+    "FusedRMSNorm x": lambda v: apex.FusedRMSNorm(3)(v),
+    "fused_layer_norm_affine weight": lambda v: apex.fused_layer_norm_affine(X, v, BIAS, 3),
+    "liger_geglu up": lambda v: liger.liger_geglu(X, v),
+    "liger_rope q": lambda v: liger.liger_rope(v, SCORES, X, X),
     "new_gelu x": slapo.new_gelu,
     "bias_new_gelu x": lambda v: slapo.bias_new_gelu(v, BIAS),
     "bias_new_gelu bias": lambda v: slapo.bias_new_gelu(X, v),

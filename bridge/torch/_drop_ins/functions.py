@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import FunctionMeta
 
@@ -13,7 +17,7 @@ class DropIn(FunctionMeta):
 
     `apply` has the speed and all the derivatives of that function. `forward` and `backward` are
     there for code that calls them, or derives from the class: a subclass that brings one of them is
-    applied by torch, as any Function is.
+    applied by torch, as any Function is. A class that brings neither gets both from its `apply`.
 
     Dynamo puts `forward` and `backward` of a class of the type FunctionMeta into its graph in place
     of `apply`, and refuses those under most transforms of torch.func. Of a class of another type it
@@ -22,6 +26,44 @@ class DropIn(FunctionMeta):
 
     def __init__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> None:
         super().__init__(name, bases, attributes)
-        if "apply" not in attributes and not attributes.keys().isdisjoint(("forward", "backward")):
+        has_methods = not attributes.keys().isdisjoint(("forward", "backward"))
+        if "apply" in attributes and not has_methods:
+            forward, backward = _methods_of(cls.apply)
+            cls.forward, cls.backward = staticmethod(forward), staticmethod(backward)
+        elif has_methods and "apply" not in attributes:
             cls.apply: Any = classmethod(Function.apply.__func__)  # type: ignore[attr-defined]
             cls.__class__ = FunctionMeta  # type: ignore[assignment]
+
+
+def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`forward` and `backward` of a Function that computes what `apply` does."""
+
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        ctx.save_for_backward(*[a if isinstance(a, Tensor) else None for a in arguments])
+        ctx.arguments = [None if isinstance(a, Tensor) else a for a in arguments]
+        return apply(*arguments)
+
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        arguments = [
+            argument if tensor is None else tensor
+            for argument, tensor in zip(ctx.arguments, ctx.saved_tensors, strict=True)
+        ]
+        smooth = [
+            i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.is_floating_point()
+        ]
+
+        def run(*tensors: Tensor) -> Any:
+            given = dict(zip(smooth, tensors, strict=True))
+            return apply(*[given.get(i, argument) for i, argument in enumerate(arguments)])
+
+        pull_back = torch.func.vjp(run, *[arguments[i] for i in smooth])[1]
+        given = cotangents if len(cotangents) > 1 else cotangents[0]
+        found = dict(zip(smooth, pull_back(given), strict=True))
+        return tuple(found.get(i) for i in range(len(arguments)))
+
+    # Code that uses apex asks for the names of the arguments.
+    signature = inspect.signature(apply)
+    ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [ctx, *signature.parameters.values()]
+    forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return forward, backward

@@ -1,0 +1,200 @@
+"""The functions of `apex/normalization/fused_layer_norm.py` of apex."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.norms import layer_norm_over, rms_norm_over
+
+Shape = int | Sequence[int]
+
+
+class FusedLayerNormAffineFunction(Function, metaclass=DropIn):
+    """`FusedLayerNormAffineFunction.apply(input, weight, bias, normalized_shape, eps)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        normalized_shape: Shape,
+        eps: float,
+        memory_efficient: bool = False,
+    ) -> Tensor:
+        """Layer norm in the dtype of input; autocast leaves it alone."""
+        return layer_norm_over(normalized_shape, input, weight, bias, eps).to(input.dtype)
+
+
+class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
+    """The same in the dtype of the weight."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        normalized_shape: Shape,
+        eps: float,
+        memory_efficient: bool = False,
+    ) -> Tensor:
+        """Layer norm in the dtype of weight; autocast leaves it alone."""
+        return layer_norm_over(normalized_shape, input, weight, bias, eps).to(weight.dtype)
+
+
+class FusedLayerNormFunction(Function, metaclass=DropIn):
+    """`FusedLayerNormFunction.apply(input, normalized_shape, eps)`: without parameters."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor, normalized_shape: Shape, eps: float, memory_efficient: bool = False
+    ) -> Tensor:
+        """Layer norm without weight and bias; autocast leaves it alone."""
+        return layer_norm_over(normalized_shape, input, None, None, eps)
+
+
+class FusedRMSNormAffineFunction(Function, metaclass=DropIn):
+    """`FusedRMSNormAffineFunction.apply(input, weight, normalized_shape, eps)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weight: Tensor,
+        normalized_shape: Shape,
+        eps: float,
+        memory_efficient: bool = False,
+    ) -> Tensor:
+        """RMS norm in the dtype of input; autocast leaves it alone."""
+        return rms_norm_over(normalized_shape, input, weight, eps).to(input.dtype)
+
+
+class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
+    """The same in the dtype of the weight."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weight: Tensor,
+        normalized_shape: Shape,
+        eps: float,
+        memory_efficient: bool = False,
+    ) -> Tensor:
+        """RMS norm in the dtype of weight; autocast leaves it alone."""
+        return rms_norm_over(normalized_shape, input, weight, eps).to(weight.dtype)
+
+
+class FusedRMSNormFunction(Function, metaclass=DropIn):
+    """`FusedRMSNormFunction.apply(input, normalized_shape, eps)`: without a weight."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor, normalized_shape: Shape, eps: float, memory_efficient: bool = False
+    ) -> Tensor:
+        """RMS norm without a weight; autocast leaves it alone."""
+        return rms_norm_over(normalized_shape, input, None, eps)
+
+
+def fused_layer_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    normalized_shape: Shape,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """Layer norm over the trailing dimensions of shape normalized_shape, in the dtype of input.
+
+    Under autocast all tensors are converted to its dtype first, but float64 ones, as in the
+    original. `memory_efficient` changes nothing.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.layer_norm`; a shape that is not normalized_shape.
+    """
+    if is_overridden(given := (input, weight, bias)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedLayerNormAffineFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def fused_layer_norm(
+    input: Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Tensor:
+    """`fused_layer_norm_affine` without weight and bias."""
+    if is_overridden(given := (input,)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedLayerNormFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def mixed_dtype_fused_layer_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    normalized_shape: Shape,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """`fused_layer_norm_affine` in the dtype of weight."""
+    if is_overridden(given := (input, weight, bias)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedLayerNormAffineMixedDtypesFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def fused_rms_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    normalized_shape: Shape,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """RMS norm over the trailing dimensions of shape normalized_shape, in the dtype of input.
+
+    Under autocast all tensors are converted to its dtype first, but float64 ones, as in the
+    original. `memory_efficient` changes nothing.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.rms_norm`; a shape that is not normalized_shape.
+    """
+    if is_overridden(given := (input, weight)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedRMSNormAffineFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def fused_rms_norm(
+    input: Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
+) -> Tensor:
+    """`fused_rms_norm_affine` without a weight."""
+    if is_overridden(given := (input,)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedRMSNormFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def mixed_dtype_fused_rms_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    normalized_shape: Shape,
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """`fused_rms_norm_affine` in the dtype of weight."""
+    if is_overridden(given := (input, weight)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    return FusedRMSNormAffineMixedDtypesFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+
+
+def _cast(*tensors: Any) -> tuple[Any, ...]:
+    """The tensors in the dtype of autocast, where that is on; float64 stays."""
+    device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(
+        t.to(dtype)
+        if isinstance(t, Tensor) and t.is_floating_point() and t.dtype != torch.float64
+        else t
+        for t in tensors
+    )

@@ -1,0 +1,181 @@
+"""`megatron/core/fusions/fused_bias_geglu.py` of Megatron-LM."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, refuse
+from bridge.torch._ops.bias_gelu import bias_gelu
+
+_GELU, _QUICK = "gelu_tanh", "gelu_sigmoid"
+
+
+def geglu(y: Tensor) -> Tensor:
+    """gelu(y₁)·y₂ of the halves of the last dimension of y, by the tanh form of GELU."""
+    return gated(y, None, None, _GELU)
+
+
+def bias_geglu(bias: Tensor, y: Tensor) -> Tensor:
+    """geglu(y + bias). Mind the order of the arguments, which is the original's."""
+    return gated(y, bias, None, _GELU)
+
+
+def geglu_back(g: Tensor, y: Tensor) -> Tensor:
+    """The gradient of y from that of geglu(y)."""
+    return gated_back(g, y, None, None, _GELU)[0]
+
+
+def bias_geglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
+    """The gradient of y + bias, in full size, from that of bias_geglu(bias, y)."""
+    return gated_back(g, y, bias, None, _GELU)[0]
+
+
+class BiasGeGLUFunction(Function, metaclass=DropIn):
+    """`BiasGeGLUFunction.apply(input, bias)`: GEGLU of input + bias."""
+
+    @staticmethod
+    def apply(input: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        """As `bias_geglu(bias, input)`."""
+        return gated(input, bias, None, _GELU)
+
+
+class GeGLUFunction(Function, metaclass=DropIn):
+    """`GeGLUFunction.apply(input)`: without a bias."""
+
+    @staticmethod
+    def apply(input: Tensor) -> Tensor:  # type: ignore[override]
+        """As `geglu(input)`."""
+        return gated(input, None, None, _GELU)
+
+
+def bias_geglu_impl(input: Tensor, bias: Tensor | None) -> Tensor:
+    """GEGLU of input + bias, or of input where bias is None, for any leading dimensions."""
+    if is_overridden((input, bias)):
+        return hand_over((input, bias))  # type: ignore[no-any-return]
+    if bias is None:
+        return as_before(GeGLUFunction.apply(flat(input)), input)
+    return as_before(BiasGeGLUFunction.apply(flat(input), bias), input)
+
+
+def quick_gelu(y: Tensor) -> Tensor:
+    """y·σ(1.702·y), as `bridge.torch.bias_gelu(y, approximate="sigmoid")`."""
+    return bias_gelu(y, approximate="sigmoid")
+
+
+def quick_geglu(y: Tensor, linear_offset: float = 0.0) -> Tensor:
+    """quick_gelu(y₁)·(y₂ + linear_offset) of the halves of the last dimension of y."""
+    return gated(y, None, None, _QUICK, None, _number(linear_offset))
+
+
+def weighted_quick_geglu(y: Tensor, weights: Tensor, linear_offset: float = 0.0) -> Tensor:
+    """quick_geglu(y, linear_offset)·weights `[..., 1]`, in the dtype of y."""
+    return gated(y, None, weights, _QUICK, None, _number(linear_offset))
+
+
+def weighted_bias_quick_geglu(
+    y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
+) -> Tensor:
+    """quick_geglu(y + bias, linear_offset)·weights `[..., 1]`, in the dtype of y."""
+    return gated(y, bias, weights, _QUICK, None, _number(linear_offset))
+
+
+def quick_geglu_back(g: Tensor, y: Tensor, linear_offset: float = 0.0) -> Tensor:
+    """The gradient of y from that of quick_geglu(y, linear_offset)."""
+    return gated_back(g, y, None, None, _QUICK, None, _number(linear_offset))[0]
+
+
+def weighted_quick_geglu_back(
+    g: Tensor, y: Tensor, weights: Tensor, linear_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    dy, dweights = gated_back(g, y, None, weights, _QUICK, None, _number(linear_offset))
+    return dy.to(y.dtype), dweights
+
+
+def weighted_bias_quick_geglu_back(
+    g: Tensor, y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of y, of bias before it is summed, and of weights `[..., 1]`."""
+    dy, dweights = gated_back(g, y, bias, weights, _QUICK, None, _number(linear_offset))
+    return dy.to(y.dtype), dy.to(y.dtype), dweights
+
+
+class WeightedQuickGeGLUFunction(Function, metaclass=DropIn):
+    """`WeightedQuickGeGLUFunction.apply(input, weights, False, linear_offset)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weights: Tensor,
+        fp8_input_store: bool = False,
+        linear_offset: Tensor | float = 0.0,
+    ) -> Tensor:
+        """As `weighted_quick_geglu`; an offset in a tensor is waited for, and has no gradient.
+
+        Raises:
+          NotImplementedError: fp8_input_store is true.
+        """
+        refuse("WeightedQuickGeGLUFunction", fp8_input_store=fp8_input_store)
+        return weighted_quick_geglu(input, weights, linear_offset)  # type: ignore[arg-type]
+
+
+class WeightedBiasQuickGeGLUFunction(Function, metaclass=DropIn):
+    """`WeightedBiasQuickGeGLUFunction.apply(input, bias, weights, False, linear_offset)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        bias: Tensor,
+        weights: Tensor,
+        fp8_input_store: bool = False,
+        linear_offset: Tensor | float = 0.0,
+    ) -> Tensor:
+        """As `weighted_bias_quick_geglu`; see `WeightedQuickGeGLUFunction`.
+
+        Raises:
+          NotImplementedError: fp8_input_store is true.
+        """
+        refuse("WeightedBiasQuickGeGLUFunction", fp8_input_store=fp8_input_store)
+        return weighted_bias_quick_geglu(input, bias, weights, linear_offset)  # type: ignore[arg-type]
+
+
+def weighted_bias_quick_geglu_impl(
+    input: Tensor,
+    bias: Tensor | None,
+    weights: Tensor,
+    fp8_input_store: bool = False,
+    linear_offset: float = 0.0,
+    clamp_value: float | None = None,
+) -> Tensor:
+    """Quick GEGLU with a weight for each token, `[tokens, 1]`, for any leading dimensions of input.
+
+    As in the original, what is clamped is the input before the bias comes to it: with both, that
+    takes passes of its own.
+
+    Raises:
+      NotImplementedError: fp8_input_store is true.
+      ValueError: clamp_value is not positive.
+    """
+    if is_overridden((input, bias, weights)):
+        return hand_over((input, bias, weights))  # type: ignore[no-any-return]
+    refuse("weighted_bias_quick_geglu_impl", fp8_input_store=fp8_input_store)
+    x, offset = flat(input), _number(linear_offset)
+    if clamp_value is not None and not clamp_value > 0:
+        raise ValueError(
+            f"weighted_bias_quick_geglu_impl: clamp_value is {clamp_value}, expected a positive "
+            "number"
+        )
+    if clamp_value is not None and bias is not None:
+        gate, up = x.chunk(2, -1)
+        x = torch.cat((gate.clamp(max=clamp_value), up.clamp(-clamp_value, clamp_value)), -1)
+        clamp_value = None
+    return as_before(gated(x, bias, flat(weights), _QUICK, clamp_value, offset), input)
+
+
+def _number(linear_offset: Tensor | float) -> float:
+    """Of what the original's Functions take in a tensor."""
+    return linear_offset.detach().item() if isinstance(linear_offset, Tensor) else linear_offset

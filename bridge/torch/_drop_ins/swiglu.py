@@ -1,0 +1,192 @@
+"""`megatron/core/fusions/fused_bias_swiglu.py` of Megatron-LM."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, refuse
+
+
+def swiglu(y: Tensor) -> Tensor:
+    """silu(y₁)·y₂ of the halves of the last dimension of y, as `bridge.torch.swiglu(y)`."""
+    return gated(y, None, None, "silu")
+
+
+def bias_swiglu(y: Tensor, bias: Tensor) -> Tensor:
+    """swiglu(y + bias); `bias` may have any shape that broadcasts, one pass being for `[2d]`."""
+    return gated(y, bias, None, "silu")
+
+
+def weighted_swiglu(y: Tensor, weights: Tensor) -> Tensor:
+    """swiglu(y)·weights in the dtype of y; `weights` is `[..., 1]`, a number for each token."""
+    return gated(y, None, weights, "silu")
+
+
+def clamped_swiglu(y: Tensor, clamp_value: float) -> Tensor:
+    """swiglu of y₁ where that is at most clamp_value, and of y₂ in [−clamp_value, clamp_value]."""
+    return gated(y, None, None, "silu", clamp_value)
+
+
+def bias_clamped_swiglu(y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
+    """clamped_swiglu(y + bias, clamp_value)."""
+    return gated(y, bias, None, "silu", clamp_value)
+
+
+def clamped_weighted_swiglu(y: Tensor, weights: Tensor, clamp_value: float) -> Tensor:
+    """clamped_swiglu(y, clamp_value)·weights in the dtype of y."""
+    return gated(y, None, weights, "silu", clamp_value)
+
+
+def swiglu_back(g: Tensor, y: Tensor) -> Tensor:
+    """The gradient of y from that of swiglu(y)."""
+    return gated_back(g, y, None, None, "silu")[0]
+
+
+def bias_swiglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
+    """The gradient of y + bias, in full size, from that of bias_swiglu(y, bias)."""
+    return gated_back(g, y, bias, None, "silu")[0]
+
+
+def weighted_swiglu_back(g: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    return _of_both(g, y, weights, None)
+
+
+def clamped_swiglu_back(g: Tensor, y: Tensor, clamp_value: float) -> Tensor:
+    """The gradient of y in its dtype; what was outside of the clamp has 0."""
+    return gated_back(g, y, None, None, "silu", clamp_value)[0].to(y.dtype)
+
+
+def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
+    """The gradient of y + bias, in full size and its dtype."""
+    found = gated_back(g, y, bias, None, "silu", clamp_value)[0]
+    return found.to(torch.result_type(y, bias))
+
+
+def clamped_weighted_swiglu_back(
+    g: Tensor, y: Tensor, weights: Tensor, clamp_value: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    return _of_both(g, y, weights, clamp_value)
+
+
+def _of_both(
+    g: Tensor, y: Tensor, weights: Tensor, clamp_value: float | None
+) -> tuple[Tensor, Tensor]:
+    dy, dweights = gated_back(g, y, None, weights, "silu", clamp_value)
+    return dy.to(y.dtype), dweights
+
+
+def _limit(clamp_value: float | None) -> float | None:
+    """Of the Functions, for which a number that is not positive means none."""
+    return clamp_value if clamp_value is not None and clamp_value > 0 else None
+
+
+class BiasSwiGLUFunction(Function, metaclass=DropIn):
+    """`BiasSwiGLUFunction.apply(input, bias, False, False, clamp_value)`: of input + bias."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        bias: Tensor,
+        fp8_input_store: bool = False,
+        cpu_offload_input: bool = False,
+        clamp_value: float | None = None,
+    ) -> Tensor:
+        """As `bias_swiglu`, or `bias_clamped_swiglu` for a positive clamp_value.
+
+        Raises:
+          NotImplementedError: fp8_input_store or cpu_offload_input is true.
+        """
+        refuse(
+            "BiasSwiGLUFunction",
+            fp8_input_store=fp8_input_store,
+            cpu_offload_input=cpu_offload_input,
+        )
+        return gated(input, bias, None, "silu", _limit(clamp_value))
+
+
+class SwiGLUFunction(Function, metaclass=DropIn):
+    """`SwiGLUFunction.apply(input, False, False, clamp_value)`: without a bias."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        fp8_input_store: bool = False,
+        cpu_offload_input: bool = False,
+        clamp_value: float | None = None,
+    ) -> Tensor:
+        """As `swiglu`, or `clamped_swiglu` for a positive clamp_value.
+
+        Raises:
+          NotImplementedError: fp8_input_store or cpu_offload_input is true.
+        """
+        refuse(
+            "SwiGLUFunction", fp8_input_store=fp8_input_store, cpu_offload_input=cpu_offload_input
+        )
+        return gated(input, None, None, "silu", _limit(clamp_value))
+
+
+class WeightedSwiGLUFunction(Function, metaclass=DropIn):
+    """`WeightedSwiGLUFunction.apply(input, weights, False, clamp_value)`: a weight per token."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        weights: Tensor,
+        fp8_input_store: bool = False,
+        clamp_value: float | None = None,
+    ) -> Tensor:
+        """As `weighted_swiglu`, or `clamped_weighted_swiglu` for a positive clamp_value.
+
+        Raises:
+          NotImplementedError: fp8_input_store is true.
+        """
+        refuse("WeightedSwiGLUFunction", fp8_input_store=fp8_input_store)
+        return gated(input, None, weights, "silu", _limit(clamp_value))
+
+
+def bias_swiglu_impl(
+    input: Tensor,
+    bias: Tensor | None,
+    fp8_input_store: bool = False,
+    cpu_offload_input: bool = False,
+    clamp_value: float | None = None,
+) -> Tensor:
+    """SwiGLU of input + bias, or of input where bias is None, for any leading dimensions.
+
+    Raises:
+      NotImplementedError: fp8_input_store or cpu_offload_input is true.
+    """
+    if is_overridden((input, bias)):
+        return hand_over((input, bias))  # type: ignore[no-any-return]
+    stored = (fp8_input_store, cpu_offload_input, clamp_value)
+    if bias is None:
+        y = SwiGLUFunction.apply(flat(input), *stored)
+    else:
+        y = BiasSwiGLUFunction.apply(flat(input), bias, *stored)
+    return as_before(y, input)
+
+
+def weighted_bias_swiglu_impl(
+    input: Tensor,
+    bias: None,
+    weights: Tensor,
+    fp8_input_store: bool = False,
+    clamp_value: float | None = None,
+) -> Tensor:
+    """SwiGLU with a weight for each token, `[tokens, 1]`, for any leading dimensions of input.
+
+    Raises:
+      NotImplementedError: there is a bias, as in the original; fp8_input_store is true.
+    """
+    if is_overridden((input, weights)):
+        return hand_over((input, weights))  # type: ignore[no-any-return]
+    if bias is not None:
+        raise NotImplementedError("weighted_bias_swiglu_impl: there is a bias, expected None")
+    y = WeightedSwiGLUFunction.apply(flat(input), flat(weights), fp8_input_store, clamp_value)
+    return as_before(y, input)

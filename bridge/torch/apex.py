@@ -1,0 +1,205 @@
+"""The norms and the softmax of apex under their own names: change the import, nothing else.
+
+Originals: `apex/normalization/fused_layer_norm.py`, and in `apex/transformer/functional`
+`fused_softmax.py`. Where the norms differ:
+
+- One path, on the CPU, under torch.compile and in a trace too, where the original composes torch's
+  own operations, of other dtypes there.
+- Derivatives of any order, in reverse and forward mode, and torch.func.
+- `memory_efficient` is kept as an attribute and changes nothing. The original computes the input
+  again from the rounded result, whose rounding the gradients then have, and which are wrong where a
+  weight is nearer to 0 than eps. Here the backward pass reads the input, and one or two numbers a
+  row.
+- 16-bit tensors are computed in float32 and rounded once. Weights may have any dtype, where the
+  original wants that of the input but in its `mixed_dtype_` functions.
+- `eps` must be positive.
+- A keyword that MixedFusedLayerNorm and MixedFusedRMSNorm do not know raises TypeError; there it is
+  ignored.
+
+For the softmax see `bridge.torch.megatron`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.torch._drop_ins.apex_norms import (
+    FusedLayerNormAffineFunction,
+    FusedLayerNormAffineMixedDtypesFunction,
+    FusedLayerNormFunction,
+    FusedRMSNormAffineFunction,
+    FusedRMSNormAffineMixedDtypesFunction,
+    FusedRMSNormFunction,
+    Shape,
+    fused_layer_norm,
+    fused_layer_norm_affine,
+    fused_rms_norm,
+    fused_rms_norm_affine,
+    mixed_dtype_fused_layer_norm_affine,
+    mixed_dtype_fused_rms_norm_affine,
+)
+from bridge.torch._drop_ins.norms import sizes_of
+from bridge.torch._drop_ins.scale_mask_softmax import (
+    FusedScaleMaskSoftmax,
+    GenericScaledMaskedSoftmax,
+    ScaledMaskedSoftmax,
+    ScaledSoftmax,
+    ScaledUpperTriangMaskedSoftmax,
+)
+
+__all__ = [
+    "FusedLayerNorm",
+    "FusedLayerNormAffineFunction",
+    "FusedLayerNormAffineMixedDtypesFunction",
+    "FusedLayerNormFunction",
+    "FusedRMSNorm",
+    "FusedRMSNormAffineFunction",
+    "FusedRMSNormAffineMixedDtypesFunction",
+    "FusedRMSNormFunction",
+    "FusedScaleMaskSoftmax",
+    "GenericScaledMaskedSoftmax",
+    "MixedFusedLayerNorm",
+    "MixedFusedRMSNorm",
+    "ScaledMaskedSoftmax",
+    "ScaledSoftmax",
+    "ScaledUpperTriangMaskedSoftmax",
+    "fused_layer_norm",
+    "fused_layer_norm_affine",
+    "fused_rms_norm",
+    "fused_rms_norm_affine",
+    "mixed_dtype_fused_layer_norm_affine",
+    "mixed_dtype_fused_rms_norm_affine",
+]
+
+
+class _FusedNorm(torch.nn.Module):
+    """What the modules have in common: parameters that start at 1 and 0, of normalized_shape."""
+
+    _parameters_named: tuple[str, ...] = ("weight",)
+    weight: Any
+
+    def __init__(
+        self,
+        normalized_shape: Shape,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = torch.Size(sizes_of(normalized_shape))
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.memory_efficient = memory_efficient
+        for name in self._parameters_named:
+            empty = torch.empty(self.normalized_shape) if elementwise_affine else None
+            parameter = None if empty is None else torch.nn.Parameter(empty)
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight is 1, the bias 0."""
+        for name, parameter in self.named_parameters():
+            torch.nn.init.constant_(parameter, 1.0 if name == "weight" else 0.0)
+
+    def extra_repr(self) -> str:
+        names = ("eps", "elementwise_affine")
+        options = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{self.normalized_shape}, {options}"
+
+
+class FusedLayerNorm(_FusedNorm):
+    """Layer norm over the trailing dimensions of shape normalized_shape, in the input's dtype.
+
+    Args:
+      normalized_shape: the size of the last dimension, or those of several.
+      eps: a positive number.
+      elementwise_affine: whether there are `weight` and `bias`, of that shape.
+      memory_efficient: kept as an attribute, and changes nothing.
+    """
+
+    _parameters_named = ("weight", "bias")
+    bias: Any
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `fused_layer_norm_affine`, or `fused_layer_norm` without parameters."""
+        if self.weight is None or self.bias is None:
+            return fused_layer_norm(input, self.normalized_shape, self.eps)
+        return fused_layer_norm_affine(
+            input, self.weight, self.bias, self.normalized_shape, self.eps
+        )
+
+
+class FusedRMSNorm(_FusedNorm):
+    """RMS norm over the trailing dimensions of shape normalized_shape, in the input's dtype.
+
+    Args:
+      normalized_shape, eps, memory_efficient: as for `FusedLayerNorm`.
+      elementwise_affine: whether there is a `weight`, of that shape.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `fused_rms_norm_affine`, or `fused_rms_norm` without a weight."""
+        if self.weight is None:
+            return fused_rms_norm(input, self.normalized_shape, self.eps)
+        return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+
+
+class _Mixed(_FusedNorm):
+    """A norm that always has parameters, whose dtype its result has."""
+
+    def __init__(
+        self,
+        normalized_shape: Shape,
+        eps: float = 1e-5,
+        *,
+        memory_efficient: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        name = type(self).__name__
+        for keyword in kwargs.keys() - {"elementwise_affine"}:
+            raise TypeError(f"{name}: there is no argument {keyword!r}")
+        if kwargs:
+            warnings.warn(f"{name} takes no elementwise_affine", stacklevel=2)
+            if not kwargs["elementwise_affine"]:
+                raise RuntimeError(f"{name}: elementwise_affine is False, expected True")
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+
+class MixedFusedLayerNorm(_Mixed, FusedLayerNorm):
+    """`FusedLayerNorm` with parameters, whose dtype its result has.
+
+    Raises:
+      RuntimeError: `elementwise_affine` is false; it is warned of where it is true.
+      TypeError: an unknown keyword.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `mixed_dtype_fused_layer_norm_affine`."""
+        return mixed_dtype_fused_layer_norm_affine(
+            input,
+            self.weight,
+            self.bias,
+            self.normalized_shape,
+            self.eps,
+        )
+
+
+class MixedFusedRMSNorm(_Mixed, FusedRMSNorm):
+    """`FusedRMSNorm` with a weight, whose dtype its result has.
+
+    Raises:
+      RuntimeError, TypeError: as `MixedFusedLayerNorm`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As `mixed_dtype_fused_rms_norm_affine`."""
+        return mixed_dtype_fused_rms_norm_affine(
+            input,
+            self.weight,
+            self.normalized_shape,
+            self.eps,
+        )
