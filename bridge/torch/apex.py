@@ -1,7 +1,7 @@
-"""The norms and the softmax of apex under their own names: change the import, nothing else.
+"""apex's norms, softmax and cross-entropy under their own names: change the import, nothing else.
 
-Originals: `apex/normalization/fused_layer_norm.py`, and in `apex/transformer/functional`
-`fused_softmax.py`. Where the norms differ:
+Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functional`
+`fused_softmax.py`, and in `apex/contrib/xentropy` `softmax_xentropy.py`. Where the norms differ:
 
 - One path, on the CPU, under torch.compile and in a trace too, where the original composes torch's
   own operations, of other dtypes there.
@@ -15,6 +15,9 @@ Originals: `apex/normalization/fused_layer_norm.py`, and in `apex/transformer/fu
 - `eps` must be positive.
 - A keyword that MixedFusedLayerNorm and MixedFusedRMSNorm do not know raises TypeError; there it is
   ignored.
+
+- `SoftmaxCrossEntropyLoss` has no limit on what `padding_idx` is, and its losses are computed in
+  float32 and rounded once.
 
 For the softmax see `bridge.torch.megatron`.
 """
@@ -42,6 +45,7 @@ from bridge.torch._drop_ins.apex_norms import (
     mixed_dtype_fused_layer_norm_affine,
     mixed_dtype_fused_rms_norm_affine,
 )
+from bridge.torch._drop_ins.losses import SoftmaxCrossEntropyLoss
 from bridge.torch._drop_ins.norms import sizes_of
 from bridge.torch._drop_ins.scale_mask_softmax import (
     FusedScaleMaskSoftmax,
@@ -67,6 +71,7 @@ __all__ = [
     "ScaledMaskedSoftmax",
     "ScaledSoftmax",
     "ScaledUpperTriangMaskedSoftmax",
+    "SoftmaxCrossEntropyLoss",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",

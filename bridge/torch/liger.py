@@ -1,9 +1,10 @@
-"""The norms, gated units and rotary embedding of Liger-Kernel: change the import, nothing else.
+"""Liger-Kernel's norms, gated units, rotary embedding and cross-entropy: change the import alone.
 
 Originals: `liger_kernel/transformers` and its `functional.py`, and the autograd Functions of
-`liger_kernel/ops`; all three are imported from here. The losses are not here. Everything has
-derivatives of any order, in reverse and forward mode, torch.func and torch.compile; rounds 16-bit
-tensors once; and runs on the CPU too. Where these differ:
+`liger_kernel/ops`; all three are imported from here. Of the losses cross-entropy is here, as a
+module and as a function. Everything has derivatives of any order, in reverse and forward mode,
+torch.func and torch.compile; rounds 16-bit tensors once; and runs on the CPU too. Where these
+differ:
 
 - What is computed is never written over. Where the original stores gradients in its arguments, or
   with `in_place` in the gradient that it was given, and a second backward pass is wrong or raises,
@@ -16,6 +17,8 @@ tensors once; and runs on the CPU too. Where these differ:
 - Rotary embedding gives new tensors, where the original writes into q and k if those lie so that it
   can; the tables have gradients where they want them; `unsqueeze_dim` is honoured; odd head sizes,
   whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
+- A loss of 16-bit logits is float32. Class weights, and results beside the loss and its part of
+  z-loss, are refused. Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`.
 - DTensors stay sharded.
 """
 
@@ -63,14 +66,22 @@ from bridge.torch._drop_ins.liger_norms import (
     liger_layer_norm,
     liger_rms_norm,
 )
+from bridge.torch._drop_ins.losses import (
+    LigerCrossEntropyLoss,
+    LigerFusedLinearCrossEntropyLoss,
+    liger_cross_entropy,
+    liger_fused_linear_cross_entropy,
+)
 from bridge.torch._ops.rotary import rotary
 
 __all__ = [
     "LigerBlockSparseTop2MLP",
+    "LigerCrossEntropyLoss",
     "LigerFalconH1SwiGLUMLP",
     "LigerFusedAddRMSNorm",
     "LigerFusedAddRMSNormFunction",
     "LigerFusedGateUpSiLUMulFunction",
+    "LigerFusedLinearCrossEntropyLoss",
     "LigerGEGLUMLP",
     "LigerGEGLUMLPForGemma4",
     "LigerGELUMulFunction",
@@ -93,7 +104,9 @@ __all__ = [
     "LigerRopeFunction",
     "LigerSiLUMulFunction",
     "LigerSwiGLUMLP",
+    "liger_cross_entropy",
     "liger_fused_add_rms_norm",
+    "liger_fused_linear_cross_entropy",
     "liger_geglu",
     "liger_layer_norm",
     "liger_relu_squared",

@@ -1,7 +1,9 @@
 """The fused ops of Megatron-LM under their own names: change the import, nothing else.
 
 Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_gelu.py`,
-`fused_softmax.py`, `fused_bias_dropout.py`; the generic softmax is of apex. Everything here has
+`fused_softmax.py`, `fused_bias_dropout.py`, `fused_bias_swiglu.py`, `fused_bias_geglu.py`,
+`fused_weighted_squared_relu.py`, `fused_layer_norm.py` (for these four see docs/ops/gates.md and
+norms.md) and `fused_cross_entropy.py`; the generic softmax is of apex. Everything here has
 derivatives to the sixth order (the seventh of bias-GELU raises ValueError), forward mode,
 torch.func and torch.compile(fullgraph=True); computes 16-bit tensors in float32 and rounds once;
 and takes sums in a fixed order. An autograd Function of the original is one here, whose `apply` has
@@ -33,6 +35,13 @@ Softmax
   the causal rule on its unfused path where there is a mask, and the window on its fused path.
 - −1 in `window_size` is no limit, as elsewhere in Megatron; the original's softmax subtracts it.
 - The result has the dtype of the scores; autocast does not change it (apex's version casts).
+
+Cross-entropy
+- The losses are those of whole rows, bit for bit, however many ranks share the columns. The label
+  −100 gives 0, and any other that is no column of the whole ValueError or, on a GPU, NaN: there
+  both give the log of the sum, to be masked by the caller.
+- Logits are never written over. Label smoothing spreads over the whole vocabulary, where the
+  original takes the mean over a rank's part.
 
 bias-dropout-add
 - Another random mask than torch's for the same seed: that of `bridge.torch.bias_dropout_add`,
@@ -77,6 +86,11 @@ from bridge.torch._drop_ins.geglu import (
     weighted_bias_quick_geglu_impl,
     weighted_quick_geglu,
     weighted_quick_geglu_back,
+)
+from bridge.torch._drop_ins.losses import (
+    _VocabParallelCrossEntropy,  # noqa: F401  (the original's name)
+    fused_vocab_parallel_cross_entropy,
+    vocab_parallel_cross_entropy,
 )
 from bridge.torch._drop_ins.scale_mask_softmax import (
     FusedScaleMaskSoftmax,
@@ -153,6 +167,7 @@ __all__ = [
     "clamped_swiglu_back",
     "clamped_weighted_swiglu",
     "clamped_weighted_swiglu_back",
+    "fused_vocab_parallel_cross_entropy",
     "geglu",
     "geglu_back",
     "get_bias_dropout_add",
@@ -163,6 +178,7 @@ __all__ = [
     "safely_set_viewless_tensor_data",
     "swiglu",
     "swiglu_back",
+    "vocab_parallel_cross_entropy",
     "weighted_bias_quick_geglu",
     "weighted_bias_quick_geglu_back",
     "weighted_bias_quick_geglu_impl",

@@ -87,7 +87,7 @@ class BridgeOps:
 def loss(
     ops: Any,
     w: Mapping[str, Any],
-    tables: tuple[Any, Any],
+    tables: tuple[Any, ...],
     pieces: Any,
     step: Any,
     product: Callable[[Any, Any], Any] = lambda x, y: x @ y,

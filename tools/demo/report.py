@@ -50,9 +50,9 @@ def write(
     sections.append(_machine())
     lead = page.paragraph(
         "One kernel library, two frameworks. The sentence encoder all-MiniLM-L6-v2 ran in PyTorch "
-        "and in JAX from the same weights, and a small GPT was trained in both: with softmaxes, gates, "
-        "norms, rotary embedding, dropout and loss through bridge, and through the frameworks' own "
-        "ops.",
+        "and in JAX from the same weights, and a small GPT was trained in both: with softmaxes, "
+        "gates, norms, rotary embedding, dropout and loss through bridge, and through the "
+        "frameworks' own ops.",
         "lead",
     )
     page.write_page(path, "bridge: the same bits in PyTorch and JAX", sections, lead)
@@ -94,10 +94,9 @@ def _draw_encoder(found: dict[str, Any]) -> Figure:
 
 def _training(training: dict[str, Any]) -> Section:
     body = page.paragraph(
-        f"A GPT with RMSNorm, rotary embedding and SwiGLU, of {gpt.LAYERS} layers, width {gpt.WIDTH}, "
-        f"dropout {gpt.P_DROP}, "
-        f"learns the characters of {text.SOURCE} in {training['steps']} steps of "
-        f"{gpt.BATCH} × {gpt.LENGTH}."
+        f"A GPT with RMSNorm, rotary embedding and SwiGLU, of {gpt.LAYERS} layers, width "
+        f"{gpt.WIDTH}, dropout {gpt.P_DROP}, learns the characters of {text.SOURCE} "
+        f"in {training['steps']} steps of {gpt.BATCH} × {gpt.LENGTH}."
     )
     body += on_page(_draw_training(training))
     body += page.table(HEADER, training_comparison(training))

@@ -13,8 +13,8 @@ from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import logsumexp
 
 
-class VocabParallelCrossEntropy(torch.autograd.Function, metaclass=DropIn):
-    """Megatron-LM's `_VocabParallelCrossEntropy` of `fused_cross_entropy.py`."""
+class _VocabParallelCrossEntropy(torch.autograd.Function, metaclass=DropIn):
+    """Megatron-LM's function of this name: `megatron/core/fusions/fused_cross_entropy.py`."""
 
     @classmethod
     def apply(cls, vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any) -> Tensor:  # type: ignore[override]
