@@ -16,7 +16,7 @@ tensors once; and runs on the CPU too. Where these differ:
 - Rotary embedding gives new tensors, where the original writes into q and k if those lie so that it
   can; the tables have gradients where they want them; `unsqueeze_dim` is honoured; odd head sizes,
   whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
-- DTensors stay sharded.
+- DTensors stay sharded, where the RMS norm of the original gathers them.
 """
 
 from __future__ import annotations
