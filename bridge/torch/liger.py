@@ -19,7 +19,7 @@ differ:
   whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
 - A loss of 16-bit logits is float32. Class weights, and results beside the loss and its part of
   z-loss, are refused. Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`.
-- DTensors stay sharded.
+- DTensors stay sharded, where the RMS norm of the original gathers them.
 """
 
 from __future__ import annotations

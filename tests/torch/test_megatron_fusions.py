@@ -303,6 +303,22 @@ def test_one_weight_for_all_tokens(draw: Any, shape: Any) -> None:
     assert dweights.shape == (5, 1)
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_for_any_number_of_tokens(draw: Any) -> None:
+    """How many tokens a router sends to an expert is known when the program runs."""
+    compiled = torch.compile(
+        lambda x, w: megatron.weighted_bias_swiglu_impl(x, None, w, clamp_value=2.0),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    for tokens in (7, 3):
+        x, w = draw(tokens, 12, dtype=torch.bfloat16), draw(tokens, 1, dtype=torch.float32)
+        for tensor in (x, w):
+            torch._dynamo.decorators.mark_unbacked(tensor, 0)
+        expected = megatron.clamped_weighted_swiglu(x, w, 2.0)
+        assert_same_bits(compiled(x, w), expected)
+
+
 def test_an_offset_in_a_tensor(draw: Any) -> None:
     y, bias, weights = draw(*Y, grad=True), draw(*BIAS), draw(*WEIGHTS)
     offset = torch.tensor(0.5, requires_grad=True)
@@ -364,8 +380,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "weights of another number": (
         lambda: megatron.weighted_squared_relu_impl(X, torch.ones(4, 1)),
-        RuntimeError,
-        "expanded size",
+        ValueError,
+        "weights has shape [4, 1], expected [5, 1], one for each row",
     ),
     "an odd number of columns": (lambda: megatron.swiglu(X[:, 1:]), ValueError, "two halves"),
 }

@@ -106,10 +106,10 @@ def pulled_back(
 def one_a_row(function: str, x: Any, weights: Any) -> Any:
     """weights `[..., 1]`, repeated where there are fewer."""
     check_tensors(function, required=2, x=x, weights=weights)
-    rows = (*x.shape[:-1], 1)
-    if spec_of(weights).has_shape(rows):
+    rows, spec = (*x.shape[:-1], 1), spec_of(weights)
+    if spec.has_shape(rows):
         return weights
-    if weights.ndim > x.ndim or (weights.ndim > 0 and weights.shape[-1] != 1):
+    if weights.shape[-1:] not in ((), (1,)) or not spec.broadcasts_to(rows):
         raise ValueError(
             f"{function}: weights has shape {list(weights.shape)}, expected {list(rows)}, one for "
             "each row"
