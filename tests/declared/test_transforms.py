@@ -211,6 +211,17 @@ def test_a_compiled_op_takes_other_sizes_and_static_arguments() -> None:
         assert torch.equal(compiled(x[:rows], eps), rms_norm(x[:rows], w, eps=eps))
 
 
+def test_one_graph_may_have_several_ops_that_were_not_called_before() -> None:
+    x, w = torch.randn(6, 4), torch.randn(4)
+
+    def run(x: Any) -> Any:
+        return rms_norm(rms_norm(x, w, eps=0.0371), w, eps=0.0372)
+
+    torch._dynamo.reset()
+    found = torch.compile(run, fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(found, run(x))
+
+
 def test_exported_programs_run_without_the_declaration(tmp_path: Any) -> None:
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor, w: torch.Tensor) -> Any:

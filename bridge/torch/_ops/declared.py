@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +23,9 @@ from bridge.torch._ops.integers import as_integer
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 # What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
-# function that it does not trace than a number or a text.
-_by_code: dict[str, Traced] = {}
+# function that it does not trace than a number or a text. It looks attributes up as they are now; a
+# dict it would see as it was at the first op of a graph, without what a second one adds.
+_by_name = types.SimpleNamespace()
 
 
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
@@ -37,7 +40,10 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:
         found = traced(declaration, present, *values)
-        return _by_code.setdefault(found.code, found).code
+        name = f"op_{hashlib.sha256(found.code.encode()).hexdigest()}"
+        if not hasattr(_by_name, name):
+            setattr(_by_name, name, found)
+        return name
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if _is_dynamo_compiling():
@@ -45,7 +51,7 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
             from torch.fx.experimental.symbolic_shapes import guard_scalar
 
             values = tuple(guard_scalar(v) if isinstance(v, (int, float)) else v for v in values)
-            return _by_code[name_to_dynamo(present, *values)]
+            return getattr(_by_name, name_to_dynamo(present, *values))  # type: ignore[no-any-return]
         return traced(declaration, present, *values)
 
     run: Any = entry(name, PROGRAM, Traced, check, several)
