@@ -33,6 +33,7 @@ Softmax
   the causal rule on its unfused path where there is a mask, and the window on its fused path.
 - −1 in `window_size` is no limit, as elsewhere in Megatron; the original's softmax subtracts it.
 - The result has the dtype of the scores; autocast does not change it (apex's version casts).
+  That of `SoftmaxOne` too, where the original promotes it with the offset's.
 
 bias-dropout-add
 - Another random mask than torch's for the same seed: that of `bridge.torch.bias_dropout_add`,
@@ -64,6 +65,7 @@ from bridge.torch._drop_ins.scale_mask_softmax import (
     ScaledMaskedSoftmax,
     ScaledSoftmax,
     ScaledUpperTriangMaskedSoftmax,
+    SoftmaxOne,
 )
 from bridge.torch._ops.viewless import (
     MakeViewlessTensor,
@@ -80,6 +82,7 @@ __all__ = [
     "ScaledMaskedSoftmax",
     "ScaledSoftmax",
     "ScaledUpperTriangMaskedSoftmax",
+    "SoftmaxOne",
     "assert_viewless_tensor",
     "bias_dropout_add_fused_inference",
     "bias_dropout_add_fused_train",
