@@ -204,6 +204,23 @@ def test_rows_of_nothing_have_no_gradient(own: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize("scale", [1.0, 0.3, -1.0])
+def test_derivatives_stay_finite(own: Any, scale: float, rng: Any) -> None:
+    """To the second order: beside hidden NaN, in rows of nothing, and sinks far above and below."""
+    x = draw(rng, (1, 4, 3, 5), "float32")
+    mask = np.zeros(x.shape, bool)
+    mask[..., 1], mask[:, :, 0] = True, True
+    x[mask], x[..., 2] = np.nan, -np.inf * np.sign(scale)
+    sink = np.float32([-1000, 1000, 0, -np.inf])
+    t, u, g = (draw(rng, x.shape, "float32") for _ in range(3))
+    ts = draw(rng, 4, "float32")
+    run = partial(own.ops.scaled_masked_softmax, mask=own.array(mask), scale=scale)
+    found = own.everything(lambda x, s: run(x, sink=s), [x, sink], g, [t, ts], [u, ts])
+    for array in found.arrays():
+        assert np.isfinite(array).all()
+
+
+@each
 def test_a_sink_of_any_shape_that_broadcasts(own: Any, rng: Any) -> None:
     x, g = (draw(rng, (2, 3, 4, 5), "float32") for _ in range(2))
     whole = draw(rng, (2, 3, 4, 1), "float32")
@@ -300,6 +317,18 @@ def test_transforms(kind: Kind, rng: Any) -> None:
             same(found, whole)
 
 
+def test_a_compiled_call_takes_other_sizes_and_numbers() -> None:
+    torch._dynamo.reset()
+
+    def run(x: Any, scale: float, sink: float) -> Any:
+        return bridge.torch.scaled_causal_softmax(x, scale, sink=sink)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager", dynamic=True)
+    for queries, scale in ((3, 0.5), (4, 1.0), (2, 2.0)):
+        x = torch.randn(2, queries, 5)
+        assert torch.equal(compiled(x, scale, scale), run(x, scale, scale))
+
+
 def test_out() -> None:
     x, sink = torch.randn(2, 3, 8), torch.randn(2)
     expected = bridge.torch.scaled_causal_softmax(x, sink=sink)
@@ -383,8 +412,11 @@ def test_softmax_one_is_the_original_in_float64(dtype: str, rng: Any) -> None:
     assert learned.grad.dtype == learned.dtype
     assert torch.equal(SoftmaxOne()(x), bridge.torch.scaled_softmax(x, sink=1.0))
     assert torch.equal(SoftmaxOne(None, torch.tensor([0, 1, 2]))(x)[:, 1], SoftmaxOne()(x)[:, 1])
-    compiled = torch.compile(SoftmaxOne(-1, learned), fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x), SoftmaxOne(-1, learned)(x))
+
+
+def test_softmax_one_compiles() -> None:
+    layer, x = SoftmaxOne(-1, torch.nn.Parameter(torch.randn(3))), torch.randn(2, 3, 4, 5)
+    assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), layer(x))
 
 
 def test_what_softmax_one_refuses() -> None:

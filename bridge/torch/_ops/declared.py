@@ -16,7 +16,7 @@ from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.program import check_operands
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.entry import entry, fixed
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._ops.integers import as_integer
 
@@ -47,10 +47,7 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if _is_dynamo_compiling():
-            # A number that changed since an earlier compilation is a symbol.
-            from torch.fx.experimental.symbolic_shapes import guard_scalar
-
-            values = tuple(guard_scalar(v) if isinstance(v, (int, float)) else v for v in values)
+            values = tuple(map(fixed, values))
             return getattr(_by_name, name_to_dynamo(present, *values))  # type: ignore[no-any-return]
         return traced(declaration, present, *values)
 

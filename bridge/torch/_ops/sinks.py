@@ -10,6 +10,7 @@ from torch import Tensor
 from bridge.catalogue import sinks
 from bridge.ops.scalars import real_number
 from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
@@ -39,8 +40,8 @@ def softmax_with_sink(
             device=x.device,
         )
     check_tensors(function, required=2, **{"x": x, argument: sink})
-    return sinks.run_softmax(
-        _WITH_SINK, function, x, mask, scale, sink, causal, argument=argument, out=out
+    return sinks.run_softmax(  # type: ignore[no-any-return]
+        _WITH_SINK, function, x, mask, fixed(scale), sink, causal, argument=argument, out=out
     )
 
 
