@@ -223,6 +223,22 @@ SOFTMAX = (
         "PRODUCT | TERM_U, params), (0,)))",
         keyword="softmax",
     ),
+    Fault(
+        "softmax beside a sink: the rounding of an exponent forgotten",
+        "bridge/catalogue/sinks.py",
+        "-math.inf), 2.0 * lacks)",
+        "-math.inf), 0.0 * lacks)",
+        tests="tests/catalogue/test_sinks.py",
+        keyword="accurate",
+    ),
+    Fault(
+        "softmax beside a sink: two derivatives where the largest logits are equal",
+        "bridge/catalogue/sinks.py",
+        "_exp(bl.where(is_above, -above, 0.0), bl.where(",
+        "_exp(bl.minimum(-above, 0.0), bl.where(",
+        tests="tests/catalogue/test_sinks.py",
+        keyword="equal",
+    ),
 )
 
 BIAS_DROPOUT_ADD = (

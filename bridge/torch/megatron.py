@@ -35,6 +35,7 @@ Softmax
   the causal rule on its unfused path where there is a mask, and the window on its fused path.
 - −1 in `window_size` is no limit, as elsewhere in Megatron; the original's softmax subtracts it.
 - The result has the dtype of the scores; autocast does not change it (apex's version casts).
+  That of `SoftmaxOne` too, where the original promotes it with the offset's.
 
 Cross-entropy
 - The losses are those of whole rows, bit for bit, however many ranks share the columns. The label
@@ -98,6 +99,7 @@ from bridge.torch._drop_ins.scale_mask_softmax import (
     ScaledMaskedSoftmax,
     ScaledSoftmax,
     ScaledUpperTriangMaskedSoftmax,
+    SoftmaxOne,
 )
 from bridge.torch._drop_ins.squared_relu import (
     WeightedSquaredReLUFunction,
@@ -143,6 +145,7 @@ __all__ = [
     "ScaledMaskedSoftmax",
     "ScaledSoftmax",
     "ScaledUpperTriangMaskedSoftmax",
+    "SoftmaxOne",
     "SwiGLUFunction",
     "WeightedBiasQuickGeGLUFunction",
     "WeightedQuickGeGLUFunction",

@@ -42,6 +42,13 @@ class Declared(Case):
         return promote(*dtypes, "float32") if self.is_of_rows else promote(*dtypes)
 
 
+class LikeFirst(Declared):
+    """One whose result has the dtype of the first array."""
+
+    def result_dtype(self, dtypes: list[str]) -> str:
+        return dtypes[0]
+
+
 def _labelled(ops: Any, x: Any) -> Any:
     labels = np.arange(int(np.prod(x.shape[:-1]))).reshape(x.shape[:-1]) * 7 % x.shape[-1]
     if hasattr(x, "new_tensor"):
@@ -54,6 +61,7 @@ def _labelled(ops: Any, x: Any) -> Any:
 def _cases(shape: tuple[int, ...]) -> list[Declared]:
     rows, d = shape[:-1], shape[-1]
     wide = (*rows, 2 * d)
+    one_each = (shape[0], *[1] * (len(shape) - 1))
     made = [
         Declared("rms_norm", lambda o, x, w: o.rms_norm(x, w, offset=1.0), (shape, (d,)), shape),
         Declared(
@@ -79,6 +87,18 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         Declared("squared_relu", lambda o, x, w: o.squared_relu(x, w), (shape, rows), shape),
         Declared("log_softmax", lambda o, x: o.log_softmax(x, 0.5), (shape,), shape),
         Declared("logsumexp", lambda o, x: o.logsumexp(x), (shape,), rows, True),
+        LikeFirst(
+            "scaled_softmax with sink",
+            lambda o, x, s: o.scaled_softmax(x, 0.3, sink=s),
+            (shape, one_each),
+            shape,
+        ),
+        LikeFirst(
+            "scaled_causal_softmax with sink",
+            lambda o, x, s: o.scaled_causal_softmax(x, sink=s),
+            (shape, one_each),
+            shape,
+        ),
         Declared("rotary", lambda o, *a: o.rotary(*a), (wide, (d,), (d,)), wide),
     ]
     if d > 0:

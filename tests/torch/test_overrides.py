@@ -200,7 +200,7 @@ def test_arguments_come_as_they_were_given(draw: Any) -> None:
     assert kwargs == {"p": 1, "seed": None, "offset": 0, "training": False}
     assert others[0] is x
     assert others[1:] == (2,)
-    assert out == {"out": None}
+    assert out == {"sink": None, "out": None}
 
 
 class Wrapped(Tensor):

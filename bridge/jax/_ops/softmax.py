@@ -9,11 +9,14 @@ import jax
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for, refuse_traced
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.primitive import call
+from bridge.jax._ops.sinks import softmax_with_sink
 from bridge.ops import SOFTMAX, check_softmax
 from bridge.ops.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale
 
+ArrayLike = jax.typing.ArrayLike
 
-def scaled_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+
+def scaled_softmax(x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None) -> jax.Array:
     r"""softmax(scale·x) over the last dimension, in one pass over memory.
 
     y = exp(scale·x − max) / Σ exp(scale·x − max), computed in float32 for 16-bit types and in the
@@ -23,6 +26,11 @@ def scaled_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
 
     A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
     row NaN.
+
+    A sink is one more logit, which takes part in the sum and has no place in the result: y =
+    exp(scale·x − m) / (Σ exp(scale·x − m) + exp(sink − m)), m the largest of them all. It is not
+    scaled; 0 is "softmax off by one", −∞ is none. Its gradient is −y_sink·Σ g·y, summed over what
+    the sink was repeated along. With a sink the backward pass keeps x and two numbers a row.
 
     The backward pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel. Every transformation of
     JAX applies, derivatives of any order included. Donated memory is worked in: under
@@ -35,23 +43,25 @@ def scaled_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
       scale: a finite number, known when the function is compiled (a new one compiles anew).
         Multiply x by a scale that is an array.
+      sink: a number, or an array of any of these dtypes: `[heads]`, one for each place of x's third
+        dimension from the end, or of a shape that broadcasts to `[..., 1]`.
 
     Returns:
       An array of the shape and dtype of x.
 
     Raises:
       TypeError: if x is no array or has another dtype, or scale is traced or no number.
-      ValueError: if x is 0-dimensional, or scale is not finite.
+      ValueError: if x is 0-dimensional, scale is not finite, or a sink does not broadcast.
 
     Example:
       >>> scaled_softmax(jnp.zeros((2, 4)), 0.5)[0]
       Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
-    return softmax("scaled_softmax", x, None, scale)
+    return softmax("scaled_softmax", x, None, scale, sink)
 
 
 def scaled_masked_softmax(
-    x: jax.typing.ArrayLike, mask: jax.typing.ArrayLike, scale: float = 1.0
+    x: ArrayLike, mask: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None
 ) -> jax.Array:
     r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
 
@@ -69,7 +79,7 @@ def scaled_masked_softmax(
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
       mask: bool, or uint8 with non-zero for True; of a shape that broadcasts to that of x.
-      scale: as for `scaled_softmax`.
+      scale, sink: as for `scaled_softmax`.
 
     Returns:
       An array of the shape and dtype of x.
@@ -83,10 +93,12 @@ def scaled_masked_softmax(
       Array([0.5, 0.5, 0. ], dtype=float32)
     """
     name = "scaled_masked_softmax"
-    return softmax(name, x, as_mask(name, mask), scale)
+    return softmax(name, x, as_mask(name, mask), scale, sink)
 
 
-def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Array:
+def scaled_causal_softmax(
+    x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None
+) -> jax.Array:
     r"""softmax(scale·x) over the keys of the last dimension that a query sees.
 
     Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
@@ -95,7 +107,7 @@ def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Ar
 
     Args:
       x: `[..., queries, keys]`, float16, bfloat16, float32 or float64.
-      scale: as for `scaled_softmax`.
+      scale, sink: as for `scaled_softmax`.
 
     Returns:
       An array of the shape and dtype of x.
@@ -109,7 +121,7 @@ def scaled_causal_softmax(x: jax.typing.ArrayLike, scale: float = 1.0) -> jax.Ar
       Array([[1. , 0. ],
              [0.5, 0.5]], dtype=float32)
     """
-    return softmax("scaled_causal_softmax", x, None, scale, causal=True)
+    return softmax("scaled_causal_softmax", x, None, scale, sink, causal=True)
 
 
 def as_mask(function: str, mask: Any) -> Any:
@@ -117,10 +129,15 @@ def as_mask(function: str, mask: Any) -> Any:
     return as_array_like(function, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
 
 
-def softmax(function: str, x: Any, mask: Any, scale: Any, *, causal: bool = False) -> jax.Array:
+def softmax(
+    function: str, x: Any, mask: Any, scale: Any, sink: Any = None, *, causal: bool = False
+) -> jax.Array:
     """What the public functions have in common; `function` is the name in messages."""
     x = as_array_like(function, "x", x)
-    return _compiled(function, as_scale(function, scale), causal)(x, mask)
+    scale = as_scale(function, scale)
+    if sink is None:
+        return _compiled(function, scale, causal)(x, mask)
+    return softmax_with_sink(function, x, mask, scale, sink, causal)
 
 
 def as_scale(function: str, scale: Any) -> float:

@@ -17,6 +17,15 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _MOST_KINDS = 256
 
 
+def fixed(value: Any) -> Any:
+    """A number that changed since an earlier compilation is a symbol, which no check takes."""
+    if _is_dynamo_compiling() and isinstance(value, (int, float)):
+        from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
+
+        return guard_scalar(value)
+    return value
+
+
 def entry(
     function: str, op: Any, kind: type, check: Callable[..., Any], several: bool = False
 ) -> Callable[..., Any]:
@@ -49,12 +58,7 @@ def entry(
                 return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=getattr(run, "public", None))
-        if _is_dynamo_compiling() and isinstance(static, (int, float)):
-            # A number that changed since an earlier compilation is a symbol, which no check takes.
-            from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
-
-            static = guard_scalar(static)
-        params = check(static, operands)
+        params = check(fixed(static), operands)
         if is_known_kind and not torch.compiler.is_compiling():
             if kernel is None:
                 if len(seen) == _MOST_KINDS:

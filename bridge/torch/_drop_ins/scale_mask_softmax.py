@@ -16,6 +16,7 @@ from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._ops.sinks import softmax_with_sink
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -186,7 +187,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
           mask: None, or bool or uint8 that broadcasts to input; True hides.
           softmax_offset: one logit per head, `[np]` or broadcasting to it, that takes part in the
             sum of each row and has no place in the result (softmax off by one, where it is 0).
-            It is not scaled, and the scaled scores beside it are rounded to float32.
+            It is not scaled.
         """
         if isinstance(input, Tensor) and input.ndim != 4 and not input.is_nested:
             raise AssertionError(
@@ -206,7 +207,8 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
                 f"{_NAME}: softmax_offset has shape {list(softmax_offset.shape)}, expected "
                 f"[{input.shape[1]}], one for each head of input"
             )
-        return self._beside(softmax_offset, input, mask, scale)
+        sink, causal = _sink_of(softmax_offset), self._is_causal()
+        return softmax_with_sink(_NAME, input, mask, scale, sink, causal=causal)
 
     def is_kernel_available(self, mask: Tensor | None, b: int, np: int, sq: int, sk: int) -> bool:
         """True: every shape and dtype has its kernel."""
@@ -228,19 +230,11 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         return 1
 
     def _softmax(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        # Code that uses the original sets its attributes later on.
-        causal = _mask_type_name(self.attn_mask_type) in _CAUSAL
-        return fused_softmax(x, mask, scale, causal)
+        return fused_softmax(x, mask, scale, self._is_causal())
 
-    def _beside(self, offset: Tensor, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        """The offset as one more key, the first: there the causal rule hides it from no query."""
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        first = offset.to(wide).reshape(1, -1, 1, 1).expand(x.shape[0], x.shape[1], x.shape[2], 1)
-        keys = torch.cat([first, x.to(wide) * scale], dim=-1)
-        if mask is not None:
-            mask = mask.expand(torch.broadcast_shapes(mask.shape, x.shape[-1:]))
-            mask = torch.cat([torch.zeros_like(mask[..., :1]), mask], dim=-1)
-        return self._softmax(keys, mask, 1.0)[..., 1:].to(x.dtype)
+    def _is_causal(self) -> bool:
+        # Code that uses the original sets its attributes later on.
+        return _mask_type_name(self.attn_mask_type) in _CAUSAL
 
     def _with_window(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
         window = _checked_window(self.window_size)
@@ -256,6 +250,40 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         if right != _UNLIMITED:
             outside = outside | (distance > right)
         return outside if mask is None else outside | (mask != 0)
+
+
+class SoftmaxOne(torch.nn.Module):
+    """Softmax of scores `[b, np, sq, sk]` with one more logit per head, which has no column.
+
+    y = exp(x − m) / (Σ exp(x − m) + exp(denominator_offset − m)), in the dtype of x.
+
+    Args:
+      dim: None or −1: the last dimension, whatever it is in the original.
+      denominator_offset: the logit, a number or a tensor `[np]` (a parameter that is learned); 0
+        makes "softmax off by one". A number fails in the original.
+
+    Raises:
+      ValueError: a dim that is another.
+    """
+
+    def __init__(self, dim: int | None = None, denominator_offset: Tensor | float = 1.0) -> None:
+        super().__init__()
+        if dim is not None and dim != -1:
+            raise ValueError(f"SoftmaxOne: dim is {dim!r}, expected None or -1, the last dimension")
+        self.dim = dim
+        self.denominator_offset = denominator_offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the probabilities, of the shape and dtype of x."""
+        sink = _sink_of(self.denominator_offset)
+        return softmax_with_sink("SoftmaxOne", x, None, 1.0, sink, argument="denominator_offset")
+
+
+def _sink_of(offset: Any) -> Any:
+    """A tensor of any shape, dtype and as many logits as heads, as a sink is."""
+    if not isinstance(offset, Tensor):
+        return offset
+    return offset.reshape(-1) if offset.is_floating_point() else offset.reshape(-1).float()
 
 
 def _check(scale: float, operands: tuple[Any, ...], *, causal: bool = False) -> SoftmaxParams:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import hashlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,23 +16,16 @@ from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.program import check_operands
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.entry import entry
+from bridge.torch._adapter.entry import entry, fixed
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._ops.integers import as_integer
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-
-class _Programs:
-    """Has what was traced under names, by which dynamo, which is not to trace that, finds it.
-
-    It takes no more from a function that it does not trace than a number or a text, and looks into
-    a dictionary once: what a second op adds to one in the same graph it would not see.
-    """
-
-
-_names: dict[str, str] = {}
-_numbers = itertools.count()
+# What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
+# function that it does not trace than a number or a text. It looks attributes up as they are now; a
+# dict it would see as it was at the first op of a graph, without what a second one adds.
+_by_name = types.SimpleNamespace()
 
 
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
@@ -46,19 +40,15 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:
         found = traced(declaration, present, *values)
-        if found.code not in _names:
-            name = f"program_{next(_numbers)}"
-            setattr(_Programs, name, found)
-            _names[found.code] = name
-        return _names[found.code]
+        name = f"op_{hashlib.sha256(found.code.encode()).hexdigest()}"
+        if not hasattr(_by_name, name):
+            setattr(_by_name, name, found)
+        return name
 
     def find(present: tuple[bool, ...], *values: Any) -> Traced:
         if _is_dynamo_compiling():
-            # A number that changed since an earlier compilation is a symbol.
-            from torch.fx.experimental.symbolic_shapes import guard_scalar
-
-            values = tuple(guard_scalar(v) if isinstance(v, (int, float)) else v for v in values)
-            return getattr(_Programs, name_to_dynamo(present, *values))
+            values = tuple(map(fixed, values))
+            return getattr(_by_name, name_to_dynamo(present, *values))  # type: ignore[no-any-return]
         return traced(declaration, present, *values)
 
     run: Any = entry(name, PROGRAM, Traced, check, several)

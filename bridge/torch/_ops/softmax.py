@@ -11,9 +11,12 @@ from bridge.ops.softmax import check_softmax_backward
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._ops.sinks import Sink, with_sink
 
 
-def scaled_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+def scaled_softmax(
+    x: Tensor, scale: float = 1.0, *, sink: Sink = None, out: Tensor | None = None
+) -> Tensor:
     r"""softmax(scale·x) over the last dimension, in one pass over memory.
 
     y = exp(scale·x − max) / Σ exp(scale·x − max). 16-bit and float32 tensors are computed in
@@ -24,6 +27,11 @@ def scaled_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) 
     A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
     row NaN.
 
+    A sink is one more logit, which takes part in the sum and has no place in the result: y =
+    exp(scale·x − m) / (Σ exp(scale·x − m) + exp(sink − m)), m the largest of them all. It is not
+    scaled; 0 is "softmax off by one", −∞ is none. Its gradient is −y_sink·Σ g·y, summed over what
+    the sink was repeated along. With a sink the backward pass keeps x and two numbers a row.
+
     Differentiable to any order, in reverse and forward mode, and under `torch.func`. The backward
     pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel, which leaves g as it is. Works under
     `torch.compile(fullgraph=True)`, `torch.export`, autocast (which leaves it alone) and CUDA
@@ -33,6 +41,8 @@ def scaled_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) 
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, on the CPU or a CUDA device.
         Rows may lie apart in memory (a slice of columns costs no copy).
       scale: a finite number. Multiply x by a scale that is a tensor.
+      sink: a number, or a tensor of any of these dtypes: `[heads]`, one for each place of x's third
+        dimension from the end, or of a shape that broadcasts to `[..., 1]`.
       out: where to write the result: of x's shape and dtype, each row's elements side by side. May
         be x itself; must not share memory with an argument otherwise.
 
@@ -41,19 +51,22 @@ def scaled_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) 
 
     Raises:
       TypeError: an argument is no dense tensor, or of another dtype; scale is no real number.
-      ValueError: x is 0-dimensional; scale is not finite; an `out` of another shape or device, with
-        rows whose elements lie apart, or that overlaps an operand. Nothing has been written then.
+      ValueError: x is 0-dimensional; scale is not finite; a sink that does not broadcast; an `out`
+        of another shape or device, with rows whose elements lie apart, or that overlaps an operand.
+        Nothing has been written then.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:
       >>> scaled_softmax(torch.zeros(2, 4), 0.5)[0]
       tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    return _scaled(scale, (x, None), out)
+    if sink is None:
+        return _scaled(scale, (x, None), out)
+    return with_sink("scaled_softmax", x, None, scale, sink, out)
 
 
 def scaled_masked_softmax(
-    x: Tensor, mask: Tensor, scale: float = 1.0, *, out: Tensor | None = None
+    x: Tensor, mask: Tensor, scale: float = 1.0, *, sink: Sink = None, out: Tensor | None = None
 ) -> Tensor:
     r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
 
@@ -72,8 +85,7 @@ def scaled_masked_softmax(
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
       mask: bool, or uint8 with non-zero for True, on the device of x. Its shape broadcasts to that
         of x from the right: each of its dimensions is 1 or that of x.
-      scale: as for `scaled_softmax`.
-      out: as for `scaled_softmax`.
+      scale, sink, out: as for `scaled_softmax`.
 
     Returns:
       A contiguous tensor of x's shape and dtype (or `out`).
@@ -86,10 +98,14 @@ def scaled_masked_softmax(
       >>> scaled_masked_softmax(torch.zeros(3), torch.tensor([False, False, True]))
       tensor([0.5000, 0.5000, 0.0000])
     """
-    return _masked(scale, (x, mask), out)
+    if sink is None:
+        return _masked(scale, (x, mask), out)
+    return with_sink("scaled_masked_softmax", x, mask, scale, sink, out, masked=True)
 
 
-def scaled_causal_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+def scaled_causal_softmax(
+    x: Tensor, scale: float = 1.0, *, sink: Sink = None, out: Tensor | None = None
+) -> Tensor:
     r"""softmax(scale·x) over the keys of the last dimension that a query sees.
 
     Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
@@ -98,8 +114,7 @@ def scaled_causal_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None =
 
     Args:
       x: `[..., queries, keys]` of dtype float16, bfloat16, float32 or float64.
-      scale: as for `scaled_softmax`.
-      out: as for `scaled_softmax`.
+      scale, sink, out: as for `scaled_softmax`.
 
     Returns:
       A contiguous tensor of x's shape and dtype (or `out`).
@@ -113,7 +128,9 @@ def scaled_causal_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None =
       tensor([[1.0000, 0.0000],
               [0.5000, 0.5000]])
     """
-    return _causal(scale, (x, None), out)
+    if sink is None:
+        return _causal(scale, (x, None), out)
+    return with_sink("scaled_causal_softmax", x, None, scale, sink, out, causal=True)
 
 
 def scaled_softmax_backward(

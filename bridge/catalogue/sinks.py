@@ -1,0 +1,188 @@
+"""Softmax of rows with one more logit each, the sink, that has no column of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared
+from bridge.ops.definition import Spec
+from bridge.ops.dtypes import FLOATING
+from bridge.ops.softmax import check_softmax
+
+_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": math.inf}
+_DIGITS = {"float32": 24, "float64": 53}
+
+
+def _where_shown(hidden: Any, value: Any, otherwise: float) -> Any:
+    return value if hidden is None else bl.where(hidden, otherwise, value)
+
+
+def _hidden(mask: Any, last: Any) -> Any:
+    """Where an element has no part: where the mask is True, and behind the last column."""
+    if last is None:
+        return mask
+    behind = bl.column() > last
+    return behind if mask is None else mask | behind
+
+
+def _largest(x: Any, hidden: Any, scale: float) -> tuple[Any, Any]:
+    """Halves of x, the largest for the largest scale·x, and that: differences cannot overflow."""
+    key = x * math.copysign(0.5, scale)
+    return key, bl.max(_where_shown(hidden, key, -math.inf))
+
+
+def _difference(x: Any, y: Any) -> tuple[Any, Any]:
+    """x − y, rounded, and what the rounding took."""
+    rounded = x - y
+    back = rounded - x
+    return rounded, (x - (rounded - back)) - (y + back)
+
+
+def _times(x: Any, lacks: Any, scale: float, digits: int) -> tuple[Any, Any]:
+    """(x + lacks)·scale, rounded, and what the rounding took, that of the scale too."""
+    fraction, exponent = math.frexp(scale)
+    if fraction in (0.0, 0.5):  # a power of two
+        return x * scale, lacks * scale
+    leading = math.ldexp(round(math.ldexp(fraction, digits)), exponent - digits)
+    product, rest = x * leading, lacks * leading
+    if leading != scale:
+        rest = bl.fma(x, scale - leading, rest)
+    return product, bl.fma(x, leading, -product) + rest
+
+
+def _exp(x: Any, lacks: Any) -> Any:
+    """exp(x + lacks); what lacks is NaN beside an infinite x."""
+    power = bl.exp(x)
+    return bl.fma(power, bl.where(power == 0.0, 0.0, lacks), power)
+
+
+def _powers(key: Any, largest: Any, hidden: Any, scale: float, digits: int) -> Any:
+    """exp(scale·x − its maximum): the difference first, which is exactly 0 for the maximum."""
+    base = bl.where(largest == -math.inf, 0.0, largest)
+    if digits == 0:
+        return bl.exp(_where_shown(hidden, 2.0 * ((key - base) * abs(scale)), -math.inf))
+    exponent, lacks = _times(*_difference(key, base), abs(scale), digits)
+    return _exp(_where_shown(hidden, 2.0 * exponent, -math.inf), 2.0 * lacks)
+
+
+def _weights(largest: Any, sink: Any, scale: float, digits: int) -> tuple[Any, Any]:
+    """exp(maximum − m) and exp(sink − m), with m the larger one of the maximum and the sink."""
+    product, rest = _times(largest, 0.0, abs(scale), digits or 24)
+    maximum = bl.where(largest == -math.inf, -math.inf, 2.0 * product)
+    # As such an element does, it makes its row NaN.
+    sink = bl.where(sink == math.inf, math.nan, sink)
+    above, lacks = _difference(maximum, sink)
+    above, lacks = bl.where(sink == -math.inf, math.inf, above), lacks + 2.0 * rest
+    # Where they are equal, one of both has the derivative; NaN stays in one.
+    is_above = above > 0.0
+    of_row = _exp(bl.where(is_above, 0.0, above), bl.where(is_above, 0.0, lacks))
+    of_sink = _exp(bl.where(is_above, -above, 0.0), bl.where(is_above, -lacks, 0.0))
+    return of_row, of_sink
+
+
+def _total(powers: Any, of_row: Any, of_sink: Any) -> Any:
+    """The denominator; 1 in a row of nothing, whose elements are 0."""
+    total = bl.sum(powers) * of_row + of_sink
+    return bl.where(total == 0.0, 1.0, total)
+
+
+def _vjp(
+    x: Any, sink: Any, mask: Any, last: Any, y: Any, g: Any, *, scale: float, digits: int
+) -> Any:
+    hidden = _hidden(mask, last)
+    key, largest = _largest(x, hidden, scale)
+    of_row, of_sink = _weights(largest, sink, scale, digits)
+    share = of_sink / _total(_powers(key, largest, hidden, scale, digits), of_row, of_sink)
+    mean = bl.sum(bl.where(y == 0.0, -0.0, y * g))
+    dx = bl.where(y == 0.0, 0.0, y * (g - mean) * scale)
+    return dx, bl.where(share == 0.0, 0.0, -(share * mean))
+
+
+@declared(keep=("largest", "total"), vjp=_vjp)
+def softmax_with_sink(
+    x: bl.Full,
+    sink: bl.PerRow,
+    mask: bl.Mask | None = None,
+    last: bl.PerRow[int] | None = None,
+    *,
+    scale: float = 1.0,
+    digits: int = 24,
+):
+    hidden = _hidden(mask, last)
+    key, largest = _largest(x, hidden, scale)
+    powers = _powers(key, largest, hidden, scale, digits)
+    of_row, of_sink = _weights(largest, sink, scale, digits)
+    total = _total(powers, of_row, of_sink)
+    y = _where_shown(hidden, powers * (of_row / total), 0.0)
+    return bl.like(y, x)  # type: ignore[arg-type]
+
+
+@declared()
+def spread(rows: bl.Full, sink: bl.Table):
+    """The sink of each row. Its gradient is summed here, in the arithmetic type and our order."""
+    return sink
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What it takes of a framework.
+
+    Attributes:
+      softmax, spread: `softmax_with_sink` and `spread` there.
+      spec_of: of an array.
+      zeros: zeros(x, shape, dtype), where x is.
+      last_columns: last_columns(x) is `[*rows]`: the last column that a row sees causally.
+    """
+
+    softmax: Callable[..., Any]
+    spread: Callable[..., Any]
+    spec_of: Callable[[Any], Spec]
+    zeros: Callable[[Any, Sequence[int], str], Any]
+    last_columns: Callable[[Any], Any]
+
+
+def run_softmax(
+    framework: Framework,
+    function: str,
+    x: Any,
+    mask: Any,
+    scale: Any,
+    sink: Any,
+    causal: bool,
+    argument: str = "sink",
+    **out: Any,
+) -> Any:
+    """Checks the arrays' shapes and dtypes, and calls the op; `argument` is the sink's name.
+
+    Raises:
+      TypeError, ValueError: as `check_softmax`, and for a sink of another dtype, or of a shape that
+        is neither one for each head nor broadcasts.
+    """
+    of_x, of_sink = framework.spec_of(x), framework.spec_of(sink)
+    of_mask = None if mask is None else framework.spec_of(mask)
+    scale = check_softmax(function, of_x, of_mask, scale, causal=causal).scale
+    if of_sink.dtype not in FLOATING:
+        raise TypeError(
+            f"{function}: {argument} has dtype {of_sink.dtype}, expected one of "
+            f"{', '.join(FLOATING)}"
+        )
+    rows = of_x.shape[:-1]
+    if len(of_sink.shape) == 1 and len(rows) > 1:  # one for each head
+        sink = sink[:, None, None]
+    if not framework.spec_of(sink).broadcasts_to((*rows, 1)):
+        heads = f"[{rows[-2]}], one for each head, or " if len(rows) > 1 else ""
+        raise ValueError(
+            f"{function}: {argument} has shape {list(of_sink.shape)}, expected {heads}one that "
+            f"broadcasts to {[*rows, 1]}: x has shape {list(of_x.shape)}"
+        )
+    wide = "float64" if "float64" in (of_x.dtype, of_sink.dtype) else "float32"
+    table = sink.reshape(tuple(sink.shape[:-1]) or (1,))
+    of_rows = framework.spread(framework.zeros(x, rows or (1,), wide), table).reshape(rows)
+    scale = max(-_LARGEST[wide], min(scale, _LARGEST[wide]))
+    last = framework.last_columns(x) if causal else None
+    digits = _DIGITS[wide] if of_x.dtype in _DIGITS else 0
+    return framework.softmax(x, of_rows, mask, last, scale=scale, digits=digits, **out)

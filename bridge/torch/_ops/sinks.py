@@ -1,0 +1,69 @@
+"""The softmaxes of PyTorch beside a sink."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue import sinks
+from bridge.ops.scalars import real_number
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.entry import fixed
+from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+
+Sink = Tensor | float | None
+
+
+def softmax_with_sink(
+    function: str,
+    x: Tensor,
+    mask: Tensor | None,
+    scale: Any,
+    sink: Tensor | float,
+    *,
+    masked: bool = False,
+    causal: bool = False,
+    argument: str = "sink",
+    out: Tensor | None = None,
+) -> Tensor:
+    """The softmax under whichever of a mask and the causal rule there are, beside a sink."""
+    check_tensors(function, required=1 + masked, x=x, mask=mask)
+    if not isinstance(sink, Tensor):
+        number = real_number(function, argument, sink, "a tensor or a number")
+        sink = torch.full(
+            (),
+            number,
+            dtype=torch.float64 if x.dtype == torch.float64 else torch.float32,
+            device=x.device,
+        )
+    check_tensors(function, required=2, **{"x": x, argument: sink})
+    return sinks.run_softmax(  # type: ignore[no-any-return]
+        _WITH_SINK, function, x, mask, fixed(scale), sink, causal, argument=argument, out=out
+    )
+
+
+def _last_columns(x: Tensor) -> Tensor:
+    """`[*rows]` without a copy: the last column that a query sees."""
+    queries, keys = x.shape[-2:]
+    return torch.arange(keys - queries, keys, device=x.device).expand(x.shape[:-1])
+
+
+# The declared functions are made now: a first call under torch.compile could not.
+_WITH_SINK = sinks.Framework(
+    sinks.softmax_with_sink.torch,
+    sinks.spread.torch,
+    spec_of,
+    lambda x, shape, dtype: x.new_zeros(shape, dtype=getattr(torch, dtype)),
+    _last_columns,
+)
+
+
+def with_sink(
+    function: str, x: Any, mask: Any, scale: Any, sink: Any, out: Any, **kind: Any
+) -> Any:
+    if is_overridden(given := (x, mask, sink, out)):
+        return hand_over(given, depth=2)
+    return softmax_with_sink(function, x, mask, scale, sink, out=out, **kind)
