@@ -239,6 +239,30 @@ SOFTMAX = (
         tests="tests/catalogue/test_sinks.py",
         keyword="equal",
     ),
+    Fault(
+        "cross_entropy: ignored rows counted in the mean",
+        "bridge/catalogue/cross_entropy.py",
+        "bl.where(labels == ignore_index, 0.0, 1.0)",
+        "bl.where(labels == ignore_index, 1.0, 1.0)",
+        tests="tests/catalogue/test_cross_entropy.py",
+        keyword="values_and_gradients and mean",
+    ),
+    Fault(
+        "cross_entropy on a named axis: cotangents are shares without check_vma",
+        "bridge/jax/_adapter/primitive.py",
+        "shares = jax.lax.axis_size(axis)",
+        "shares = 2 * jax.lax.axis_size(axis)",
+        tests="tests/jax/test_split_vocabulary.py",
+        keyword="second_order",
+    ),
+    Fault(
+        "linear_cross_entropy: the gradient of the weight of one chunk alone",
+        "bridge/torch/_ops/linear_cross_entropy.py",
+        "dw += d.t() @ h",
+        "dw.copy_(d.t() @ h)",
+        tests="tests/catalogue/test_linear_cross_entropy.py",
+        keyword="values_and_gradients and torch",
+    ),
 )
 
 BIAS_DROPOUT_ADD = (

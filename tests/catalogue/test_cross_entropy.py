@@ -296,3 +296,28 @@ REFUSED: dict[str, Refusal] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_in_the_same_words(case: str) -> None:
     assert_refused(REFUSED[case], "cross_entropy: ")
+
+
+NUMBERS: dict[str, Any] = {
+    "cross_entropy": lambda m, x, n: m.cross_entropy(x, torch.tensor([0, 2]), z_loss=n, softcap=n),
+    "log_softmax": lambda m, x, n: m.log_softmax(x, n),
+    "logsumexp": lambda m, x, n: m.logsumexp(x, n),
+    "rms_norm": lambda m, x, n: m.rms_norm(x, x[0], eps=n, offset=n),
+    "layer_norm": lambda m, x, n: m.layer_norm(x, eps=n),
+    "glu": lambda m, x, n: m.glu(x, x, activation="relu", limit=n, linear_offset=n),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_change_from_one_compiled_call_to_the_next(name: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    x = torch.randn(2, 4)
+    compiled = torch.compile(
+        lambda x, number: NUMBERS[name](bridge.torch, x, number),
+        fullgraph=True,
+        backend="aot_eager",
+        dynamic=True,
+    )
+    for number in (0.5, 0.25, 0.75):
+        assert torch.equal(compiled(x, number), NUMBERS[name](bridge.torch, x, number))

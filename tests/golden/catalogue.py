@@ -49,13 +49,18 @@ class LikeFirst(Declared):
         return dtypes[0]
 
 
-def _labelled(ops: Any, x: Any) -> Any:
+def _labels(x: Any) -> Any:
     labels = np.arange(int(np.prod(x.shape[:-1]))).reshape(x.shape[:-1]) * 7 % x.shape[-1]
     if hasattr(x, "new_tensor"):
         import torch
 
         labels = torch.from_numpy(labels)
-    return ops.token_log_probs(x, labels, scale=0.5)
+    return labels
+
+
+def _cross_entropy(ops: Any, x: Any) -> Any:
+    options = {"label_smoothing": 0.1, "z_loss": 1e-3, "softcap": 9.0}
+    return ops.cross_entropy(x, _labels(x), reduction="none", ignore_index=0, **options)
 
 
 def _cases(shape: tuple[int, ...]) -> list[Declared]:
@@ -102,7 +107,16 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         Declared("rotary", lambda o, *a: o.rotary(*a), (wide, (d,), (d,)), wide),
     ]
     if d > 0:
-        made.append(Declared("token_log_probs", _labelled, (shape,), rows, True))
+        made += [
+            Declared(
+                "token_log_probs",
+                lambda o, x: o.token_log_probs(x, _labels(x), scale=0.5),
+                (shape,),
+                rows,
+                True,
+            ),
+            Declared("cross_entropy", _cross_entropy, (shape,), rows, True),
+        ]
     return made
 
 

@@ -78,3 +78,28 @@ def test_gradients_inside() -> None:
     expected, dx = jax.value_and_grad(loss)(x, labels)
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_array_equal(bits(gradient), bits(dx))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_second_order(check_vma: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, labels = jnp.asarray(rng.normal(size=(3, 8)), jnp.float32), jnp.arange(3)
+    direction = jnp.asarray(rng.normal(size=x.shape), jnp.float32)
+    f = partial(bridge.jax.cross_entropy, reduction="none", z_loss=0.1)
+    split = jax.shard_map(
+        partial(f, axis_name="model"),
+        mesh=Mesh(np.array(jax.devices()[:2]), ("model",)),
+        in_specs=(P(None, "model"), P()),
+        out_specs=P(),
+        check_vma=check_vma,
+    )
+
+    def second(f: Callable[..., Any]) -> Any:
+        def along(x: Any, scale: Any) -> Any:
+            first = jax.grad(lambda x: jnp.sum(f(x, labels) ** 2 * scale))(x)
+            return jnp.sum(first * direction)
+
+        return jax.grad(along, (0, 1))(x, jnp.arange(3.0))
+
+    for found, expected in zip(second(split), second(f), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue.cross_entropy import Options
 from bridge.ops import PROGRAM
 from bridge.torch._adapter.destination import call_overwritten
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.labels import check_labels
 
@@ -71,7 +72,8 @@ def cross_entropy(
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
-    options = Options.of("cross_entropy", reduction, ignore_index, label_smoothing, z_loss, softcap)
+    numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
+    options = Options.of("cross_entropy", reduction, *numbers)
     if group is not None:
         from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 

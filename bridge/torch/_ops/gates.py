@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bridge.catalogue import gates
 from bridge.catalogue.gates import one_a_row, run_glu
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 # Made now: a first call under torch.compile could not.
@@ -64,7 +65,7 @@ def glu(
     """
     if is_overridden(given := (gate, up, bias, weight, out)):
         return hand_over(given)  # type: ignore[no-any-return]
-    numbers = (activation, limit, linear_offset)
+    numbers = (activation, fixed(limit), fixed(linear_offset))
     return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
 
 
@@ -82,7 +83,7 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         if is_overridden(given := (gate, up, bias, weight, out)):
             return hand_over(given, function=run)  # type: ignore[no-any-return]
-        numbers = (activation, limit, linear_offset)
+        numbers = (activation, fixed(limit), fixed(linear_offset))
         return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
 
     run.__name__ = run.__qualname__ = name

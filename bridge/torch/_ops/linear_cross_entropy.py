@@ -13,6 +13,7 @@ from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_watched
 from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.cross_entropy import losses_of, reduce
@@ -66,7 +67,8 @@ def linear_cross_entropy(
     """
     if is_overridden(given := (hidden, weight, labels, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
-    options = Options.of(_NAME, reduction, ignore_index, label_smoothing, z_loss, softcap)
+    numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
+    options = Options.of(_NAME, reduction, *numbers)
     check_tensors(_NAME, required=3, hidden=hidden, weight=weight, labels=labels, bias=bias)
     shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
     check_shapes(_NAME, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from bridge.catalogue import log_probs
 from bridge.ops.softmax import check_scale
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.labels import check_labels
 
@@ -39,7 +40,7 @@ def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> 
     """
     if is_overridden(given := (x, out)):
         return hand_over(given)  # type: ignore[no-any-return]
-    scale = check_scale("log_softmax", scale)
+    scale = check_scale("log_softmax", fixed(scale))
     return _log_softmax(x, scale=scale, out=out)  # type: ignore[no-any-return]
 
 
@@ -62,7 +63,7 @@ def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
     """
     if is_overridden(given := (x,)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return _logsumexp(x, scale=check_scale("logsumexp", scale))  # type: ignore[no-any-return]
+    return _logsumexp(x, scale=check_scale("logsumexp", fixed(scale)))  # type: ignore[no-any-return]
 
 
 def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -90,7 +91,7 @@ def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Te
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
-    scale = check_scale("token_log_probs", scale)
+    scale = check_scale("token_log_probs", fixed(scale))
     results = _token_log_probs(logits, labels, scale=scale)
     check_labels("token_log_probs", labels, logits.shape[-1])
     return results  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from torch import Tensor
 from bridge.catalogue import norms
 from bridge.catalogue.norms import check_eps, check_offset
 from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
@@ -62,8 +63,8 @@ def rms_norm(
     """
     if is_overridden(given := (x, weight, residual, out)):
         return hand_over(given)
-    eps = check_eps("rms_norm", eps)
-    offset = check_offset("rms_norm", offset, weight is not None)
+    eps = check_eps("rms_norm", fixed(eps))
+    offset = check_offset("rms_norm", fixed(offset), weight is not None)
     if residual is None:
         return _rms_norm(x, weight, eps=eps, offset=offset, out=out)
     x, residual, of_sum = _summands("rms_norm", x, residual, out)
@@ -107,7 +108,7 @@ def layer_norm(
     """
     if is_overridden(given := (x, weight, bias, residual, out)):
         return hand_over(given)
-    eps = check_eps("layer_norm", eps)
+    eps = check_eps("layer_norm", fixed(eps))
     if residual is None:
         return _layer_norm(x, weight, bias, eps=eps, out=out)
     x, residual, of_sum = _summands("layer_norm", x, residual, out)
