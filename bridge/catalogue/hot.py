@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from bridge.catalogue import gates, norms
+from bridge.catalogue import cross_entropy, gates, norms
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.declared import traced
@@ -18,6 +18,7 @@ OPS = (
     (norms.layer_norm, ("weight", "bias")),
     (gates.packed_glu, ()),
     (gates.glu, ()),
+    (cross_entropy.counted_losses, ()),
 )
 DTYPES = ("float32", "bfloat16")
 
