@@ -106,5 +106,5 @@ def reduce(options: Options, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
     if options.reduction == "none":
         return losses
-    flat = [each.reshape(-1) for each in (losses, *counts)]
+    flat = [each if each.ndim == 1 else each.reshape(-1) for each in (losses, *counts)]
     return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]
