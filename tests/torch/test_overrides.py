@@ -63,6 +63,13 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     ),
     "logsumexp": (lambda x, b: bt.logsumexp(x, scale=2.0),),
     "token_log_probs": (lambda x, b: bt.token_log_probs(x, torch.arange(4), scale=0.5),),
+    "cross_entropy": (
+        lambda x, b: bt.cross_entropy(x, torch.arange(4), reduction="none", z_loss=0.1),
+        lambda x, b: bt.cross_entropy(x, torch.arange(4), ignore_index=2, overwrite_logits=True),
+    ),
+    "linear_cross_entropy": (
+        lambda x, b: bt.linear_cross_entropy(x, x, torch.arange(4), bias=b[:4], chunk=3),
+    ),
     "rotary": (
         lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
         lambda x, b: bt.rotary(x[:, :4], b[:1], b[1:2], interleaved=True),
@@ -97,6 +104,12 @@ DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "liger_fused_add_rms_norm": lambda x, b: liger.liger_fused_add_rms_norm(x, x, b, 1e-6)[0],
     "liger_geglu": lambda x, b: liger.liger_geglu(x, x),
     "LigerSiLUMulFunction": lambda x, b: liger.LigerSiLUMulFunction.apply(x, x, 0.5),
+    "fused_vocab_parallel_cross_entropy": lambda x, b: megatron.fused_vocab_parallel_cross_entropy(
+        x, torch.arange(4), None
+    ),
+    "SoftmaxCrossEntropyLoss": lambda x, b: apex.SoftmaxCrossEntropyLoss.apply(
+        x, torch.arange(4), 0.1
+    ),
     "liger_rope": lambda x, b: liger.liger_rope(
         x[None, None, :, 1:], x[None, None, :, 1:], x[:, 1:], x[:, 1:]
     )[0],
