@@ -118,10 +118,16 @@ SHORT_NOTE = (
 )
 
 
+def _by_form(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record for a form and dtype, those of a form together."""
+    forms = [*dict.fromkeys(record["form"] for record in records)]
+    return sorted(merge(records, BY_FORM), key=lambda record: forms.index(record["form"]))
+
+
 def short_cells(records: list[dict[str, Any]]) -> list[list[str]]:
     """Lines of an op's table from its records by quantity."""
     lines = []
-    for whole in merge(records, BY_FORM):
+    for whole in _by_form(records):
         own = [r for r in records if all(r[name] == whole[name] for name in BY_FORM)]
         line = [whole["form"], short(whole["dtypes"])]
         line.append(str(whole["differing"] + whole["variants_differing"]))
@@ -145,7 +151,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     """Prints a table for each op, what failed, and the verdict."""
     console.print("torch and JAX through bridge, and against float64", style="italic")
     for op, records in by_op(report):
-        styles = _styles(merge(records, BY_FORM), "red")
+        styles = _styles(_by_form(records), "red")
         how: dict[str, Any] = {"left": (0, 1), "wrap": (), "group": 1, "ruled": True}
         print_cells(console, op, SHORT, short_cells(records), styles=styles, **how)
     if report["summary"]:
@@ -240,7 +246,7 @@ def sections(report: dict[str, Any], brief: bool = False) -> list[Section]:
     body += "".join(paragraph(line) for line in failures(report))
     for op, records in by_op(report):
         if brief:
-            styles = _styles(merge(records, BY_FORM), "failed")
+            styles = _styles(_by_form(records), "failed")
             body += heading(op) + table(SHORT, short_cells(records), styles)
             continue
         header, rows = _cells(records)
