@@ -59,9 +59,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert place in [words.replace(" ", "-") for words in plain], f"{target}#{place}"
 
 
-def test_a_promise_names_its_test() -> None:
-    """docs/numerics.md names a test for each rule, and the tests exist."""
-    text = (ROOT / "docs" / "numerics.md").read_text()
+@pytest.mark.parametrize("page", ["numerics.md", "invariance.md"])
+def test_a_promise_names_its_test(page: str) -> None:
+    """The page names a test for each rule, and the tests exist."""
+    text = (ROOT / "docs" / page).read_text()
     named = re.findall(r"`(tests/[\w/]+\.(?:py|cpp))(?:::(\w+))?`", text)
     assert len(named) >= 8
     for file, test in named:

@@ -24,6 +24,8 @@ command -v ncu || { echo "no ncu"; exit 1; }
     "$1" --profile "$row" || exit 1
 done
 """
+# What parity compares besides the ops that have kernels of their own.
+OTHERS = ("catalogue", "invariance")
 # A rehearsal runs on two cores, slowly, what a GPU machine runs on sixteen; but what measures and
 # compares ends sooner, by its own limit.
 REHEARSAL_SLOWER = 8.0
@@ -100,7 +102,7 @@ class _Steps:
             side_by_side.append(
                 self.step(f"kernels-{name}", program, seconds=150, needs_device=True)
             )
-        for op in OPS:
+        for op in (*OPS, *OTHERS):
             side_by_side.append(
                 self.bridge(f"parity-{op}", "parity", "--quick", "--ops", op, seconds=150)
             )
@@ -137,7 +139,7 @@ class _Steps:
     def depth(self) -> list[list[Step]]:
         suite = ("-n", str(self.workers), "--dist", "loadfile", "--sample", "0", "tests")
         side_by_side = [self.suite("suite", *suite, seconds=330)]
-        for op in (*OPS, "border"):
+        for op in (*OPS, *OTHERS, "border"):
             side_by_side.append(
                 self.bridge(f"parity-full-{op}", "parity", "--ops", op, seconds=330)
             )

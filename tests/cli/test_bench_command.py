@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 
+from bridge.cli.catalogue import ENTRIES
 from bridge.cli.main import main
 from tools.bench import declared, softmax
 from tools.bench.cases import TINY, Case
@@ -61,11 +62,12 @@ def few_bias_dropout_add(_, framework: str, quick: bool) -> list[Case]:
     return made
 
 
-def few_declared(_, framework: str, quick: bool) -> list[Case]:
-    return [Case("declared", framework, "forward+backward", "float32", "rms_norm", (8, 64))]
+def few_declared(op, framework: str, quick: bool) -> list[Case]:
+    return [Case(op.name, framework, "forward+backward", "float32", "rms_norm", (8, 64))]
 
 
 FEW = {
+    "catalogue": few_declared,
     "declared": few_declared,
     "bias_gelu": few_bias_gelu,
     "softmax": few_softmax,
@@ -139,6 +141,9 @@ def test_dropout_keeps_no_mask_and_says_how_much_its_peers_keep(tmp_path):
         ("softmax", "causal", {"forward": 1.5, "backward": 2}),
         ("bias_dropout_add", "p=0.1", {"forward": 3, "backward": 2, "forward+backward": 5}),
         ("declared", "rms_norm", {"forward": 2, "backward": 3}),
+        ("catalogue", "rms_norm residual", {"forward": 4, "backward": 4}),
+        ("catalogue", "swiglu packed", {"forward": 3, "backward": 5}),
+        ("catalogue", "token_log_probs", {"forward": 1, "backward": 2}),
         ("declared", "row_dot", {"forward": 2, "backward": 4}),
     ],
 )
@@ -164,38 +169,43 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
         "bias_gelu": {"tanh", "none"},
         "softmax": {"plain", "masked", "causal"},
         "bias_dropout_add": {"p=0.1"},
+        "catalogue": set(ENTRIES),
         "declared": set(declared.FORMS),
     }
     assert {case.form for case in full} == forms[op]
 
 
-@pytest.mark.parametrize("form", declared.FORMS)
-def test_declared_ops_and_their_peers_compute_the_same(form, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [*(("declared", form) for form in declared.FORMS), *(("catalogue", form) for form in ENTRIES)],
+)
+def test_programs_and_their_peers_compute_the_same(name, form, monkeypatch):
     """The expressions that are timed beside them are theirs."""
     import jax
     import torch
 
     import bridge.torch
+    from tools.bench.in_torch import _Make
 
-    op = OPS["declared"]
-    case = Case("declared", "torch", "forward", "float32", form, (3, 8))
-    operands, _ = op.operands(case, Normal())
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case sets another
-    by_bridge = op.bridged(case, bridge.torch)(*operands)
-    torch.testing.assert_close(op.in_torch(case)(*operands), by_bridge)
-    assert tuple(by_bridge.shape) == op.result_shape(case)
-    arrays = [jax.numpy.asarray(each.numpy()) for each in operands]
+    op = OPS[name]
+    case = Case(name, "torch", "forward", "float32", form, (3, 8))
+    make = _Make(case, "cpu")
+    inputs, rest = op.operands(case, make)
+    cotangent = op.cotangent(case, make)
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")
+    bridged = op.bridged(case, bridge.torch)
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case has set another
+    by_bridge = bridged(*inputs, *rest)
+    torch.testing.assert_close(op.in_torch(case)(*inputs, *rest), by_bridge)
+    arrays = [jax.numpy.asarray(each.numpy()) for each in (*inputs, *rest)]
     by_jax = op.in_jax(case)(*arrays)
-    np.testing.assert_allclose(by_jax, by_bridge, rtol=1e-5, atol=1e-5)
+    for ours, theirs, g in zip(*map(several, (by_bridge, by_jax, cotangent)), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+        assert (ours.shape, ours.dtype) == (g.shape, g.dtype)
 
 
-class Normal:
-    """Makes tensors."""
-
-    def normal(self, *shape):
-        import torch
-
-        return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+def several(results):
+    return results if isinstance(results, tuple) else (results,)
 
 
 @pytest.mark.parametrize("what", ["forward", "backward"])
@@ -343,3 +353,18 @@ def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
         interleave([watched(c, results[c.name]) for c in found], seconds=0.0)
         assert {name: len(seen) for name, seen in results.items()} == dict.fromkeys(results, 1)
     assert cases or (op, framework) == ("softmax", "jax")
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("form", ENTRIES)
+def test_both_passes_of_the_catalogue_run(form, framework, monkeypatch):
+    """With several results, labels and tables, in 16 bits, of which some results are wider."""
+    from tools.bench.command import _contenders
+
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")
+    case = Case("catalogue", framework, "forward+backward", "bfloat16", form, (4, 64))
+    found = _contenders(framework, "cpu", False).of(case)
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case has set another
+    for contender in found:
+        contender.wait(contender.run())
+    assert found[0].name == "bridge"

@@ -17,12 +17,15 @@ from bridge.cli.parity import (
     accuracy,
     bias_dropout_add,
     bias_gelu,
+    catalogue,
     grid,
     in_torch,
+    invariance,
     softmax,
     summary,
 )
 from bridge.cli.parity.command import measure
+from bridge.cli.parity.ops import OPS
 from bridge.cli.parity.quantities import quantities, words
 
 SMALL = {
@@ -39,6 +42,10 @@ SMALL = {
         bias_dropout_add.Place((130, 5), quick=True),
         bias_dropout_add.Place((3, 11), offset=5, as_arrays=True, quick=True),
         bias_dropout_add.Place((6, 64), values="special x", forms=("inference",), quick=True),
+    ),
+    catalogue: (
+        catalogue.Place((5, 33), quick=True, own=True),
+        catalogue.Place((8, 64), values="special x", quick=True),
     ),
 }
 
@@ -85,7 +92,8 @@ def test_parity_command_end_to_end(tmp_path):
             if row[name] is not None:
                 assert math.isfinite(row[name]["ulp"])
     assert any(row["own_torch"] for row in report["rows"])
-    assert "hvp_bias" in result.stdout
+    assert "gradients" in result.stdout
+    assert "all passed" in result.stdout
     for quantity in everything:
         assert f">{words(quantity)}<" in page.read_text()
     assert "<script" not in page.read_text()
@@ -127,6 +135,7 @@ def test_places_without_rows_are_compared(op, form, monkeypatch):
 def test_rows_on_several_devices_are_compared():
     code = """
 from bridge.cli.parity.command import measure
+from bridge.cli.parity.ops import OPS
 report = measure(quick=True, ops=("bias_dropout_add",), forms=("p=0.5",))
 print(report["passed"], sorted({n for row in report["rows"] for n in row["variants"]}))
 """
@@ -197,6 +206,15 @@ FAULTS = {
         "p of eight bits": lambda f: lambda *x, p, **how: f(*x, p=round(256 * p) / 256, **how),
         "always in training": lambda f: lambda *x, training, **how: f(*x, **how),
     },
+    "rms_norm": {
+        "another eps": lambda f: lambda x, **how: f(x, eps=1e-2, **how),
+        "half a percent off": lambda f: lambda x, weight, **how: f(x, 1.005 * weight, **how),
+        "residual ignored": lambda f: lambda x, residual, **how: f(x, residual=0 * residual, **how),
+    },
+    "token_log_probs": {
+        "another label": lambda f: lambda x, labels: f(x, (labels + 1) % x.shape[-1]),
+        "temperature": lambda f: lambda x, labels: f(x, labels, scale=1.01),
+    },
 }
 FORM_OF = {
     "bias_gelu": ("tanh",),
@@ -204,6 +222,8 @@ FORM_OF = {
     "scaled_masked_softmax": ("masked",),
     "scaled_causal_softmax": ("causal",),
     "bias_dropout_add": ("p=0.1", "inference"),
+    "rms_norm": ("rms_norm residual",),
+    "token_log_probs": ("token_log_probs",),
 }
 
 
@@ -229,10 +249,39 @@ def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsy
 
 @pytest.mark.long
 @pytest.mark.usefixtures("small_grid")
-def test_every_op_passes_without_a_fault():
+def test_every_op_passes_without_a_fault(monkeypatch):
+    few = {"rms_norm residual": catalogue.ENTRIES["rms_norm residual"]}
+    monkeypatch.setattr(catalogue, "FORMS", tuple(few))  # all: test_accuracy_of_the_catalogue
+    monkeypatch.setattr(invariance, "ROW_OPS", few)
+    monkeypatch.setattr(invariance, "BATCHES", (4,))
     report = measure(quick=True)
     assert report["passed"], summary.failures(report)
-    assert {row["op"] for row in report["rows"]} == {"bias_gelu", "softmax", "bias_dropout_add"}
+    assert {row["op"] for row in report["rows"]} == set(OPS)
+    assert {row["name"] for row in report["invariance"]} == set(few)
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("form", catalogue.ENTRIES)
+@pytest.mark.sampled(3)
+def test_accuracy_of_the_catalogue(form):
+    """No worse than torch's own op, as far as largest errors, found by chance, can tell."""
+    report = measure(quick=True, ops=("catalogue",), forms=(form,))
+    assert report["passed"], summary.failures(report)
+    compared = [row for row in report["rows"] if row["own_torch"]]
+    assert {row["dtypes"] for row in compared} == {"float32", "bfloat16"}
+    for row in compared:
+        assert row["torch"]["ulp"] <= 1.5 * row["own_torch"]["ulp"] + 0.5, row["quantity"]
+
+
+def test_a_row_that_depends_on_its_batch_gives_exit_status_1(monkeypatch, capsys):
+    right = bridge.torch.log_softmax
+    few = {"log_softmax": catalogue.ENTRIES["log_softmax"]}
+    monkeypatch.setattr(invariance, "ROW_OPS", few)
+    monkeypatch.setattr(bridge.torch, "log_softmax", lambda x: right(x) * (1 + (len(x) > 99) / 64))
+    assert main(["parity", "--quick", "--ops", "invariance"]) == 1
+    out = capsys.readouterr().out
+    assert "invariance, log_softmax bfloat16, batches, torch" in out
+    assert "log_softmax bfloat16, alone" not in out
 
 
 @pytest.mark.usefixtures("small_grid")

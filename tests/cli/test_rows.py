@@ -19,7 +19,7 @@ from bridge.cli import rows
 from bridge.cli.budget import Budget, in_turn
 from bridge.cli.errors import CommandError
 from bridge.cli.main import main
-from bridge.cli.parity import bias_dropout_add, bias_gelu, softmax
+from bridge.cli.parity import bias_dropout_add, bias_gelu, catalogue, invariance, softmax
 from tools.bench import ops as bench_ops
 from tools.bench.cases import BYTES, Case, enlarged
 
@@ -30,8 +30,12 @@ import bridge.torch
 
 @pytest.fixture
 def small_parity(monkeypatch):
-    for op in (bias_dropout_add, bias_gelu, softmax):
+    for op in (bias_dropout_add, bias_gelu, catalogue, softmax):
         monkeypatch.setattr(op, "PLACES", (op.Place((3, 5), quick=True),))
+    few = {name: catalogue.ENTRIES[name] for name in ("swiglu packed",)}
+    monkeypatch.setattr(catalogue, "FORMS", tuple(few))
+    monkeypatch.setattr(invariance, "ROW_OPS", few)
+    monkeypatch.setattr(invariance, "BATCHES", (4,))
 
 
 @pytest.fixture
@@ -40,6 +44,7 @@ def small_bench(monkeypatch):
         "bias_gelu": "tanh",
         "softmax": "plain",
         "bias_dropout_add": "p=0.1",
+        "catalogue": "rms_norm",
         "declared": "rms_norm",
     }
     monkeypatch.setenv("BRIDGE_COMPILE", "0")  # What the bench sets ends with the test.
@@ -68,7 +73,8 @@ SMALL = {
 @pytest.mark.usefixtures("small_parity", "small_bench")
 @pytest.mark.parametrize("command", SMALL)
 def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, capsys):
-    groups = 4 if command == "parity" else 9  # ops and the border; ops of two frameworks, border
+    # Ops, invariance and the border; ops of two frameworks and the border.
+    groups = 6 if command == "parity" else 11
     allow(groups, monkeypatch)
     lines, whole, page = (tmp_path / name for name in ("rows.jsonl", "all.json", "page.html"))
     files = ["--jsonl", str(lines), "--json", str(whole)]
@@ -80,9 +86,10 @@ def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, caps
     assert report["cases_done"] == groups < report["cases"]
     words = f"partial: the run ended when {groups} of {report['cases']} cases were done"
     assert words in " ".join(capsys.readouterr().out.split())
-    of_ops = {row["op"] for row in report["rows"]} | ({"border"} if report.get("border") else set())
-    declared = {"declared"} if command == "bench" else set()
-    assert of_ops == {"bias_gelu", "softmax", "bias_dropout_add", "border"} | declared
+    of_ops = {row["op"] for row in report["rows"]}
+    of_ops |= {name for name in ("border", "invariance") if report.get(name)}
+    others = {"declared"} if command == "bench" else {"invariance"}
+    assert of_ops == {"bias_gelu", "softmax", "bias_dropout_add", "catalogue", "border"} | others
     if command == "parity":
         assert words in page.read_text(encoding="utf-8")
     first, *middle, last = map(json.loads, lines.read_text().splitlines())

@@ -88,6 +88,14 @@ class Make(ABC):
         """Normal numbers in the dtype of the case."""
 
     @abstractmethod
+    def wide(self, *shape: int) -> Any:
+        """Normal numbers in float32, in float64 where the case is."""
+
+    @abstractmethod
+    def below(self, count: int, *shape: int) -> Any:
+        """Integers from 0 on."""
+
+    @abstractmethod
     def hidden(self, *shape: int) -> Any:
         """Booleans, True for the last fifth of each row: padding."""
 
@@ -139,8 +147,9 @@ class Op(ABC):
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Returns (inputs, rest), x first."""
 
-    def result_shape(self, case: Case) -> tuple[int, ...]:
-        return case.shape
+    def cotangent(self, case: Case, make: Make) -> Any:
+        """That of the result; a tuple of several."""
+        return make.normal(*case.shape)
 
     @abstractmethod
     def bridged(self, case: Case, ops: Any) -> Function:

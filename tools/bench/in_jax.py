@@ -33,6 +33,13 @@ class _Make(Make):
         values = np.resize(few.astype(jnp.dtype(self.dtype)), shape)
         return jax.device_put(values, self.device)
 
+    def wide(self, *shape: int) -> Any:
+        numbers = self.normal(*shape)
+        return numbers if self.dtype == "float64" else numbers.astype("float32")
+
+    def below(self, count: int, *shape: int) -> Any:
+        return jax.device_put(self.random.integers(0, count, shape, np.int32), self.device)
+
     def hidden(self, *shape: int) -> Any:
         padding = np.arange(shape[-1]) >= shape[-1] * 4 // 5
         return jax.device_put(np.ascontiguousarray(np.broadcast_to(padding, shape)), self.device)
@@ -100,7 +107,7 @@ class Contenders:
     def _operands(self, case: Case) -> tuple[Arrays, Arrays, Any]:
         make = _Make(case, self.device)
         op = OPS[case.op]
-        return *op.operands(case, make), make.normal(*op.result_shape(case))
+        return *op.operands(case, make), op.cotangent(case, make)
 
     def _functions(self, case: Case) -> dict[str, Function]:
         op = OPS[case.op]

@@ -35,6 +35,13 @@ class _Make(Make):
         few = torch.randn(min(count, 1 << 20), generator=self.generator).to(self.device, self.dtype)
         return few.repeat(-(-count // few.numel()))[:count].reshape(shape)
 
+    def wide(self, *shape: int) -> Tensor:
+        numbers = self.normal(*shape)
+        return numbers if self.dtype is torch.float64 else numbers.float()
+
+    def below(self, count: int, *shape: int) -> Tensor:
+        return torch.randint(0, count, shape, generator=self.generator).to(self.device)
+
     def hidden(self, *shape: int) -> Tensor:
         padding = torch.arange(shape[-1], device=self.device) >= shape[-1] * 4 // 5
         return padding.expand(shape).contiguous()
@@ -114,10 +121,10 @@ class Contenders:
             found[name] = {"peak": peak, "kept": _kept(function, inputs, rest)}
         return found
 
-    def _operands(self, case: Case) -> tuple[Tensors, Tensors, Tensor]:
+    def _operands(self, case: Case) -> tuple[Tensors, Tensors, Any]:
         make = _Make(case, self.device)
         op = OPS[case.op]
-        return *op.operands(case, make), make.normal(*op.result_shape(case))
+        return *op.operands(case, make), op.cotangent(case, make)
 
     def _functions(self, case: Case) -> dict[str, Function]:
         op = OPS[case.op]
@@ -158,18 +165,18 @@ def _bound(f: Function, operands: Tensors) -> Callable[[], Any]:
     return lambda: f(*operands)
 
 
-def _forward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
+def _forward(f: Function, inputs: Tensors, rest: Tensors, g: Any) -> Callable[[], Any]:
     # No operand asks for a gradient, so nothing is recorded, as under no_grad.
     return _bound(f, (*inputs, *rest))
 
 
-def _backward(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
+def _backward(f: Function, inputs: Tensors, rest: Tensors, g: Any) -> Callable[[], Any]:
     leaves = tuple(tensor.requires_grad_() for tensor in inputs)
     y = f(*leaves, *rest)
     return lambda: torch.autograd.grad(y, leaves, g, retain_graph=True)
 
 
-def _both(f: Function, inputs: Tensors, rest: Tensors, g: Tensor) -> Callable[[], Any]:
+def _both(f: Function, inputs: Tensors, rest: Tensors, g: Any) -> Callable[[], Any]:
     leaves = tuple(tensor.requires_grad_() for tensor in inputs)
     operands = (*leaves, *rest)
     return lambda: torch.autograd.grad(f(*operands), leaves, g)

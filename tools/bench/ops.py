@@ -5,7 +5,9 @@ from __future__ import annotations
 from tools.bench.bias_dropout_add import BiasDropoutAdd
 from tools.bench.bias_gelu import BiasGelu
 from tools.bench.cases import Op
+from tools.bench.catalogue import Catalogue
 from tools.bench.declared import Declared
 from tools.bench.softmax import Softmax
 
-OPS: dict[str, Op] = {op.name: op for op in (BiasGelu(), Softmax(), BiasDropoutAdd(), Declared())}
+_OPS = (BiasGelu(), Softmax(), BiasDropoutAdd(), Catalogue(), Declared())
+OPS: dict[str, Op] = {op.name: op for op in _OPS}

@@ -177,7 +177,7 @@ def _of_bias_dropout_add(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     yield from _in_jax(rows)
 
 
-def _of_declared(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+def _of_programs(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     main = [row for row in rows if row["part"] == "main"]
     for what in ("forward", "forward+backward"):
         for peer in ("compile", "jit"):
@@ -228,7 +228,8 @@ _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
     "bias_gelu": _of_bias_gelu,
     "softmax": _of_softmax,
     "bias_dropout_add": _of_bias_dropout_add,
-    "declared": _of_declared,
+    "catalogue": _of_programs,
+    "declared": _of_programs,
     "border": _of_border,
 }
 

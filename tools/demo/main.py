@@ -58,7 +58,7 @@ def run(chosen: argparse.Namespace) -> int:
     if not chosen.sentences_only and not chosen.no_measurements:
         console.rule("Parity")
         parity_report = parity.measure(device=chosen.device, quick=True)
-        summary.show(parity_report, console, summary.BY_DTYPE)
+        summary.show(parity_report, console)
         passed &= parity_report["passed"]
         console.rule("Speed")
         bench_report = bench.measure(device=chosen.device, quick=True)

@@ -160,10 +160,10 @@ def _draw_cosines(found: dict[str, Any]) -> Figure:
 
 
 def _parity(report: dict[str, Any]) -> list[Section]:
-    (short,) = summary.sections(report, summary.BY_DTYPE)
+    (brief,) = summary.sections(report, brief=True)
     (full,) = summary.sections(report)
     plot = on_page(_draw_errors(report), "Logarithmic; further left is better.")
-    return [Section("Parity", plot + short.body + page.details("By form too", full.body))]
+    return [Section("Parity", plot + brief.body + page.details("Every quantity", full.body))]
 
 
 def _draw_errors(report: dict[str, Any]) -> Figure:

@@ -20,7 +20,8 @@ from bridge.cli.rows import Recording
 if TYPE_CHECKING:
     from bridge.cli.parity.measure import Variant
 
-BORDER = "border"  # not an op: the tensors that go from one framework to the other
+# These are no ops: the tensors that go from one framework to the other, and rows in other batches.
+BORDER, INVARIANCE = "border", "invariance"
 FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
     )
-    options.add_choice(parser, "ops", (*OPS, BORDER), "OP", "only these")
+    options.add_choice(parser, "ops", (*OPS, INVARIANCE, BORDER), "OP", "only these")
     options.add_choice(parser, "forms", FORMS, "FORM", "only these forms of them")
 
 
@@ -59,7 +60,7 @@ def measure(
     isa: str | None = None,
     threads: int | None = None,
     all_isas: bool = False,
-    ops: Sequence[str] = (*OPS, BORDER),
+    ops: Sequence[str] = (*OPS, INVARIANCE, BORDER),
     forms: Sequence[str] = FORMS,
     recording: Recording | None = None,
     budget: Budget | None = None,
@@ -69,10 +70,10 @@ def measure(
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
     """
-    with_border = BORDER in ops and tuple(forms) == FORMS
-    ops = [name for name in ops if name != BORDER]
+    others = [name for name in (INVARIANCE, BORDER) if name in ops and tuple(forms) == FORMS]
+    ops = [name for name in ops if name in OPS]
     chosen = {name: tuple(f for f in OPS[name].FORMS if f in forms) for name in ops}
-    if not with_border and not any(chosen.values()):
+    if not others and not any(chosen.values()):
         raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
     torch, jax = machine.require("torch"), machine.require("jax")
     # Rows are spread over them. Where JAX has run already it is too late, and fewer devices do.
@@ -93,7 +94,7 @@ def measure(
             torch.set_num_threads(threads)
         isas = usable_isas() if all_isas else []
         variants = [Variant(name, count) for name in isas for count in (1, 2)]
-        steps = list(_steps(device, quick, chosen, variants, with_border))
+        steps = list(_steps(device, quick, chosen, variants, others))
         recording.begin(
             {
                 "schema": 1,
@@ -123,26 +124,30 @@ def _steps(
     quick: bool,
     forms: dict[str, tuple[str, ...]],
     variants: Sequence[Variant],
-    with_border: bool,
+    others: Sequence[str],
 ) -> Iterator[Step]:
-    from bridge.cli.parity import border
+    from bridge.cli.parity import border, invariance
     from bridge.cli.parity.measure import in_json
 
     for op, of_op in forms.items():
         for case in OPS[op].cases(quick, of_op):
             yield Step(op, op, f"parity: {op}", partial(in_json, case, device, variants, quick))
-    for dtype in border.dtypes(quick) if with_border else ():
+    for entry, name in invariance.cases(quick) if INVARIANCE in others else ():
+        rows = partial(invariance.in_json, entry, name, device, quick)
+        yield Step(INVARIANCE, INVARIANCE, "parity: invariance", rows)
+    for dtype in border.dtypes(quick) if BORDER in others else ():
         yield Step(BORDER, BORDER, "parity: border", partial(border.in_json, dtype, device))
 
 
 def report(recording: Recording) -> dict[str, Any]:
     """The report of what was recorded."""
-    rows = [row for op, row in recording.rows() if op != BORDER]
-    crossed = [row for op, row in recording.rows() if op == BORDER]
+    every = recording.rows()
+    rows = [row for op, row in every if op in OPS]
     return recording.facts() | {
-        "passed": all(row["passed"] for row in (*rows, *crossed)),
+        "passed": all(row["passed"] for _, row in every),
         "summary": summary.aggregate(rows),
-        "border": crossed,
+        INVARIANCE: [row for op, row in every if op == INVARIANCE],
+        BORDER: [row for op, row in every if op == BORDER],
         "rows": rows,
     }
 

@@ -126,6 +126,10 @@ class Case(ABC):
         """Operands to map over their first dimension (vmap) for the same result, if any."""
         return ()
 
+    def has_rows(self, operand: str, shape: Shape) -> bool:
+        """Whether an operand of this shape has a part for each row of the place."""
+        return shape == self.place.shape
+
     @abstractmethod
     def dtype_of(self, operand: str) -> str | None:
         """The dtype of an operand, None where it is absent."""

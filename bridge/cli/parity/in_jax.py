@@ -83,15 +83,14 @@ def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
 
 
 def sharded(case: Case, p: Operands, devices: Sequence[Any]) -> dict[str, Any]:
-    """The operands of the place's shape with rows on each device, the others on all of them."""
+    """The operands that have rows with a part of them on each device, the others on all of them."""
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
 
-    def put(array: Any) -> Any:
-        is_full = array.shape == case.place.shape
-        spec = PartitionSpec("devices") if is_full else PartitionSpec()
+    def put(name: str, array: Any) -> Any:
+        spec = PartitionSpec("devices") if case.has_rows(name, array.shape) else PartitionSpec()
         return jax.device_put(array, NamedSharding(mesh, spec))
 
-    return {name: None if array is None else put(array) for name, array in p.items()}
+    return {name: None if array is None else put(name, array) for name, array in p.items()}
 
 
 def shards_of(case: Case, device: str) -> Sequence[Any]:

@@ -22,13 +22,13 @@ def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, A
     """The operands as torch tensors in the case's layout."""
     return case.all_viewed(
         {
-            name: None if array is None else _tensor(array).to(device)
+            name: None if array is None else tensor(array).to(device)
             for name, array in operands.items()
         }
     )
 
 
-def _tensor(array: np.ndarray) -> Tensor:
+def tensor(array: np.ndarray) -> Tensor:
     if array.dtype == NUMPY["bfloat16"]:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from bridge.cli.parity import bias_dropout_add, bias_gelu, softmax
+from bridge.cli.parity import bias_dropout_add, bias_gelu, catalogue, softmax
 
 # Each module has FORMS, the names of its variants; cases(quick, forms), its grid; BOUNDS, what
 # errors it allows, and BOUNDS_IN_WORDS, a sentence of them.
@@ -12,4 +12,5 @@ OPS: dict[str, ModuleType] = {
     "bias_gelu": bias_gelu,
     "softmax": softmax,
     "bias_dropout_add": bias_dropout_add,
+    "catalogue": catalogue,
 }

@@ -16,14 +16,12 @@ from bridge.cli.rows import unfinished
 from bridge.cli.terminal import print_cells
 
 BY_QUANTITY = ("op", "dtypes", "form", "quantity")
-BY_DTYPE = ("op", "dtypes", "quantity")
+BY_FORM = ("op", "form", "dtypes")
 
 
-def aggregate(
-    rows: Iterable[dict[str, Any]], keys: Sequence[str] = BY_QUANTITY
-) -> list[dict[str, Any]]:
-    """Returns one record per value of `keys`: sums of counts, largest errors."""
-    return merge((_record(row) for row in rows), keys)
+def aggregate(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one record for a quantity of a form and dtype: sums of counts, largest errors."""
+    return merge((_record(row) for row in rows), BY_QUANTITY)
 
 
 def merge(records: Iterable[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -99,38 +97,83 @@ NOTE = (
 )
 
 
-def by_op(
-    report: dict[str, Any], keys: Sequence[str]
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yields the records of each op."""
-    records = merge(report["summary"], keys)
+def by_op(report: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the records of each op, by quantity."""
+    records = report["summary"]
     for op in dict.fromkeys(record["op"] for record in records):
         yield op, [record for record in records if record["op"] == op]
 
 
-def show(report: dict[str, Any], console: Console, keys: Sequence[str] = BY_QUANTITY) -> None:
+# What a terminal has room for: a line for each form and dtype.
+SHORT = ("form", "dtype", "≠", "value", "torch", "JAX", "gradients", "torch", "JAX", "bound", "")
+SHORT_NOTE = (
+    "≠: elements whose bits differ, between torch and JAX, both through bridge, or between other "
+    "ways to run. The largest errors of the value and of gradients against float64: of bridge, and "
+    "of torch's and JAX's own ops, in ULP of the result's dtype (sums: ULP of Σ|v|; where the "
+    "arithmetic's own rounding, carried through the formula, is larger: in that). bound: of all "
+    "quantities, as a part of what is allowed. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ "
+    "= 256 (bfloat16) mean no correct digit: a tail that came out as 0. The frameworks' own ops "
+    "are measured on ordinary values alone, bridge on every shape and value. --html and --json "
+    "have every quantity by itself."
+)
+
+
+def _by_form(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One record for a form and dtype, those of a form together."""
+    forms = [*dict.fromkeys(record["form"] for record in records)]
+    return sorted(merge(records, BY_FORM), key=lambda record: forms.index(record["form"]))
+
+
+def short_cells(records: list[dict[str, Any]]) -> list[list[str]]:
+    """Lines of an op's table from its records by quantity."""
+    lines = []
+    for whole in _by_form(records):
+        own = [r for r in records if all(r[name] == whole[name] for name in BY_FORM)]
+        line = [whole["form"], short(whole["dtypes"])]
+        line.append(str(whole["differing"] + whole["variants_differing"]))
+        for is_of in (_is_value, _is_gradient):
+            found = merge((r for r in own if is_of(r["quantity"])), BY_FORM)
+            names = ("ulp", "own_torch_ulp", "own_jax_ulp")
+            line += [_cell(name, found[0]) if found else "–" for name in names]
+        lines.append([*line, _cell("of_bound", whole), _cell("passed", whole)])
+    return lines
+
+
+def _is_value(quantity: str) -> bool:
+    return quantity == "forward"
+
+
+def _is_gradient(quantity: str) -> bool:
+    return quantity.startswith("d") and not quantity.startswith("d2")
+
+
+def show(report: dict[str, Any], console: Console) -> None:
     """Prints a table for each op, what failed, and the verdict."""
     console.print("torch and JAX through bridge, and against float64", style="italic")
-    for op, records in by_op(report, keys):
-        header, rows = _cells(records, keys)
-        rows = [[short(first), *rest] for first, *rest in rows]
-        names = len(keys) - 1  # of dtypes, form and quantity; the op is the title
-        how: dict[str, Any] = {"left": range(names), "wrap": (), "group": names - 1, "ruled": True}
-        print_cells(console, op, header, rows, styles=_styles(records, "red"), **how)
+    for op, records in by_op(report):
+        styles = _styles(_by_form(records), "red")
+        how: dict[str, Any] = {"left": (0, 1), "wrap": (), "group": 1, "ruled": True}
+        print_cells(console, op, SHORT, short_cells(records), styles=styles, **how)
     if report["summary"]:
-        console.print(f"[dim]{NOTE}[/]", highlight=False)
-    if report["border"]:
-        from bridge.cli.parity import border
-
-        records = border.aggregate(report["border"])
-        rows = [border.cells(record) for record in records]
-        how = {"left": border.TEXTS, "wrap": range(len(border.HEADER))}
-        print_cells(console, "border", border.HEADER, rows, styles=_styles(records, "red"), **how)
-        console.print(f"[dim]{border.NOTE}[/]", highlight=False)
+        console.print(f"[dim]{SHORT_NOTE}[/]", highlight=False)
+    for name, part in _parts(report):
+        records = part.aggregate(report[name])
+        rows = [part.cells(record) for record in records]
+        how = {"left": part.TEXTS, "wrap": range(len(part.HEADER))}
+        print_cells(console, name, part.HEADER, rows, styles=_styles(records, "red"), **how)
+        console.print(f"[dim]{part.NOTE}[/]", highlight=False)
     style = "bold red" if not report["passed"] else "green" if report["complete"] else "yellow"
     console.print(verdict(report), style=style)
     for line in failures(report):
         console.print(line, style="red", highlight=False)
+
+
+def _parts(report: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What is in the report besides ops: each has tables of its own."""
+    from bridge.cli.parity import border, invariance
+
+    parts = {"invariance": invariance, "border": border}
+    return ((name, part) for name, part in parts.items() if report[name])
 
 
 def short(dtypes: str) -> str:
@@ -143,7 +186,7 @@ def _styles(records: list[dict[str, Any]], failed: str) -> list[str]:
 
 def verdict(report: dict[str, Any]) -> str:
     """One sentence of what was compared and how it went."""
-    rows = [*report["rows"], *report["border"]]
+    rows = [*report["rows"], *report["invariance"], *report["border"]]
     elements = sum(row["elements"] for row in rows)
     failed = sum(not row["passed"] for row in rows)
     options = report["options"]
@@ -181,6 +224,12 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
         lines.append(f"{where} {row['layout']}, {row['values']}: {'; '.join(reasons)}")
     if len(failed) > most:
         lines.append(f"… and {len(failed) - most} more")
+    others = [row for row in report["invariance"] if not row["passed"]]
+    lines += [
+        f"invariance, {row['name']} {row['dtype']}, {row['how']}: {row['differing']} of "
+        f"{row['elements']} elements differ"
+        for row in others[:most]
+    ]
     crossed = [row for row in report["border"] if not row["passed"]]
     lines += [
         f"border, {row['direction']}, {row['dtype']} {row['layout']}, copy={row['copy']}: "
@@ -191,24 +240,28 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
     return lines
 
 
-def sections(report: dict[str, Any], keys: Sequence[str] = BY_QUANTITY) -> list[Section]:
-    """The same for a page."""
+def sections(report: dict[str, Any], brief: bool = False) -> list[Section]:
+    """The same for a page: every quantity, or what a terminal shows."""
     body = paragraph(verdict(report))
     body += "".join(paragraph(line) for line in failures(report))
-    for op, records in by_op(report, keys):
-        header, rows = _cells(records, keys)
+    for op, records in by_op(report):
+        if brief:
+            styles = _styles(_by_form(records), "failed")
+            body += heading(op) + table(SHORT, short_cells(records), styles)
+            continue
+        header, rows = _cells(records)
         for cells, record in zip(rows, records, strict=True):
             cells[header.index("quantity")] = words(record["quantity"])
         body += heading(op) + table(header, rows, _styles(records, "failed"))
         body += paragraph(OPS[op].BOUNDS_IN_WORDS, "small")
+    if brief:
+        return [Section("Parity", body + paragraph(SHORT_NOTE, "small"))]
     body += paragraph(NOTE, "small")
-    if report["border"]:
-        from bridge.cli.parity import border
-
-        records = border.aggregate(report["border"])
-        rows = [border.cells(record) for record in records]
-        body += heading("border") + table(border.HEADER, rows, _styles(records, "failed"))
-        body += paragraph(border.NOTE, "small")
+    for name, part in _parts(report):
+        records = part.aggregate(report[name])
+        rows = [part.cells(record) for record in records]
+        body += heading(name) + table(part.HEADER, rows, _styles(records, "failed"))
+        body += paragraph(part.NOTE, "small")
     return [Section("Parity", body)]
 
 
@@ -216,15 +269,9 @@ def write_page(report: dict[str, Any], path: Path) -> None:
     page.write_page(path, "bridge: parity", sections(report))
 
 
-def _cells(records: list[dict[str, Any]], keys: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def _cells(records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """The header and a row for each record."""
-    columns = _columns(records, keys)
-    rows = [[_cell(name, record) for name in columns] for record in records]
-    return [COLUMNS[name] for name in columns], rows
-
-
-def _columns(records: list[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    hidden = {name for name in BY_QUANTITY if name not in keys}
+    hidden = set()
     if not any(record["variants"] for record in records):
         hidden.add("variants_differing")
     hidden |= {
@@ -232,7 +279,9 @@ def _columns(records: list[dict[str, Any]], keys: Sequence[str]) -> list[str]:
         for name in ("own_torch_ulp", "own_jax_ulp")
         if all(record[name] is None for record in records)
     }
-    return [name for name in COLUMNS if name not in hidden]
+    columns = [name for name in COLUMNS if name not in hidden]
+    rows = [[_cell(name, record) for name in columns] for record in records]
+    return [COLUMNS[name] for name in columns], rows
 
 
 def _cell(name: str, record: dict[str, Any]) -> str:

@@ -1,0 +1,365 @@
+"""The ops of the catalogue, each beside what a user of a framework writes without it.
+
+One entry an op: parity compares it, `tools/bench` times it, and tests hold its rows to depend on
+nothing but themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+Operands = Mapping[str, Any]  # arrays of a framework by name, the first of them "x"
+
+# Shapes by role, of rows `[*rows, d]`. A table has one row for each position, the last of `rows`.
+_SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
+    "full": lambda rows, d: (*rows, d),
+    "packed": lambda rows, d: (*rows, 2 * d),
+    "row": lambda rows, d: (d,),
+    "per row": lambda rows, d: rows,
+    "label": lambda rows, d: rows,  # of integers below d
+    "mask": lambda rows, d: (*rows, d),
+    "table": lambda rows, d: (*rows[-1:], d),
+}
+ARRAYS = {"full": 1, "packed": 2}  # how many numbers are at a place of a row
+OF_ROWS = ("full", "packed", "per row", "label", "mask")  # these belong to single rows
+FIXED = ("label", "mask", "table")  # nobody asks for gradients of these
+
+
+def shape_of(role: str, space: Shape) -> Shape:
+    return _SHAPES[role](space[:-1], space[-1])
+
+
+def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np.ndarray:
+    """An operand of a role, of normal numbers in a dtype of NumPy where they are floating."""
+    shape = shape_of(role, space)
+    if role == "label":
+        return np.asarray(random.integers(0, space[-1], shape))
+    if role == "mask":
+        return random.random(shape) < 0.3
+    # Without dimensions, arithmetic leaves a number of NumPy and no array.
+    return np.asarray(random.standard_normal(shape), dtype)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An op with operands.
+
+    Attributes:
+      name: of the public function, and what tells the entry from others of it.
+      roles: of the operands by name.
+      results: roles of what is returned: a tuple, where there are several.
+      call: call(ops, operands) with `ops` bridge.torch or bridge.jax.
+      in_torch, in_jax: the same of a framework's own operations.
+      added: two operands whose sum is rounded to an array's dtype before all else.
+      moved: arrays of a row's size that each pass reads or writes at least, where that is not all
+        operands, and in the backward pass their gradients too.
+      is_joined: the framework puts the result together, in JAX with another NaN of 16 bits.
+    """
+
+    name: str
+    roles: dict[str, str]
+    results: tuple[str, ...]
+    call: Callable[[Any, Operands], Any]
+    in_torch: Callable[[Operands], Any]
+    in_jax: Callable[[Operands], Any]
+    added: tuple[str, ...] = ()
+    moved: tuple[float, float] | None = None
+    is_joined: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Operands that it is differentiated by."""
+        return tuple(name for name, role in self.roles.items() if role not in FIXED)
+
+    def has_rows(self, operand: str) -> bool:
+        """Whether an operand of `[rows, d]`, or a cotangent, has a part for each row."""
+        return self.roles.get(operand, "full") in (*OF_ROWS, "table")
+
+    @property
+    def arrays_moved(self) -> tuple[float, float]:
+        """Arrays of a row's size that each pass reads or writes at least."""
+        if self.moved is not None:
+            return self.moved
+        operands = sum(ARRAYS.get(role, 0) for role in self.roles.values())
+        results = sum(ARRAYS.get(role, 0) for role in self.results)
+        # Of the summands the sum is read again, and one gradient is that of both.
+        again = operands - (1 if self.added else 0)
+        return operands + results, 2 * again + results
+
+
+def _rms_norm(p: Operands) -> Any:
+    from torch.nn.functional import rms_norm
+
+    return rms_norm(p["x"], p["weight"].shape, p["weight"], 1e-6)
+
+
+def _rms_norm_in_jax(p: Operands) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    x = p["x"]
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * p["weight"]
+
+
+def _layer_norm(p: Operands) -> Any:
+    from torch.nn.functional import layer_norm
+
+    return layer_norm(p["x"], p["weight"].shape, p["weight"], p["bias"], 1e-5)
+
+
+def _layer_norm_in_jax(p: Operands) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    x = p["x"]
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    r = jax.lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + 1e-5)
+    return centred * r * p["weight"] + p["bias"]
+
+
+def _after_sum(function: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
+    """Of x + residual, which is returned too."""
+
+    def run(p: Operands) -> Any:
+        h = p["x"] + p["residual"]
+        return function({**p, "x": h}), h
+
+    return run
+
+
+def _norm(
+    name: str,
+    others: tuple[str, ...],
+    in_torch: Callable[[Operands], Any],
+    in_jax: Callable[[Operands], Any],
+) -> tuple[Entry, Entry]:
+    """Without and with a residual."""
+
+    def call(ops: Any, p: Operands) -> Any:
+        own = {name: p[name] for name in others}
+        return getattr(ops, name)(p["x"], residual=p.get("residual"), **own)
+
+    roles = {"x": "full", **dict.fromkeys(others, "row")}
+    with_sum = {"x": "full", "residual": "full", **dict.fromkeys(others, "row")}
+    return (
+        Entry(name, roles, ("full",), call, in_torch, in_jax),
+        Entry(
+            f"{name} residual",
+            with_sum,
+            ("full", "full"),
+            call,
+            _after_sum(in_torch),
+            _after_sum(in_jax),
+            added=("x", "residual"),
+        ),
+    )
+
+
+def _of_torch(activation: str, x: Any) -> Any:
+    import torch
+    from torch.nn import functional
+
+    if activation == "gelu" and x.dtype is torch.float64:
+        # The reference has right digits where 1 + erf has none.
+        return 0.5 * x * torch.special.erfc(-math.sqrt(0.5) * x)
+    return getattr(functional, activation)(x)
+
+
+def _of_jax(activation: str, x: Any) -> Any:
+    import jax
+
+    if activation == "gelu":
+        return jax.nn.gelu(x, approximate=False)
+    return getattr(jax.nn, activation)(x)
+
+
+def _gate(name: str, activation: str, form: str) -> Entry:
+    """`form`: "packed"; "apart"; "weighted", apart with a bias and a number for each row."""
+    roles = {
+        "packed": {"x": "packed"},
+        "apart": {"x": "full", "up": "full"},
+        "weighted": {"x": "full", "up": "full", "bias": "row", "weight": "per row"},
+    }[form]
+
+    def call(ops: Any, p: Operands) -> Any:
+        function = getattr(ops, name)
+        return function(p["x"], p.get("up"), p.get("bias"), weight=p.get("weight"))
+
+    def plain(function: Callable[[str, Any], Any]) -> Callable[[Operands], Any]:
+        def run(p: Operands) -> Any:
+            x, d = p["x"], p["x"].shape[-1] // 2
+            gate, up = (x[..., :d], x[..., d:]) if form == "packed" else (x, p["up"])
+            if form != "weighted":
+                return function(activation, gate) * up
+            return function(activation, gate + p["bias"]) * up * p["weight"][..., None]
+
+        return run
+
+    return Entry(f"{name} {form}", roles, ("full",), call, plain(_of_torch), plain(_of_jax))
+
+
+def _squared_relu(function: Callable[[str, Any], Any]) -> Callable[[Operands], Any]:
+    return lambda p: function("relu", p["x"]) ** 2 * p["weight"][..., None]
+
+
+def _rotary(is_interleaved: bool) -> Entry:
+    def turned(join: Callable[[Any, Any], Any]) -> Callable[[Operands], Any]:
+        def run(p: Operands) -> Any:
+            x, d = p["x"], p["x"].shape[-1] // 2
+            halves = (x[..., 0::2], x[..., 1::2]) if is_interleaved else (x[..., :d], x[..., d:])
+            first, second = halves
+            cos, sin = p["cos"], p["sin"]
+            return join(first * cos - second * sin, second * cos + first * sin)
+
+        return run
+
+    def in_torch(first: Any, second: Any) -> Any:
+        import torch
+
+        if is_interleaved:
+            return torch.stack((first, second), -1).flatten(-2)
+        return torch.cat((first, second), -1)
+
+    def in_jax(first: Any, second: Any) -> Any:
+        import jax.numpy as jnp
+
+        if is_interleaved:
+            return jnp.stack((first, second), -1).reshape(*first.shape[:-1], -1)
+        return jnp.concatenate((first, second), -1)
+
+    return Entry(
+        "rotary interleaved" if is_interleaved else "rotary",
+        {"x": "packed", "cos": "table", "sin": "table"},
+        ("packed",),
+        lambda ops, p: ops.rotary(p["x"], p["cos"], p["sin"], interleaved=is_interleaved),
+        turned(in_torch),
+        turned(in_jax),
+        moved=(4, 4),  # the gradient of x does not need x
+        is_joined=is_interleaved,
+    )
+
+
+def _log_softmax(p: Operands) -> Any:
+    return p["x"].log_softmax(-1)
+
+
+def _log_softmax_in_jax(p: Operands) -> Any:
+    import jax
+
+    return jax.nn.log_softmax(p["x"], axis=-1)
+
+
+def _wide(x: Any) -> Any:
+    """16-bit numbers as float32, in which the op returns one number a row."""
+    if hasattr(x, "astype"):
+        return x.astype("float32") if x.dtype.itemsize == 2 else x
+    return x.float() if x.element_size() == 2 else x
+
+
+def _logsumexp_in_jax(p: Operands) -> Any:
+    import jax
+
+    return jax.nn.logsumexp(_wide(p["x"]), axis=-1)
+
+
+def _token_log_probs(p: Operands) -> Any:
+    labels = p["labels"].long()[..., None]
+    return _wide(p["x"]).log_softmax(-1).gather(-1, labels)[..., 0]
+
+
+def _token_log_probs_in_jax(p: Operands) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    every = jax.nn.log_softmax(_wide(p["x"]), axis=-1)
+    return jnp.take_along_axis(every, p["labels"][..., None], axis=-1)[..., 0]
+
+
+def _hidden(x: Any, mask: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.where(mask, -math.inf, x)
+
+
+_X = {"x": "full"}
+
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        *_norm("rms_norm", ("weight",), _rms_norm, _rms_norm_in_jax),
+        *_norm("layer_norm", ("weight", "bias"), _layer_norm, _layer_norm_in_jax),
+        _gate("swiglu", "silu", "packed"),
+        _gate("swiglu", "silu", "apart"),
+        _gate("geglu", "gelu", "weighted"),
+        _gate("reglu", "relu", "packed"),
+        Entry(
+            "squared_relu",
+            {"x": "full", "weight": "per row"},
+            ("full",),
+            lambda ops, p: ops.squared_relu(p["x"], p["weight"]),
+            _squared_relu(_of_torch),
+            _squared_relu(_of_jax),
+        ),
+        _rotary(is_interleaved=False),
+        _rotary(is_interleaved=True),
+        Entry(
+            "log_softmax",
+            _X,
+            ("full",),
+            lambda ops, p: ops.log_softmax(p["x"]),
+            _log_softmax,
+            _log_softmax_in_jax,
+        ),
+        Entry(
+            "logsumexp",
+            _X,
+            ("per row",),
+            lambda ops, p: ops.logsumexp(p["x"]),
+            lambda p: _wide(p["x"]).logsumexp(-1),
+            _logsumexp_in_jax,
+        ),
+        Entry(
+            "token_log_probs",
+            {"x": "full", "labels": "label"},
+            ("per row",),
+            lambda ops, p: ops.token_log_probs(p["x"], p["labels"]),
+            _token_log_probs,
+            _token_log_probs_in_jax,
+        ),
+    )
+}
+
+# Ops with kernels of their own whose rows too depend on themselves alone.
+ROW_OPS = {
+    **ENTRIES,
+    "bias_gelu": Entry(
+        "bias_gelu",
+        {"x": "full", "bias": "row"},
+        ("full",),
+        lambda ops, p: ops.bias_gelu(p["x"], p["bias"], approximate="none"),
+        lambda p: _of_torch("gelu", p["x"] + p["bias"]),
+        lambda p: _of_jax("gelu", p["x"] + p["bias"]),
+    ),
+    "scaled_softmax": Entry(
+        "scaled_softmax",
+        _X,
+        ("full",),
+        lambda ops, p: ops.scaled_softmax(p["x"], 0.7),
+        lambda p: (0.7 * p["x"]).softmax(-1),
+        lambda p: _of_jax("softmax", 0.7 * p["x"]),
+    ),
+    "scaled_masked_softmax": Entry(
+        "scaled_masked_softmax",
+        {"x": "full", "mask": "mask"},
+        ("full",),
+        lambda ops, p: ops.scaled_masked_softmax(p["x"], p["mask"], 0.7),
+        lambda p: (0.7 * p["x"]).masked_fill(p["mask"], -math.inf).softmax(-1),
+        lambda p: _of_jax("softmax", _hidden(0.7 * p["x"], p["mask"])),
+    ),
+}

@@ -1,0 +1,81 @@
+"""The ops of the catalogue beside the same expressions in each framework."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from bridge.cli.catalogue import ENTRIES, FIXED, Operands, shape_of
+from tools.bench.cases import TINY, Case, Function, Make, Op
+
+# In the caches and beyond them; and few rows of a vocabulary, as a sampler has them.
+SHAPES = ((64, 1024), (4096, 4096))
+FEW_ROWS = (8, 1 << 17)
+OF_VOCABULARIES = ("log_softmax", "logsumexp", "token_log_probs")
+QUICK = ("rms_norm", "swiglu packed")
+
+
+class Catalogue(Op):
+    """A form is the name of an entry."""
+
+    name = "catalogue"
+
+    def cases(self, framework: str, quick: bool) -> Iterator[Case]:
+        chosen = [*itertools.product(SHAPES, ENTRIES)]
+        chosen += [(FEW_ROWS, form) for form in OF_VOCABULARIES]
+        dtypes: tuple[str, ...] = ("float32", "bfloat16")
+        if quick:
+            chosen, dtypes = [*itertools.product(SHAPES[:1], QUICK)], dtypes[:1]
+        for (shape, form), dtype, what in itertools.product(
+            chosen, dtypes, ("forward", "forward+backward")
+        ):
+            yield Case(self.name, framework, what, dtype, form, shape)
+        tiny = {"torch": ("forward", "forward+backward"), "jax": ("outside jit",)}
+        for what in tiny[framework]:
+            yield Case(self.name, framework, what, "float32", QUICK[0], TINY, part="tiny")
+
+    def moved(self, case: Case) -> tuple[float, float]:
+        return ENTRIES[case.form].arrays_moved
+
+    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        entry = ENTRIES[case.form]
+        made = {}
+        for name, role in entry.roles.items():
+            shape = shape_of(role, case.shape)
+            made[name] = (
+                make.below(case.shape[-1], *shape) if role == "label" else make.normal(*shape)
+            )
+        others = tuple(made[name] for name, role in entry.roles.items() if role in FIXED)
+        return tuple(made[name] for name in entry.inputs), others
+
+    def cotangent(self, case: Case, make: Make) -> Any:
+        # What has one number a row has it in float32 or wider, and so has its gradient.
+        shapes = [(shape_of(role, case.shape), role) for role in ENTRIES[case.form].results]
+        made = [make.normal(*s) if role != "per row" else make.wide(*s) for s, role in shapes]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def bridged(self, case: Case, ops: Any) -> Function:
+        # What is timed is compiled: the first call waits for it.
+        os.environ["BRIDGE_COMPILE"] = "now"
+        call = ENTRIES[case.form].call
+        return _of_arguments(case, lambda p: call(ops, p))
+
+    def in_torch(self, case: Case) -> Function:
+        return _of_arguments(case, ENTRIES[case.form].in_torch)
+
+    def in_jax(self, case: Case) -> Function:
+        return _of_arguments(case, ENTRIES[case.form].in_jax)
+
+
+def _of_arguments(case: Case, function: Any) -> Function:
+    """A function of operands by name, of the inputs and then the rest."""
+    entry = ENTRIES[case.form]
+    names = [*entry.inputs, *(name for name, role in entry.roles.items() if role in FIXED)]
+
+    def run(*arguments: Any) -> Any:
+        p: Operands = dict(zip(names, arguments, strict=True))
+        return function(p)
+
+    return run
