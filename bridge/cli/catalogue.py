@@ -281,6 +281,24 @@ def _token_log_probs_in_jax(p: Operands) -> Any:
     return jnp.take_along_axis(every, p["labels"][..., None], axis=-1)[..., 0]
 
 
+def _cross_entropy(p: Operands) -> Any:
+    from torch.nn.functional import cross_entropy
+
+    rows = _wide(p["x"]).flatten(0, -2) if p["x"].ndim > 1 else _wide(p["x"])
+    labels = p["labels"].long()
+    return cross_entropy(
+        rows, labels.flatten() if rows.ndim > 1 else labels, reduction="none"
+    ).view(labels.shape)
+
+
+def _smoothed(p: Operands) -> Any:
+    """Of either framework: smoothing and z-loss as the definition has them."""
+    x = _wide(p["x"])
+    lse = x.logsumexp(-1) if hasattr(x, "logsumexp") else _logsumexp_in_jax(p)
+    own = _token_log_probs(p) if hasattr(x, "logsumexp") else _token_log_probs_in_jax(p)
+    return -0.9 * own + 0.1 * (lse - x.mean(-1)) + 1e-3 * lse * lse
+
+
 def _hidden(x: Any, mask: Any) -> Any:
     import jax.numpy as jnp
 
@@ -331,6 +349,24 @@ ENTRIES = {
             lambda ops, p: ops.token_log_probs(p["x"], p["labels"]),
             _token_log_probs,
             _token_log_probs_in_jax,
+        ),
+        Entry(
+            "cross_entropy",
+            {"x": "full", "labels": "label"},
+            ("per row",),
+            lambda ops, p: ops.cross_entropy(p["x"], p["labels"], reduction="none"),
+            _cross_entropy,
+            lambda p: -_token_log_probs_in_jax(p),
+        ),
+        Entry(
+            "cross_entropy smoothed",
+            {"x": "full", "labels": "label"},
+            ("per row",),
+            lambda ops, p: ops.cross_entropy(
+                p["x"], p["labels"], reduction="none", label_smoothing=0.1, z_loss=1e-3
+            ),
+            _smoothed,
+            _smoothed,
         ),
     )
 }

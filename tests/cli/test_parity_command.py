@@ -215,6 +215,9 @@ FAULTS = {
         "another label": lambda f: lambda x, labels: f(x, (labels + 1) % x.shape[-1]),
         "temperature": lambda f: lambda x, labels: f(x, labels, scale=1.01),
     },
+    "cross_entropy": {
+        "smoothed": lambda f: lambda x, labels, **how: f(x, labels, label_smoothing=0.01, **how),
+    },
 }
 FORM_OF = {
     "bias_gelu": ("tanh",),
@@ -224,6 +227,7 @@ FORM_OF = {
     "bias_dropout_add": ("p=0.1", "inference"),
     "rms_norm": ("rms_norm residual",),
     "token_log_probs": ("token_log_probs",),
+    "cross_entropy": ("cross_entropy",),
 }
 
 

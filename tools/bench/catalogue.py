@@ -13,7 +13,7 @@ from tools.bench.cases import TINY, Case, Function, Make, Op
 # In the caches and beyond them; and few rows of a vocabulary, as a sampler has them.
 SHAPES = ((64, 1024), (4096, 4096))
 FEW_ROWS = (8, 1 << 17)
-OF_VOCABULARIES = ("log_softmax", "logsumexp", "token_log_probs")
+OF_VOCABULARIES = ("log_softmax", "logsumexp", "token_log_probs", "cross_entropy")
 QUICK = ("rms_norm", "swiglu packed")
 
 
