@@ -47,7 +47,8 @@ BRIDGE_HD Real exp_coarse(Real power) {
   }
 }
 
-// From the sums of the parts. The largest itself where it is infinite or NaN.
+// From the sums of the parts. The largest itself where it is infinite or NaN, and where it is
+// alone: the logarithm would round what is exact.
 template <class Real>
 BRIDGE_HD Real log_sum(Real coarse, Real fine, Real largest) {
   constexpr int lift = detail::Exp2Table<Real>::lift;
@@ -59,7 +60,10 @@ BRIDGE_HD Real log_sum(Real coarse, Real fine, Real largest) {
   const auto parts = detail::mantissa_of(total);
   const Real y = detail::logarithm_of(parts.n + (whole - Real(lift)), parts.m - 1, rest / total) +
                  2 * row.shift;
-  return absolute(largest) <= Format<Real>::largest ? y : largest;
+  const Real own = exp_shifted(largest, largest);
+  const Real own_coarse = exp_coarse(own);
+  const bool is_alone = coarse == own_coarse && fine == own - own_coarse;
+  return absolute(largest) <= Format<Real>::largest && !is_alone ? y : largest;
 }
 
 }  // namespace bridge::math

@@ -106,8 +106,18 @@ def test_special_rows(own: Any) -> None:
     np.testing.assert_allclose(
         found[[1, 2, 4]], [-np.log1p(np.e), -inf, -np.log(2)], rtol=1e-6, atol=1e32
     )
-    one = np.float32([[5.0], [-7.0]])
-    np.testing.assert_array_equal(own.call(own.ops.log_softmax, one), [[0.0], [0.0]])
+
+
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_number_that_is_alone_is_exact(own: Any, dtype: str, rng: Any) -> None:
+    """In a row of one column, and beside nothing but −∞."""
+    one = logits(rng, (1000, 1), dtype)
+    np.testing.assert_array_equal(own.call(own.ops.logsumexp, one), one[:, 0].astype(wide(dtype)))
+    np.testing.assert_array_equal(own.call(own.ops.log_softmax, one), np.zeros_like(one))
+    row = np.full((1000, 70), -np.inf, one.dtype)
+    row[:, 33] = one[:, 0]
+    np.testing.assert_array_equal(own.call(own.ops.logsumexp, row), one[:, 0].astype(wide(dtype)))
 
 
 def test_a_label_out_of_range(rng: Any) -> None:

@@ -387,7 +387,7 @@ def test_bad_input_in_the_same_words(case: str) -> None:
 
 
 @pytest.mark.parametrize("module", [bridge.torch, bridge.jax], ids=lambda m: m.__name__)
-@pytest.mark.parametrize("sink", ["0", True, 1j, object()], ids=str)
+@pytest.mark.parametrize("sink", ["0", True, 1j, object()], ids=lambda sink: type(sink).__name__)
 def test_a_sink_that_is_nothing(module: Any, sink: Any) -> None:
     x = torch.ones(2, 3) if module is bridge.torch else jnp.ones((2, 3))
     with pytest.raises(TypeError, match=f"sink has type {type(sink).__name__}, expected"):

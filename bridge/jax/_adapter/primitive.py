@@ -80,7 +80,7 @@ def _bind(
         site = Site(call, op, params, slots, count, [operand.shape for operand in present])
         named = {
             "axis": axis,
-            "program": jax.make_jaxpr(partial(on_named_axis, site, axis))(*present),
+            "jaxpr": jax.make_jaxpr(partial(on_named_axis, site, axis))(*present),
         }
     return primitives[op.name].bind(*present, slots=slots, count=count, params=params, **named)
 
@@ -119,7 +119,7 @@ def _abstract(
     count: int,
     params: Any,
     axis: str | None = None,
-    program: Any = None,
+    jaxpr: Any = None,
 ) -> list[Any]:
     specs = op.results(_scatter([spec_of(aval) for aval in avals], slots, count), params)
     first = op.operand_roles(count, params)[0]
@@ -139,7 +139,7 @@ def _jvp(
     count: int,
     params: Any,
     axis: str | None = None,
-    program: Any = None,
+    jaxpr: Any = None,
 ) -> tuple[Any, Any]:
     saving = op.saving(params)
     outputs = _bind(op, primals, slots, count, saving, axis)
@@ -176,7 +176,7 @@ def _transpose(
     count: int,
     params: Any,
     axis: str | None = None,
-    program: Any = None,
+    jaxpr: Any = None,
 ) -> list[Any]:
     linear = [is_undefined_primal(argument) for argument in arguments]
     for slot, is_linear in zip(slots, linear, strict=True):
@@ -232,7 +232,7 @@ def _batch(
     count: int,
     params: Any,
     axis: str | None = None,
-    program: Any = None,
+    jaxpr: Any = None,
 ) -> tuple[list[Any], list[int]]:
     size = next(a.shape[d] for a, d in zip(arguments, dims, strict=True) if d is not None)
     operands = _scatter(arguments, slots, count)
@@ -299,8 +299,8 @@ def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameter
     A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
     JAX cannot choose among the rules of a primitive that is lowered in place.
     """
-    if "program" in parameters:
-        return lower_fun(jaxpr_as_fun(parameters["program"]), multiple_results=True)(
+    if "jaxpr" in parameters:
+        return lower_fun(jaxpr_as_fun(parameters["jaxpr"]), multiple_results=True)(
             context, *operands
         )
     where = _where(context)
@@ -348,9 +348,7 @@ def _define(op: Any) -> Any:
     for each in (primitive, any_platform):
         each.multiple_results = True
         each.def_abstract_eval(partial(_abstract, op))
-    jitted = jax.jit(
-        primitive.bind, static_argnames=("slots", "count", "params", "axis", "program")
-    )
+    jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params", "axis", "jaxpr"))
 
     def run(*operands: Any, **parameters: Any) -> Any:
         with as_one_op():
