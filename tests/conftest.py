@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
-    Of tests that take `long` half are run, of one case each. What a failure names is the case
-    itself. A test that the command line names is run as it says.
+    Of tests that take `long`, or start processes, half are run, of one case each. What a failure
+    names is the case itself. A test that the command line names is run as it says.
     """
     everywhere = config.getoption("--sample")
     if everywhere == 0 or any("::" in argument for argument in config.args):
@@ -55,16 +56,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     seed, drawn = commit(), set()
-    long = [name for name, cases in tests.items() if cases[0].get_closest_marker("long")]
+    long = [name for name, cases in tests.items() if _is_long(cases[0])]
     for name in random.Random(seed).sample(long, len(long) // 2 if everywhere else 0):
         del tests[name]
     for name, cases in tests.items():
         is_whole = cases[0].get_closest_marker("whole") and everywhere != 1
         marker = cases[0].get_closest_marker("sampled")
         counts = [None if is_whole else everywhere, *(marker.args if marker else ())]
-        is_slow = cases[0].get_closest_marker("long") or _starts_processes(cases[0])
-        if everywhere is not None and not is_whole and is_slow:
-            counts.append(1)  # of 2 to 60 seconds each
+        if everywhere is not None and _is_long(cases[0]):
+            counts.append(1)
         count = min((n for n in counts if n is not None), default=len(cases))
         chosen = random.Random(f"{seed} {name}").sample(cases, min(count, len(cases)))
         drawn |= {item.nodeid for item in chosen}
@@ -72,9 +72,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid in drawn]
 
 
-def _starts_processes(item: pytest.Item) -> bool:
-    is_marked = item.get_closest_marker("processes") is not None
-    return is_marked or item.nodeid.startswith("tests/distributed/")
+def _is_long(item: pytest.Item) -> bool:
+    """Whether a case takes 2 to 60 seconds, and the test is not `whole`."""
+    if item.get_closest_marker("whole"):
+        return False
+    is_marked = item.get_closest_marker("long") or item.get_closest_marker("processes")
+    return bool(is_marked) or item.nodeid.startswith("tests/distributed/")
+
+
+@pytest.fixture(autouse=True)
+def _compiling_ends_with_the_test() -> Iterator[None]:
+    """What the bench sets for itself would have every later test, and its processes, compile."""
+    before = os.environ["BRIDGE_COMPILE"]
+    yield
+    os.environ["BRIDGE_COMPILE"] = before
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
