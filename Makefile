@@ -36,11 +36,11 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
-# most 6 cases, others for each commit. Two checks at once, as each of them waits for one process at
+# most 4 cases, others for each commit. Two checks at once, as each of them waits for one process at
 # times; what they say does not mix.
 test: $(VENV)/.built
 	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp check-cuda lint check-faults check-package
-	$(PYTEST) --sample 6
+	$(PYTEST) --sample 4
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of each Python test one
 # case, others for each commit. Without planted faults, and without what starts processes.

@@ -46,7 +46,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
-    Of tests that take `long`, or start processes, half are run, of one case each. What a failure
+    Of tests that take `long`, or start processes, a third are run, of one case each. What a failure
     names is the case itself. A test that the command line names is run as it says.
     """
     everywhere = config.getoption("--sample")
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     seed, drawn = commit(), set()
     long = [name for name, cases in tests.items() if _is_long(cases[0])]
-    for name in random.Random(seed).sample(long, len(long) // 2 if everywhere else 0):
+    for name in random.Random(seed).sample(long, len(long) * 2 // 3 if everywhere else 0):
         del tests[name]
     for name, cases in tests.items():
         is_whole = cases[0].get_closest_marker("whole") and everywhere != 1
@@ -77,7 +77,7 @@ def _is_long(item: pytest.Item) -> bool:
     if item.get_closest_marker("whole"):
         return False
     is_marked = item.get_closest_marker("long") or item.get_closest_marker("processes")
-    return bool(is_marked) or item.nodeid.startswith("tests/distributed/")
+    return bool(is_marked) or item.nodeid.startswith(("tests/distributed/", "tests/cli/"))
 
 
 @pytest.fixture(autouse=True)
