@@ -43,10 +43,10 @@ test: $(VENV)/.built
 	$(PYTEST) --sample 4
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of each Python test one
-# case, others for each commit. Without planted faults, and without what starts processes.
+# case, others for each commit. Without planted faults, and without what starts processes or takes long.
 check: lint $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
-	$(PYTEST) --sample 1 -m "not slow and not processes" --ignore tests/distributed --ignore tests/cli
+	$(PYTEST) --sample 1 -m "not slow and not processes and not long" --ignore tests/distributed --ignore tests/cli
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
