@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,6 @@ def _is_long(item: pytest.Item) -> bool:
         return False
     is_marked = item.get_closest_marker("long") or item.get_closest_marker("processes")
     return bool(is_marked) or item.nodeid.startswith(("tests/distributed/", "tests/cli/"))
-
-
-@pytest.fixture(autouse=True)
-def _compiling_ends_with_the_test() -> Iterator[None]:
-    """What the bench sets for itself would have every later test, and its processes, compile."""
-    before = os.environ["BRIDGE_COMPILE"]
-    yield
-    os.environ["BRIDGE_COMPILE"] = before
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)

@@ -14,6 +14,7 @@ import torch
 import bridge.jax
 import bridge.torch
 from tests.catalogue.refusals import Refusal, assert_refused
+from tests.catalogue.test_log_probs import wide
 from tests.frameworks import DTYPES, EPSILON, FRAMEWORKS, bits, numpy_dtype
 
 each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
@@ -24,10 +25,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"z_loss": 1e-2, "softcap": 5.0},
     {"label_smoothing": 1.0, "ignore_index": 0},
 ]
-
-
-def wide(dtype: str) -> str:
-    return "float64" if dtype == "float64" else "float32"
 
 
 def drawn(rng: np.random.Generator, shape: Any, dtype: str, ignored: int) -> tuple[Any, Any]:

@@ -17,7 +17,8 @@ import torch
 import bridge.jax
 import bridge.torch
 from tests.catalogue.refusals import Refusal, assert_refused
-from tests.catalogue.test_cross_entropy import reference, wide
+from tests.catalogue.test_cross_entropy import reference
+from tests.catalogue.test_log_probs import wide
 from tests.frameworks import EPSILON, FRAMEWORKS, numpy_dtype
 
 each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import re
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from bridge.cli.catalogue import ENTRIES
 from bridge.cli.main import main
-from tools.bench import declared, softmax
+from tools.bench import command, declared, softmax
 from tools.bench.cases import TINY, Case
 from tools.bench.ops import OPS
 from tools.bench.targets import table, targets
@@ -80,7 +81,6 @@ def few_cases(monkeypatch):
     for name, few in FEW.items():
         monkeypatch.setattr(type(OPS[name]), "cases", few)
     monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # What the bench sets ends with the test.
 
 
 @pytest.mark.long
@@ -179,7 +179,7 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
     ("name", "form"),
     [*(("declared", form) for form in declared.FORMS), *(("catalogue", form) for form in ENTRIES)],
 )
-def test_programs_and_their_peers_compute_the_same(name, form, monkeypatch):
+def test_programs_and_their_peers_compute_the_same(name, form):
     """The expressions that are timed beside them are theirs."""
     import jax
     import torch
@@ -192,9 +192,7 @@ def test_programs_and_their_peers_compute_the_same(name, form, monkeypatch):
     make = _Make(case, "cpu")
     inputs, rest = op.operands(case, make)
     cotangent = op.cotangent(case, make)
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")
     bridged = op.bridged(case, bridge.torch)
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case has set another
     by_bridge = bridged(*inputs, *rest)
     torch.testing.assert_close(op.in_torch(case)(*inputs, *rest), by_bridge)
     arrays = [jax.numpy.asarray(each.numpy()) for each in (*inputs, *rest)]
@@ -357,14 +355,24 @@ def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("form", ENTRIES)
-def test_both_passes_of_the_catalogue_run(form, framework, monkeypatch):
+def test_both_passes_of_the_catalogue_run(form, framework):
     """With several results, labels and tables, in 16 bits, of which some results are wider."""
     from tools.bench.command import _contenders
 
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")
     case = Case("catalogue", framework, "forward+backward", "bfloat16", form, (4, 64))
     found = _contenders(framework, "cpu", False).of(case)
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # the case has set another
     for contender in found:
         contender.wait(contender.run())
     assert found[0].name == "bridge"
+
+
+def test_what_is_timed_is_compiled_and_nothing_after_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(command, "_steps", lambda *_: seen.append(os.environ["BRIDGE_COMPILE"]))
+    for before in ("0", None):
+        if before is None:
+            monkeypatch.delenv("BRIDGE_COMPILE")
+        with pytest.raises(TypeError):  # None is no list of steps
+            command.measure(frameworks=())
+        assert os.environ.get("BRIDGE_COMPILE") == before
+    assert seen == ["now", "now"]

@@ -47,7 +47,6 @@ def small_bench(monkeypatch):
         "catalogue": "rms_norm",
         "declared": "rms_norm",
     }
-    monkeypatch.setenv("BRIDGE_COMPILE", "0")  # What the bench sets ends with the test.
 
     def few(op, framework: str, quick: bool) -> list[Case]:
         dtypes = ("float32", "bfloat16")

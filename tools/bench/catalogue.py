@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,8 +56,6 @@ class Catalogue(Op):
         return made[0] if len(made) == 1 else tuple(made)
 
     def bridged(self, case: Case, ops: Any) -> Function:
-        # What is timed is compiled: the first call waits for it.
-        os.environ["BRIDGE_COMPILE"] = "now"
         call = ENTRIES[case.form].call
         return _of_arguments(case, lambda p: call(ops, p))
 

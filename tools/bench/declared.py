@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,8 +44,6 @@ class Declared(Op):
         return (make.normal(*case.shape), make.normal(*other)), ()
 
     def bridged(self, case: Case, ops: Any) -> Function:
-        # What is timed is compiled: the first call waits for it.
-        os.environ["BRIDGE_COMPILE"] = "now"
         op = _op(case.form)
         return op.torch if ops.__name__ == "bridge.torch" else op.jax
 

@@ -163,7 +163,21 @@ def liger_fused_linear_cross_entropy(
     )
 
 
-class LigerCrossEntropyLoss(torch.nn.Module):
+class _LigerLoss(torch.nn.Module):
+    """A loss that keeps what its constructor is told as attributes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._names = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
+
+
+class LigerCrossEntropyLoss(_LigerLoss):
     """Liger-Kernel's module: `liger_kernel/transformers/cross_entropy.py`."""
 
     def __init__(
@@ -177,18 +191,22 @@ class LigerCrossEntropyLoss(torch.nn.Module):
         return_z_loss: bool = False,
         **others: Any,
     ) -> None:
-        super().__init__()
         _refuse("LigerCrossEntropyLoss", weight=weight, **others)
-        self.ignore_index, self.lse_square_scale = ignore_index, lse_square_scale
-        self.label_smoothing, self.reduction = label_smoothing, reduction
-        self.softcap, self.return_z_loss = softcap, return_z_loss
+        super().__init__(
+            ignore_index=ignore_index,
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            return_z_loss=return_z_loss,
+        )
 
     def forward(self, _input: Tensor, target: Tensor) -> Any:
         """The loss, or the loss and its part of z-loss."""
-        return liger_cross_entropy(_input, target, **_options_of(self))
+        return liger_cross_entropy(_input, target, **self._options)
 
 
-class LigerFusedLinearCrossEntropyLoss(torch.nn.Module):
+class LigerFusedLinearCrossEntropyLoss(_LigerLoss):
     """Liger-Kernel's module: `liger_kernel/transformers/fused_linear_cross_entropy.py`."""
 
     def __init__(
@@ -203,26 +221,22 @@ class LigerFusedLinearCrossEntropyLoss(torch.nn.Module):
         accum_dtype: torch.dtype | None = None,
         **others: Any,
     ) -> None:
-        super().__init__()
         name = "LigerFusedLinearCrossEntropyLoss"
         _refuse(name, ce_weight=ce_weight, return_z_loss=return_z_loss, **others)
-        self.ignore_index, self.lse_square_scale = ignore_index, lse_square_scale
-        self.label_smoothing, self.reduction = label_smoothing, reduction
-        self.softcap, self.accum_dtype = softcap, accum_dtype
+        super().__init__(
+            ignore_index=ignore_index,
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            accum_dtype=accum_dtype,
+        )
 
     def forward(
         self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
     ) -> Tensor:
         """The loss of `_input @ lin_weight.T + bias`."""
-        return liger_fused_linear_cross_entropy(
-            _input, lin_weight, target, bias, **_options_of(self)
-        )
-
-
-def _options_of(module: torch.nn.Module) -> dict[str, Any]:
-    """What its constructor was told."""
-    own = ("training", "_")
-    return {name: value for name, value in vars(module).items() if not name.startswith(own)}
+        return liger_fused_linear_cross_entropy(_input, lin_weight, target, bias, **self._options)
 
 
 def _refuse(function: str, **given: Any) -> None:
