@@ -14,33 +14,35 @@ def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Reques
     """The op on floating operands of one dtype: forward, as it runs where a gradient follows, and
     reverse and forward mode in all floating operands; for an architecture as in `Request`."""
     arithmetic = "float64" if dtype == "float64" else "float32"
-    program, keeps = found.program, codes.parse(found.code).keeps
+    code = found.texts.get(dtype, found.code)
+    coded = codes.parse(code)
+    program, keeps = coded.program, coded.keeps
     own = [_dtype_of(operand.role, dtype) for operand in program.operands]
     results = [
         dtype if fills_space or like >= 0 else arithmetic
         for fills_space, like in zip(found.form.fills_space, found.form.like, strict=True)
     ]
     kept = [arithmetic] * len(keeps)
-    yield Request(program, arithmetic, (*own, *results), arch=arch)
+    given = [True] * len(results)
+    yield Request(codes.wanted(coded, given), arithmetic, (*own, *results), arch=arch)
     if keeps:
-        saving = codes.saving(codes.parse(found.code))
+        saving = codes.computed(coded)
         yield Request(saving, arithmetic, (*own, *results, *kept), arch=arch)
     smooth = [operand.dtype == "float" for operand in program.operands]
     if not any(smooth):
         return
     by_tag = {"operand": own, "kept": kept, "tangent": own, "cotangent": results}
-    given = [True] * len(results)
     moved = [i for i, is_smooth in enumerate(smooth) if is_smooth]
     for text, gives in (
         (
-            codes.vjp(found.code, given, smooth, bool(keeps)),
+            codes.vjp(code, given, smooth, bool(keeps)),
             [_sum_dtype(found, i, dtype) for i in moved],
         ),
-        (codes.jvp(found.code, smooth, bool(keeps)), results),
+        (codes.jvp(code, smooth, bool(keeps)), results),
     ):
-        coded = codes.parse(text)
-        takes = [by_tag[kind][number] for kind, number in coded.tags]
-        yield Request(coded.program, arithmetic, (*takes, *gives), arch=arch)
+        derived = codes.parse(text)
+        takes = [by_tag[kind][number] for kind, number in derived.tags]
+        yield Request(codes.computed(derived), arithmetic, (*takes, *gives), arch=arch)
 
 
 def _dtype_of(role: type[roles.Annotation], dtype: str) -> str:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.lang import roles
+from bridge.lang import narrowing, roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
-VERSION = 1
+VERSION = 2
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
 
@@ -37,6 +37,10 @@ _ELEMENTWISE = _names(
     "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
     "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse "
     "round_float16 round_bfloat16 round_float32 "
+    "sigmoid_float16 silu_float16 silu_slope_float16 gelu_tanh_float16 gelu_tanh_1_float16 "
+    "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "
+    "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
+    "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
     "add sub mul div minimum maximum lt le eq ne and or exp_shifted fma where log_sum"
 )
 _INTEGER = _names("neg add sub mul where lt le eq ne")
@@ -117,10 +121,12 @@ class _Lowered:
         elif operation == "gauss":
             operation = "gauss" if node.static == 1.0 else "gauss_halved"
         elif operation == "gelu":
-            kind, order = node.static
-            operation = _GELU[kind] + (f"_{order}" if order else "")
+            kind, order, *dtype = node.static
+            operation = "_".join([_GELU[kind], *([str(order)] if order else ()), *dtype])
         elif operation == "rounded":
             operation = f"round_{node.static}"
+        elif operation in narrowing.LOGISTIC and node.static:
+            operation = f"{operation}_{node.static}"
         elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
         static = node.static if operation in ("constant", "keep") else None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.lang import derivatives, pinned, roles, stages
+from bridge.lang import derivatives, narrowing, pinned, roles, stages
 from bridge.lang.program import COLUMNS, REDUCTIONS, Node, Operand, Program, Result
 
 _ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
@@ -35,6 +35,8 @@ class Coded:
       kept: whether it reads the kept values of what is derived.
       rule: the reverse rule that it states itself.
       columns: of the rows of which it runs on a part; 0: it runs on whole rows.
+      accuracy: the 16-bit type of all floating arrays; "": there are others.
+      rounds_sums: whether column sums are of that type too, as cotangents of row vectors are.
     """
 
     program: Program
@@ -44,6 +46,8 @@ class Coded:
     kept: bool = False
     rule: Program | None = None
     columns: int = 0
+    accuracy: str = ""
+    rounds_sums: bool = False
 
     def place(self, tag: Tag) -> int:
         return self.tags.index(tag)
@@ -58,6 +62,20 @@ def code_of(program: Program, keeps: Sequence[int] = (), rule: Program | None = 
     """
     fields = {**_fields(program), "keeps": list(keeps)}
     return _text(fields if rule is None else {**fields, "rule": _fields(rule)})
+
+
+def texts_of(code: str) -> dict[str, str]:
+    """The texts of a traced program on floating arrays that are all of one 16-bit type, and "" of
+    all others.
+
+    With such a type its functions, and those of its derivatives, need be no more accurate: see
+    narrowing.py. What is kept for derivatives must be what they would compute again.
+    """
+    coded = parse(code)
+    if narrowing.depends_on_functions(coded.program, coded.keeps):
+        return {"": code}
+    narrow = {d: _text({**json.loads(code), "accuracy": d}) for d in narrowing.DTYPES}
+    return {"": code, **narrow}
 
 
 def _fields(program: Program) -> dict[str, Any]:
@@ -107,16 +125,20 @@ def parse(code: str) -> Coded:
             program = _program(fields)
             tags = tuple(("operand", i) for i in range(len(program.operands)))
             rule = _program(fields["rule"]) if "rule" in fields else None
-            return Coded(program, tags, keeps=tuple(fields["keeps"]), rule=rule)
+            keeps, accuracy = tuple(fields["keeps"]), fields.get("accuracy", "")
+            return Coded(program, tags, keeps=keeps, rule=rule, accuracy=accuracy)
         of = _text(fields["of"])
         if "summands" in fields:
             return _summands(of, fields["summands"])
         if "stage" in fields:
             return _stage(of, fields)
+        accuracy = parse(of).accuracy
         if "jvp" in fields:
-            return _jvp(of, [bool(i) for i in fields["jvp"]], bool(fields["kept"]))
+            coded = _jvp(of, [bool(i) for i in fields["jvp"]], bool(fields["kept"]))
+            return replace(coded, accuracy=accuracy, rounds_sums=parse(of).rounds_sums)
         given, wanted = ([bool(i) for i in mask] for mask in fields["vjp"])
-        return _vjp(of, given, wanted, bool(fields["kept"]))
+        coded = _vjp(of, given, wanted, bool(fields["kept"]))
+        return replace(coded, accuracy=accuracy, rounds_sums=True)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"no text of a program: {code[:100]}") from error
 
@@ -149,9 +171,22 @@ def saving(coded: Coded) -> Program:
     return replace(coded.program, results=(*coded.program.results, *kept))
 
 
-def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:
-    """The program with those of its results, and of the values that are kept, that are wanted."""
+def computed(coded: Coded) -> Program:
+    """The program, with what is kept as further results, at the accuracy that its arrays need."""
     program = saving(coded)
+    if not coded.accuracy:
+        return program
+    plain = len(coded.program.results)
+    is_exact = [
+        i >= plain or r.role is roles.PerRow or (r.role is roles.Row and not coded.rounds_sums)
+        for i, r in enumerate(program.results)
+    ]
+    return narrowing.narrowed(program, coded.accuracy, is_exact)
+
+
+def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:
+    """That program with those of its results, and of the values that are kept, that are wanted."""
+    program = computed(coded)
     results = zip(program.results, are_wanted, strict=False)
     return replace(program, results=tuple(result for result, is_wanted in results if is_wanted))
 
@@ -196,10 +231,12 @@ def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
 
 def _summands(of: str, wanted: Sequence[int]) -> Coded:
     base = parse(of)
-    chosen = zip(base.program.results, wanted, strict=False)
+    program = computed(base)
+    chosen = zip(program.results, wanted, strict=False)
     sums = [result for result, is_wanted in chosen if is_wanted and result.role is roles.Row]
     results = tuple(replace(result, role=roles.Full) for result in sums)
-    return replace(base, program=replace(base.program, results=results), of=of, keeps=())
+    program = replace(program, results=results)
+    return replace(base, program=program, of=of, keeps=(), accuracy="")
 
 
 def _stage(of: str, fields: dict[str, Any]) -> Coded:

@@ -27,6 +27,12 @@ def _softplus(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def _silu_slope(x: Array) -> Array:
+    """The derivative of SiLU; at infinity its limits."""
+    s = _sigmoid(x)
+    return np.where(np.isinf(x), s, s + s * (x * _sigmoid(-x)))
+
+
 def _logsumexp(x: Array) -> Array:
     largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)
@@ -83,6 +89,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
     "silu": _silu,
+    "silu_slope": _silu_slope,
     "softplus": _softplus,
     "erf": _erf,
     "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
@@ -127,7 +134,7 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
             elif node.operation == "gauss":
                 values.append(np.exp(-node.static * inputs[0] * inputs[0]))
             elif node.operation == "gelu":
-                values.append(_gelu(inputs[0], *node.static))
+                values.append(_gelu(inputs[0], *node.static[:2]))
             elif node.operation in ("sum", "max", "argmax", "logsumexp"):
                 (x,) = inputs
                 whole = np.broadcast_to(x, (rows, columns))

@@ -21,7 +21,8 @@ class Traced:
 
     Attributes:
       name: of the declaration.
-      program: of these; code: its text; form: what operands are held against.
+      program: of these; code: its text; texts: by the dtypes of a call, as `codes.texts_of` has
+        them; form: what operands are held against.
       returns_several: whether the function returned a tuple.
     """
 
@@ -37,6 +38,7 @@ class Traced:
             rule = pinned.traced_rule(declaration.vjp, self.program, present, static)
             pinned.check_rule(rule, self.program)
         self.code = codes.code_of(self.program, _kept(declaration, self.program), rule)
+        self.texts = codes.texts_of(self.code)
         self.returns_several = bool(self.program.results[0].name != "the result")
 
 

@@ -414,8 +414,11 @@ def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
     return INTEGERS if role.integer else FLOATING
 
 
-def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParams:
+def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> ProgramParams:
     """Checks the operands of a declared op, all present, and returns the parameters of the call.
+
+    Args:
+      texts: of the program, as `codes.texts_of` has them.
 
     Raises:
       TypeError: for a dtype that the operand's role does not have.
@@ -460,4 +463,6 @@ def check_operands(form: Form, specs: Sequence[Spec], code: str) -> ProgramParam
         specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
         for fills_space, like in zip(form.fills_space, form.like, strict=True)
     ]
+    is_one = all(dtype == promoted for dtype in floating)
+    code = texts.get(promoted, texts[""]) if is_one else texts[""]
     return ProgramParams(code, arithmetic, ",".join(results))

@@ -7,6 +7,7 @@
 #include "math/convert.h"
 #include "math/gelu.h"
 #include "math/log_sum.h"
+#include "math/logistic_for_16_bits.h"
 #include "math/tanh_erf.h"
 
 namespace bridge::interpreter {
@@ -49,6 +50,41 @@ BRIDGE_HD Real rounded(Real x) {
     return math::to_float(stored);
   else
     return math::to_double(stored);
+}
+
+// Functions for arrays of a 16-bit type; of doubles they are the exact ones.
+template <class Precision, class Real>
+BRIDGE_HD Real sigmoid_16(Real x) {
+  if constexpr (sizeof(Real) == sizeof(float))
+    return math::sigmoid_for_16_bits<Precision>(x);
+  else
+    return math::sigmoid(x);
+}
+
+template <class Precision, class Real>
+BRIDGE_HD Real silu_16(Real x) {
+  if constexpr (sizeof(Real) == sizeof(float))
+    return math::silu_for_16_bits<Precision>(x);
+  else
+    return math::silu(x);
+}
+
+template <class Precision, class Real>
+BRIDGE_HD Real silu_slope_16(Real x) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    return math::silu_slope_for_16_bits<Precision>(x);
+  } else {
+    const Real s = math::sigmoid(x);
+    return s + s * (x * math::sigmoid(-x));
+  }
+}
+
+template <class Precision, math::GeluForm F, int kOrder, class Real>
+BRIDGE_HD Real gelu_16(Real x) {
+  if constexpr (sizeof(Real) == sizeof(float))
+    return math::gelu<Precision, F, kOrder>(x);
+  else
+    return math::gelu<math::Double, F, kOrder>(x);
 }
 
 template <int32_t kOperation, class Real>
@@ -118,6 +154,42 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return rounded<math::bfloat16>(a);
     case kRoundFloat32:
       return rounded<float>(a);
+    case kSigmoidFloat16:
+      return sigmoid_16<math::SingleForFloat16>(a);
+    case kSiluFloat16:
+      return silu_16<math::SingleForFloat16>(a);
+    case kSiluSlopeFloat16:
+      return silu_slope_16<math::SingleForFloat16>(a);
+    case kGeluTanhFloat16:
+      return gelu_16<math::SingleForFloat16, GeluForm::tanh, 0>(a);
+    case kGeluTanh1Float16:
+      return gelu_16<math::SingleForFloat16, GeluForm::tanh, 1>(a);
+    case kGeluErfFloat16:
+      return gelu_16<math::SingleForFloat16, GeluForm::erf, 0>(a);
+    case kGeluErf1Float16:
+      return gelu_16<math::SingleForFloat16, GeluForm::erf, 1>(a);
+    case kGeluSigmoidFloat16:
+      return gelu_16<math::SingleForFloat16, GeluForm::sigmoid, 0>(a);
+    case kGeluSigmoid1Float16:
+      return gelu_16<math::SingleForFloat16, GeluForm::sigmoid, 1>(a);
+    case kSigmoidBfloat16:
+      return sigmoid_16<math::SingleForBfloat16>(a);
+    case kSiluBfloat16:
+      return silu_16<math::SingleForBfloat16>(a);
+    case kSiluSlopeBfloat16:
+      return silu_slope_16<math::SingleForBfloat16>(a);
+    case kGeluTanhBfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::tanh, 0>(a);
+    case kGeluTanh1Bfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::tanh, 1>(a);
+    case kGeluErfBfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::erf, 0>(a);
+    case kGeluErf1Bfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::erf, 1>(a);
+    case kGeluSigmoidBfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::sigmoid, 0>(a);
+    case kGeluSigmoid1Bfloat16:
+      return gelu_16<math::SingleForBfloat16, GeluForm::sigmoid, 1>(a);
     case kAdd:
       return a + b;
     case kSubtract:

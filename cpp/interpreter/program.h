@@ -36,7 +36,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 1;
+constexpr int32_t kVersion = 2;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -85,6 +85,24 @@ enum Operation : int32_t {
   kRoundFloat16,  // to the nearest number of that type
   kRoundBfloat16,
   kRoundFloat32,
+  kSigmoidFloat16,  // for results of 16 bits
+  kSiluFloat16,
+  kSiluSlopeFloat16,
+  kGeluTanhFloat16,
+  kGeluTanh1Float16,
+  kGeluErfFloat16,
+  kGeluErf1Float16,
+  kGeluSigmoidFloat16,
+  kGeluSigmoid1Float16,
+  kSigmoidBfloat16,
+  kSiluBfloat16,
+  kSiluSlopeBfloat16,
+  kGeluTanhBfloat16,
+  kGeluTanh1Bfloat16,
+  kGeluErfBfloat16,
+  kGeluErf1Bfloat16,
+  kGeluSigmoidBfloat16,
+  kGeluSigmoid1Bfloat16,
   kAdd,
   kSubtract,
   kMultiply,

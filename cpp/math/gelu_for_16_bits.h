@@ -4,6 +4,7 @@
 #pragma once
 
 #include "math/gelu_logistic.h"
+#include "math/logistic_for_16_bits.h"
 #include "math/power_for_16_bits.h"
 
 namespace bridge::math::detail {
@@ -90,11 +91,6 @@ struct ShareTable<SingleForFloat16, GeluForm::tanh, 1> {
   };
 };
 
-// gelu'(h) from gelu'(-|h|).
-BRIDGE_HD float first_derivative_at(float h, float at_minus) {
-  return is_negative(h) ? at_minus : 1.0f - at_minus;
-}
-
 template <class Precision, GeluForm F, int Order>
 BRIDGE_HD float gelu_by_logarithm(float h) {
   using Table = ShareTable<Precision, F, Order>;
@@ -152,15 +148,6 @@ struct LogisticTableFor16Bits<SingleForFloat16, GeluForm::sigmoid> {
   static constexpr float bound = 20.0f, rate = 0x1.3a4cbep-4f;
 };
 
-template <class Precision, int kLift>
-BRIDGE_HD RoughReciprocal reciprocal_for_16_bits(float d) {
-  if constexpr (is_quartic<Precision>) {
-    return reciprocal_by_square<kLift>(d);
-  } else {
-    return reciprocal_by_cubic<kLift>(d);
-  }
-}
-
 // gelu(-a) = -a / (1 + 2^v).
 template <class Precision, GeluForm F>
 BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
@@ -176,17 +163,14 @@ BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
   return fma(a * r.seed, -r.factor, positive_part(h));
 }
 
-// gelu'(-a) = s (1 + s - a w') / (1 + s)^2 with s = 2^-v. Here s keeps float's accuracy next to
-// the zero: the polynomial is exact there, and v = k + f is not made a fixed-point number, but cut
-// by a magic sum. What is left of it, 32 (f - 3/2), is shifted as the polynomial needs it, by a
-// number that costs no operation. rate and cubic are 32 times those of v; s, one, slope and
-// slope_cubic have a common factor.
+// The derivative of the logistic forms, from logistic_for_16_bits.h; its rate is log2 of e^-w over
+// a, and slope w', both with a factor of their own. 2^-17.7.
 template <class Precision, GeluForm F>
 struct SlopeTable;
 
-// 2^-17.7.
 template <>
 struct SlopeTable<SingleForBfloat16, GeluForm::tanh> {
+  static constexpr float unit = 32.0f;
   static constexpr int lift = -9;
   static constexpr float constant = 0x1.ff0536p-28f;
   static constexpr float bound = 10.6875f, rate = 0x1.26aec2p+6f, cubic = 0x1.a5a7d0p+1f;
@@ -196,32 +180,19 @@ struct SlopeTable<SingleForBfloat16, GeluForm::tanh> {
   static constexpr float slope_cubic = 0x1.6ef844p-3f;
 };
 
-// 2^-17.4.
 template <>
-struct SlopeTable<SingleForBfloat16, GeluForm::sigmoid> {
-  static constexpr int lift = -9;
-  static constexpr float constant = 0x1.ff0536p-28f;
-  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f;
-  static constexpr float square = 0x1.89fb40p+12f, linear = 0x1.804484p+19f;
-  static constexpr float rest = 0x1.753aaap+19f;
-  static constexpr float one = 0x1.acd5cep-1f, slope = 0x1.6cf050p+0f;
+struct SlopeTable<SingleForBfloat16, GeluForm::sigmoid> : LogisticPowers<SingleForBfloat16> {
+  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+9f, slope = 0x1.6cf050p+0f;
 };
 
-// 2^-22.7.
 template <>
-struct SlopeTable<SingleForFloat16, GeluForm::sigmoid> {
-  static constexpr int lift = -36;
-  static constexpr float constant = 0x1p-36f;
-  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f;
-  static constexpr float square = 0x1.485c0ap+13f, linear = 0x1.e06a80p+20f;
-  static constexpr float rest = 0x1.5f652cp+26f, last = 0x1.113d34p+33f;
-  static constexpr float one = 0x1.837682p-2f, slope = 0x1.49bb1ep-1f;
+struct SlopeTable<SingleForFloat16, GeluForm::sigmoid> : LogisticPowers<SingleForFloat16> {
+  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f, slope = 0x1.49bb1ep-1f;
 };
 
 template <class Precision, GeluForm F>
 BRIDGE_HD float gelu_slope_for_16_bits(float h) {
   using Table = SlopeTable<Precision, F>;
-  constexpr float magic = 0x1p28f;
   const float a = min_keep_nan(Table::bound, absolute(h));
   float rate = Table::rate;
   float slope = Table::slope;
@@ -229,14 +200,7 @@ BRIDGE_HD float gelu_slope_for_16_bits(float h) {
     rate = fma(Table::cubic, a * a, rate);
     slope = fma(Table::slope_cubic, a * a, slope);
   }
-  const float shifted = fma(rate, a, magic);
-  const float x = fma(rate, a, (magic - 48) - shifted);
-  const float fraction = power_of_fraction_for_16_bits<Table, is_quartic<Precision>>(-x);
-  const float s = bit_cast<float>(to_bits(fraction) + to_bits(shifted) * 0xFF800000u);
-  const float d = fma(s, Table::constant, Table::one);
-  const RoughReciprocal r = reciprocal_for_16_bits<Precision, Table::lift>(d * d);
-  const float product = s * fma(-slope, a, d);
-  return first_derivative_at(h, product * r.seed * r.factor);
+  return logistic_slope_for_16_bits<Precision, Table>(h, a, rate, slope);
 }
 
 template <class Precision, GeluForm F, int Order>

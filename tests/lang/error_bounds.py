@@ -36,7 +36,9 @@ _ROUNDINGS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "fma": 1, "sqrt": 1, "floa
 _EXACT = frozenset({"neg", "abs", "minimum", "maximum"})
 _OTHERWISE = 4.0
 # Bounds on the derivatives of functions that rise and fall.
-_LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0}
+_LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0, "silu_slope": 0.5}
+# Of functions for results of 16 bits: relative, and next to where they have underflowed.
+_ROUGH = {"float16": (2.0**-18.5, 2.0**-45), "bfloat16": (2.0**-14.7, 2.0**-134)}
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ class _Arithmetic:
             return self.smooth(node, inputs[0])
         function = reference._FUNCTIONS[operation]
         halves = 0.0 if operation in _EXACT else _ROUNDINGS.get(operation, _OTHERWISE)
+        if operation == "sigmoid" and node.static:
+            halves = _ROUGH[node.static][0] / self.half_unit
         bounded = self.monotone(function, inputs, halves)
         if operation in ("div", "rsqrt"):
             low, high = inputs[-1].ends()
@@ -154,11 +158,18 @@ class _Arithmetic:
         return self.without(Bounded(value, np.where(apart | exact, 0.0, np.inf)), [x, y])
 
     def smooth(self, node: Node, x: Bounded) -> Bounded:
+        dtype = ""
         if node.operation == "gelu":
-            value = reference._gelu(x.value, *node.static)
+            kind, order, *dtypes = node.static
+            value, dtype = reference._gelu(x.value, kind, order), "".join(dtypes)
         else:
             value = reference._FUNCTIONS[node.operation](x.value)
+            dtype = node.static or ""
         error = _LIPSCHITZ[node.operation] * x.error
+        if dtype:
+            own = np.abs(value) * _ROUGH[dtype][0] + _ROUGH[dtype][1]
+            own = own + (node.operation == "silu_slope") * 2.0**-25
+            error = error + np.where(np.isfinite(own) & (x.value != 0), own, 0.0)
         if node.operation != "abs":
             rounded = self.rounded(value, error, np.abs(value) + error, _OTHERWISE).error
             error = np.where(np.isfinite(value), rounded, error)

@@ -48,7 +48,7 @@ class Run:
     """
 
     def __init__(self, code: str, params: ProgramParams, arrays: list[Any], layouts: list[str]):
-        self.program: Program = codes.parse(code).program
+        self.program: Program = codes.computed(codes.parse(code))
         self.params, self.arrays, self.layouts = params, arrays, layouts
 
     @property
@@ -131,7 +131,7 @@ def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]
     arrays = [drawn(rng, array) for array in call.operands]
     layouts = [array.layout for array in call.operands]
     specs = [Spec(array.shape, array.dtype) for array in call.operands]
-    params = check_operands(Form.of(program), specs, codes.code_of(program))
+    params = check_operands(Form.of(program), specs, codes.texts_of(codes.code_of(program)))
     runs = [Run(params.code, params, arrays, layouts)]
     dtypes = params.dtypes.split(",")
     space = space_of(program, arrays)
@@ -274,7 +274,12 @@ def check_kept(
     if not possible:
         return
     keeps = sorted({draws.choice(possible) for _ in range(2)})
-    code, base = codes.code_of(call.program, keeps), runs[0]
+    base = runs[0]
+    code = codes.texts_of(codes.code_of(call.program, keeps)).get(
+        codes.parse(base.params.code).accuracy
+    )
+    if code is None:
+        return  # with what is kept its functions are those of float32
     saving = PROGRAM.saving(replace(base.params, code=code))
     own = by_torch(base, base.tensors(np.random.default_rng(0)), saving)
     count = len(call.program.results)

@@ -57,7 +57,7 @@ def _compiled(found: Traced, axis: str | None) -> Any:
             else:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)
-        params = check_operands(found.form, [spec_of(array) for array in arrays], found.code)
+        params = check_operands(found.form, [spec_of(array) for array in arrays], found.texts)
         return call(PROGRAM, arrays, params, axis)
 
     declared.__name__ = found.name

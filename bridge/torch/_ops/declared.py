@@ -35,7 +35,7 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
     def check(found: Traced, operands: tuple[Any, ...]) -> ProgramParams:
         form = found.form
         check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
-        return check_operands(form, [spec_of(operand) for operand in operands], found.code)
+        return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:

@@ -1,0 +1,104 @@
+"""Programs on arrays of one 16-bit type: their functions are as accurate as that type needs.
+
+Where a function's value reaches results by nothing that can cancel, a small error of it is one of
+the result and does not show there; cpp/math has such functions, at a third of the cost.
+All else keeps the accuracy of the arithmetic: what is added, compared, summed along a row, kept for
+a derivative or returned in float32.
+
+A program is looked at as a whole, before it is cut into stages or loses results that are not
+wanted, so that a value does not depend on what else is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.lang.program import Node, Program, Result, pruned
+from bridge.lang.values import Builder
+
+DTYPES = ("float16", "bfloat16")
+LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
+_GELU_ORDERS = 2  # value and derivative
+_FUNCTIONS = frozenset({"sigmoid", "silu", "gelu"})
+# With the inputs of which a relative error is passed on as one.
+_PASSES = {"mul": (0, 1), "div": (0, 1), "neg": (0,), "abs": (0,), "where": (1, 2)}
+
+
+def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
+    """The program with the functions of a 16-bit type where their accuracy is enough.
+
+    Args:
+      is_exact: for each result whether its numbers are not rounded to that type.
+    """
+    slopes = _slopes(program)
+    may = _may_be_rough(program, is_exact, slopes)
+    builder = Builder()
+    values: list[int] = []
+    for number, node in enumerate(program.nodes):
+        operation, static = node.operation, node.static
+        inputs = tuple(values[i] for i in node.inputs)
+        if may[number]:
+            if number in slopes:
+                operation, inputs, static = "silu_slope", (values[slopes[number]],), dtype
+            elif operation in LOGISTIC:
+                static = dtype
+            elif operation == "gelu" and static[1] < _GELU_ORDERS:
+                static = (*static, dtype)
+        value = builder.node(operation, inputs, static, axes=node.axes, dtype=node.dtype)
+        values.append(value.number)
+    return pruned(
+        program.name,
+        program.operands,
+        builder.nodes,
+        [
+            Result(r.role, tuple(values[i] for i in r.nodes), r.like, r.name)
+            for r in program.results
+        ],
+    )
+
+
+def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:
+    """Whether nodes are computed from values that `narrowed` may change."""
+    read = set(numbers)
+    for number in range(len(program.nodes) - 1, -1, -1):
+        if number in read:
+            if program.nodes[number].operation in _FUNCTIONS:
+                return True
+            read.update(program.nodes[number].inputs)
+    return False
+
+
+def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, int]) -> list[bool]:
+    may = [True] * len(program.nodes)
+    for result, is_kept in zip(program.results, is_exact, strict=True):
+        for number in result.nodes:
+            may[number] = may[number] and not is_kept
+    for number in range(len(program.nodes) - 1, -1, -1):
+        node = program.nodes[number]
+        if number in slopes and may[number]:
+            continue  # it is computed from its argument alone
+        passed = _PASSES.get(node.operation, ()) if may[number] else ()
+        for place, i in enumerate(node.inputs):
+            may[i] = may[i] and place in passed
+    return may
+
+
+def _slopes(program: Program) -> dict[int, int]:
+    """The derivatives of SiLU as derivatives.py writes them, σ(x) + σ(x)·(x·σ(−x)), and their x."""
+    nodes = program.nodes
+    found = {}
+    for number, node in enumerate(nodes):
+        if node.operation != "add" or nodes[node.inputs[0]].operation != "sigmoid":
+            continue
+        (x,) = nodes[node.inputs[0]].inputs
+        outer = nodes[node.inputs[1]]
+        if outer.operation != "mul" or outer.inputs[0] != node.inputs[0]:
+            continue
+        inner = nodes[outer.inputs[1]]
+        if inner.operation != "mul" or inner.inputs[0] != x:
+            continue
+        other = nodes[inner.inputs[1]]
+        negative = Node("neg", (x,), None, nodes[x].axes, "float")
+        if other.operation == "sigmoid" and nodes[other.inputs[0]] == negative:
+            found[number] = x
+    return found

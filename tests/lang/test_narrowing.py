@@ -1,0 +1,149 @@
+"""Which functions of a program may be those of a 16-bit type, and how far results are off then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bridge
+import bridge.torch as bt
+from bridge import lang as bl
+from bridge.catalogue import gates
+from bridge.lang import codes
+from bridge.ops.declared import traced
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@bridge.op
+def products(x: bridge.Full, y: bridge.Full) -> Any:
+    return -bl.where(x < y, bl.silu(x) * y, abs(bl.sigmoid(x) / bl.gelu(y, "none")))
+
+
+@bridge.op
+def added(x: bridge.Full) -> Any:
+    return bl.silu(x) + 1.0
+
+
+@bridge.op
+def compared(x: bridge.Full) -> Any:
+    return bl.where(bl.sigmoid(x) < 0.5, x, 0.0)
+
+
+@bridge.op
+def summed(x: bridge.Full) -> Any:
+    return x * bl.sum(bl.silu(x))
+
+
+@bridge.op
+def one_a_row(x: bridge.Full, y: bridge.PerRow) -> Any:
+    return x * y, bl.silu(y)
+
+
+@bridge.op
+def summed_over_rows(x: bridge.Full) -> Any:
+    return bl.column_sum(bl.silu(x))
+
+
+@bridge.op(keep=("gate",))
+def kept(x: bridge.Full, y: bridge.Full) -> Any:
+    gate = bl.silu(x)
+    return gate * y
+
+
+def traced_of(op: Any) -> Any:
+    declaration = op.declaration
+    present = tuple(True for _ in declaration.parameters)
+    return traced(declaration, present, *declaration.static.values())
+
+
+def rough(code: str) -> list[str]:
+    """The functions of a program that are those of a 16-bit type."""
+    program = codes.computed(codes.parse(code))
+    types = {"float16", "bfloat16"}
+    return [
+        node.operation
+        for node in program.nodes
+        if node.operation != "rounded"
+        and types & set(node.static if isinstance(node.static, tuple) else (node.static,))
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_alone(dtype: str) -> None:
+    assert rough(traced_of(products).texts[dtype]) == ["silu", "sigmoid", "gelu"]
+
+
+@pytest.mark.parametrize("op", [added, compared, summed, one_a_row, summed_over_rows])
+def test_all_else_is_exact(op: Any) -> None:
+    assert rough(traced_of(op).texts["bfloat16"]) == []
+
+
+def test_what_is_kept_is_what_would_be_computed_again() -> None:
+    assert set(traced_of(kept).texts) == {""}
+
+
+def test_derivatives() -> None:
+    found = traced_of(gates.glu)
+    text = found.texts["bfloat16"]
+    given, every = [True], [True] * len(found.program.operands)
+    assert "silu_slope" in rough(codes.vjp(text, given, every, False))
+    first = codes.vjp(text, given, every, False)
+    own = codes.parse(first).program
+    again = codes.vjp(first, [True] * len(own.results), [True] * len(own.operands), False)
+    assert codes.parse(again).accuracy == "bfloat16"
+    assert rough(codes.vjp(found.code, given, every, False)) == []
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_bits_do_not_depend_on_what_else_is_wanted(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, y, c = (torch.randn(33, 70).to(dtype) for _ in range(3))
+    bias = torch.randn(70).to(dtype)
+
+    def gradients(*wanted: int) -> list[Any]:
+        operands = [t.clone().requires_grad_(i in wanted) for i, t in enumerate((x, y, bias))]
+        out = bt.glu(*operands)
+        out.backward(c)
+        return [operand.grad for operand in operands]
+
+    whole = gradients(0, 1, 2)
+    for wanted in ((0,), (1,), (2,), (0, 1)):
+        for i, found in enumerate(gradients(*wanted)):
+            assert i not in wanted or torch.equal(bits(found), bits(whole[i]))
+
+
+def sigmoid(x: Any) -> Any:
+    power = np.exp(-np.abs(x))
+    return np.where(x < 0, power, 1.0) / (1 + power)
+
+
+SLOPES: dict[str, Callable[[Any], Any]] = {
+    "silu": lambda x: sigmoid(x) + sigmoid(x) * (x * sigmoid(-x)),
+    "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
+}
+
+
+@pytest.mark.parametrize("activation", SLOPES)
+@pytest.mark.parametrize("name", DTYPES)
+def test_gradients_of_every_16_bit_number(name: str, activation: str) -> None:
+    """Within 0.52 units, and 2^-25 where the derivative crosses zero, of each gate."""
+    digits, lowest = {"float16": (11, -14), "bfloat16": (8, -126)}[name]
+    numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(DTYPES[name])
+    gate = numbers[numbers.isfinite()].requires_grad_()
+    up = torch.full_like(gate, 1.375)
+    bt.glu(gate, up, activation=activation).backward(torch.full_like(gate, -1.25))
+    x = gate.detach().double().numpy()
+    exact = -1.25 * 1.375 * SLOPES[activation](x)
+    found = gate.grad.double().numpy()  # type: ignore[union-attr]
+    exponent = np.maximum(np.frexp(exact)[1] - 1, lowest)
+    off = np.abs(found - exact) - 2.0**-25 * (np.abs(x) < 2)
+    assert np.max(off / 2.0 ** (exponent - digits + 1)) <= 0.52
