@@ -82,9 +82,9 @@ class GeneratedMachine {
   // Terms are added in pieces of this length; so long is what is gathered, too.
   static constexpr int64_t kPiece = kSumChunk;
   // Shorter rows are computed side by side, and so many elements of longer ones between a row
-  // section and the next, as a first-level cache holds.
+  // section and the next, as a second-level cache holds.
   static constexpr int64_t kFlatCols = 64;
-  static constexpr int64_t kAtOnce = 4096;
+  static constexpr int64_t kAtOnce = 16384;
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
