@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Writer
-from bridge.lang.emission_tiles import Registers, TileText
+from bridge.lang.emission_sections import Section
+from bridge.lang.emission_tiles import Registers
 from bridge.lang.program import Program, constant_of
-from bridge.lang.sections import is_constant
+from bridge.lang.sections import is_constant, streams_of
 
 
 def source_of(
@@ -129,7 +130,9 @@ class _Emitter(Registers):
     # ---- Tile sections ----
 
     def _tile_section(self, phase: int) -> list[str]:
-        return TileText(self, self.tiles[phase]).text(phase)
+        before = {stream for tile in self.tiles[:phase] for stream in streams_of(tile)}
+        is_in_cache = before.issuperset(streams_of(self.tiles[phase]))
+        return Section(self, self.tiles[phase], is_in_cache).text(phase)
 
     # ---- All of it ----
 

@@ -1,4 +1,4 @@
-"""The tile sections of a program as loops in C++ for the CPU (emission.py)."""
+"""What the loops of tile sections have in C++ for the CPU (emission_sections.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
-from bridge.lang.sections import Tile, tile_sections
+from bridge.lang.sections import Tile, makers, sole_column, tile_sections
 
 
 class Registers(Expressions):
@@ -36,14 +36,14 @@ class Registers(Expressions):
 
 
 class TileText:
-    """One tile section: what stands before its loop, and in it."""
+    """One tile section, or a part of one: what stands before its loop, and in it."""
 
     def __init__(self, emitter: Registers, tile: Tile) -> None:
-        self.emitter = emitter
+        self.emitter, self.tile, self.made_by = emitter, tile, makers(tile)
         self.used: dict[str, list[int]] = {
             name: [] for name in ("Loads", "Stores", "Words", "ColumnSums", "Rows", "IntegerRows")
         }
-        self.reductions: list[str] = []
+        self.reductions: list[Instruction] = []
         self.before: list[str] = []
         self.loop: list[str] = []
         for value in tile.rows:
@@ -81,14 +81,26 @@ class TileText:
         elif operation == "keep":
             text = self._keep(instruction)
         elif operation in REDUCTIONS:
-            return self._reduce(instruction)
+            self.reductions.append(instruction)
+            return
         elif operation == "store":
             return self._store(instruction)
         elif operation == "add_columns":
             return self._add_columns(instruction.arguments[0], instruction.reads[0])
         else:
             text = self.emitter.expression(instruction)
+            column = sole_column(self.made_by, instruction.to)
+            if column is not None:
+                # Numbers of 32 bits are compared, twice as many at once.
+                place = f"d{instruction.to[1]}"
+                at = f"place_in_piece({self.of_row(column)}, at.col, kSumChunk)"
+                self.before.append(f"const auto {place} = static_cast<int32_t>({at});")
+                text = f"kFlat ? {text} : i == {place}"
         self.loop.append(self.emitter.defined(instruction.to, text))
+
+    def of_row(self, value: Any) -> str:
+        """What a row has one of, where all places are of one row."""
+        return f"c{value[1]}" if value in self.tile.rows else self.emitter.name(value)
 
     def _load(self, instruction: Instruction) -> str:
         operand, half = instruction.arguments
@@ -108,14 +120,6 @@ class TileText:
             self.before.append(f"const uint32_t* const w{draw} = at.words[{draw}];")
         return f"w{draw}[i] >= uint32_t({instruction.extra})"
 
-    def _reduce(self, instruction: Instruction) -> None:
-        term = len(self.reductions)
-        register = self.emitter.register(instruction.to[1])
-        operation = instruction.operation.capitalize()
-        self.reductions.append(f"{{k{operation}, {term}, {register}}}")
-        self.before.append(f"Real* const t{term} = at.term[{term}];")
-        self.loop.append(f"t{term}[i] = {self.emitter.as_stored(instruction.reads[0])};")
-
     def _store(self, instruction: Instruction) -> None:
         result, half = instruction.arguments
         stream = self.emitter.stores[result, half]
@@ -134,25 +138,12 @@ class TileText:
         name = self.emitter.name(value)
         self.loop.append(f"s{number}[i] = kFlat ? {name} : s{number}[i] + {name};")
 
-    def text(self, phase: int) -> list[str]:
-        lists = [
-            f"using {name} = List<{', '.join(map(str, of))}>;" for name, of in self.used.items()
-        ]
-        reductions = ", ".join(self.reductions) or "{}"
-        return [
-            f"struct Tile_{phase} {{",
-            *(f"  {line}" for line in lists),
-            f"  static constexpr int kReduces = {len(self.reductions)};",
-            f"  static constexpr Reduces kReductions[] = {{{reductions}}};",
-            "  template <bool kFlat>",
-            "  static __attribute__((noinline)) void body(const Places<P>& at, int64_t count) {",
-            *(f"    {line}" for line in self.emitter.free_in(self.loop, "at.constant[{}]")),
-            *(f"    {line}" for line in self.before),
-            "    if (count % kStep != 0) __builtin_unreachable();",
-            "    BRIDGE_INDEPENDENT",
-            "    for (int64_t i = 0; i < count; ++i) {",
-            *(f"      {line}" for line in self.loop),
-            "    }",
-            "  }",
-            "};",
-        ]
+    @property
+    def terms(self) -> list[str]:
+        """What its reductions take."""
+        return [self.emitter.as_stored(instruction.reads[0]) for instruction in self.reductions]
+
+    @property
+    def head(self) -> list[str]:
+        free = self.emitter.free_in(self.loop, "at.constant[{}]")
+        return [*free, *self.before]

@@ -8,7 +8,7 @@ from typing import Any
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
 from bridge.lang.expressions import ELEMENTS, Expressions
-from bridge.lang.sections import Tile, tile_sections
+from bridge.lang.sections import streams_of, tile_sections
 
 # A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
 # leave it, so many are for what it keeps from section to section, and with what a section loads
@@ -16,16 +16,6 @@ from bridge.lang.sections import Tile, tile_sections
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
 _LOADED_REGISTERS = 80
-
-
-def streams_of(tile: Tile) -> list[tuple[int, int]]:
-    """The operands and halves that a section loads, each once."""
-    found = [
-        (i.arguments[0], i.arguments[1])
-        for i in tile.instructions
-        if i.operation in ("load", "load_mask")
-    ]
-    return list(dict.fromkeys(found))
 
 
 class Residents(Expressions):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
+from bridge.lang.program import constant_of
 
 # What costs no more than to read it from where it was kept.
 _CHEAP = frozenset(
@@ -87,3 +90,66 @@ def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
             if value not in tiles[first_section[value]].written:
                 tiles[first_section[value]].written.append(value)
     return tiles
+
+
+def streams_of(tile: Tile) -> list[tuple[int, int]]:
+    """The operands and halves that a section loads, each once."""
+    found = [
+        (i.arguments[0], i.arguments[1])
+        for i in tile.instructions
+        if i.operation in ("load", "load_mask")
+    ]
+    return list(dict.fromkeys(found))
+
+
+def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) -> Tile:
+    """What of a tile section some of its instructions, by number, and some values need."""
+    needed = set(values)
+    part = Tile()
+    for number, instruction in reversed([*enumerate(tile.instructions)]):
+        if number in roots or instruction.to in needed:
+            part.instructions.insert(0, instruction)
+            if instruction.operation != "keep":
+                needed.update(instruction.reads)
+    part.read = [value for value in tile.read if value in needed]
+    part.rows = [value for value in tile.rows if value in needed]
+    part.written = [i.to for i in part.instructions if i.to in tile.written]
+    return part
+
+
+def makers(tile: Tile) -> dict[Any, Instruction]:
+    """What a tile section computes, by value."""
+    return {each.to: each for each in tile.instructions if each.to is not None}
+
+
+def sole_column(made_by: dict[Any, Instruction], condition: Any) -> Any:
+    """The value of a row that the number of the column is compared to, if a condition is that."""
+    if condition in made_by and made_by[condition].operation == "integer_eq":
+        first, second = made_by[condition].reads
+        for column, value in ((first, second), (second, first)):
+            is_column = column in made_by and made_by[column].operation == "column"
+            if is_column and value not in made_by:
+                return value
+    return None
+
+
+@dataclass
+class Pick:
+    """A sum whose terms are -0.0 in every column but one: what a value is there."""
+
+    value: Any
+    column: Any  # a row has one of it
+
+
+def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
+    """Whether a reduction of the section is one: sum(where(column() == label, value, -0.0))."""
+    made_by = makers(tile)
+    term = made_by.get(reduction.reads[0])
+    if reduction.operation != "sum" or term is None or term.operation != "where":
+        return None
+    condition, value, other = term.reads
+    column = sole_column(made_by, condition)
+    if column is None or not is_constant(writer, other):
+        return None
+    zero = constant_of(writer.nodes[other[1]])
+    return Pick(value, column) if zero == 0 and math.copysign(1, zero) < 0 else None

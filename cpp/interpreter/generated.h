@@ -7,6 +7,9 @@
 //   Tile_<n>    a tile section: its lists of what it reads and writes, and body<kFlat>(places,
 //               count), a loop over places of one row, or, flat, of several short rows side by
 //               side, where what a row has one of is an array too. `count` is a multiple of kStep.
+//               If it kFolds, chunk(places, reductions) does the same for a whole chunk of one row
+//               and reduces it; if it kPicks, picks(places, width, reductions) adds to sums that
+//               have a term in a single column.
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
@@ -40,7 +43,13 @@ struct Reduces {
   int32_t operation;
   int32_t term;
   int32_t to;
+  bool is_picked;  // where rows are not flat, by Tile_<n>::picks
 };
+
+// The place of a column among the `width` that begin with `first`; negative if it is none of them.
+inline int64_t place_in_piece(int64_t column, int64_t first, int64_t width) {
+  return column >= first && column < first + width ? column - first : -1;
+}
 
 // Random words for a threshold: row registers of integers say how they are drawn (program.h).
 struct Draws {
@@ -73,9 +82,9 @@ class GeneratedMachine {
   // Terms are added in pieces of this length; so long is what is gathered, too.
   static constexpr int64_t kPiece = kSumChunk;
   // Shorter rows are computed side by side, and so many elements of longer ones between a row
-  // section and the next, as a first-level cache holds.
+  // section and the next, as a second-level cache holds.
   static constexpr int64_t kFlatCols = 64;
-  static constexpr int64_t kAtOnce = 4096;
+  static constexpr int64_t kAtOnce = 16384;
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
@@ -181,8 +190,6 @@ class GeneratedMachine {
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(cols) + col;
       run_piece<Tile, false>(places, i, 1, col, width);
-      for (int r = 0; r < Tile::kReduces; ++r)
-        reduce(Tile::kReductions[r], reductions_[r], col, width);
     }
     for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
@@ -211,8 +218,18 @@ class GeneratedMachine {
     if (!kFlat) {
       Tile::ColumnSums::each([&](int s) { places.lane[s] = stacks_[s].lane() + col; });
     }
-    if (whole > 0) Tile::template body<kFlat>(places, whole);
-    if (whole < count) run_tail<Tile, kFlat>(places, whole, count - whole);
+    if constexpr (!kFlat && Tile::kPicks) Tile::picks(places, width, reductions_);
+    bool is_reduced = kFlat;
+    if constexpr (!kFlat && Tile::kFolds) {
+      is_reduced = width == kSumChunk;
+      if (is_reduced) Tile::chunk(places, reductions_);
+    }
+    if (kFlat || !is_reduced) {
+      if (whole > 0) Tile::template body<kFlat>(places, whole);
+      if (whole < count) run_tail<Tile, kFlat>(places, whole, count - whole);
+    }
+    for (int r = 0; r < Tile::kReduces && !is_reduced; ++r)
+      reduce(Tile::kReductions[r], reductions_[r], col, width);
     Tile::Stores::each(
         [&](int s) { write_stores<Real>(P::store(s), piece, gathered(P::kLoadCount + s)); });
   }
@@ -301,6 +318,7 @@ class GeneratedMachine {
 
   void reduce(const Reduces& in, Reduction<Real>& reduction, int64_t col, int64_t width) const {
     Real* const x = term(in.term);
+    if (in.is_picked) return;
     if (in.operation == kSum)
       reduction.add_chunk(x, width);
     else if (in.operation == kMax)

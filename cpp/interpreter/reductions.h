@@ -27,6 +27,14 @@ using interpreter::lowest_order;
 using interpreter::number_of;
 using interpreter::order_of;
 
+// The larger of an order and a number's.
+template <class Real>
+inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits larger_order(
+    typename math::Format<Real>::SignedBits largest, Real x) {
+  const auto order = order_of(x);
+  return order > largest ? order : largest;
+}
+
 // The largest of some numbers, in the order of order.h; -infinity's of none.
 template <class Real>
 typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t count) {
@@ -35,16 +43,10 @@ typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t cou
   for (int64_t i = 0; i < kStep; ++i) lane[i] = lowest_order<Real>();
   int64_t i = 0;
   for (; i + kStep <= count; i += kStep) {
-    for (int64_t j = 0; j < kStep; ++j) {
-      const Order order = order_of(x[i + j]);
-      lane[j] = order > lane[j] ? order : lane[j];
-    }
+    for (int64_t j = 0; j < kStep; ++j) lane[j] = larger_order(lane[j], x[i + j]);
   }
   Order largest = lowest_order<Real>();
-  for (; i < count; ++i) {
-    const Order order = order_of(x[i]);
-    largest = order > largest ? order : largest;
-  }
+  for (; i < count; ++i) largest = larger_order(largest, x[i]);
   for (const Order order : lane) largest = order > largest ? order : largest;
   return largest;
 }
@@ -108,10 +110,20 @@ struct Reduction {
     tree.add(sum_of_steps(x, padded));
   }
 
-  void take_largest(const Real* x, int64_t count) {
-    const auto order = largest_order(x, count);
-    if (order > largest) largest = order;
+  // One whose quarters are added.
+  void add_quarters(Lanes<Real, kSumQuarter>& sum) { tree.add(fold_quarters(sum)); }
+
+  // The only term of the row that is not -0.0: whichever chunk it is in, the sum is the same.
+  void add_alone(int64_t place, Real term) {
+    alignas(64) Real terms[kStep];
+    fill(terms, kStep, Real(-0.0));
+    terms[place % kStep] = term;
+    tree.add(sum_of_steps(terms, kStep));
   }
+
+  using Order = typename math::Format<Real>::SignedBits;
+  void take_order(Order order) { largest = order > largest ? order : largest; }
+  void take_largest(const Real* x, int64_t count) { take_order(largest_order(x, count)); }
 
   // The column of the first of the largest, as numbers compare; of the first NaN.
   void take_place(const Real* x, int64_t col, int64_t count) {

@@ -78,6 +78,21 @@ def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
     assert torch.equal(scattered(tensor), expected)
 
 
+def test_sums_of_a_single_column() -> None:
+    """A sum whose terms are -0.0 elsewhere takes what is in the column; any other adds all."""
+
+    @bridge.op
+    def picked(x: bridge.Full, labels: bridge.PerRow[int]):
+        def at(column, value, other):
+            return bl.sum(bl.where(column == bl.column(), value, other))
+
+        known = at(labels, x, -0.0), at(labels + 1, bl.tanh(x) * x, -0.0), at(1500, x, -0.0)
+        return *known, at(labels, x, 0.0), at(labels, x, x), bl.max(x) + at(0, x, -0.0)
+
+    for dtype in ("float32", "bfloat16", "float64"):
+        picked.compile(dtypes=[dtype])
+
+
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that gave other bits, as this text does, is not believed."""
     from bridge.generated import requests

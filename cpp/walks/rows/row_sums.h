@@ -93,6 +93,16 @@ inline __attribute__((always_inline)) Term fold_lanes(Lanes<Term, kCount>& lane)
   return (lane.at(0) + lane.at(2)) + (lane.at(1) + lane.at(3));
 }
 
+// The sum of a whole chunk whose quarters are added.
+template <class Term>
+inline __attribute__((always_inline)) Term fold_quarters(Lanes<Term, kSumQuarter>& sum) {
+  constexpr int64_t q = kSumQuarter;
+  fold(sum, q / 2, q / 2);
+  fold(sum, q / 4, q / 4);
+  fold(sum, q / 8, q / 8);
+  return fold_lanes(sum);
+}
+
 // The sum of a chunk of `count` terms, 1 to kSumChunk: those of the whole steps, and of the columns
 // behind them `tail`'s, a whole step of which all others are -0.0. Each is asked for once.
 template <class Term, class Terms>
@@ -102,10 +112,7 @@ inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const T
   Lanes<Term, q> sum;
   if (count == kSumChunk) {
     add_quarters<4, false>(terms, tail, 0, q, sum);
-    fold(sum, q / 2, q / 2);
-    fold(sum, q / 4, q / 4);
-    fold(sum, q / 8, q / 8);
-    return fold_lanes(sum);
+    return fold_quarters(sum);
   }
   const int64_t whole = count / kStep * kStep;
   int64_t width = count;

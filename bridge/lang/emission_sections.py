@@ -1,0 +1,151 @@
+"""The tile sections of a program as loops in C++ for the CPU (emission.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.lang.bytecode import REDUCTIONS
+from bridge.lang.emission_tiles import Registers, TileText
+from bridge.lang.sections import Pick, Tile, part_of, pick_of
+
+# Where a section has more operations, what it takes to write its terms and read them is little.
+_MOST_FOLDED = 24
+
+
+class Section:
+    """A tile section as a struct: its loop, and what spares it work in rows of several pieces."""
+
+    def __init__(self, emitter: Registers, tile: Tile, is_in_cache: bool) -> None:
+        self.emitter, self.tile, self.is_in_cache = emitter, tile, is_in_cache
+        self.whole = TileText(emitter, tile)
+        self.picks: dict[int, Pick] = {}  # by the number of the reduction
+        for number, reduction in enumerate(self.whole.reductions):
+            if pick := pick_of(emitter.writer, tile, reduction):
+                self.picks[number] = pick
+        self.folded = [n for n in range(len(self.whole.reductions)) if n not in self.picks]
+
+    def text(self, phase: int) -> list[str]:
+        lists = [
+            f"using {name} = List<{', '.join(map(str, of))}>;"
+            for name, of in self.whole.used.items()
+        ]
+        reductions = [
+            f"{{k{each.operation.capitalize()}, {number}, {self.emitter.register(each.to[1])}, "
+            f"{str(number in self.picks).lower()}}}"
+            for number, each in enumerate(self.whole.reductions)
+        ]
+        lines = [
+            *lists,
+            f"static constexpr int kReduces = {len(reductions)};",
+            f"static constexpr Reduces kReductions[] = {{{', '.join(reductions) or '{}'}}};",
+            f"static constexpr bool kFolds = {str(self._folds).lower()};",
+            f"static constexpr bool kPicks = {str(bool(self.picks)).lower()};",
+            *self._body(),
+            *(self._chunk() if self._folds else []),
+            *(self._picks() if self.picks else []),
+        ]
+        return [f"struct Tile_{phase} {{", *(f"  {line}" for line in lines), "};"]
+
+    def _body(self) -> list[str]:
+        text = self.whole
+        terms = range(len(text.reductions))
+        pointers = [f"Real* const t{number} = at.term[{number}];" for number in terms]
+        written = [
+            f"{'if (kFlat) ' * (number in self.picks)}t{number}[i] = {term};"
+            for number, term in enumerate(text.terms)
+        ]
+        return _function(
+            "template <bool kFlat>",
+            "void body(const Places<P>& at, int64_t count)",
+            [
+                *text.head,
+                *pointers,
+                "if (count % kStep != 0) __builtin_unreachable();",
+                *_loop("count", [*text.loop, *written]),
+            ],
+        )
+
+    # ---- A whole chunk of a row. ----
+
+    @property
+    def _folds(self) -> bool:
+        """Whether there is a loop whose terms are nowhere in memory."""
+        operations = {self.whole.reductions[number].operation for number in self.folded}
+        # Quarters are read side by side, which memory serves at a third of its speed.
+        some = ({"max"}, {"sum"}) if self.is_in_cache else ({"max"},)
+        return operations in some and len(self.tile.instructions) <= _MOST_FOLDED
+
+    def _chunk(self) -> list[str]:
+        are_sums = self.whole.reductions[self.folded[0]].operation == "sum"
+        picked = [self.whole.reductions[number] for number in self.picks]
+        roots = [
+            number
+            for number, each in enumerate(self.tile.instructions)
+            if each.to is None or each.to in self.tile.written or each.operation in REDUCTIONS
+            if not any(each is pick for pick in picked)
+        ]
+        part = TileText(self.emitter, part_of(self.tile, roots))
+        begun, folds, ends = [], [], []
+        for place, number in enumerate(self.folded):
+            if are_sums:
+                a, b, c, d = (f"{quarter}.t[{place}]" for quarter in "abcd")
+                begun.append(f"Lanes<Real, kSumQuarter> s{number};")
+                folds.append(f"s{number}.lane[i] = ({a} + {b}) + ({c} + {d});")
+                ends.append(f"to[{number}].add_quarters(s{number});")
+            else:
+                begun.append(f"auto m{number} = lowest_order<Real>();")
+                folds.append(f"m{number} = larger_order(m{number}, a.t[{place}]);")
+                ends.append(f"to[{number}].take_order(m{number});")
+        places = ["a = terms(i)"]
+        if are_sums:
+            places += [
+                f"{each} = terms(i + {n} * q)" for n, each in zip((1, 2, 3), "bcd", strict=True)
+            ]
+        count = "q" if are_sums else "kSumChunk"
+        return _function(
+            "",
+            "void chunk(const Places<P>& at, Reduction<Real>* to)",
+            [
+                "constexpr bool kFlat = false;",
+                "constexpr int32_t q = kSumQuarter;",
+                *part.head,
+                *begun,
+                f"struct Terms {{ Real t[{len(self.folded)}]; }};",
+                "const auto terms = [&](int32_t i) __attribute__((always_inline)) {",
+                *(f"  {line}" for line in part.loop),
+                f"  return Terms{{{{{', '.join(part.terms)}}}}};",
+                "};",
+                *_loop(count, [f"const Terms {', '.join(places)};", *folds]),
+                *ends,
+            ],
+        )
+
+    # ---- The terms that are alone. ----
+
+    def _picks(self) -> list[str]:
+        lines = ["constexpr bool kFlat = false;"]
+        for number, pick in self.picks.items():
+            part = TileText(self.emitter, part_of(self.tile, (), (pick.value, pick.column)))
+            value = self.emitter.as_stored(pick.value)
+            lines += [
+                "{",
+                *(f"  {line}" for line in part.head),
+                f"  const int64_t i = place_in_piece({part.of_row(pick.column)}, at.col, width);",
+                "  if (i >= 0) {",
+                *(f"    {line}" for line in part.loop),
+                f"    to[{number}].add_alone(i, {value});",
+                "  }",
+                "}",
+            ]
+        arguments = "const Places<P>& at, int64_t width, Reduction<Real>* to"
+        return _function("", f"void picks({arguments})", lines)
+
+
+def _function(template: str, declaration: str, lines: Sequence[str]) -> list[str]:
+    head = f"static __attribute__((noinline)) {declaration} {{"
+    return [*([template] if template else []), head, *(f"  {line}" for line in lines), "}"]
+
+
+def _loop(count: str, lines: Sequence[str]) -> list[str]:
+    head = f"for (int32_t i = 0; i < static_cast<int32_t>({count}); ++i) {{"
+    return ["BRIDGE_INDEPENDENT", head, *(f"  {line}" for line in lines), "}"]
