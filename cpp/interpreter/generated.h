@@ -128,18 +128,13 @@ class GeneratedMachine {
                    MemoryParts parts)
       : call_(call), rows_(rows), memory_(parts, view, call, rows.count), here_{call} {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
-    if (is_flat(call)) {
-      for (int64_t i = 0; i < kPiece; ++i) memory_.columns[i] = i % call.cols;
-    }
+    if (is_flat(call)) number_columns(smaller(rows_at_once(call), rows.count));
     for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
     P::set_constants(*this);
   }
 
   void run() {
-    here_.walk(rows_, rows_at_once(call_), [this] {
-      padded_rows_ = round_up(here_.count);
-      P::run(*this);
-    });
+    here_.walk(rows_, rows_at_once(call_), [this] { P::run(*this); });
     for (int i = 0; i < P::kColumnSums; ++i)
       stacks_[i].write(rows_.sums[P::column_sum(i)], call_.cols);
   }
@@ -152,7 +147,9 @@ class GeneratedMachine {
   void set_integer_row(int32_t to, int64_t value) const {
     fill(integer_row(to), memory_.row_stride, value);
   }
-  int64_t padded_rows() const { return padded_rows_; }
+  // What stands behind the last row is not computed: there may be more of it than rows, and numbers
+  // that take long.
+  int64_t padded_rows() const { return here_.count; }
   Real constant(int i) const { return constants_[i]; }
   Real cols() const { return static_cast<Real>(call_.cols); }
   void load_row(int32_t operand, int32_t to) const {
@@ -336,6 +333,16 @@ class GeneratedMachine {
       integer_row(in.to)[i] = reduction.place;
   }
 
+  // Of so many rows, and of what they are padded with: to number a whole piece would cost a tiny
+  // call more than all else.
+  void number_columns(int64_t count) const {
+    const int64_t cols = call_.cols, places = round_up(count * cols);
+    for (int64_t i = 0, col = 0; i < places; ++i) {
+      memory_.columns[i] = col;
+      if (++col == cols) col = 0;
+    }
+  }
+
   // Constant i of a call's words.
   static Real constant_of(const int32_t* words, int i) {
     double constant;
@@ -347,7 +354,6 @@ class GeneratedMachine {
   const Rows& rows_;
   const Memory memory_;
   Position here_;
-  int64_t padded_rows_ = 0;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
   Real constants_[P::kConstants + 1];

@@ -67,11 +67,12 @@ std::atomic<int64_t> calls{0};
 
 }  // namespace
 
-const MachineTable* generated_machine(const bridge_program& call, int isa) {
+const MachineTable* generated_machine(const bridge_program& call, int isa,
+                                      const KnownProgram* known) {
   const Table* const found = compiled[isa].table.load(std::memory_order_acquire);
   if (found == nullptr) return nullptr;
   const size_t mask = found->slots.size() - 1;
-  const uint64_t hash = hash_of(call.code, call.words);
+  const uint64_t hash = known != nullptr ? known->hash : hash_of(call.code, call.words);
   for (size_t at = hash & mask;; at = (at + 1) & mask) {
     const Entry* const entry = found->slots[at].load(std::memory_order_acquire);
     if (entry == nullptr) return nullptr;

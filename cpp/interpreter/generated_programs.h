@@ -5,13 +5,16 @@
 
 #include <bridge/bridge.h>
 
+#include "interpreter/interpreter.h"
 #include "interpreter/machine.h"
 
 namespace bridge::interpreter {
 
 // The machine for a call on an instruction set, by its index; null where none was added. Cheap
-// while there are none for it, and in any case beside the call; any thread may ask.
-const MachineTable* generated_machine(const bridge_program& call, int isa);
+// while there are none for it, and in any case beside the call; any thread may ask. `known` is the
+// program of the call, where that was read before, or null.
+const MachineTable* generated_machine(const bridge_program& call, int isa,
+                                      const KnownProgram* known);
 
 // Adds the machine that is in a library, which stays open, for the program of these words on arrays
 // of these dtypes (operands, then results) and for an instruction set that this processor has.

@@ -13,6 +13,7 @@
 #include "cpu/parallel.h"
 #include "interpreter/generated_programs.h"
 #include "interpreter/machine.h"
+#include "interpreter/program_key.h"
 #include "walks/columns/column_sum_tree.h"
 #include "walks/dtypes.h"
 
@@ -20,6 +21,7 @@ namespace bridge {
 namespace {
 
 using interpreter::Counts;
+using interpreter::KnownProgram;
 using interpreter::MachineTable;
 using interpreter::Role;
 using interpreter::Rows;
@@ -151,14 +153,18 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   });
 }
 
-bridge_status run(const bridge_program& call, const bridge_executor* executor) {
-  View view;
-  const bridge_status status = interpreter::validate(call, &view, error_message(), kErrorBytes);
+bridge_status run(const bridge_program& call, const KnownProgram* known,
+                  const bridge_executor* executor) {
+  View own;
+  const bridge_status status =
+      known == nullptr ? interpreter::validate(call, &own, error_message(), kErrorBytes)
+                       : interpreter::check_arrays(call, known->view, error_message(), kErrorBytes);
   if (status != BRIDGE_OK) return status;
+  const View& view = known == nullptr ? own : known->view;
   const Counts counts = interpreter::counts_of(call);
   const int isa = isa_for(counts.batches * counts.rows * call.cols);
   if (isa < 0) return BRIDGE_INVALID_ARGUMENT;
-  const MachineTable* const generated = interpreter::generated_machine(call, isa);
+  const MachineTable* const generated = interpreter::generated_machine(call, isa, known);
   const bool is_double = interpreter::is_double(call);
   interpreter::run_on(
       generated != nullptr ? *generated : interpreter::interpreting_machine(isa, is_double), view,
@@ -183,17 +189,28 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
     run_rows(machine, view, call, counts, executor);
 }
 
-}  // namespace bridge
+bool interpreter::know(const int32_t* words, int64_t count, KnownProgram* program) {
+  const char* why = nullptr;
+  if (!read(words, count, &program->view, &why)) return false;
+  program->hash = hash_of(words, count);
+  return true;
+}
 
-extern "C" bridge_status bridge_program_cpu(const bridge_program* call,
-                                            const bridge_executor* executor) {
-  using bridge::fail;
-  if (call == nullptr) return fail(BRIDGE_INVALID_ARGUMENT, "program: the call is null");
+bridge_status interpreter::run_on_cpu(const bridge_program& call, const KnownProgram* known,
+                                      const bridge_executor* executor) {
   try {
-    return bridge::run(*call, executor);
+    return run(call, known, executor);
   } catch (const std::bad_alloc&) {
     return fail(BRIDGE_OUT_OF_MEMORY, "program: no memory for its registers");
   } catch (...) {
     return fail(BRIDGE_INTERNAL, "program: an unexpected exception");
   }
+}
+
+}  // namespace bridge
+
+extern "C" bridge_status bridge_program_cpu(const bridge_program* call,
+                                            const bridge_executor* executor) {
+  if (call == nullptr) return bridge::fail(BRIDGE_INVALID_ARGUMENT, "program: the call is null");
+  return bridge::interpreter::run_on_cpu(*call, nullptr, executor);
 }

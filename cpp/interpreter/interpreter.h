@@ -12,6 +12,23 @@ namespace bridge::interpreter {
 // Reads the program of a call and holds its arrays against it.
 bridge_status validate(const bridge_program& call, View* view, char* message, size_t bytes);
 
+// Holds the arrays of a call against its program, which was read.
+bridge_status check_arrays(const bridge_program& call, const View& view, char* message,
+                           size_t bytes);
+
+// A program that was read once, for many calls with the same words in the same memory: to read it
+// takes longer than a tiny call does.
+struct KnownProgram {
+  View view;
+  uint64_t hash;  // of its words, as in program_key.h
+};
+// False where it is malformed. Throws std::bad_alloc.
+bool know(const int32_t* words, int64_t count, KnownProgram* program);
+
+// Runs a call on the CPU. `known` may be null: its words are read then.
+bridge_status run_on_cpu(const bridge_program& call, const KnownProgram* known,
+                         const bridge_executor* executor);
+
 // Whether the arithmetic is that of float64.
 bool is_double(const bridge_program& call);
 

@@ -61,18 +61,21 @@ bool has_column_sums(const View& view) {
 }
 
 bridge_status validate(const bridge_program& call, View* view, char* message, size_t bytes) {
+  const char* why = nullptr;
+  if (read(call.code, call.words, view, &why)) return check_arrays(call, *view, message, bytes);
+  snprintf(message, bytes, "program: its words are malformed: %s", why);
+  return BRIDGE_INVALID_ARGUMENT;
+}
+
+bridge_status check_arrays(const bridge_program& call, const View& view, char* message,
+                           size_t bytes) {
   const auto fail = [=](const char* what, int32_t number) {
     snprintf(message, bytes, "program: %s (%d)", what, number);
     return BRIDGE_INVALID_ARGUMENT;
   };
-  const char* why = nullptr;
-  if (!read(call.code, call.words, view, &why)) {
-    snprintf(message, bytes, "program: its words are malformed: %s", why);
-    return BRIDGE_INVALID_ARGUMENT;
-  }
-  if (call.operands != view->header.operands)
+  if (call.operands != view.header.operands)
     return fail("another number of operands", call.operands);
-  if (call.results != view->header.results) return fail("another number of results", call.results);
+  if (call.results != view.header.results) return fail("another number of results", call.results);
   if (call.operand == nullptr || call.result == nullptr) return fail("its arrays are null", 0);
   if (call.dims < 0 || call.dims > BRIDGE_MAX_DIMS) return fail("dims is out of range", call.dims);
   if (call.batch_dims < 0 || call.batch_dims > call.dims) {
@@ -92,7 +95,7 @@ bridge_status validate(const bridge_program& call, View* view, char* message, si
     return fail("too many elements, or fewer than none", 0);
   }
   for (int32_t i = 0; i < call.operands; ++i) {
-    const Role role = view->operand_role(i);
+    const Role role = view.operand_role(i);
     if (!is_dtype_of(role, call.operand[i].dtype)) return fail("the dtype of an operand", i);
     if (call.operand[i].data == nullptr && has_elements(role, has_rows, call)) {
       return fail("an operand is null", i);
@@ -102,7 +105,7 @@ bridge_status validate(const bridge_program& call, View* view, char* message, si
     }
   }
   for (int32_t i = 0; i < call.results; ++i) {
-    const Role role = view->result_role(i);
+    const Role role = view.result_role(i);
     if (!is_floating(call.result[i].dtype)) return fail("the dtype of a result", i);
     // Column sums are zeros where there are no rows.
     const bool writes = role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call);

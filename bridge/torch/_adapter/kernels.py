@@ -136,6 +136,10 @@ def _compact(tensor: Tensor, role: Role) -> Tensor:
     return tensor.contiguous()
 
 
+def _places(present: Sequence[bool]) -> list[int]:
+    return [i for i, is_present in enumerate(present) if is_present]
+
+
 class Kernel:
     """An op whose parameters and operand dtypes are fixed, ready to run on plain tensors.
 
@@ -150,17 +154,26 @@ class Kernel:
         self._attributes = tuple(params.attributes().values())
         code = op.code(params, dtypes)
         self._code: Any = () if code is None else (code,)
-        self._added: set[Any] = set()
+        self._added: set[Any] = set()  # native kernels, and which operands they are given
         self._asked: set[str] = set()
         self._roles = op.operand_roles(len(dtypes), params)
         self._results = list(zip(op.result_dtypes(params), op.result_roles(params), strict=True))
 
-    def add_to(self, native: Any) -> None:
-        """Lets a `_native.Kernel` take calls of this kind."""
-        if native not in self._added:
-            self._added.add(native)
-            dtypes = tuple(-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes)
-            native.add(dtypes, self._attributes, self._made(), self, *self._code)
+    def add_to(self, native: Any, present: Sequence[bool] | None = None) -> None:
+        """Lets a `_native.Kernel` take calls of this kind.
+
+        `present` says which of the operands that it is given are those of the call; else they all
+        are, the absent as None.
+        """
+        if (native, present) not in self._added:
+            self._added.add((native, present))
+            codes = [-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes]
+            places = range(len(codes)) if present is None else _places(present)
+            dtypes = [-1] * (len(codes) if present is None else len(present))
+            for place, code in zip(places, codes, strict=True):
+                dtypes[place] = code
+            made = self._made(places, len(dtypes))
+            native.add(tuple(dtypes), self._attributes, made, self, *self._code)
 
     def met(self, platform: str) -> None:
         """Is told before the first call on "cpu" or "cuda", by native kernels too."""
@@ -168,21 +181,24 @@ class Kernel:
             self._asked.add(platform)
             self.op.ask_for_machine_code(self.params, self.dtypes, platform)
 
-    def _made(self) -> tuple[Any, ...]:
-        """How a native kernel makes each result: as the operand of its shape and dtype, or -1: not.
+    def _made(self, places: Sequence[int], count: int) -> tuple[Any, ...]:
+        """How a native kernel makes each result: as the array of its shape and dtype, or -1: not.
 
-        One that is like no operand has as many leading dimensions of the first as are stated (at
+        That is an operand, of `count` with its own at `places`, or, counted after these, an earlier
+        result. One that is like none has as many leading dimensions of the first as are stated (at
         most all but the last), and columns: so many halves of the last dimension of the first.
         """
         made: list[Any] = []
-        operands = list(zip(self.dtypes, self._roles, strict=True))
+        arrays: list[Any] = [None] * count + self._results
+        for place, dtype, role in zip(places, self.dtypes, self._roles, strict=True):
+            arrays[place] = dtype, role
         whole = 2 if self._roles[0] is Role.FULL else 1
         columns = {Role.FULL: whole, Role.ROW: whole, Role.HALVES: 2 * whole}
-        for dtype, role in self._results:
+        for i, (dtype, role) in enumerate(self._results):
             if dtype is None:
                 made.append(-1)
-            elif (dtype, role) in operands:
-                made.append(operands.index((dtype, role)))
+            elif (dtype, role) in arrays[: count + i]:
+                made.append(arrays.index((dtype, role)))
             else:
                 leading = self.params.batch_ndim if role is Role.ROW else _ALL
                 made.append((leading, columns.get(role, 0), _CODES[dtype], DTYPES[dtype]))

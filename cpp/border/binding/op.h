@@ -19,16 +19,22 @@
 
 #include "border/binding/operand.h"
 
+namespace bridge::interpreter {
+struct KnownProgram;
+}
+
 namespace bridge::border {
 
 constexpr size_t kMaxOperands = BRIDGE_MAX_PROGRAM_OPERANDS;
 constexpr size_t kMaxResults = BRIDGE_MAX_PROGRAM_RESULTS;
 constexpr size_t kMaxAttributes = 8;
 
-// The words of a program (interpreter/program.h), for the op that runs any.
+// The words of a program (interpreter/program.h), for the op that runs any; and what was found in
+// them, where that was kept.
 struct Code {
   const int32_t* words = nullptr;
   int64_t count = 0;
+  const interpreter::KnownProgram* known = nullptr;
 };
 
 // A call as it came in, by position. Absent places are there, but not `present`.

@@ -1,6 +1,7 @@
 // Programs from operands: how arrays of each role lie over the rows and the columns of a call.
 #include "border/binding/op.h"
 #include "border/binding/overlap.h"
+#include "interpreter/interpreter.h"
 #include "interpreter/program.h"
 
 namespace bridge::border {
@@ -13,10 +14,10 @@ constexpr size_t kMaxArrays = kMaxOperands + kMaxResults;
 // Leading dimensions before those that can be walked as one are.
 constexpr int32_t kMaxLeading = 64;
 
-struct BoundProgram {
-  bridge_program call;
-  bridge_program_array operand[kMaxOperands];
-  bridge_program_array result[kMaxResults];
+struct BoundProgram : bridge_program {
+  bridge_program_array operand_arrays[kMaxOperands];
+  bridge_program_array result_arrays[kMaxResults];
+  const interpreter::KnownProgram* known;
 };
 
 class ProgramBinding {
@@ -25,12 +26,17 @@ class ProgramBinding {
       : arguments_(arguments), out_(out), error_(error) {}
 
   bool bind() {
-    const char* why = nullptr;
-    if (!interpreter::outline(arguments_.code.words, arguments_.code.count, &view_, &why)) {
-      return error_->set(std::string("its words are malformed: ") + why);
+    out_->known = arguments_.code.known;
+    if (out_->known != nullptr) {
+      view_ = out_->known->view;
+    } else {
+      const char* why = nullptr;
+      if (!interpreter::outline(arguments_.code.words, arguments_.code.count, &view_, &why)) {
+        return error_->set(std::string("its words are malformed: ") + why);
+      }
     }
     if (!collect() || !read_space()) return false;
-    bridge_program& call = out_->call;
+    bridge_program& call = *out_;
     call = {};
     call.code = arguments_.code.words;
     call.words = arguments_.code.count;
@@ -46,8 +52,8 @@ class ProgramBinding {
     if (!walk()) return false;
     call.operands = view_.header.operands;
     call.results = view_.header.results;
-    call.operand = out_->operand;
-    call.result = out_->result;
+    call.operand = out_->operand_arrays;
+    call.result = out_->result_arrays;
     return arguments_.results_are_fresh || check_memory();
   }
 
@@ -62,7 +68,7 @@ class ProgramBinding {
                         : "operand " + std::to_string(place_[i]);
   }
   bridge_program_array& array_of(size_t i) const {
-    return is_result(i) ? out_->result[i - operands_] : out_->operand[i];
+    return is_result(i) ? out_->result_arrays[i - operands_] : out_->operand_arrays[i];
   }
 
   // The arrays that are there are those of the program, in its order.
@@ -234,7 +240,7 @@ class ProgramBinding {
       const Role role = role_of(i);
       separate = separate || role == Role::integer || (role == Role::row && is_result(i));
     }
-    bridge_program& call = out_->call;
+    bridge_program& call = *out_;
     int32_t dims = 0;
     int32_t at[BRIDGE_MAX_DIMS];  // the last dimension of each group
     for (int32_t d = 0; d < leading_; ++d) {
@@ -286,7 +292,7 @@ class ProgramBinding {
     Footprint footprints[kMaxArrays];
     int64_t sizes[BRIDGE_MAX_DIMS + 2], strides[kMaxArrays][BRIDGE_MAX_DIMS + 2];
     int64_t halves_sizes[BRIDGE_MAX_DIMS + 2];
-    const bridge_program& call = out_->call;
+    const bridge_program& call = *out_;
     const int32_t dims = call.dims;
     for (int32_t d = 0; d < dims; ++d) sizes[d] = halves_sizes[d] = call.size[d];
     sizes[dims] = call.cols;
@@ -343,19 +349,14 @@ struct Program {
 
   static int64_t elements(const BoundProgram& bound) {
     int64_t rows = 1;
-    for (int32_t d = 0; d < bound.call.dims; ++d) rows *= bound.call.size[d];
-    return rows * (bound.call.cols > 0 ? bound.call.cols : 1);
+    for (int32_t d = 0; d < bound.dims; ++d) rows *= bound.size[d];
+    return rows * (bound.cols > 0 ? bound.cols : 1);
   }
 
-  static bridge_status run_on_cpu(const bridge_program* call, const bridge_executor* executor) {
-    return bridge_program_cpu(call, executor);
+  static bridge_status run_on_cpu(const BoundProgram* call, const bridge_executor* executor) {
+    return interpreter::run_on_cpu(*call, call->known, executor);
   }
 };
-
-template <class Kernel>
-bridge_status for_each_kernel_call(const BoundProgram& bound, Kernel kernel) {
-  return kernel(&bound.call);
-}
 
 }  // namespace
 

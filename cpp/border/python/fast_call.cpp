@@ -100,30 +100,32 @@ PyObject* make_new(const Frontend& frontend, const Made& made, PyObject* first, 
   std::copy(output->shape, output->shape + output->ndim, shape);
   if (made.columns > 0) shape[output->ndim++] = columns;
   output->shape = shape;
-  PyObject* sizes = PyTuple_New(output->ndim);
-  if (sizes == nullptr) return nullptr;
+  // Sizes one by one cost half of what they cost in a tuple, but for none of them.
+  PyObject* arguments[kMostDimensions + 2] = {first};
+  size_t count = 1;
+  bool made_sizes = true;
+  if (output->ndim == 0) made_sizes = (arguments[count++] = PyTuple_New(0)) != nullptr;
   for (int32_t d = 0; d < output->ndim; ++d) {
-    PyTuple_SET_ITEM(sizes, d, PyLong_FromLongLong(shape[d]));
+    made_sizes = (arguments[count++] = PyLong_FromLongLong(shape[d])) != nullptr && made_sizes;
   }
-  PyObject* arguments[] = {first, sizes, made.dtype};
+  arguments[count] = made.dtype;
   PyObject* keywords = made.dtype_code == own_dtype ? nullptr : frontend.dtype_keyword;
-  PyObject* tensor = PyObject_Vectorcall(frontend.new_empty, arguments, 2, keywords);
-  Py_DECREF(sizes);
+  PyObject* tensor = nullptr;
+  if (made_sizes) tensor = PyObject_Vectorcall(frontend.new_empty, arguments, count, keywords);
+  for (size_t i = 1; i < count; ++i) Py_XDECREF(arguments[i]);
   return tensor;
 }
 
-// A result, which *output then describes; None where it is not wanted.
-PyObject* make(const Frontend& frontend, const Made& made, const Operand* operands,
-               PyObject* const* objects, int64_t* shape, Operand* output) {
+// A result, which *output then describes; None where it is not wanted. `example` describes the
+// tensor `object` that it is like, or the first operand.
+PyObject* make(const Frontend& frontend, const Made& made, const Operand& example, PyObject* object,
+               int64_t* shape, Operand* output) {
   if (made.like == kUnwanted) return Py_NewRef(Py_None);
-  // Laid out as an operand, which is compact: but for its memory nothing is new.
-  const int example = made.like == kLikeNone ? 0 : made.like;
-  *output = operands[example];
+  // Laid out as the example, which is compact: but for its memory nothing is new.
+  *output = example;
   output->strides = nullptr;
-  // To make a tensor from its sizes costs twice what torch.empty_like does.
-  PyObject* result = made.like == kLikeNone
-                         ? make_new(frontend, made, objects[0], shape, output)
-                         : PyObject_CallOneArg(frontend.empty_like, objects[example]);
+  PyObject* result = made.like == kLikeNone ? make_new(frontend, made, object, shape, output)
+                                            : PyObject_CallOneArg(frontend.empty_like, object);
   if (result != nullptr && !find_memory(frontend, result, &output->data)) Py_CLEAR(result);
   return result;
 }
@@ -138,8 +140,13 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
   int64_t shapes[kMaxResults][kMostDimensions];
   bool made = true;
   for (size_t i = 0; made && i < variant.result_count; ++i) {
-    PyObject* result = make(self.frontend, variant.results[i], operands.operands(), objects,
-                            shapes[i], &outputs[i]);
+    const Made& own = variant.results[i];
+    const size_t like = own.like < 0 ? 0 : static_cast<size_t>(own.like);
+    const bool of_operand = like < variant.operand_count;
+    const size_t number = of_operand ? like : like - variant.operand_count;
+    PyObject* object = of_operand ? objects[number] : PyTuple_GET_ITEM(results, number);
+    const Operand& example = of_operand ? operands.operands()[number] : outputs[number];
+    PyObject* result = make(self.frontend, own, example, object, shapes[i], &outputs[i]);
     made = result != nullptr;
     PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
   }
@@ -150,13 +157,16 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
   return nullptr;
 }
 
-// Lets autograd record the call; its results as a tuple with None for the unwanted.
+// Lets autograd record the call; its results as a tuple with None for the unwanted. A program has
+// no absent operands.
 PyObject* differentiate(const Kernel& self, const Variant& variant, PyObject* const* objects,
                         size_t count) {
   PyObject* arguments[kMaxOperands + 1] = {variant.plan};
-  std::copy(objects, objects + count, arguments + 1);
-  PyObject* outputs =
-      PyObject_Vectorcall(self.frontend.differentiate, arguments, count + 1, nullptr);
+  size_t given = 1;
+  for (size_t i = 0; i < count; ++i) {
+    if (variant.bytes == nullptr || objects[i] != Py_None) arguments[given++] = objects[i];
+  }
+  PyObject* outputs = PyObject_Vectorcall(self.frontend.differentiate, arguments, given, nullptr);
   if (outputs == nullptr) return nullptr;
   const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
   PyObject* results = PyTuple_New(result_count);
@@ -188,7 +198,10 @@ bool place_only_result(const Variant& variant, const Operand* operands, const Op
   for (size_t i = 0; i < variant.result_count; ++i) {
     const int like = variant.results[i].like;
     if (like == kUnwanted) continue;
-    if (like == kLikeNone || !same_kind(out, operands[like])) return false;
+    if (like == kLikeNone || static_cast<size_t>(like) >= variant.operand_count ||
+        !same_kind(out, operands[like])) {
+      return false;
+    }
     results[i] = out;
     ++wanted;
   }

@@ -9,6 +9,7 @@
 
 #include "border/binding/op.h"
 #include "border/python/frontend.h"
+#include "interpreter/interpreter.h"
 
 namespace bridge::border {
 
@@ -17,7 +18,8 @@ constexpr int kLikeNone = -2;
 
 // How a result is made. One that is like no operand is laid out by the first.
 struct Made {
-  int like;         // the operand that it is allocated like, or one of the above
+  int like;         // the operand, or the earlier result counted after them, that it is allocated
+                    // like; or one of the above
   int leading;      // how many dimensions are those of the first operand: at most all but its last
   int columns;      // the last dimension, in halves of the first operand's; 0: there is none
   int dtype_code;   // as in Operand
@@ -35,7 +37,8 @@ struct Variant {
   PyObject* plan;   // what Frontend::differentiate is told
   PyObject* bytes;  // that hold `code`, or null
   Code code;
-  mutable bool met[2] = {};  // whether `plan` was told of a call on the CPU, and on CUDA
+  interpreter::KnownProgram program;  // of `code`, where that knows it
+  mutable bool met[2] = {};           // whether `plan` was told of a call on the CPU, and on CUDA
 };
 
 struct Kernel {

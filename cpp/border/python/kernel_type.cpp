@@ -25,9 +25,9 @@ bool read_integer(PyObject* object, long highest, const char* what, int* out) {
 }
 
 // `like`, or (leading, columns, dtype_code, dtype).
-bool read_made(PyObject* object, size_t operands, Made* result) {
+bool read_made(PyObject* object, size_t arrays, Made* result) {
   if (!PyTuple_Check(object)) {
-    return read_integer(object, static_cast<long>(operands) - 1, "made", &result->like);
+    return read_integer(object, static_cast<long>(arrays) - 1, "made", &result->like);
   }
   result->like = kLikeNone;
   return PyArg_ParseTuple(object, "iiiO", &result->leading, &result->columns, &result->dtype_code,
@@ -68,10 +68,16 @@ PyObject* add(PyObject* object, PyObject* arguments) {
   }
   for (size_t i = 0; i < variant.result_count; ++i) {
     PyObject* made = PyTuple_GET_ITEM(variant.made, static_cast<Py_ssize_t>(i));
-    if (!read_made(made, variant.operand_count, &variant.results[i])) return nullptr;
+    if (!read_made(made, variant.operand_count + i, &variant.results[i])) return nullptr;
   }
   try {
+    // What is malformed is told at a call.
+    const bool is_known =
+        variant.bytes != nullptr &&
+        interpreter::know(variant.code.words, variant.code.count, &variant.program);
     self.variants->push_back(variant);
+    Variant& added = self.variants->back();
+    if (is_known) added.code.known = &added.program;
   } catch (const std::bad_alloc&) {
     return PyErr_NoMemory();
   }
