@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compile declared ops for CUDA and hold the machine code of their kernels to limits.
+"""Compile the catalogue's hot programs for CUDA and hold their kernels' machine code to limits.
 
 What is looked at are the kernels of aligned rows: short ones, those that stay in registers, and
-long ones. They use no local memory, so that nothing is spilled. The instructions of an element are
+long ones. What LIMITS says apart, they use no local memory: nothing is spilled. The instructions of an element are
 those of the plain way through the code (see row_path.py) for rows that fill all vectors; reads in
 flight are the 16-byte loads that a thread has under way before it uses the first, times the
 threads that the registers leave room for on a multiprocessor. All of it is computed from the
@@ -18,67 +18,55 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import check_cubin
 from row_path import plain_way
 
-import bridge
-from bridge import lang as bl
-from bridge.generated.ahead import usual_requests
+from bridge.catalogue import hot
 from bridge.generated.cache import CompileError
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.lang.emission_cuda import cuda_source_of
-from bridge.ops.declared import traced
 
 ARCH = "sm_90"
 REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor of sm_90, and of a block
 KERNELS = ("bridge_short_aligned", "bridge_resident_aligned", "bridge_long_aligned")
 
 
-@bridge.op
-def rms_norm(x: bridge.Full, weight: bridge.Row, *, eps: float = 1e-6):
-    return x * bl.rsqrt(bl.mean(x * x) + eps) * weight
-
-
-@bridge.op
-def layer_norm(x: bridge.Full, weight: bridge.Row, bias: bridge.Row, *, eps: float = 1e-5):
-    centred = x - bl.mean(x)
-    return centred * bl.rsqrt(bl.mean(centred * centred) + eps) * weight + bias
-
-
-@bridge.op
-def log_softmax(x: bridge.Full):
-    return x - bl.logsumexp(x)
-
-
-@bridge.op
-def swish_gate(x: bridge.Halves, bias: bridge.Row):
-    gate, up = x
-    return bl.silu(gate + bias) * up
-
-
-OPS = (rms_norm, layer_norm, log_softmax, swish_gate)
+_NAMES = (
+    "rms_norm",
+    "rms_norm + residual",
+    "layer_norm",
+    "swiglu packed",
+    "swiglu",
+    "cross_entropy",
+)
+OPS = dict(zip(_NAMES, hot.OPS, strict=True))
 
 
 @dataclass(frozen=True)
 class Limits:
     """Instructions of an element, in any kernel; reads in flight, in KiB for a multiprocessor, of
-    the kernels for more than short rows."""
+    the kernels for more than short rows; instructions on local memory, of what is spilled."""
 
     instructions: float
     reads: float = 32.0
+    local: int = 0
 
 
+# In training: of the pass that keeps what the backward pass reads, and of that one.
 LIMITS = {
-    ("rms_norm", "bfloat16"): Limits(21),
-    ("rms_norm", "float32"): Limits(28),
-    ("layer_norm", "bfloat16"): Limits(31),
-    ("layer_norm", "float32"): Limits(40),
-    ("log_softmax", "bfloat16"): Limits(52),
-    ("log_softmax", "float32"): Limits(58),
-    ("swish_gate", "bfloat16"): Limits(100),
-    ("swish_gate", "float32"): Limits(108),
+    ("rms_norm", "float32"): (Limits(29), Limits(42)),
+    ("rms_norm", "bfloat16"): (Limits(21), Limits(35)),
+    ("rms_norm + residual", "float32"): (Limits(41), Limits(60)),
+    ("rms_norm + residual", "bfloat16"): (Limits(30), Limits(53, local=6)),
+    ("layer_norm", "float32"): (Limits(48), Limits(55)),
+    ("layer_norm", "bfloat16"): (Limits(40), Limits(46, local=16)),
+    ("swiglu packed", "float32"): (Limits(104), Limits(226)),
+    ("swiglu packed", "bfloat16"): (Limits(30), Limits(43)),
+    ("swiglu", "float32"): (Limits(104), Limits(226)),
+    ("swiglu", "bfloat16"): (Limits(30, reads=24), Limits(43)),
+    ("cross_entropy", "float32"): (Limits(63), Limits(52)),
+    ("cross_entropy", "bfloat16"): (Limits(60), Limits(43, reads=16)),
 }
 
 
@@ -88,6 +76,7 @@ class Report:
 
     op: str
     dtype: str
+    is_backward: bool
     kernel: str
     registers: int
     local: int  # instructions on local memory
@@ -96,9 +85,9 @@ class Report:
 
     def faults(self) -> list[str]:
         """The limits that the kernel breaks, in words."""
-        limits = LIMITS[self.op, self.dtype]
+        limits = LIMITS[self.op, self.dtype][self.is_backward]
         found = []
-        if self.local:
+        if self.local > limits.local:
             found.append(f"{self.local} instructions on local memory")
         if self.registers > 128:
             found.append(f"{self.registers} registers, of which two blocks have 128")
@@ -132,49 +121,45 @@ def loads_in_flight(way: list[str]) -> int:
     return count
 
 
-def report_of(op: str, dtype: str, kernel: str, code: check_cubin.Code, vector: int) -> Report:
-    instructions, labels = code
-    elements = 4 * vector if "short" in kernel else 32  # of a thread
-    way = plain_way(instructions, labels)
-    registers = _registers(instructions)
-    rounded = (registers + 7) // 8 * 8
-    blocks = min(REGISTERS // (rounded * BLOCK), THREADS // BLOCK)
-    return Report(
-        op,
-        dtype,
-        kernel,
-        registers,
-        sum(bool(re.match(r"(@!?U?P\d+\s+)?(LDL|STL)", line)) for line in instructions),
-        len(way) / elements,
-        blocks * BLOCK * loads_in_flight(way) * 16 / 1024,
-    )
-
-
-def reports(nvdisasm: str, op: Any, dtype: str) -> Iterator[Report]:
-    """Those of an op's forward pass.
+def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
+    """Those of an op's forward and backward pass in training.
 
     Raises:
       CompileError: if there is no CUDA compiler.
     """
-    declaration = op.declaration
-    present = tuple(True for _ in declaration.parameters)
-    found = traced(declaration, present, *declaration.static.values())
-    request = next(usual_requests(found, dtype))
-    emitted = cuda_source_of(request.program, request.arithmetic, request.dtypes)
-    code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
-    for kernel in KERNELS:
-        if kernel in code:
-            yield report_of(declaration.name, dtype, kernel, code[kernel], emitted.vector)
+    for is_backward, request in enumerate([*hot.requests_of(*OPS[op], dtype)][-2:]):
+        emitted = cuda_source_of(request.program, request.arithmetic, request.dtypes)
+        code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
+        for kernel in filter(code.__contains__, KERNELS):
+            instructions, labels = code[kernel]
+            elements = 4 * emitted.vector if "short" in kernel else 32  # of a thread
+            way = plain_way(instructions, labels)
+            registers = _registers(instructions)
+            blocks = min(REGISTERS // ((registers + 7) // 8 * 8 * BLOCK), THREADS // BLOCK)
+            yield Report(
+                op,
+                dtype,
+                bool(is_backward),
+                kernel,
+                registers,
+                sum(bool(re.match(r"(@!?U?P\d+\s+)?(LDL|STL)", line)) for line in instructions),
+                len(way) / elements,
+                blocks * BLOCK * loads_in_flight(way) * 16 / 1024,
+            )
 
 
 def table(rows: list[Report]) -> str:
     """The reports in columns."""
-    lines = [f"{'op':<12} {'dtype':<9} {'kernel':<24} registers  instr./element  KiB in flight"]
+    lines = [
+        f"{'op':<19} {'dtype':<8} {'pass':<8} {'kernel':<23} registers  instr./element  "
+        "KiB in flight"
+    ]
     for r in rows:
         fault = "  <- " + ", ".join(r.faults()) if r.faults() else ""
+        way = "backward" if r.is_backward else "forward"
         lines.append(
-            f"{r.op:<12} {r.dtype:<9} {r.kernel:<24} {r.registers:>9}  {r.per_element:>14.1f}"
-            f"  {r.reads:>13.0f}{fault}"
+            f"{r.op:<19} {r.dtype:<8} {way:<8} {r.kernel:<23} {r.registers:>9}  "
+            f"{r.per_element:>14.1f}  {r.reads:>13.0f}{fault}"
         )
     return "\n".join(lines)
 
@@ -189,7 +174,7 @@ def main() -> int:
         print("check_generated: no nvdisasm (pip install nvidia-cuda-nvdisasm), nothing checked")
         return 2
     try:
-        rows = [r for op in OPS for d in ("bfloat16", "float32") for r in reports(nvdisasm, op, d)]
+        rows = [r for op in OPS for d in hot.DTYPES for r in reports(nvdisasm, op, d)]
     except CompileError as error:
         print(f"check_generated: {error}")
         return 2

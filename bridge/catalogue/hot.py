@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from bridge.catalogue import cross_entropy, gates, norms
 from bridge.generated.ahead import usual_requests
@@ -24,12 +25,17 @@ DTYPES = ("float32", "bfloat16")
 
 
 def requests() -> Iterator[Request]:
-    """Each op's forward pass, that which keeps what the backward pass reads, and that one."""
+    """What the build compiles."""
     for (op, given), dtype in itertools.product(OPS, DTYPES):
-        declaration = op.declaration
-        static = {**declaration.static}
-        if "dtype" in static:
-            static["dtype"] = dtype
-        present = tuple(not p.optional or p.name in given for p in declaration.parameters)
-        usual = usual_requests(traced(declaration, present, *static.values()), dtype)
-        yield from itertools.islice(usual, 3 if declaration.keep else 2)
+        yield from requests_of(op, given, dtype)
+
+
+def requests_of(op: Any, given: tuple[str, ...], dtype: str) -> Iterator[Request]:
+    """An op's forward pass, that which keeps what the backward pass reads, and that one."""
+    declaration = op.declaration
+    static = {**declaration.static}
+    if "dtype" in static:
+        static["dtype"] = dtype
+    present = tuple(not p.optional or p.name in given for p in declaration.parameters)
+    usual = usual_requests(traced(declaration, present, *static.values()), dtype)
+    yield from itertools.islice(usual, 3 if declaration.keep else 2)

@@ -129,6 +129,8 @@ class _Lowered:
             operation = f"{operation}_{node.static}"
         elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
+        if operation.startswith("round_") and self.nodes[inputs[0]].operation == operation:
+            return inputs[0]
         static = node.static if operation in ("constant", "keep") else None
         return self._add(operation, inputs, static, node.axes, node.dtype)
 

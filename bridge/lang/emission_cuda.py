@@ -27,6 +27,7 @@ _SHORT = frozenset(
         *("load", "load_mask", "column", "neg", "abs", "not", "float", "add", "sub", "mul", "fma"),
         *("minimum", "maximum", "where", "lt", "le", "eq", "ne", "and", "or"),
         *("store", "add_columns", "sum", "max", "argmax"),
+        *("exp_coarse", "round_float16", "round_bfloat16", "round_float32"),
     )
 )
 

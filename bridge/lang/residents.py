@@ -15,7 +15,7 @@ from bridge.lang.sections import streams_of, tile_sections
 # before it computes so many.
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
-_LOADED_REGISTERS = 80
+_LOADED_REGISTERS = 56
 
 
 class Residents(Expressions):

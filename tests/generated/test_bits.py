@@ -23,6 +23,15 @@ from tests.lang.test_fuzz import ISAS, Run, assert_same, by_torch, runs_of
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
+@bridge.op
+def picked(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
+    def at(column: Any, value: Any, other: Any) -> Any:
+        return bl.sum(bl.where(column == bl.column(), value, other))
+
+    known = at(labels, x, -0.0), at(labels + 1, bl.tanh(x) * x, -0.0), at(1500, x, -0.0)
+    return *known, at(labels, x, 0.0), at(labels, x, x), bl.max(x) + at(0, x, -0.0)
+
+
 def requested(run: Run) -> Request:
     dtypes = [array.dtype.name for array in run.arrays]
     return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
@@ -80,15 +89,6 @@ def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
 
 def test_sums_of_a_single_column() -> None:
     """A sum whose terms are -0.0 elsewhere takes what is in the column; any other adds all."""
-
-    @bridge.op
-    def picked(x: bridge.Full, labels: bridge.PerRow[int]):
-        def at(column, value, other):
-            return bl.sum(bl.where(column == bl.column(), value, other))
-
-        known = at(labels, x, -0.0), at(labels + 1, bl.tanh(x) * x, -0.0), at(1500, x, -0.0)
-        return *known, at(labels, x, 0.0), at(labels, x, x), bl.max(x) + at(0, x, -0.0)
-
     for dtype in ("float32", "bfloat16", "float64"):
         picked.compile(dtypes=[dtype])
 

@@ -14,7 +14,7 @@ from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
-from tests.generated.test_bits import DTYPES, requested
+from tests.generated.test_bits import DTYPES, picked, requested
 from tests.lang.random_programs import random_call, steps_of
 from tests.lang.test_fuzz import runs_of
 
@@ -46,6 +46,11 @@ def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
     operands, results = whole.dtypes[:2], whole.dtypes[2:]
     dtypes = (*operands, "int64", *results)
     run([Request(whole.program, whole.arithmetic, dtypes, True)], tmp_path, calls=30, seed=5)
+
+
+def test_sums_of_a_single_column(tmp_path: Path) -> None:
+    found = traced(picked.declaration, (True, True))
+    run([next(usual_requests(found, "bfloat16"))], tmp_path, calls=30, seed=3)
 
 
 @pytest.mark.sampled(1)
