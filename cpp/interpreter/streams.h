@@ -36,19 +36,35 @@ struct Piece {
   }
 };
 
+// Calls run with a number of an unsigned type of that size.
+template <class Run>
+inline void with_size(int64_t bytes, const Run& run) {
+  if (bytes == 1) return run(uint8_t{});
+  if (bytes == 2) return run(uint16_t{});
+  if (bytes == 4) return run(uint32_t{});
+  run(uint64_t{});
+}
+
 inline void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
-  const auto run = [=](auto element) {
+  with_size(bytes, [=](auto element) {
     using T = decltype(element);
     const T* const elements = reinterpret_cast<const T*>(from);
     T* const tile = reinterpret_cast<T*>(to);
     if (stride == 1) return copy(tile, elements, count);
     if (stride == 0) return fill(tile, count, elements[0]);
+    if (stride == 2) {  // of pairs: in vectors
+      for (int64_t j = 0; j < count; ++j) tile[j] = elements[2 * j];
+      return;
+    }
     for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
-  };
-  if (bytes == 1) return run(uint8_t{});
-  if (bytes == 2) return run(uint16_t{});
-  if (bytes == 4) return run(uint32_t{});
-  run(uint64_t{});
+  });
+}
+
+inline void scatter(int64_t bytes, const char* from, char* to, int64_t stride, int64_t count) {
+  with_size(bytes, [=](auto element) {
+    constexpr int64_t size = sizeof element;
+    for (int64_t j = 0; j < count; ++j) memcpy(to + j * stride * size, from + j * size, size);
+  });
 }
 
 // Where the elements of an operand are.
@@ -83,14 +99,13 @@ void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   if (piece.is_adjacent(array, stream)) return;
   char* to = piece.first_of(array, stream);
   const int64_t bytes = interpreter::element_bytes(array.dtype);
-  const int64_t step = piece.here.row_stride(array) * bytes, stride = array.col_stride * bytes;
+  const int64_t step = piece.here.row_stride(array) * bytes;
   for (int64_t r = 0; r < piece.rows; ++r, to += step, tile += piece.width * stream.bytes) {
     if (stream.is_converted)
       store_strided(array.dtype, to, array.col_stride, reinterpret_cast<const Real*>(tile),
                     piece.width);
     else
-      for (int64_t j = 0; j < piece.width; ++j)
-        memcpy(to + j * stride, tile + j * bytes, static_cast<size_t>(bytes));
+      scatter(bytes, tile, to, array.col_stride, piece.width);
   }
 }
 
