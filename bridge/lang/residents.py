@@ -15,7 +15,7 @@ from bridge.lang.sections import streams_of, tile_sections
 # before it computes so many.
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
-_LOADED_REGISTERS = 56
+_LOADED_REGISTERS = 64
 
 
 class Residents(Expressions):
@@ -70,7 +70,8 @@ class Residents(Expressions):
             if registers <= left:
                 chosen.add(what)
                 left -= registers
-        self._choose_whole(_LOADED_REGISTERS - (_KEPT_REGISTERS - left))
+        most = _LOADED_REGISTERS_OF_16_BITS if self.vector == 8 else _LOADED_REGISTERS
+        self._choose_whole(most - (_KEPT_REGISTERS - left))
 
     def _choose_whole(self, left: int) -> None:
         """Streams of which a whole chunk is loaded at once: those of all rows last, which caches

@@ -153,6 +153,32 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   });
 }
 
+// Whether the elements of a result fill its memory, in whichever order its dimensions stand.
+bool is_dense(const bridge_program_array& array, const bridge_program& call, int64_t cols) {
+  int64_t last = (cols - 1) * array.col_stride, elements = cols;
+  for (int32_t d = 0; d < call.dims; ++d) {
+    if (array.stride[d] < 0) return false;
+    last += (call.size[d] - 1) * array.stride[d];
+    elements *= call.size[d];
+  }
+  return last + 1 == elements;
+}
+
+// New memory, as it is no operand's, of large results is asked for in huge pages.
+void prefer_huge_results(const View& view, const bridge_program& call, const Counts& counts) {
+  for (int32_t i = 0; i < call.results; ++i) {
+    const bridge_program_array& array = call.result[i];
+    const Role role = view.result_role(i);
+    if (role != Role::full && role != Role::halves) continue;
+    bool is_operand = false;
+    for (int32_t o = 0; o < call.operands; ++o)
+      is_operand = is_operand || call.operand[o].data == array.data;
+    const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
+    if (!is_operand && is_dense(array, call, cols))
+      prefer_huge_pages(array.data, counts.batches * counts.rows * cols * dtype_bytes(array.dtype));
+  }
+}
+
 bridge_status run(const bridge_program& call, const KnownProgram* known,
                   const bridge_executor* executor) {
   View own;
@@ -183,6 +209,7 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   const Counts counts = counts_of(call);
   if (counts.batches == 0) return;
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
+  prefer_huge_results(view, call, counts);
   if (has_column_sums(view))
     run_nodes(machine, view, call, counts, is_double(call), executor);
   else
