@@ -16,7 +16,8 @@ def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[A
     """The only result of a second call on all results of a first one.
 
     A node costs a tiny call more than both kernels. For operands of which `first.native` says that
-    a call on them is recorded.
+    a call on them is recorded, and for a second call whose derivatives are the same whatever those
+    results are that the operands move: to autograd they are constants.
     """
     return _apply(first.name)(first, second_of, *operands)
 
@@ -54,28 +55,15 @@ class _Chained(torch.autograd.Function):
         kept = first.remember(parts[0], operands, results)
         others = second.remember(parts[1], between, totals)
         ctx.plans, ctx.likes = (first, second), [part.likes for part in parts]
-        ctx.counts = len(operands), len(operands) + len(kept)
-        ctx.save_for_backward(*operands, *kept, *others)
+        ctx.count = len(kept)
+        ctx.save_for_backward(*kept, *others)
         return second.present(totals)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         first, second = ctx.plans
-        begin, end = ctx.counts
-        saved = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return None, None, *_differentiable(ctx, saved[:begin], cotangents)
-        of_first, of_second = map(_Part, (saved[begin:end], saved[end:]), ctx.likes)
+        count, saved = ctx.count, ctx.saved_tensors
+        of_first, of_second = map(_Part, (saved[:count], saved[count:]), ctx.likes)
         constant = first.derivatives.constant
         moved = tuple([i not in constant for i in range(len(second.dtypes))])
         return first.vjp(of_first, second.vjp(of_second, cotangents, moved), ctx.needs_input_grad)
-
-
-def _differentiable(ctx: Any, operands: tuple[Any, ...], cotangents: Any) -> list[Any]:
-    """The cotangents of the operands as functions of these, whose kept results are constants."""
-    first, second = ctx.plans
-    wanted = ctx.needs_input_grad[2:]
-    total = second.present(second(*first(*operands)))
-    towards = [operand for operand, is_wanted in zip(operands, wanted, strict=True) if is_wanted]
-    found = iter(torch.autograd.grad(total, towards, cotangents, create_graph=True))
-    return [next(found) if is_wanted else None for is_wanted in wanted]
