@@ -90,7 +90,7 @@ def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) ->
 
 def function_of(
     declaration: Declaration,
-    find: Callable[..., Traced],
+    find: Callable[..., Traced] | None,
     run: Callable[..., Any],
     integer: Callable[..., Any] | None = None,
     takes_out: bool = False,
@@ -103,7 +103,8 @@ def function_of(
     Args:
       declaration: of what.
       find: find(present, *static) calls `traced`.
-      run: takes the operands that are there.
+      run: run(traced, operands[, out]) takes the operands that are there; without `find` it is
+        run(operands, out, *static), and takes None for the absent.
       integer: integer(name, value, first operand) makes an operand of a seed.
       takes_out: there is a keyword argument `out` more, handed to `run`.
     """
@@ -124,7 +125,7 @@ def function_of(
             inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=_Name("None"))
         )
     text = str(inspect.Signature(parameters))
-    present, operands = [], []
+    present, operands, places = [], [], []
     first = declaration.parameters[0].name
     for each in declaration.parameters:
         value = each.name
@@ -132,13 +133,20 @@ def function_of(
             value = f"_integer({each.name!r}, {each.name}, {first})"
         present.append(f"{each.name} is not None" if each.optional else "True")
         operands.append(f"*(() if {each.name} is None else ({value},))" if each.optional else value)
-    found = f"_find(({', '.join(present)},), {', '.join(declaration.static)})"
-    out = ", out" if takes_out and "out" not in signature.parameters else ""
+        is_absent = each.optional and value != each.name
+        places.append(f"None if {each.name} is None else {value}" if is_absent else value)
+    static = ", ".join(declaration.static)
+    has_out = takes_out and "out" not in signature.parameters
+    if find is None:
+        call = f"_run(({', '.join(places)},), {'out' if has_out else 'None'}, {static})"
+    else:
+        found = f"_find(({', '.join(present)},), {static})"
+        call = f"_run({found}, ({', '.join(operands)},){', out' if has_out else ''})"
     name = declaration.function.__name__
     lines = [
         f"def _make({', '.join(used)}):",
         f"    def {name}{text}:",
-        f"        return _run({found}, ({', '.join(operands)},){out})",
+        f"        return {call}",
         f"    return {name}",
     ]
     scope: dict[str, Any] = {"__name__": declaration.function.__module__}

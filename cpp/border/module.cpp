@@ -11,6 +11,7 @@
 
 #include "border/cuda_library.h"
 #include "border/python/kernel_type.h"
+#include "border/python/label_range.h"
 #include "border/python/openmp.h"
 #include "border/python/python_call.h"
 #include "border/xla/xla_ffi.h"
@@ -163,7 +164,9 @@ nb::dict build_info() {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr())) throw nb::python_error();
+  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr())) {
+    throw nb::python_error();
+  }
   m.def("ffi_handlers", &ffi_handlers);
   m.def("empty_handler",
         [] { return nb::capsule(bp::empty_handler(), "xla._CUSTOM_CALL_TARGET"); });

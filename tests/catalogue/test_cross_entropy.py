@@ -189,6 +189,45 @@ def test_a_label_out_of_range(rng: Any) -> None:
         np.testing.assert_array_equal(np.isnan(found), [False, True, False, False])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16"])
+def test_labels_of_any_dtype_that_lie_apart(dtype: str) -> None:
+    x = torch.zeros(3, 9)
+    for last, ignored in ((8, -100), (8, 1), (9, -100), (9, 9), (100, 100)):
+        labels = torch.tensor([0, 77, 1, 77, last, 77], dtype=getattr(torch, dtype))
+        for each in (labels[::2], labels[::2].contiguous()):
+            call = partial(bridge.torch.cross_entropy, x, each, ignore_index=ignored)
+            if last < 9 or last == ignored:
+                assert call().isfinite()
+                continue
+            with pytest.raises(ValueError, match=f"labels has {last}, expected numbers of columns"):
+                call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_is_one_node_of_the_graph(reduction: str) -> None:
+    x = torch.randn(4, 5, requires_grad=True)
+    labels = torch.tensor([0, -100, 2, 4])
+
+    def derivatives(loss: torch.Tensor) -> list[torch.Tensor]:
+        (g,) = torch.autograd.grad(3 * loss, x, create_graph=True)
+        (second,) = torch.autograd.grad((g * g).sum(), x, retain_graph=True)
+        (plain,) = torch.autograd.grad(3 * loss, x)
+        return [loss, g, second, plain]
+
+    # A number that is another object is as one that was not seen.
+    once = float("0.125")
+    calls = [
+        bridge.torch.cross_entropy(x, labels, reduction=reduction, z_loss=z)
+        for z in (once, once, float("0.125"))
+    ]
+    following = [call.grad_fn.next_functions[0][0] for call in calls]  # type: ignore[union-attr]
+    is_one = [type(node).__name__ == "AccumulateGrad" for node in following]
+    assert is_one == [False, True, False]
+    first, *others = map(derivatives, calls)
+    for other in others:
+        assert all(map(torch.equal, first, other))
+
+
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_derivatives_of_second_order_and_transforms(reduction: str) -> None:
     torch.manual_seed(0)

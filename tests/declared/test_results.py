@@ -54,3 +54,24 @@ def test_sums_of_a_batch() -> None:
         one_by_one = zip(*[of_a_full(y, w) for y in x], strict=True)
         for whole, parts in zip(batched(x, w), one_by_one, strict=True):
             assert torch.equal(whole, torch.stack(parts))
+
+
+def test_static_arguments_that_are_equal_and_not_the_same() -> None:
+    @bridge.op
+    def times(x: bridge.Full, *, factor: float = 1.0):
+        return x * factor
+
+    x, eps = torch.ones(2, 3), float("0.5")
+    for _ in range(3):
+        assert not times.torch(x, factor=0.0).signbit().any()
+        assert times.torch(x, factor=-0.0).signbit().all()
+        assert torch.equal(times.torch(x, factor=eps), x / 2)
+        assert torch.equal(times.torch(x, factor=float("0.5")), x / 2)
+        assert bridge.torch.rms_norm(x, eps=1.0).isfinite().all()
+        with pytest.raises(TypeError, match="rms_norm: eps has type bool"):
+            bridge.torch.rms_norm(x, eps=True)
+        with pytest.raises(ValueError, match=r"offset is 1\.0 and weight is None"):
+            bridge.torch.rms_norm(x, offset=eps + 0.5)
+        assert bridge.torch.rms_norm(x, x[0], offset=eps).isfinite().all()
+        with pytest.raises(ValueError, match=r"offset is 0\.5 and weight is None"):
+            bridge.torch.rms_norm(x, offset=eps)

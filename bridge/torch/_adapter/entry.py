@@ -14,7 +14,7 @@ from bridge.torch._adapter.kernels import dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-_MOST_KINDS = 256
+MOST_KINDS = 256
 
 
 def fixed(value: Any) -> Any:
@@ -61,7 +61,7 @@ def entry(
         params = check(fixed(static), operands)
         if is_known_kind and not torch.compiler.is_compiling():
             if kernel is None:
-                if len(seen) == _MOST_KINDS:
+                if len(seen) == MOST_KINDS:
                     seen.clear()
                 kernel = seen[static] = native_kernel(op, function)
             plan_of(op, params, dtypes_of(operands), function).add_to(kernel)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue.cross_entropy import Options
 from bridge.ops import PROGRAM
+from bridge.torch._adapter.autograd import Plan, plan_of
+from bridge.torch._adapter.chain import chained
 from bridge.torch._adapter.destination import call_overwritten
 from bridge.torch._adapter.entry import fixed
+from bridge.torch._adapter.kernels import Results, dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import declared_entry
 from bridge.torch._ops.labels import check_labels
 
 # Made now: a first call under torch.compile could not.
@@ -72,6 +78,8 @@ def cross_entropy(
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
+    if group is None and not overwrite_logits:
+        return _reduced((logits, labels), reduction, ignore_index, label_smoothing, z_loss, softcap)
     numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
     options = Options.of("cross_entropy", reduction, *numbers)
     if group is not None:
@@ -102,9 +110,55 @@ def losses_of(
     return found if is_mean else (found,)
 
 
+def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> Tensor:
+    """The loss of plain logits, whose options are checked at their first call."""
+    is_mean = reduction == "mean"
+    of_rows = _counted if is_mean else _uncounted
+    logits, labels = operands
+    plan = None
+    is_recorded = getattr(logits, "requires_grad", False) and torch.is_grad_enabled()
+    if is_recorded and reduction != "none" and getattr(labels, "ndim", 0) == 1:
+        plan = of_rows.recorded(operands, reduction, *numbers)
+    if plan is not None:
+        loss = chained(plan, _mean_of if is_mean else _total_of, operands)
+        check_labels("cross_entropy", labels, logits.shape[-1], numbers[0])
+        return loss  # type: ignore[no-any-return]
+    found = of_rows(operands, None, reduction, *numbers)
+    check_labels("cross_entropy", labels, logits.shape[-1], numbers[0])
+    return _reduce(reduction, *(found if is_mean else (found,)))
+
+
+_reductions: dict[Any, Plan] = {}  # by their ops, and the dtypes of losses
+
+
+def _reduction_of(op: Any, found: Results) -> Plan:
+    """The plan of a reduction of such losses, in one dimension."""
+    key = op, found[0].dtype  # type: ignore[union-attr]
+    if key not in _reductions:
+        params = op.prepare(*found)
+        _reductions[key] = plan_of(PROGRAM, params, dtypes_of(found), "cross_entropy")
+    return _reductions[key]
+
+
+_mean_of, _total_of = partial(_reduction_of, _mean), partial(_reduction_of, _total)
+
+
+def _resolve(of_rows: Any, operands: tuple[Any, ...], reduction: str, *numbers: Any) -> Any:
+    options = Options.of("cross_entropy", reduction, *numbers)
+    return of_rows.resolve(operands, *options.of_rows.values())
+
+
+_counted = declared_entry("cross_entropy", partial(_resolve, _counted_losses), several=True)
+_uncounted = declared_entry("cross_entropy", partial(_resolve, _row_losses))
+
+
 def reduce(options: Options, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
-    if options.reduction == "none":
+    return _reduce(options.reduction, losses, *counts)
+
+
+def _reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
+    if reduction == "none":
         return losses
     flat = [each if each.ndim == 1 else each.reshape(-1) for each in (losses, *counts)]
     return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]

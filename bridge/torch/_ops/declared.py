@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,12 @@ from bridge.lang.tracing import Declaration
 from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.program import check_operands
+from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.entry import entry, fixed
-from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._adapter.destination import write_at_once, write_into
+from bridge.torch._adapter.entry import MOST_KINDS, fixed
+from bridge.torch._adapter.kernels import dtypes_of, spec_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.integers import as_integer
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -27,15 +31,103 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 # dict it would see as it was at the first op of a graph, without what a second one adds.
 _by_name = types.SimpleNamespace()
 
+# Of static arguments that cannot change.
+_FIXED_TYPES = frozenset({float, int, bool, str, type(None)})
+
+Operands = tuple[Any, ...]
+
+
+def declared_entry(
+    name: str, resolve: Callable[..., tuple[Traced, Operands]], several: bool = False
+) -> Any:
+    """Returns run(operands, out, *values): the first result of a declared op, in `out` if given.
+
+    Absent operands are None. As that of `entry`, a function of a module calls it with nothing
+    between, one that is in no module is `run.public`, and checks of a kind are made once.
+    run.recorded(operands, *values) is for who makes a call in another way.
+
+    Args:
+      name: the public function's name, for messages and profilers.
+      resolve: resolve(operands, *values) raises, or returns what a call with these static arguments
+        runs, and the operands of that.
+      several: run returns all results, as a tuple.
+    """
+    # Values are told apart as the objects that they are: 0.0 and -0.0 are equal, as 1 and True are.
+    # They are kept beside their kernel, so that no other object gets their numbers.
+    known: dict[tuple[int, ...], tuple[Operands, Any]] = {}
+    kernels: dict[Traced, Any] = {}
+
+    def run(operands: Operands, out: Any = None, *values: Any) -> Any:
+        kernel = None
+        if not _is_dynamo_compiling():
+            entered = known.get(tuple(map(id, values)))
+            if entered is not None:
+                kernel = entered[1]
+                if out is None:
+                    if (results := kernel(*operands)) is not None:
+                        return results if several else results[0]
+                elif write_at_once(kernel, operands, out):
+                    return out
+        if is_overridden(given := (*operands, out)):
+            return hand_over(given, depth=2, function=getattr(run, "public", None))
+        found, used = resolve(operands, *map(fixed, values))
+        present = tuple([operand for operand in used if operand is not None])
+        if not torch.compiler.is_compiling():
+            tried = kernel
+            if not _are_the_present(present, operands):
+                kernel, operands = kernel_of(found), present
+            elif kernel is None:
+                kernel = kernel_of(found)
+                if _FIXED_TYPES.issuperset(map(type, values)):
+                    if len(known) == MOST_KINDS:
+                        known.clear()
+                    known[tuple(map(id, values))] = values, kernel
+            is_new = out is None and kernel is not tried
+            if is_new and (results := kernel(*operands)) is not None:
+                return results if several else results[0]
+        params = check(name, found, present)
+        if not torch.compiler.is_compiling():
+            plan = plan_of(PROGRAM, params, dtypes_of(present), name)
+            plan.add_to(kernel, tuple([operand is not None for operand in operands]))
+        if out is not None:
+            return write_into(name, PROGRAM, present, params, out)
+        results = call(PROGRAM, present, params, name)
+        return results if several else results[0]
+
+    def recorded(operands: Operands, *values: Any) -> Any:
+        """The plan of an ordinary call that was seen and that autograd records; None of another."""
+        if _is_dynamo_compiling():
+            return None
+        entered = known.get(tuple(map(id, values)))
+        return None if entered is None else entered[1].recorded(*operands)
+
+    def kernel_of(found: Traced) -> Any:
+        if (kernel := kernels.get(found)) is None:
+            if len(kernels) == MOST_KINDS:
+                kernels.clear()
+            kernel = kernels[found] = native_kernel(PROGRAM, name)
+        return kernel
+
+    run.recorded = recorded  # type: ignore[attr-defined]
+    return run
+
+
+def _are_the_present(tensors: Operands, operands: Operands) -> bool:
+    """Whether they are the operands, less the absent."""
+    present = [operand for operand in operands if operand is not None]
+    return len(present) == len(tensors) and all(map(operator.is_, present, tensors))
+
+
+def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
+    """The parameters of a call on operands that are all there."""
+    form = found.form
+    check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
+    return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
+
 
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
     """The function of a declaration on tensors."""
     name = declaration.name
-
-    def check(found: Traced, operands: tuple[Any, ...]) -> ProgramParams:
-        form = found.form
-        check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
-        return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:
@@ -45,20 +137,26 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
             setattr(_by_name, name, found)
         return name
 
-    def find(present: tuple[bool, ...], *values: Any) -> Traced:
+    def resolve(operands: Operands, *values: Any) -> tuple[Traced, Operands]:
+        """What `declared_entry` is to run."""
+        for parameter, operand in zip(declaration.parameters, operands, strict=True):
+            if operand is None and not parameter.optional:
+                check_tensors(name, required=1, **{parameter.name: operand})
+        present = tuple([operand is not None for operand in operands])
         if _is_dynamo_compiling():
-            values = tuple(map(fixed, values))
-            return getattr(_by_name, name_to_dynamo(present, *values))  # type: ignore[no-any-return]
-        return traced(declaration, present, *values)
+            return getattr(_by_name, name_to_dynamo(present, *values)), operands
+        return traced(declaration, present, *values), operands
 
-    run: Any = entry(name, PROGRAM, Traced, check, several)
+    run = declared_entry(name, resolve, several)
     integer = functools.partial(as_integer, name)
-    run.public = function_of(declaration, find, run, integer, takes_out=not several)
+    run.public = function_of(declaration, None, run, integer, takes_out=not several)
 
     def prepare(*operands: Any, **static: Any) -> ProgramParams:
         """The parameters of a call of the op, checked: for other ways to make it."""
         values = {**declaration.static, **static}.values()
-        return check(find((True,) * len(operands), *values), operands)
+        found, _ = resolve(operands, *values)
+        return check(name, found, tuple([operand for operand in operands if operand is not None]))
 
     run.public.prepare = prepare
+    run.public.resolve = resolve
     return run.public  # type: ignore[no-any-return]

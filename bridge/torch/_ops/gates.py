@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from bridge.catalogue import gates
 from bridge.catalogue.gates import one_a_row, run_glu
-from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import declared_entry
 
 # Made now: a first call under torch.compile could not.
 _OPS, _squared_relu = (gates.glu.torch, gates.packed_glu.torch), gates.squared_relu.torch
+
+
+def _resolver(op: Any) -> Callable[..., Any]:
+    def resolve(*operands: Any, **static: Any) -> Any:
+        return op.resolve(operands, *static.values())
+
+    return resolve
+
+
+_RESOLVERS = tuple(map(_resolver, _OPS))
+
+
+def _resolve(operands: tuple[Any, ...], *static: Any) -> Any:
+    return run_glu(_RESOLVERS, *operands, *static)  # type: ignore[arg-type]
+
+
+_glu = declared_entry("glu", _resolve)
 
 
 def glu(
@@ -63,10 +81,7 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    if is_overridden(given := (gate, up, bias, weight, out)):
-        return hand_over(given)  # type: ignore[no-any-return]
-    numbers = (activation, fixed(limit), fixed(linear_offset))
-    return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
+    return _glu((gate, up, bias, weight), out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
@@ -81,11 +96,11 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
         interleaved: bool = False,
         out: Tensor | None = None,
     ) -> Tensor:
-        if is_overridden(given := (gate, up, bias, weight, out)):
-            return hand_over(given, function=run)  # type: ignore[no-any-return]
-        numbers = (activation, fixed(limit), fixed(linear_offset))
-        return run_glu(_OPS, gate, up, bias, weight, *numbers, interleaved, out=out)  # type: ignore[no-any-return]
+        given = gate, up, bias, weight
+        return entered(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
+    entered = declared_entry("glu", _resolve)
+    entered.public = run
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
     return run

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from torch import Tensor
 
 from bridge.catalogue import log_probs
 from bridge.ops.softmax import check_scale
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import declared_entry
 from bridge.torch._ops.labels import check_labels
 
+
+def _resolve(op: Any, operands: tuple[Any, ...], scale: Any) -> Any:
+    return op.resolve(operands, check_scale(op.__name__, scale))
+
+
 # Made now: a first call under torch.compile could not.
-_log_softmax, _logsumexp = log_probs.log_softmax.torch, log_probs.logsumexp.torch
+_log_softmax, _logsumexp = (
+    declared_entry(op.declaration.name, partial(_resolve, op.torch))
+    for op in (log_probs.log_softmax, log_probs.logsumexp)
+)
 _token_log_probs = log_probs.token_log_probs.torch
 
 
@@ -38,10 +50,7 @@ def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> 
       >>> log_softmax(torch.zeros(1, 2))
       tensor([[-0.6931, -0.6931]])
     """
-    if is_overridden(given := (x, out)):
-        return hand_over(given)  # type: ignore[no-any-return]
-    scale = check_scale("log_softmax", fixed(scale))
-    return _log_softmax(x, scale=scale, out=out)  # type: ignore[no-any-return]
+    return _log_softmax((x,), out, scale)  # type: ignore[no-any-return]
 
 
 def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
@@ -61,9 +70,7 @@ def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
       >>> logsumexp(torch.zeros(1, 2))
       tensor([0.6931])
     """
-    if is_overridden(given := (x,)):
-        return hand_over(given)  # type: ignore[no-any-return]
-    return _logsumexp(x, scale=check_scale("logsumexp", fixed(scale)))  # type: ignore[no-any-return]
+    return _logsumexp((x,), None, scale)  # type: ignore[no-any-return]
 
 
 def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:

@@ -13,9 +13,10 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import declared_entry
 
 # Made now: a first call under torch.compile could not.
-_rms_norm, _layer_norm = norms.rms_norm.torch, norms.layer_norm.torch
+_of_rms_norm, _of_layer_norm = norms.rms_norm.torch.resolve, norms.layer_norm.torch.resolve  # type: ignore[attr-defined]
 _add_rms_norm, _add_layer_norm = norms.add_rms_norm.torch, norms.add_layer_norm.torch
 
 
@@ -61,12 +62,12 @@ def rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
+    if residual is None:
+        return _rms_norm((x, weight), out, eps, offset)
     if is_overridden(given := (x, weight, residual, out)):
         return hand_over(given)
     eps = check_eps("rms_norm", fixed(eps))
     offset = check_offset("rms_norm", fixed(offset), weight is not None)
-    if residual is None:
-        return _rms_norm(x, weight, eps=eps, offset=offset, out=out)
     x, residual, of_sum = _summands("rms_norm", x, residual, out)
     return _add_rms_norm(x, residual, weight, eps=eps, offset=offset, **of_sum)
 
@@ -106,11 +107,11 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
+    if residual is None:
+        return _layer_norm((x, weight, bias), out, eps)
     if is_overridden(given := (x, weight, bias, residual, out)):
         return hand_over(given)
     eps = check_eps("layer_norm", fixed(eps))
-    if residual is None:
-        return _layer_norm(x, weight, bias, eps=eps, out=out)
     x, residual, of_sum = _summands("layer_norm", x, residual, out)
     return _add_layer_norm(x, residual, weight, bias, eps=eps, **of_sum)
 
@@ -123,3 +124,18 @@ def _summands(
     check_tensors(function, required=2, x=x, residual=residual)
     dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")
     return norms.summands(x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype)))
+
+
+def _resolve_rms_norm(operands: tuple[Any, ...], eps: Any, offset: Any) -> Any:
+    eps = check_eps("rms_norm", eps)
+    offset = check_offset("rms_norm", offset, operands[1] is not None)
+    return _of_rms_norm(operands, eps, offset)
+
+
+def _resolve_layer_norm(operands: tuple[Any, ...], eps: Any) -> Any:
+    eps = check_eps("layer_norm", eps)
+    return _of_layer_norm(operands, eps)
+
+
+_rms_norm = declared_entry("rms_norm", _resolve_rms_norm)
+_layer_norm = declared_entry("layer_norm", _resolve_layer_norm)

@@ -99,9 +99,12 @@ const Op* find_op(const char* name);
 // Whether the numbers of operands, results and attributes are right; then the op's own bind.
 bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error);
 
+// Whether an op is told what to compute by words.
+inline bool has_code(const Op& op) { return op.counts.results == kAsInCode; }
+
 // Whether an op can have so many results.
 inline bool can_have_results(const Op& op, size_t count) {
-  return op.counts.results == kAsInCode ? count <= kMaxResults : count == op.counts.results;
+  return has_code(op) ? count <= kMaxResults : count == op.counts.results;
 }
 
 bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);

@@ -55,6 +55,10 @@ struct Kernel {
 // reason: nothing has been written that anyone saw. Exceptions of `differentiate` are passed on.
 PyObject* fast_call(PyObject* kernel, PyObject* const* operands, size_t flags, PyObject* keywords);
 
+// kernel.recorded(*operands): what an ordinary call tells autograd that is to record it; None of
+// any other call.
+PyObject* fast_recorded(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
+
 // kernel.compute(*operands): the same where nobody watches, which is not asked.
 PyObject* fast_compute(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
 

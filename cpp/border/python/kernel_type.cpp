@@ -150,6 +150,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 PyMethodDef kMethods[] = {
     {"add", add, METH_VARARGS, "add(dtypes, attributes, made, plan[, code])"},
     {"compute", as_method(fast_compute), METH_FASTCALL, "compute(*operands) -> tuple | None"},
+    {"recorded", as_method(fast_recorded), METH_FASTCALL, "recorded(*operands) -> plan | None"},
     {"write", as_method(fast_write), METH_FASTCALL, "write(out, *operands) -> bool"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,0 +1,69 @@
+"""Two calls as one node of a graph, where autograd records an ordinary call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bridge.torch._adapter.autograd import Plan, named
+from bridge.torch._adapter.kernels import Results
+
+
+def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[Any, ...]) -> Any:
+    """The only result of a second call on all results of a first one.
+
+    A node costs a tiny call more than both kernels. For operands of which `first.native` says that
+    a call on them is recorded, and for a second call whose derivatives are the same whatever those
+    results are that the operands move: to autograd they are constants.
+    """
+    return _apply(first.name)(first, second_of, *operands)
+
+
+@functools.cache
+def _apply(name: str) -> Any:
+    # This leaves out the wrapper in Python, which asks what was asked already.
+    return super(torch.autograd.Function, named(_Chained, name)).apply
+
+
+class _Part:
+    """What a plan keeps of its call, in place of a node of its own."""
+
+    def __init__(self, saved_tensors: tuple[Any, ...] = (), likes: Any = None) -> None:
+        self.saved_tensors, self.likes = saved_tensors, likes
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+def _compute(plan: Plan, operands: tuple[Any, ...]) -> Results:
+    results = plan.compute(*operands)
+    return plan.saving.run_below(operands) if results is None else results
+
+
+class _Chained(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Plan, second_of: Any, *operands: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        results = _compute(first, operands)
+        between = results[: len(first.derivatives.results)]
+        second = second_of(between)
+        totals = _compute(second, between)
+        parts = _Part(), _Part()
+        kept = first.remember(parts[0], operands, results)
+        others = second.remember(parts[1], between, totals)
+        ctx.plans, ctx.likes = (first, second), [part.likes for part in parts]
+        ctx.count = len(kept)
+        ctx.save_for_backward(*kept, *others)
+        return second.present(totals)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        first, second = ctx.plans
+        count, saved = ctx.count, ctx.saved_tensors
+        of_first, of_second = map(_Part, (saved[:count], saved[count:]), ctx.likes)
+        constant = first.derivatives.constant
+        moved = tuple([i not in constant for i in range(len(second.dtypes))])
+        return first.vjp(of_first, second.vjp(of_second, cotangents, moved), ctx.needs_input_grad)
