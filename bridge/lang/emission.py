@@ -117,7 +117,7 @@ class _Emitter(Registers):
                 loop.append(f"a{number}[i] = {self.as_stored(instruction.to)};")
         if loop:
             before += [self._row_array(number) for number in dict.fromkeys(arrays)]
-            before += ["const int64_t count = m.padded_rows();", "BRIDGE_INDEPENDENT"]
+            before += ["const int64_t count = m.row_count();", "BRIDGE_INDEPENDENT"]
             before.append("for (int64_t i = 0; i < count; ++i) {")
             loop = [f"  {line}" for line in loop] + ["}"]
         lines = before + loop + behind

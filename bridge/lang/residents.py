@@ -12,10 +12,10 @@ from bridge.lang.sections import streams_of, tile_sections
 
 # A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
 # leave it, so many are for what it keeps from section to section, and with what a section loads
-# before it computes so many.
+# before it computes so many; fewer where numbers of 16 bits, two in one, will take one each.
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
-_LOADED_REGISTERS = 64
+_LOADED_REGISTERS, _LOADED_REGISTERS_OF_16_BITS = 80, 64
 
 
 class Residents(Expressions):

@@ -149,7 +149,7 @@ class GeneratedMachine {
   }
   // What stands behind the last row is not computed: there may be more of it than rows, and numbers
   // that take long.
-  int64_t padded_rows() const { return here_.count; }
+  int64_t row_count() const { return here_.count; }
   Real constant(int i) const { return constants_[i]; }
   Real cols() const { return static_cast<Real>(call_.cols); }
   void load_row(int32_t operand, int32_t to) const {
