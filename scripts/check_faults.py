@@ -66,6 +66,7 @@ class Build:
           objects: the folder for what is made anew.
         """
         made: dict[str, str] = {}  # by the word that stands for it in the commands
+        is_found = False
 
         def translated(command: str) -> str:
             words = [made.get(word, word) for word in command.split(" ")]
@@ -78,7 +79,8 @@ class Build:
             if output is None:
                 continue
             name = output[1]
-            if "/hot_" in name:  # many of what the other objects show too
+            is_found = is_found or changed in self.sources.get(name, ())
+            if "/hot_" in name:  # many of what the other objects, or tests that compile, show too
                 continue
             if changed not in self.sources.get(name, ()) and not made.keys() & command.split(" "):
                 continue
@@ -90,8 +92,10 @@ class Build:
             result = run(translated(command), shell=True, cwd=self.folder)
             if result.returncode != 0:
                 raise RuntimeError(f"a faulty source does not compile:\n{result.stderr[-3000:]}")
-        if not made:
+        if not is_found:
             raise RuntimeError(f"no object of {self.folder} is made of {changed}")
+        if not made:
+            return self.module
         return objects / self.module.name
 
 
