@@ -190,6 +190,7 @@ def test_importing_the_torch_adapter_loads_where_cuda_has_started(library: Path)
     )
 
 
+@pytest.mark.long
 def test_xla_loads_them_when_it_compiles(library: Path) -> None:
     """The stages of CUDA's handlers, on the CPU: only the last differs there."""
     run(

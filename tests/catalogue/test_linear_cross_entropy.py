@@ -98,6 +98,7 @@ def test_torchs_transforms(reduction: str) -> None:
     torch.testing.assert_close(found, first)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_jaxs_transforms(reduction: str, rng: Any) -> None:
     with jax.enable_x64(True):

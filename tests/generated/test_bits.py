@@ -87,6 +87,7 @@ def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
     assert torch.equal(scattered(tensor), expected)
 
 
+@pytest.mark.long
 def test_sums_of_a_single_column() -> None:
     """A sum whose terms are -0.0 elsewhere takes what is in the column; any other adds all."""
     for dtype in ("float32", "bfloat16", "float64"):
@@ -106,6 +107,7 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         op.compile(dtypes=["float32"])
 
 
+@pytest.mark.long
 def test_calls_take_what_was_compiled() -> None:
     op = SEVEN[0]
     tensors = torch.randn(30, 2000), torch.randn(2000)

@@ -35,6 +35,7 @@ def checks() -> Any:
         sys.path.remove(str(ROOT / "scripts"))
 
 
+@pytest.mark.long
 @needs_cuda_compiler
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -55,6 +56,7 @@ def test_reads_in_flight_are_those_before_the_first_use() -> None:
     assert checks().loads_in_flight(way) == 2
 
 
+@pytest.mark.long
 @needs_cuda_compiler
 def test_compiled_ahead_for_a_gpu_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.long
 def test_any_number_of_xla_threads() -> None:
     assert len({run(DIGEST, NPROC=threads) for threads in ("1", "2", "5")}) == 1
 

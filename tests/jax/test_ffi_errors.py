@@ -243,6 +243,7 @@ def test_well_formed_call_passes(op: str) -> None:
     assert malformed((op, "good", None, None, {}, "")) == ""
 
 
+@pytest.mark.long
 def test_all_in_one_process_that_lives_on() -> None:
     code = """
 import json

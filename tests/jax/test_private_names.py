@@ -11,6 +11,8 @@ import pytest
 from bridge._private.jax import names
 from tests.jax.subprocess_run import run
 
+pytestmark = pytest.mark.long  # what all of it looks at takes twenty seconds
+
 LACKS = re.compile(
     rf"bridge needs \S+, which jax {re.escape(jax.__version__)} lacks; "
     rf"bridge was run with jax {re.escape(names.known)}"

@@ -193,6 +193,7 @@ print("same")
 """
 
 
+@pytest.mark.long
 def test_eight_devices() -> None:
     assert run(_EIGHT) == "same"
 
