@@ -42,8 +42,8 @@ test: $(VENV)/.built
 	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp check-cuda lint check-faults check-package
 	$(PYTEST) --sample 4
 
-# For the inner loop, minutes once it is built: C++ under sanitizers, and of each Python test one
-# case, others for each commit. Without planted faults, and without what starts processes or takes long.
+# For the inner loop, minutes once it is built: C++ under sanitizers, and of every second Python test
+# one case, others for each commit. Without planted faults, and without what starts processes or takes long.
 check: lint $(VENV)/.built
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
 	$(PYTEST) --sample 1 -m "not slow and not processes and not long" --ignore tests/distributed --ignore tests/cli

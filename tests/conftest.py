@@ -45,8 +45,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
-    Of tests that take `long`, or start processes, a third are run, of one case each. What a failure
-    names is the case itself. A test that the command line names is run as it says.
+    Of tests that take `long`, or start processes, a third are run, of one case each; where N is 1,
+    a half of the others. What a failure names is the case itself. A test that the command line
+    names is run as it says.
     """
     everywhere = config.getoption("--sample")
     if everywhere == 0 or any("::" in argument for argument in config.args):
@@ -56,7 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     seed, drawn = commit(), set()
     long = [name for name, cases in tests.items() if _is_long(cases[0])]
-    for name in random.Random(seed).sample(long, len(long) * 2 // 3 if everywhere else 0):
+    others = [name for name in tests if name not in {*long}]
+    left_out = random.Random(seed).sample(long, len(long) * 2 // 3 if everywhere else 0)
+    left_out += random.Random(seed).sample(others, len(others) // 2 if everywhere == 1 else 0)
+    for name in left_out:
         del tests[name]
     for name, cases in tests.items():
         is_whole = cases[0].get_closest_marker("whole") and everywhere != 1

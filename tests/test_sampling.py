@@ -41,7 +41,7 @@ def test_a_grid_is_sampled_and_nothing_else() -> None:
     assert len(cases) == 3 + 5
     assert len(drawn(2, "abc")) == 2 + 2
     assert len(drawn(2, "abc", whole=True)) == 3 + 2
-    assert len(drawn(1, "abc", whole=True)) == 1 + 1
+    assert len(drawn(1, "abc", whole=True)) == 1  # of one of both
 
 
 def test_all_in_make_exhaustive_and_where_a_test_is_named() -> None:
