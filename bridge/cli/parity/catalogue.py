@@ -24,13 +24,15 @@ FORMS = tuple(ENTRIES)
 
 # All bounds stand here: `moved` times the most that moving operands makes of a number of the row;
 # units of the arithmetic at the true value, and of its smallest number, for what is rounded behind;
-# and in a row of one number, whose differences are 0, units at that number.
+# and in a row of one number, whose differences are 0, units at that number. In 16 bits so much of
+# the true value beside, of which functions for such arrays may be off.
 BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0}
+ROUGH = {"bfloat16": 2.0**-14.5, "float16": 2.0**-18}
 BOUNDS_IN_WORDS = (
     "Bounds: eight times the most that half a unit of the arithmetic, at random in each number of "
-    "each operand, makes of a number of the same row; four units more, and the rounding of the "
-    "result. Sums with a residual are rounded to their dtype before anything is computed of them, "
-    "and so is their gradient."
+    "each operand, makes of a number of the same row; four units more, in bfloat16 2^-14.5 and in "
+    "float16 2^-18 of the result, and its rounding. Sums with a residual are rounded to their dtype "
+    "before anything is computed of them, and so is their gradient."
 )
 
 
@@ -278,7 +280,8 @@ class Judge(grid.Judge):
             most = np.fmax.reduce(moved, -1, keepdims=True, initial=0.0) if moved.ndim else moved
             allowed = BOUNDS["moved"] * most + BOUNDS["ulp"] * fmt.ulp(true)
             allowed += BOUNDS["least"] * fmt.least + BOUNDS["of_one"] * self.of_one
+            dtype = case.dtype_of(operand) or ""
+            allowed += ROUGH.get(dtype, 0.0) * np.abs(true)
             if case.arithmetic == "float64":  # the reference rounds as much
                 allowed *= 2.0
-            truth = Truth(true, moved + self.of_one, allowed)
-            return of_elements(results[quantity], truth, case.dtype_of(operand) or "")
+            return of_elements(results[quantity], Truth(true, moved + self.of_one, allowed), dtype)
