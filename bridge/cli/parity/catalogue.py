@@ -31,8 +31,8 @@ ROUGH = {"bfloat16": 2.0**-14.5, "float16": 2.0**-18}
 BOUNDS_IN_WORDS = (
     "Bounds: eight times the most that half a unit of the arithmetic, at random in each number of "
     "each operand, makes of a number of the same row; four units more, in bfloat16 2^-14.5 and in "
-    "float16 2^-18 of the result, and its rounding. Sums with a residual are rounded to their dtype "
-    "before anything is computed of them, and so is their gradient."
+    "float16 2^-18 of the result, and its rounding. Sums with a residual are rounded to their "
+    "dtype before anything is computed of them, and so is their gradient."
 )
 
 
