@@ -2,12 +2,9 @@
 """Compile the CUDA kernels and hold their machine code to its limits.
 
 Registers, stack and spills come from ptxas, instruction counts from the disassembly (nvdisasm of
-the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a kernel is that of its
-main loop: all instructions from the first to the last address of the smallest loop with a 16-byte
-load and a 16-byte store, divided by the elements that its stores write. The loads of bias, the
-addresses and the edges of a row lie outside; what a long walk down the rows costs is the loop. The
-kernels of softmax have no such loop: there the count is that of the path through the code, the
-plain one and the longest (see row_path.py), for rows that fill all vectors of their threads.
+the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a kernel of softmax is
+that of the path through its code, the plain one and the longest (see row_path.py), for rows that
+fill all vectors of their threads, divided by the elements that it writes.
 
 Exit status 1 if a kernel spills more than SPILL_LIMITS lets it, or exceeds one of LIMITS.
 """
@@ -31,8 +28,6 @@ from row_path import longest_way, plain_way
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
     "interpreter/interpreter.cu",
-    "ops/bias_dropout_add/bias_dropout_add.cu",
-    "ops/bias_gelu/bias_gelu.cu",
     "walks/columns/column_sums.cu",
     "ops/softmax/softmax.cu",
     "ops/softmax/softmax_derivative.cu",
@@ -44,19 +39,6 @@ FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-p
 # Instructions per element, by architecture and kernel. At 3.0 TB/s an H100 has about 39 issue
 # slots for each 16-bit element read and written, an H200 27; float32 has twice as many.
 LIMITS = {
-    ("90", "bias_dropout_add bfloat16 drawing residual"): 26.0,
-    ("90", "bias_dropout_add bfloat16 drawing sums"): 26.0,
-    ("90", "bias_dropout_add float16 drawing residual"): 26.0,
-    ("90", "bias_dropout_add float32 drawing residual"): 28.0,
-    ("90", "bias_gelu bfloat16 tanh order 0"): 22.0,
-    ("90", "bias_gelu bfloat16 tanh order 1 factors 1 sums"): 34.0,
-    ("90", "bias_gelu bfloat16 erf order 0"): 28.0,
-    ("90", "bias_gelu bfloat16 erf order 1 factors 1 sums"): 34.0,
-    ("90", "bias_gelu float16 tanh order 0"): 26.0,
-    ("90", "bias_gelu float16 tanh order 1 factors 1 sums"): 36.0,
-    ("90", "bias_gelu float16 erf order 0"): 28.0,
-    ("90", "bias_gelu float16 erf order 1 factors 1 sums"): 36.0,
-    ("90", "bias_gelu float32 tanh order 0"): 60.0,
     ("90", "softmax bfloat16 to 32 columns"): 32.0,
     ("90", "softmax float16 to 32 columns"): 34.0,
 } | {
@@ -79,7 +61,6 @@ LONGEST_LIMITS = {
 # and for sm_100 the compiler puts one value by before the loops.
 SPILL_LIMITS = {("100", "softmax float32 to 32768 columns any alignment"): 8}
 
-FORMS = ["tanh", "erf", "sigmoid"]
 # How a template argument is mangled, the dtype's name, its bytes.
 DTYPES = {
     "d": ("float64", 8),
@@ -102,19 +83,19 @@ class KernelReport:
     loop_instructions: int | None = None
     loop_elements: int | None = None
     limit: float | None = None
-    longest_instructions: int | None = None  # of the longest path, where there is no main loop
+    longest_instructions: int | None = None  # of the longest path
     longest_limit: float | None = None
 
     @property
     def per_element(self) -> float | None:
-        """Instructions of the main loop per element, None without a vector loop."""
+        """Instructions of the plain path per element, None where none were counted."""
         if not self.loop_instructions or not self.loop_elements:
             return None
         return self.loop_instructions / self.loop_elements
 
     @property
     def longest_per_element(self) -> float | None:
-        """The same of the longest path, None for a kernel with a main loop."""
+        """The same of the longest path."""
         if not self.longest_instructions or not self.loop_elements:
             return None
         return self.longest_instructions / self.loop_elements
@@ -126,7 +107,7 @@ class KernelReport:
         if spilled > SPILL_LIMITS.get((self.arch, self.kernel), 0):
             found.append(f"spills {self.spill_store_bytes}+{self.spill_load_bytes} bytes")
         if self.limit is not None and self.per_element is None:
-            found.append("no main loop found")
+            found.append("no 16-byte stores found")
         if self.limit is not None and (self.per_element or 0.0) > self.limit:
             found.append(f"{self.per_element:.2f} instructions per element, limit {self.limit:g}")
         if (
@@ -140,27 +121,6 @@ class KernelReport:
 def readable(symbol: str) -> tuple[str, int | None]:
     """The kernel's name in words and its bytes per element (None where dtypes vary at run time)."""
     dtype_of = r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
-    walk = r"(Chunk|Elementwise)KernelIN\w*?HotOperandsI" + dtype_of
-    gelu = re.search(walk + r".*?GeluFormE(\d)ELi(\d)ELi(\d)E", symbol)
-    if gelu:
-        dtype, size = DTYPES[gelu[2] or gelu[3]]
-        factors = f" factors {gelu[6]}" if gelu[6] != "0" else ""
-        sums = " sums" if gelu[1] == "Chunk" else ""
-        return f"bias_gelu {dtype} {FORMS[int(gelu[4])]} order {gelu[5]}{factors}{sums}", size
-    dropout = re.search(walk + r"LNS\w*?KeepE(\d)ELNS\w*?WithE(\d)E", symbol)
-    if dropout:
-        dtype, size = DTYPES[dropout[2] or dropout[3]]
-        keep = ("keeping all", "drawing")[int(dropout[4])]
-        also = ("", " residual", " sums")[int(dropout[5])]
-        return f"bias_dropout_add {dtype} {keep}{also}", size
-    any_gelu = r"bias_gelu11AnyOperandsINS\d?_4math\d+(Single|Double)(?:For(Bfloat16|Float16))?"
-    precision = re.search(any_gelu, symbol)
-    if precision:
-        accuracy = f" for {precision[2].lower()}" if precision[2] else ""
-        return f"bias_gelu any, {precision[1].lower()} arithmetic{accuracy}", None
-    any_dtype = re.search(r"bias_dropout_add11AnyOperandsI([df])", symbol)
-    if any_dtype:
-        return f"bias_dropout_add any, {DTYPES[any_dtype[1]][0]} arithmetic", None
     rows = re.search(
         r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block)TeamI"
         + dtype_of
@@ -209,21 +169,6 @@ def find_nvdisasm(nvcc: str) -> str | None:
     except metadata.PackageNotFoundError:
         return None
     return next((str(f.locate()) for f in files if f.name == "nvdisasm"), None)
-
-
-def main_loop(instructions: list[str], labels: dict[str, int]) -> list[str]:
-    """The smallest loop with 16-byte loads and stores, [] if there is none."""
-    best: list[str] = []
-    for end, instruction in enumerate(instructions):
-        branch = re.search(r"BRA.*`\((\.L_\S+)\)", instruction)
-        start = labels.get(branch[1]) if branch else None
-        if start is None or start > end:
-            continue
-        body = instructions[start : end + 1]
-        moves = [any(op in line for line in body) for op in ("LDG.E.128", "STG.E.128")]
-        if all(moves) and (not best or len(body) < len(best)):
-            best = body
-    return best
 
 
 Code = tuple[list[str], dict[str, int]]  # the instructions, and where labels stand among them
@@ -281,14 +226,12 @@ def inspect(
         )
         instructions, labels = code.get(match[1], ([], {}))
         if name.startswith("softmax"):
-            loop = plain_way(instructions, labels)
+            way = plain_way(instructions, labels)
             report.longest_instructions = len(longest_way(instructions, labels))
-        else:
-            loop = main_loop(instructions, labels)
-        if loop and size:
-            report.loop_instructions = len(loop)
-            stores = sum("STG.E.128" in line for line in loop)
-            report.loop_elements = stores * (16 // size)
+            if way and size:
+                report.loop_instructions = len(way)
+                stores = sum("STG.E.128" in line for line in way)
+                report.loop_elements = stores * (16 // size)
         if nvdisasm:
             report.limit = LIMITS.get((arch, name))
             report.longest_limit = LONGEST_LIMITS.get((arch, name))

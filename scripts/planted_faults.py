@@ -54,62 +54,58 @@ def zeroed(size: str, dtype: str, data: str) -> str:
 item_bytes({dtype}) * {size});"
 
 
-_GELU = "cpp/border/binding/bias_gelu_call.cpp"
-_GELU_BOUND = (
-    "    if (call.results_are_fresh || call.operands[0].strides == nullptr) return true;\n"
-)
+_GELU = "bridge/catalogue/bias_gelu.py"
+_DERIVATIVES = "bridge/lang/derivatives.py"
 _SOFTMAX = "cpp/border/binding/softmax_call.cpp"
 _SOFTMAX_BOUND = "    write_rows(binding, 2, &call.output);\n"
 _JACOBIAN_BOUND = "    write_rows(binding, 3, &call.output);\n"
-_DROPOUT = "cpp/border/binding/bias_dropout_add_call.cpp"
-_DROPOUT_BOUND = "    if (out->index_cols == 0) out->index_cols = out->cols;\n"
+_DROPOUT = "bridge/catalogue/bias_dropout_add.py"
 _ROWS = "[&] { int64_t n = call->space.cols; for (int i = 0; i < call->space.dims; ++i) n *= \
 call->space.size[i]; return n; }()"
-_BLOCK = "call->batch * call->rows * call->cols"
 
 BIAS_GELU = (
     Fault(
-        "bias_gelu: output zeroed",
+        "bias_gelu: every form is the tanh form",
         _GELU,
-        *afterwards(
-            "bridge_bias_gelu_cpu(call, executor)",
-            zeroed(_BLOCK, "call->output.full.dtype", "call->output.full.data"),
-        ),
+        "return bl.gelu(_plus(x, bias), approximate)",
+        'return bl.gelu(_plus(x, bias), "tanh")',
         keyword="bias_gelu",
     ),
     Fault(
         "bias_gelu: bias ignored",
         _GELU,
-        *before(_GELU_BOUND, "    out->input.row = bridge_array{};\n"),
+        "else x + bias",
+        "else x + 0.0 * bias",
         keyword="bias_gelu",
     ),
     Fault(
         "bias_gelu: bias gradient skipped",
-        _GELU,
-        *before(
-            _GELU_BOUND,
-            "    if (out->output.full.data != nullptr) out->output.row = bridge_array{};\n",
-        ),
+        _DERIVATIVES,
+        "found = None if place is None else total(place)",
+        "found = None if place is None or operand.role is roles.Row else total(place)",
         keyword="bias_gelu",
     ),
     Fault(
         "bias_gelu: derivative order swapped",
-        _GELU,
-        *before(
-            _GELU_BOUND,
-            "    if (out->order == 1 || out->order == 2) out->order = 3 - out->order;\n",
-        ),
+        _DERIVATIVES,
+        "static=(kind, order + 1))",
+        "static=(kind, 2 - order))",
         keyword="bias_gelu",
     ),
     Fault(
         "bias_gelu: tangent of the bias ignored",
-        _GELU,
-        *before(
-            _GELU_BOUND,
-            "    if (out->factors > 0 && out->factor[0].full.data != nullptr)\n"
-            "      out->factor[0].row = bridge_array{};\n",
-        ),
+        _DERIVATIVES,
+        "terms = [tangent for tangent in t if tangent is not None]",
+        "terms = [tangent for tangent in t if tangent is not None][:1]",
         keyword="bias_gelu",
+    ),
+    Fault(
+        "bias_gelu: NaN at the infinities",
+        "cpp/math/gelu_logistic.h",
+        "const Real a = min_keep_nan(Table::bound, absolute(h));",
+        "const Real a = absolute(h);",
+        tests="tests/test_values.py::test_limits",
+        keyword="float64",
     ),
 )
 
@@ -275,46 +271,53 @@ SOFTMAX = (
 
 BIAS_DROPOUT_ADD = (
     Fault(
-        "bias_dropout_add: output zeroed",
-        _DROPOUT,
-        *afterwards(
-            "bridge_bias_dropout_add_cpu(call, executor)",
-            zeroed(_BLOCK, "call->output.full.dtype", "call->output.full.data"),
-        ),
-        keyword="dropout",
-    ),
-    Fault(
         "bias_dropout_add: bias ignored",
         _DROPOUT,
-        *before(_DROPOUT_BOUND, "    out->input.row = bridge_array{};\n"),
+        "else x + bias",
+        "else x + 0.0 * bias",
         keyword="dropout",
     ),
     Fault(
         "bias_dropout_add: residual dropped",
         _DROPOUT,
-        *before(_DROPOUT_BOUND, "    out->residual = bridge_array{};\n"),
+        "else residual + h",
+        "else 0.0 * residual + h",
         keyword="dropout",
     ),
     Fault(
         "bias_dropout_add: bias gradient skipped",
-        _DROPOUT,
-        *before(
-            _DROPOUT_BOUND,
-            "    if (out->output.full.data != nullptr) out->output.row = bridge_array{};\n",
-        ),
+        _DERIVATIVES,
+        "found = None if place is None else total(place)",
+        "found = None if place is None or operand.role is roles.Row else total(place)",
+        keyword="dropout",
+    ),
+    Fault(
+        "bias_dropout_add: another operand's cotangent passed on",
+        "bridge/lang/codes.py",
+        "found.append(sources[node.static[0]] if is_it else None)",
+        'found.append(("cotangent", 0))',
         keyword="dropout",
     ),
     Fault(
         "bias_dropout_add: offset ignored",
         _DROPOUT,
-        *before(_DROPOUT_BOUND, "    out->offset = bridge_integers{};\n"),
+        "0 if offset is None else offset",
+        "0",
         keyword="dropout",
     ),
     Fault(
         "bias_dropout_add: seeds of the batches mixed up",
-        _DROPOUT,
-        *before(_DROPOUT_BOUND, "    out->seed.batch_stride = 0;\n"),
+        "cpp/border/binding/program_call.cpp",
+        "fits = lead(0, batch_ndim_, 0);",
+        "fits = true;",
         tests=LAYOUTS,
+        keyword="draws",
+    ),
+    Fault(
+        "bias_dropout_add: one threshold for every p",
+        "cpp/interpreter/generated.h",
+        "last_dropped(view.constants, P::threshold(i))",
+        "1u << 30",
         keyword="dropout",
     ),
     Fault(
@@ -326,7 +329,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: p quantised to 8 bits",
-        "bridge/ops/bias_dropout_add.py",
+        "bridge/lang/philox.py",
         "return round(p * 2.0**32)",
         "return round(p * 2.0**8) << 24",
         keyword="dropout",
@@ -340,8 +343,8 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: what is kept not scaled up",
-        "bridge/ops/bias_dropout_add.py",
-        "0.0 if p == 1.0 else 1.0 / (1.0 - p)",
+        _DROPOUT,
+        "1.0 / (1.0 - p) if p < 1.0 else 0.0",
         "1.0",
         keyword="dropout",
     ),
@@ -478,9 +481,23 @@ DECLARED = (
     Fault(
         "declared ops: parts of the columns count them from 0",
         "bridge/lang/stages.py",
-        'value = builder.node("add", (value.number, start.number), dtype="int")',
-        "pass",
+        'return builder.apply("add", column, builder.operand(first, 0, 0, "int"))',
+        "return column",
         tests="tests/jax/test_split_columns.py::test_a_shared_chunk_is_sent_as_its_terms",
+    ),
+    Fault(
+        "softmax of split columns: powers are not brought to the row's shift",
+        "bridge/ops/softmax_programs.py",
+        "    magic = where(is_moderate, form.magic - whole, form.magic)\n",
+        "    magic = where(is_moderate, form.magic + 0.0 * whole, form.magic)\n",
+        tests="tests/torch/test_softmax_of_parts.py::test_bits_of_whole_rows[float32-1024-4-1.0-0]",
+    ),
+    Fault(
+        "softmax of split columns: keys are hidden as in the first part",
+        "bridge/ops/parts.py",
+        " - split.index(ndim - 1) * own_keys",
+        "",
+        tests="tests/torch/test_softmax_of_parts.py::test_bits_of_derivatives[float32-24-4-1.0-1]",
     ),
     Fault(
         "declared ops: a chunk that parts of the columns share is added at another's place",
@@ -538,6 +555,13 @@ DECLARED = (
         "value[e] = is_in ? x : Real(-0.0);",
         "value[e] = x;",
         tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
+    ),
+    Fault(
+        "generated for CUDA: lanes of a chunk in another order",
+        "cpp/interpreter/generated_columns.cuh",
+        "const int64_t first = chunk * kChunkRows + lane() * kLaneRows;",
+        "const int64_t first = chunk * kChunkRows + (lane() + 1) % kLanes * kLaneRows;",
+        tests="tests/generated/test_emulated.py::test_bias_gelu[tanh-float32]",
     ),
     Fault(
         "compiled programs: a call that is lowered for CUDA asks for a library for the CPU",

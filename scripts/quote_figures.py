@@ -28,7 +28,10 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", speed.crossings),
     ("docs/gpu.md", "gpu records", proofs.gpu_records),
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
-    *((f"docs/ops/{op}.md", "machine code", partial(code.machine_code, op)) for op in OPS),
+    *(
+        (f"docs/ops/{op}.md", "machine code", partial(code.machine_code, op))
+        for op in code.WITH_KERNELS
+    ),
     *(
         ("docs/all_gather.md", f"all_gather {k}", partial(exchanges.all_gather_times, k))
         for k in GATHERS

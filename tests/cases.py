@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.philox import words
 from bridge.ops import SOFTMAX, SoftmaxParams
-from bridge.ops.bias_gelu import gelu_derivative
 from tests.frameworks import EPSILON, FORMS, Everything, numpy_dtype
 
 

@@ -52,7 +52,7 @@ const char* take_book() {
     book += "run " #name " on " + std::to_string((uintptr_t)stream) + "\n"; \
     return 0; \
   }
-OP(bias_gelu) OP(softmax) OP(softmax_derivative) OP(bias_dropout_add) OP(program)
+OP(softmax) OP(softmax_derivative) OP(program)
 }
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 import torch
 
 from bridge import _native
+from bridge.catalogue.bias_dropout_add import bias_dropout_add
+from bridge.lang import philox
 from bridge.ops import (
-    BIAS_DROPOUT_ADD,
+    PROGRAM,
     SOFTMAX,
     SOFTMAX_DERIVATIVE,
-    BiasDropoutAddParams,
+    ProgramParams,
     SoftmaxDerivativeParams,
     SoftmaxParams,
 )
+from bridge.ops.declared import traced
 from bridge.ops.softmax import JACOBIAN
 
 RANKS = range(1, 11)
@@ -29,7 +33,10 @@ def allocate(size: int, like: Any) -> Any:
 
 def outcome(op: Any, operands: Any, results: Any, params: Any) -> int:
     attributes = tuple(params.attributes().values())
-    return _native.run(op.name, tuple(operands), tuple(results), attributes, 2, allocate)
+    dtypes = [None if operand is None else operand.dtype.name for operand in operands]
+    code = op.code(params, dtypes)
+    words = () if code is None else (code,)
+    return _native.run(op.name, tuple(operands), tuple(results), attributes, 2, allocate, *words)
 
 
 def check(op: Any, operands: Any, params: Any, out: Any = None, tolerance: float = 1e-6) -> Any:
@@ -161,34 +168,54 @@ def test_no_elements(rng: Any) -> None:
             assert outcome(SOFTMAX, (x, draw_mask(rng, own)), (out,), params) == -1
         derivative = SoftmaxDerivativeParams(1.0, 0, JACOBIAN, "float32")
         assert outcome(SOFTMAX_DERIVATIVE, (x, x, None), (out,), derivative) == -1
-        dropout = BiasDropoutAddParams(2**31, 2.0, "float32")
-        operands = (x, draw(rng, shape[-1:]), x.copy(), np.array(5), None, None)
-        assert outcome(BIAS_DROPOUT_ADD, operands, (out, None), dropout) == -1
+        operands = (x, draw(rng, shape[-1:]), x.copy(), np.array(5))
+        assert outcome(PROGRAM, operands, (out,), dropout("float32")) == -1
+
+
+def dropout(dtype: str, offset: bool = False, **fields: int) -> ProgramParams:
+    """That of x, bias, residual and seed with p = 0.5."""
+    present = (True, True, True, True, offset)
+    arithmetic = "float64" if dtype == "float64" else "float32"
+    code = traced(bias_dropout_add.declaration, present, 0.5).code
+    return ProgramParams(code, arithmetic, dtype, **fields)
 
 
 @pytest.mark.parametrize("batch_ndim", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_bias_dropout_add(rng: Any, dtype: str, batch_ndim: int) -> None:
+def test_draws_of_batches(rng: Any, dtype: str, batch_ndim: int) -> None:
+    """Each batch has integers of its own, as numbers or as pairs of words."""
     shape = (2, 3, 4, 5)
-    batch, tolerance = shape[:batch_ndim], 5e-3 if dtype == "float16" else 1e-6
+    batch, tolerance = shape[:batch_ndim], 2e-2 if dtype == "float16" else 1e-6
     x, residual = layout_of_pair(rng, shape, dtype), layout_of_pair(rng, shape, dtype)
     bias = draw(rng, (*batch, 5), dtype)
     integers = [rng.integers(-(2**63), 2**63 - 1, (*batch, 2))[..., 0] for _ in range(2)]
     start = rng.integers(0, 2**40, batch)
+    rows = np.arange(math.prod(shape[batch_ndim:-1]), dtype=np.uint64)[:, None]
     for index_cols in (0, 1000):
-        params = BiasDropoutAddParams(2**31, 2.0, dtype, None, batch_ndim, index_cols)
-        operands = (x, bias, residual, *integers, start)
-        y = check(BIAS_DROPOUT_ADD, operands, params, tolerance=tolerance)
+        params = dropout(dtype, True, batch_ndim=batch_ndim, index_cols=index_cols)
+        y = np.full(shape, 7, dtype)
+        assert outcome(PROGRAM, (x, bias, residual, *integers, start), (y,), params) == -1
+        index = rows * np.uint64(index_cols or 5) + np.arange(5, dtype=np.uint64)
+        drawn = [
+            philox.words(*each, index + np.uint64(first))
+            for *each, first in np.broadcast(*integers, start)
+        ]
+        keep = np.reshape(drawn, shape) >= 2**31
+        h = x.astype(float) + bias.reshape(*batch, *(1,) * (3 - batch_ndim), 5)
+        np.testing.assert_allclose(y, residual + keep * 2 * h, rtol=0, atol=tolerance)
         pairs = [
             np.ascontiguousarray(i).reshape(-1).view(np.uint32).reshape(*batch, 2)
             for i in (*integers, start)
         ]
-        again = check(BIAS_DROPOUT_ADD, (x, bias, residual, *pairs), params, tolerance=tolerance)
+        again = np.full(shape, 7, dtype)
+        assert outcome(PROGRAM, (x, bias, residual, *pairs), (again,), params) == -1
         assert y.tobytes() == again.tobytes()
     # One seed for every batch: a stride of zero.
-    seed = np.broadcast_to(np.array(3), batch)
-    params = BiasDropoutAddParams(2**30, 1.5, dtype, None, batch_ndim)
-    check(BIAS_DROPOUT_ADD, (x, None, None, seed, None, None), params, tolerance=tolerance)
+    one, params = np.array(3), dropout(dtype, batch_ndim=batch_ndim)
+    results = [np.full(shape, 7, dtype) for _ in range(2)]
+    for seed, y in zip((np.broadcast_to(one, batch), np.full(batch, 3)), results, strict=True):
+        assert outcome(PROGRAM, (x, bias, residual, seed), (y,), params) == -1
+    assert results[0].tobytes() == results[1].tobytes()
 
 
 def layout_of_pair(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
@@ -215,21 +242,17 @@ def test_results_in_the_memory_of_operands(rng: Any) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             outcome(SOFTMAX, operands, (out,), params)
-    seed = np.zeros(1, np.int64)
-    dropout = BiasDropoutAddParams(2**31, 2.0, "float32")
-    with pytest.raises(ValueError, match="the output overlaps an integer operand"):
-        outcome(
-            BIAS_DROPOUT_ADD,
-            (x[0, :2], None, None, seed[0:1].reshape(()), None, None),
-            (seed.view(np.float32), None),
-            dropout,
-        )
+    seed, row = np.zeros(1, np.int64), x[0, :2]
+    operands = (row, row.copy(), row.copy(), seed.reshape(()))
+    with pytest.raises(ValueError, match="a result overlaps an operand in memory"):
+        outcome(PROGRAM, operands, (seed.view(np.float32),), dropout("float32"))
 
 
 X = np.ones((4, 3), np.float32)
 COLUMN = np.ones(3, np.float32)
 READ_ONLY = np.broadcast_to(np.float32(0), (4, 3))
 SEED, POINT = np.array(1), np.array(1.0)
+WORDS = PROGRAM.code(dropout("float32"), ("float32",) * 3 + ("int64",))
 
 MALFORMED: list[tuple[str, Any, Any, Any, str]] = [
     ("softmax", (X, None), (X,), (1.0,), "1 attributes, expected 2"),
@@ -252,33 +275,30 @@ MALFORMED: list[tuple[str, Any, Any, Any, str]] = [
     ("softmax_derivative", (X, None, None), (X,), (1.0, 0, 3), "v is missing"),
     ("softmax_derivative", (X, X, None), (X,), (1.0, 0, 7), "terms is 7, expected 3 where w"),
     ("softmax_derivative", (X, COLUMN, X), (X,), (1.0, 0, 7), r"v has shape \[3\], expected"),
-    ("bias_dropout_add", (X,), (X, None), (2**33, 1.0, 0, 0), "threshold is 8589934592"),
-    ("bias_dropout_add", (X,), (X, None), (1, np.nan, 0, 0), "factor is nan"),
-    ("bias_dropout_add", (X,), (X, None), (1, 1.0, 2, 0), "batch_ndim is 2; x has shape"),
-    ("bias_dropout_add", (X,), (X, None), (1, 1.0, 0, 2.0**60), "index_cols is"),
-    ("bias_dropout_add", (X, X), (X, None), (0, 1.0, 0, 0), r"bias has shape \[4, 3\]"),
-    ("bias_dropout_add", (X, None, COLUMN), (X, None), (0, 1.0, 0, 0), "residual has shape"),
-    ("bias_dropout_add", (X, None, None, X), (X, None), (1, 1.0, 0, 0), "seed has dtype float32"),
-    (
-        "bias_dropout_add",
-        (X, None, None, SEED.reshape(1)),
-        (X, None),
-        (1, 1.0, 0, 0),
-        r"seed has shape \[1\]",
-    ),
+    ("program", (X, COLUMN, X, SEED), (X,), (3, 0), "batch_ndim is 3, expected a whole number"),
+    ("program", (X, COLUMN, X, SEED), (X,), (0, 2.0**60), "index_cols is"),
+    ("program", (X, X, X, SEED), (X,), (0, 0), r"operand 1 has shape \[4, 3\]"),
+    ("program", (X, COLUMN, COLUMN, SEED), (X,), (0, 0), r"operand 2 has shape \[3\]"),
+    ("program", (X, COLUMN, X, POINT), (X,), (0, 0), "operand 3 has dtype float64, expected int64"),
+    ("program", (X, COLUMN, X, SEED.reshape(1)), (X,), (0, 0), r"operand 3 has shape \[1\]"),
+    ("program", (X, COLUMN, X), (X,), (0, 0), "3 operands and 1 results, expected 4 and 1"),
 ]
 
 
 @pytest.mark.parametrize("case", MALFORMED, ids=[f"{case[0]}: {case[-1]}" for case in MALFORMED])
 def test_malformed_call(case: Any) -> None:
     op, operands, results, attributes, message = case
+    words = (WORDS,) if op == "program" else ()
     with pytest.raises((TypeError, ValueError, BufferError), match=message):
-        _native.run(op, operands, results, attributes, 1, allocate)
+        _native.run(op, operands, results, attributes, 1, allocate, *words)
 
 
 def test_tensor_without_memory() -> None:
     zeros, out = torch._efficientzerotensor((4, 3)), torch.zeros(4, 3)
-    for op, attributes in (("softmax", (1.0, 0)), ("bias_gelu", (0, 0, 0))):
-        results = (out,) if op == "softmax" else (out, None)
+    row, seed = torch.zeros(3), torch.tensor(1)
+    for op, operands, attributes, words in (
+        ("softmax", (zeros, None), (1.0, 0), ()),
+        ("program", (zeros, row, out.clone(), seed), (0, 0), (WORDS,)),
+    ):
         with pytest.raises(ValueError, match="no memory"):
-            _native.run(op, (zeros, None), results, attributes, 1, allocate)
+            _native.run(op, operands, (out,), attributes, 1, allocate, *words)

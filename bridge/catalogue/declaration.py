@@ -23,3 +23,8 @@ def named(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return give
+
+
+def shape_of(array: Any) -> tuple[int, ...]:
+    """Its shape; () of what has none, a nested tensor of torch too, which the op then refuses."""
+    return () if getattr(array, "is_nested", False) else tuple(getattr(array, "shape", ()))

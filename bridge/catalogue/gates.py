@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge import lang as bl
-from bridge.catalogue.declaration import declared, named
+from bridge.catalogue.declaration import declared, named, shape_of
 from bridge.ops.scalars import real_number
 
 
@@ -114,7 +114,7 @@ def run_glu(
         if interleaved:
             raise ValueError("glu: interleaved is True and up is given, expected one of both")
         return ops[0](gate, up, bias, None, weight, **static, **out)
-    shape = tuple(getattr(gate, "shape", ()))
+    shape = shape_of(gate)
     columns = shape[-1] // 2 if shape else 0
     up_bias = None
     if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
@@ -124,14 +124,13 @@ def run_glu(
             else (slice(columns), slice(columns, None))
         )
         bias, up_bias = (bias[half] for half in halves)
-    if not interleaved:
+    if not interleaved or not shape:  # without a shape it is refused there
         return ops[1](gate, bias, up_bias, weight, **static, **out)
-    if not shape or shape[-1] % 2:
+    if shape[-1] % 2:
         raise ValueError(f"glu: gate has shape {list(shape)}, expected pairs in the last dimension")
     return ops[0](gate[..., 0::2], gate[..., 1::2], bias, up_bias, weight, **static, **out)
 
 
 def one_a_row(x: Any, weight: Any) -> Any:
     """weight `[..., 1]` without its last dimension."""
-    shape, rows = tuple(getattr(weight, "shape", ())), tuple(getattr(x, "shape", ()))[:-1]
-    return weight[..., 0] if shape == (*rows, 1) else weight
+    return weight[..., 0] if shape_of(weight) == (*shape_of(x)[:-1], 1) else weight

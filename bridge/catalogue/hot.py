@@ -6,34 +6,48 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.catalogue import cross_entropy, gates, norms
+from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 
 # As training has them: with these of the optional operands, all operands of one dtype, and static
-# parameters with their defaults but for the dtype of a sum. Numbers such as eps may be others.
-OPS = (
-    (norms.rms_norm, ("weight",)),
-    (norms.add_rms_norm, ("weight",)),
-    (norms.layer_norm, ("weight", "bias")),
-    (gates.packed_glu, ()),
-    (gates.glu, ()),
-    (cross_entropy.counted_losses, ()),
-)
+# parameters with their defaults but for these and the dtype of a sum. Numbers such as eps may be
+# others.
+OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
+    "rms_norm": (norms.rms_norm, ("weight",), {}),
+    "rms_norm + residual": (norms.add_rms_norm, ("weight",), {}),
+    "layer_norm": (norms.layer_norm, ("weight", "bias"), {}),
+    "swiglu packed": (gates.packed_glu, (), {}),
+    "swiglu": (gates.glu, (), {}),
+    "cross_entropy": (cross_entropy.counted_losses, (), {}),
+    "bias_gelu tanh": (bias_gelu.bias_gelu, ("bias",), {"approximate": "tanh"}),
+    "bias_gelu none": (bias_gelu.bias_gelu, ("bias",), {"approximate": "none"}),
+    "bias_dropout_add": (
+        bias_dropout_add.bias_dropout_add,
+        ("bias", "residual", "seed"),
+        {"p": 0.1},
+    ),
+    "bias_dropout_add in evaluation": (
+        bias_dropout_add.bias_dropout_add,
+        ("bias", "residual"),
+        {"p": 0.0},
+    ),
+}
 DTYPES = ("float32", "bfloat16")
 
 
 def requests() -> Iterator[Request]:
     """What the build compiles."""
-    for (op, given), dtype in itertools.product(OPS, DTYPES):
-        yield from requests_of(op, given, dtype)
+    for name, dtype in itertools.product(OPS, DTYPES):
+        yield from requests_of(name, dtype)
 
 
-def requests_of(op: Any, given: tuple[str, ...], dtype: str) -> Iterator[Request]:
+def requests_of(name: str, dtype: str) -> Iterator[Request]:
     """An op's forward pass, that which keeps what the backward pass reads, and that one."""
+    op, given, chosen = OPS[name]
     declaration = op.declaration
-    static = {**declaration.static}
+    static = {**declaration.static, **chosen}
     if "dtype" in static:
         static["dtype"] = dtype
     present = tuple(not p.optional or p.name in given for p in declaration.parameters)

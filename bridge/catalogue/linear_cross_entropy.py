@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.ops.dtypes import FLOATING
-from bridge.ops.program import INTEGERS
+from bridge.ops.form import INTEGERS
 from bridge.ops.scalars import whole_number
 
 # Fewer rows leave a matrix product waiting for the weight.

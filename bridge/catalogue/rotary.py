@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bridge import lang as bl
-from bridge.catalogue.declaration import declared, named
+from bridge.catalogue.declaration import declared, named, shape_of
 
 
 def _turned(first: Any, second: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
@@ -49,7 +49,7 @@ def run_rotary(framework: Framework, x: Any, cos: Any, sin: Any, interleaved: bo
       TypeError: for what is no array.
       ValueError: for shapes that do not fit.
     """
-    shapes = [tuple(getattr(array, "shape", ())) for array in (x, cos, sin)]
+    shapes = [shape_of(array) for array in (x, cos, sin)]
     if not all(shapes):  # refused by the op, in its words
         return framework.halves(x, cos, sin)
     d, of_cos, of_sin = (shape[-1] for shape in shapes)

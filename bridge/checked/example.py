@@ -19,7 +19,7 @@ from bridge.lang.reference import evaluate
 from bridge.ops.declared import traced
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import promote
-from bridge.ops.program import check_operands
+from bridge.ops.form import check_operands
 
 
 class Example:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bridge.generated.requests import Request
 from bridge.lang import codes, roles
 from bridge.ops.declared import Traced
-from bridge.ops.program import dtypes_of_role
+from bridge.ops.form import dtypes_of_role
 
 
 def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
@@ -33,13 +33,16 @@ def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Reques
         return
     by_tag = {"operand": own, "kept": kept, "tangent": own, "cotangent": results}
     moved = [i for i, is_smooth in enumerate(smooth) if is_smooth]
-    for text, gives in (
-        (
-            codes.vjp(code, given, smooth, bool(keeps)),
-            [_sum_dtype(found, i, dtype) for i in moved],
-        ),
-        (codes.jvp(code, smooth, bool(keeps)), results),
-    ):
+    reverse = codes.vjp(code, given, smooth, bool(keeps))
+    asked_roles = [found.program.operands[i].role for i in moved]
+    passed = codes.passed_on(reverse, codes.parse(reverse).tags, asked_roles)
+    computed = [i for i, tag in zip(moved, passed, strict=True) if tag is None]
+    derived_texts = [(codes.jvp(code, smooth, bool(keeps)), results)]
+    if computed:
+        wanted = [i in computed for i in range(len(smooth))]
+        gives = [_sum_dtype(found, i, dtype) for i in computed]
+        derived_texts.insert(0, (codes.vjp(code, given, wanted, bool(keeps)), gives))
+    for text, gives in derived_texts:
         derived = codes.parse(text)
         takes = [by_tag[kind][number] for kind, number in derived.tags]
         yield Request(codes.computed(derived), arithmetic, (*takes, *gives), arch=arch)

@@ -96,7 +96,7 @@ class Request:
         def add(words: bytes, dtypes: list[int]) -> None:
             for device in range(_native.cuda_device_count()):
                 if _native.cuda_arch(device) == self.arch:
-                    facts = emitted.vector, emitted.cells, emitted.is_resident
+                    facts = emitted.vector, emitted.cells, emitted.kinds
                     _native.add_generated_cuda(words, dtypes, device, cubin.read_bytes(), *facts)
 
         return cubin, add

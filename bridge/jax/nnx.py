@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.catalogue.bias_dropout_add import check_p
+from bridge.catalogue.bias_gelu import check_approximate
 from bridge.jax._adapter.arguments import (
     as_any_array,
     as_array_like,
@@ -21,8 +23,6 @@ from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.softmax import as_mask, as_scale, softmax
 from bridge.ops import check_softmax
-from bridge.ops.bias_dropout_add import check_p
-from bridge.ops.bias_gelu import check_approximate
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import whole_number
 
@@ -290,12 +290,20 @@ class FusedScaleMaskSoftmax(nnx.Module):
         self.scale = None if scale is None else as_scale("FusedScaleMaskSoftmax", scale)
         self.window_size = window_size
 
-    def __call__(self, scores: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        scores: jax.Array,
+        mask: jax.Array | None = None,
+        softmax_offset: jax.Array | None = None,
+    ) -> jax.Array:
         """Returns the probabilities, of the shape and dtype of the scores.
 
         Args:
           scores: `[..., queries, keys]`.
           mask: None, or bool or uint8 that broadcasts to the scores; True hides.
+          softmax_offset: one logit for each head, `[heads]` or broadcasting to `[..., queries, 1]`,
+            that takes part in the sum and has no place in the result, as `sink` of
+            `scaled_softmax`. It is not scaled.
         """
         name = "FusedScaleMaskSoftmax"
         (scores,) = as_arrays(as_array_like(name, "scores", scores))
@@ -309,7 +317,7 @@ class FusedScaleMaskSoftmax(nnx.Module):
         if self.window_size is not None:
             outside = _outside(self.window_size, *scores.shape[-2:])
             mask = outside if mask is None else outside | (mask != 0)
-        return softmax(name, scores, mask, scale, causal=causal)
+        return softmax(name, scores, mask, scale, softmax_offset, causal=causal)
 
 
 def _is_window(window: Any) -> bool:

@@ -20,7 +20,7 @@ from bridge.lang import narrowing, roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
-VERSION = 2
+VERSION = 4
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
 
@@ -41,7 +41,8 @@ _ELEMENTWISE = _names(
     "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "
     "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
     "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
-    "add sub mul div minimum maximum lt le eq ne and or exp_shifted fma where log_sum"
+    "reciprocal_16 add sub mul div minimum maximum lt le eq ne and or exp_shifted exp2_lifted "
+    "fma where log_sum exp2_below_float16 exp2_below_bfloat16"
 )
 _INTEGER = _names("neg add sub mul where lt le eq ne")
 OPERATIONS = (
@@ -117,7 +118,8 @@ class _Lowered:
             load = _LOADS.get(role, "load_mask" if role == "mask" else "load")
             return self._add(load, (), node.static, node.axes, node.dtype)
         if operation == "keep":
-            inputs = (*inputs, *start)
+            threshold = self._add("constant", (), float(node.static).hex(), 0)
+            inputs = (threshold, *inputs, *start)
         elif operation == "gauss":
             operation = "gauss" if node.static == 1.0 else "gauss_halved"
         elif operation == "gelu":
@@ -131,7 +133,7 @@ class _Lowered:
             operation = f"integer_{operation}"
         if operation.startswith("round_") and self.nodes[inputs[0]].operation == operation:
             return inputs[0]
-        static = node.static if operation in ("constant", "keep") else None
+        static = node.static if operation == "constant" else None
         return self._add(operation, inputs, static, node.axes, node.dtype)
 
 
@@ -304,10 +306,11 @@ class Writer:
             if node.operation in _ON_ARRAYS:
                 instruction.arguments = node.static
             elif node.operation == "keep":
-                for i in node.inputs:
+                threshold, *drawn_by = node.inputs
+                for i in drawn_by:
                     self._emit_row(i, phase)
-                instruction.reads = [("row", i) for i in node.inputs]
-                instruction.extra = node.static
+                instruction.reads = [("row", i) for i in drawn_by]
+                instruction.extra = self.constants[threshold]
             else:
                 instruction.reads = [("tile", i) for i in node.inputs]
             self.tiles[phase].instructions.append(instruction)
@@ -455,5 +458,4 @@ class Writer:
         else:
             arguments += reads
         arguments += [0] * (3 - len(arguments))
-        extra = instruction.extra
-        return [code, to, *arguments, extra - (1 << 32) if extra >= 1 << 31 else extra]
+        return [code, to, *arguments, instruction.extra]

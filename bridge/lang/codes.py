@@ -37,6 +37,7 @@ class Coded:
       columns: of the rows of which it runs on a part; 0: it runs on whole rows.
       accuracy: the 16-bit type of all floating arrays; "": there are others.
       rounds_sums: whether column sums are of that type too, as cotangents of row vectors are.
+      has_shape_alone: whether the first operand is there for its shape, and nothing else.
     """
 
     program: Program
@@ -48,6 +49,7 @@ class Coded:
     columns: int = 0
     accuracy: str = ""
     rounds_sums: bool = False
+    has_shape_alone: bool = False
 
     def place(self, tag: Tag) -> int:
         return self.tags.index(tag)
@@ -139,7 +141,7 @@ def parse(code: str) -> Coded:
         given, wanted = ([bool(i) for i in mask] for mask in fields["vjp"])
         coded = _vjp(of, given, wanted, bool(fields["kept"]))
         return replace(coded, accuracy=accuracy, rounds_sums=True)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"no text of a program: {code[:100]}") from error
 
 
@@ -252,11 +254,16 @@ def _read(program: Program) -> set[int]:
     return {node.static[0] for node in program.nodes if node.operation == "operand"}
 
 
+_SPACIOUS = (roles.Full, roles.Halves)
+
+
 def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, kept: bool) -> Coded:
     """The program with the needed operands alone, one that has the shape in front."""
     places = [i for i, tag in enumerate(tags) if tag in needed]
-    spacious = (roles.Full, roles.Halves)
-    first = next((i for i in places if program.operands[i].role in spacious), 0)
+    spacious = [i for i, each in enumerate(program.operands) if each.role in _SPACIOUS]
+    # Where no value is needed, that of a derivative is there in any case.
+    derived = [i for i in spacious if tags[i][0] in ("tangent", "cotangent")]
+    first = next(iter([i for i in spacious if i in places] or derived), 0)
     order = [first, *(i for i in places if i != first)]
     position_of = {old: new for new, old in enumerate(order)}
 
@@ -274,7 +281,8 @@ def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, k
             replace(result, like=position_of.get(result.like, -1)) for result in program.results
         ),
     )
-    return Coded(trimmed, tuple(tags[i] for i in order), of, (), kept)
+    own = tuple(tags[i] for i in order)
+    return Coded(trimmed, own, of, (), kept, has_shape_alone=first not in places)
 
 
 def draws(program: Program) -> bool:
@@ -305,11 +313,38 @@ def reverse(
     assert coded.of is not None
     inner = [("tangent", i) in chosen for i in range(len(fields["jvp"]))]
     text = vjp(coded.of, given, inner, coded.kept)
+    if not {tag for tag in parse(text).tags if tag[0] != "cotangent"} <= {*coded.tags}:
+        # One that is there for its shape, which forward mode has of another.
+        text = vjp(code, given, wanted, kept)
+        return text, parse(text).tags
     tags: list[Tag] = []
     for tag in parse(text).tags:
         # An operand of what was differentiated is one of its forward mode, at a place of its own.
         tags.append(tag if tag[0] == "cotangent" else ("operand", coded.place(tag)))
     return text, tuple(tags)
+
+
+def passed_on(
+    code: str, sources: Sequence[Tag], wanted: Sequence[type[roles.Annotation]]
+) -> list[Tag | None]:
+    """For each result of a derivative the tangent or cotangent that it is, unchanged; or None.
+
+    Args:
+      sources: where the operands come from.
+      wanted: the roles of what the results are derivatives of: that of a table is yet to be summed.
+    """
+    program = parse(code).program
+    found: list[Tag | None] = []
+    for result, role in zip(program.results, wanted, strict=True):
+        node = program.nodes[result.nodes[0]]
+        is_it = (
+            node.operation == "operand"
+            and role in (roles.Full, roles.PerRow)
+            and program.operands[node.static[0]].role is role
+            and sources[node.static[0]][0] in ("tangent", "cotangent")
+        )
+        found.append(sources[node.static[0]] if is_it else None)
+    return found
 
 
 def is_linear_in(code: str, position: int) -> bool:

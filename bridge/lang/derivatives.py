@@ -33,6 +33,7 @@ from bridge.lang.program import (
     Result,
     pruned,
 )
+from bridge.lang.rewriting import rewritten
 from bridge.lang.values import Builder, Value, while_active
 
 Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
@@ -195,17 +196,14 @@ def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
 
 def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
     """The program's nodes written into another builder; those that are kept are read."""
-    values: list[Value] = []
-    for number, node in enumerate(program.nodes):
-        if number in kept:
-            position = len(program.operands) + kept.index(number)
-            values.append(builder.operand(position, 0, node.axes, "float"))
-            continue
-        inputs = tuple(values[i].number for i in node.inputs)
-        values.append(
-            builder.node(node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype)
-        )
-    return values
+
+    def read(number: int, inputs: tuple[int, ...]) -> Value | None:
+        if number not in kept:
+            return None
+        position = len(program.operands) + kept.index(number)
+        return builder.operand(position, 0, program.nodes[number].axes, "float")
+
+    return rewritten(program, builder, read)
 
 
 def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:

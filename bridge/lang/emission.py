@@ -154,19 +154,26 @@ class _Emitter(Registers):
             lines = []
             for array, half in of:
                 _, size, is_converted = self.element(first + array)
-                lines.append(f"{{{array}, {half}, {size}, {str(is_converted).lower()}}}")
+                flags = (is_converted, self.is_vector(first + array))
+                words = ", ".join(str(flag).lower() for flag in flags)
+                lines.append(f"{{{array}, {half}, {size}, {words}}}")
             return ", ".join(lines) or "{}"
 
         sums = ", ".join(map(str, self.sums)) or "0"
+        are_vectors = [self.is_vector(array) for array, _ in self.loads]
+        vectors = ", ".join(str(sum(are_vectors[:i])) for i in range(len(are_vectors))) or "0"
         draws = ", ".join(f"{{{', '.join(map(str, each))}}}" for each in self.draws) or "{}"
+        thresholds = ", ".join(map(str, self.thresholds)) or "0"
         counts = {
             "Constants": max(self.free.values(), default=-1) + 1,
             "LoadCount": len(self.loads),
+            "Vectors": sum(are_vectors),
             "StoreCount": len(self.stores),
             "Terms": most + len(self.sums),
             "Kept": len(self.kept),
             "ColumnSums": len(self.sums),
             "DrawCount": len(self.draws),
+            "Thresholds": len(self.thresholds),
             "Rows": len(self.rows),
             "IntegerRows": len(self.integer_rows),
             "MostReductions": most,
@@ -178,10 +185,14 @@ class _Emitter(Registers):
             f"static constexpr Stream kLoads[] = {{{streams(self.loads, 0)}}};",
             f"static constexpr Stream kStores[] = {{{streams(self.stores, self.operands)}}};",
             f"static constexpr Draws kDraws[] = {{{draws}}};",
+            f"static constexpr int kThresholdOf[] = {{{thresholds}}};",
             f"static constexpr int kSums[] = {{{sums}}};",
             "static constexpr const Stream& load(int i) { return kLoads[i]; }",
+            f"static constexpr int kVectorOf[] = {{{vectors}}};",
+            "static constexpr int vector(int load) { return kVectorOf[load]; }",
             "static constexpr const Stream& store(int i) { return kStores[i]; }",
             "static constexpr const Draws& draws(int i) { return kDraws[i]; }",
+            "static constexpr int threshold(int i) { return kThresholdOf[i]; }",
             "static constexpr int column_sum(int i) { return kSums[i]; }",
             "",
             *(line for section in rows for line in section),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
 from bridge.lang.expressions import TYPES, Numbers
 from bridge.lang.program import Program
@@ -40,13 +41,24 @@ class Emitted:
       source: C++.
       vector: columns side by side that a thread has.
       cells: 8 bytes of shared memory that are needed for each chunk of a row.
-      is_resident: whether a kernel holds rows in registers.
+      kinds: 1 << kind for each kind of cpp/interpreter/generated_call.h that there is.
     """
 
     source: str
     vector: int
     cells: int
-    is_resident: bool
+    kinds: int
+
+
+# As cpp/interpreter/generated_call.h numbers them.
+KINDS = (
+    "ShortAligned",
+    "ShortAny",
+    "ResidentAligned",
+    "LongAligned",
+    "LongAny",
+    "ColumnsAligned",
+)
 
 
 def cuda_source_of(
@@ -103,19 +115,23 @@ class _Emitter(Residents):
                 lines += text.lines()
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
-        kinds = ["ShortAligned", "ShortAny", "LongAligned", "LongAny"]
-        kinds += ["ResidentAligned"] * self.is_resident
+        absent = {
+            "ResidentAligned": not self.is_resident,
+            "ColumnsAligned": not self._keeps_columns,
+        }
+        kinds = [kind for kind in KINDS if not absent.get(kind)]
         constants = {
             "int kArrays": len(self.dtypes),
             "int kVector": self.vector,
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
             "bool kIsLarge": str(is_large).lower(),
             "bool kIsResident": str(self.is_resident).lower(),
+            "int kColumnSums": len(self.sums),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }
         source = [
             f"// {self.writer.program.name}",
-            '#include "interpreter/generated_walk.cuh"',
+            f'#include "interpreter/generated_{"columns" if self._keeps_columns else "walk"}.cuh"',
             "",
             "namespace bridge::interpreter {",
             "",
@@ -127,6 +143,7 @@ class _Emitter(Residents):
             "  static BRIDGE_DEVICE void row(W& w) {",
             *(f"    {line}" for line in lines),
             "  }",
+            *(self._end_columns() if self._keeps_columns else []),
             "};",
             "",
             *(f"using {kind}Kernel = {kind}<Program>;" for kind in kinds),
@@ -139,7 +156,33 @@ class _Emitter(Residents):
             ),
             "",
         ]
-        return Emitted("\n".join(source), self.vector, self.cells, self.is_resident)
+        mask = sum(1 << KINDS.index(kind) for kind in kinds)
+        return Emitted("\n".join(source), self.vector, self.cells, mask)
+
+    @property
+    def _keeps_columns(self) -> bool:
+        """Whether there is a kernel whose threads go down the rows of their columns.
+
+        Each adds up what it has of a column, and reads once what all rows share.
+        """
+        program = self.writer.program
+        used = {each.role for each in program.operands} | {each.role for each in program.results}
+        of_rows = {roles.PerRow, roles.PerRowOfIntegers}
+        is_worth_it = bool(self.sums) or roles.Row in used
+        return is_worth_it and self.cells == 0 and not used & of_rows
+
+    def _end_columns(self) -> list[str]:
+        lines = []
+        for result, number in self.sums.items():
+            array = self.operands + result
+            element, _ = self.element(array)
+            lines.append(f"    w.template end_sum<{element}>({number}, {array}, chunk, chunks);")
+        return [
+            "  template <class W>",
+            "  static BRIDGE_DEVICE void end_columns(W& w, int64_t chunk, int64_t chunks) {",
+            *lines,
+            "  }",
+        ]
 
 
 class _Section:
@@ -170,6 +213,7 @@ class _Section:
         if is_first:
             element = emitter.element(stream[0])[0]
             how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
+            how.append(str(emitter.is_shared(stream[0])).lower())
             kind = f"Load<W, {element}, {', '.join(how)}>"
             self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
         self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
@@ -192,15 +236,17 @@ class _Section:
         array = emitter.operands + result
         if instruction.operation == "add_columns":
             number = emitter.sums[result]
-            name, to, element, stride = f"z{number}", f"w.summed({number})", "Real", "1"
+            name, element = f"z{number}", "Real"
+            stored = f"w.add_columns({number}, {name}, part, q);"
         else:
             name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
             to = f"w.template place<{element}>({array}, {half})"
-            stride = f"w.col_stride({array})"
-        self.declared.append(f"{element}* const {name}_to = {to};")
+            self.declared.append(f"{element}* const {name}_to = {to};")
+            strides = f"w.col_stride({array}), w.row_stride({array})"
+            stored = f"{name}.store(part, q, {name}_to, {strides});"
         self.vector.append(f"Store<W, {element}> {name};")
         self.body.append(f"{name}.put(e, {emitter.as_stored(instruction.reads[0])});")
-        self.stored.append(f"{name}.store(part, q, {name}_to, {stride});")
+        self.stored.append(stored)
 
     def _sum(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
@@ -253,7 +299,7 @@ class _Section:
             words = f"d{self.draws[drawn]}"
             self.vector.append(f"uint32_t {words}[W::kVector];")
             self.vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, {words});")
-        return f"d{self.draws[drawn]}[e] >= uint32_t({instruction.extra})"
+        return f"d{self.draws[drawn]}[e] > {self.emitter.last_dropped(instruction)}"
 
     def lines(self) -> list[str]:
         meets = ["w.meet();"] if self.cells else []

@@ -89,9 +89,9 @@ class Section:
         for place, number in enumerate(self.folded):
             if are_sums:
                 a, b, c, d = (f"{quarter}.t[{place}]" for quarter in "abcd")
-                begun.append(f"Lanes<Real, kSumQuarter> s{number};")
-                folds.append(f"s{number}.lane[i] = ({a} + {b}) + ({c} + {d});")
-                ends.append(f"to[{number}].add_quarters(s{number});")
+                begun.append(f"Lanes<Real, kSumQuarter> sum{number};")
+                folds.append(f"sum{number}.lane[i] = ({a} + {b}) + ({c} + {d});")
+                ends.append(f"to[{number}].add_quarters(sum{number});")
             else:
                 begun.append(f"auto m{number} = lowest_order<Real>();")
                 folds.append(f"m{number} = larger_order(m{number}, a.t[{place}]);")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
 from bridge.lang.sections import Tile, makers, sole_column, tile_sections
@@ -18,6 +19,7 @@ class Registers(Expressions):
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, "m", free)
         self.loads, self.stores, self.sums, self.draws = (Numbers() for _ in range(4))
+        self.thresholds = Numbers()  # those that are free constants
         self.rows, self.integer_rows, self.kept = (Numbers() for _ in range(3))
         self.tiles = tile_sections(writer)
 
@@ -25,13 +27,21 @@ class Registers(Expressions):
         """The row register of a node's value."""
         return (self.integer_rows if self.is_integer(number) else self.rows)[number]
 
+    def is_vector(self, number: int) -> bool:
+        """Whether an array is an operand that all rows share, in a 16-bit type."""
+        operands = self.writer.program.operands
+        is_shared = number < len(operands) and operands[number].role is roles.Row
+        return is_shared and self.dtypes[number] in ("float16", "bfloat16")
+
     def element(self, number: int) -> tuple[str, int, bool]:
         """The C++ type of an array's elements, its size, and whether they come converted.
 
-        There are instructions for float16 that no loop is made of.
+        There are instructions for float16 that no loop is made of. A vector is converted once for
+        many rows.
         """
-        if self.dtypes[number] in ELEMENTS and self.dtypes[number] != "float16":
-            return (*ELEMENTS[self.dtypes[number]], False)
+        dtype = self.dtypes[number]
+        if dtype in ELEMENTS and dtype != "float16" and not self.is_vector(number):
+            return (*ELEMENTS[dtype], False)
         return self.real, self.real_bytes, True
 
 
@@ -118,7 +128,13 @@ class TileText:
         if draw not in self.used["Words"]:
             self.used["Words"].append(draw)
             self.before.append(f"const uint32_t* const w{draw} = at.words[{draw}];")
-        return f"w{draw}[i] >= uint32_t({instruction.extra})"
+        if instruction.extra not in self.emitter.free.values():
+            return f"w{draw}[i] > {self.emitter.last_dropped(instruction)}"
+        number = self.emitter.thresholds[instruction.extra]
+        line = f"const uint32_t last_dropped{number} = at.last_dropped[{number}];"
+        if line not in self.before:
+            self.before.append(line)
+        return f"w{draw}[i] > last_dropped{number}"
 
     def _store(self, instruction: Instruction) -> None:
         result, half = instruction.arguments

@@ -132,6 +132,11 @@ class Expressions:
             if re.search(rf"\bp{number}\b", text)
         ]
 
+    def last_dropped(self, instruction: Instruction) -> str:
+        """The largest random word for which a `keep` drops an element."""
+        (node,) = (n for n, number in self.writer.constants.items() if number == instruction.extra)
+        return f"uint32_t({int(constant_of(self.nodes[node])) - 1})"
+
     def as_stored(self, value: Any) -> str:
         """A value as memory has it."""
         name = self.name(value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import numbers
 from typing import Any, Literal
 
+from bridge.lang import philox
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
@@ -207,7 +207,9 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
     for name, value in zip(("seed", "offset"), values, strict=True):
         if value.dtype != "int" or value.axes:
             raise refuse(f"{name} is no bridge.Integer and no integer number")
-    threshold = builtins.round(float(p) * 2**32)
+    threshold = philox.threshold_of(float(p))
+    if threshold == 0:
+        return builder.constant(True)
     return builder.node(
         "keep", tuple(value.number for value in values), threshold, axes=FULL, dtype="bool"
     )

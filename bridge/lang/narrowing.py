@@ -12,9 +12,9 @@ wanted, so that a value does not depend on what else is computed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from bridge.lang.program import Node, Program, Result, pruned
-from bridge.lang.values import Builder
+from bridge.lang.program import Node, Program, pruned
 
 DTYPES = ("float16", "bfloat16")
 LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
@@ -32,29 +32,20 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     """
     slopes = _slopes(program)
     may = _may_be_rough(program, is_exact, slopes)
-    builder = Builder()
-    values: list[int] = []
-    for number, node in enumerate(program.nodes):
-        operation, static = node.operation, node.static
-        inputs = tuple(values[i] for i in node.inputs)
-        if may[number]:
-            if number in slopes:
-                operation, inputs, static = "silu_slope", (values[slopes[number]],), dtype
-            elif operation in LOGISTIC:
-                static = dtype
-            elif operation == "gelu" and static[1] < _GELU_ORDERS:
-                static = (*static, dtype)
-        value = builder.node(operation, inputs, static, axes=node.axes, dtype=node.dtype)
-        values.append(value.number)
-    return pruned(
-        program.name,
-        program.operands,
-        builder.nodes,
-        [
-            Result(r.role, tuple(values[i] for i in r.nodes), r.like, r.name)
-            for r in program.results
-        ],
-    )
+
+    def narrow(number: int, node: Node) -> Node:
+        if not may[number]:
+            return node
+        if number in slopes:
+            return replace(node, operation="silu_slope", inputs=(slopes[number],), static=dtype)
+        if node.operation in LOGISTIC:
+            return replace(node, static=dtype)
+        if node.operation == "gelu" and node.static[1] < _GELU_ORDERS:
+            return replace(node, static=(*node.static, dtype))
+        return node
+
+    nodes = [narrow(number, node) for number, node in enumerate(program.nodes)]
+    return pruned(program.name, program.operands, nodes, program.results)
 
 
 def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:

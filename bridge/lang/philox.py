@@ -11,6 +11,11 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
+def threshold_of(p: float) -> int:
+    """round(p·2³²): a random word below it drops its element."""
+    return round(p * 2.0**32)
+
+
 def philox4x32(counter: Any, key: tuple[int, int], rounds: int = 10) -> Any:
     """Four random words for each counter.
 

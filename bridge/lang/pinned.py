@@ -12,6 +12,7 @@ from bridge.lang.derivatives import kept_operands, replayed, vjp
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.reference import evaluate
+from bridge.lang.rewriting import result_of, rewritten
 from bridge.lang.values import Builder, HalvesValue, Value, while_active
 
 Rule = Callable[..., Any]
@@ -108,29 +109,19 @@ def specialised(
             place[base + i] = len(operands)
             operands.append(rule.operands[base + i])
 
-    def write() -> list[Value]:
-        values: list[Value] = []
-        for number, node in enumerate(rule.nodes):
-            if number < len(program.nodes) and number in kept:
-                position = base + kept.index(number)
-                values.append(builder.operand(position, 0, node.axes, "float"))
-            elif node.operation != "operand":
-                inputs = tuple(values[i].number for i in node.inputs)
-                static, axes, dtype = node.static, node.axes, node.dtype
-                values.append(builder.node(node.operation, inputs, static, axes=axes, dtype=dtype))
-            elif node.static[0] in place:
-                position, half = node.static
-                values.append(builder.operand(place[position], half, node.axes, node.dtype))
-            else:
-                values.append(builder.constant(0.0))
-        return values
+    def read(number: int, inputs: tuple[int, ...]) -> Value | None:
+        node = rule.nodes[number]
+        if number < len(program.nodes) and number in kept:
+            return builder.operand(base + kept.index(number), 0, node.axes, "float")
+        if node.operation != "operand":
+            return None
+        position, half = node.static
+        if position not in place:
+            return builder.constant(0.0)
+        return builder.operand(place[position], half, node.axes, node.dtype)
 
-    values = while_active(builder, write)
-    results = [
-        Result(r.role, tuple(values[i].number for i in r.nodes), r.like, r.name)
-        for r in rule.results
-        if wanted[r.like]
-    ]
+    values = rewritten(rule, builder, read)
+    results = [result_of(values, result) for result in rule.results if wanted[result.like]]
     return pruned(rule.name, operands, builder.nodes, results)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bridge.lang import philox, roles
+from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.program import Program, Result, constant_of
 
 Array = Any
@@ -134,7 +135,7 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
             elif node.operation == "gauss":
                 values.append(np.exp(-node.static * inputs[0] * inputs[0]))
             elif node.operation == "gelu":
-                values.append(_gelu(inputs[0], *node.static[:2]))
+                values.append(gelu_derivative(inputs[0], *node.static[:2]))
             elif node.operation in ("sum", "max", "argmax", "logsumexp"):
                 (x,) = inputs
                 whole = np.broadcast_to(x, (rows, columns))
@@ -194,24 +195,3 @@ def _stored(
     full = full.sum(axis=tuple(range(len(space) - len(shape))))
     repeated = tuple(i for i, size in enumerate(shape) if size == 1 and full.shape[i] != 1)
     return full.sum(axis=repeated, keepdims=True)
-
-
-def _gelu(x: Array, kind: str, order: int) -> Array:
-    """GELU, its first or its second derivative."""
-    if kind == "none":
-        below = 0.5 * (1 + _erf(x / math.sqrt(2)))
-        density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-        values = [x * below, below + x * density, density * (2 - x * x)]
-    else:
-        k, c = (2 * math.sqrt(2 / math.pi), 0.044715) if kind == "tanh" else (1.702, 0.0)
-        first, bend = k * (1 + 3 * c * x * x), 6 * c * k * x
-        u = k * (x + c * x**3)
-        p, q = _sigmoid(u), _sigmoid(-u)
-        values = [
-            x * p,
-            p + x * p * q * first,
-            p * q * (2 * first + x * (bend + (q - p) * first * first)),
-        ]
-    # Out there each kind has long reached its limit, and the powers of x overflow.
-    at_ends = ((-0.0, 0.0, 0.0)[order], (x, 1.0, 0.0)[order])
-    return np.where(np.abs(x) > 1e3, np.where(x < 0, *at_ends), values[order])

@@ -48,6 +48,11 @@ class Residents(Expressions):
     def is_resident(self) -> bool:
         return bool(self.kept or self.kept_loads)
 
+    def is_shared(self, array: int) -> bool:
+        """Whether an array is an operand that all rows share."""
+        operands = self.writer.program.operands
+        return array < len(operands) and operands[array].role is roles.Row
+
     def element(self, array: int) -> tuple[str, int]:
         return ELEMENTS[self.dtypes[array]]
 
@@ -76,11 +81,10 @@ class Residents(Expressions):
     def _choose_whole(self, left: int) -> None:
         """Streams of which a whole chunk is loaded at once: those of all rows last, which caches
         have."""
-        operands = self.writer.program.operands
         self.whole = set(self.kept_loads)
 
         def rank(stream: tuple[int, int]) -> bool:
-            return stream[0] < len(operands) and operands[stream[0]].role is roles.Row
+            return self.is_shared(stream[0])
 
         by_section = [left] * len(self.tiles)
         for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):

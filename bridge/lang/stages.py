@@ -8,10 +8,12 @@ whole rows that are known by then as operands.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bridge.lang import roles
 from bridge.lang.program import COLUMNS, REDUCTIONS, ROWS, Operand, Program, Result, pruned
-from bridge.lang.values import Builder
+from bridge.lang.rewriting import result_of, rewritten
+from bridge.lang.values import Builder, Value
 
 
 def written_out(program: Program) -> Program:
@@ -19,33 +21,25 @@ def written_out(program: Program) -> Program:
     if all(node.operation != "logsumexp" for node in program.nodes):
         return program
     builder = Builder()
-    values: list[int] = []
-    for node in program.nodes:
-        inputs = tuple(values[i] for i in node.inputs)
-        if node.operation == "logsumexp":
-            values.append(_logsumexp(builder, inputs[0]))
-            continue
-        value = builder.node(node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype)
-        values.append(value.number)
-    return pruned(
-        program.name,
-        program.operands,
-        builder.nodes,
-        [
-            Result(r.role, tuple(values[i] for i in r.nodes), r.like, r.name)
-            for r in program.results
-        ],
-    )
+
+    def write_out(number: int, inputs: tuple[int, ...]) -> Value | None:
+        is_logsumexp = program.nodes[number].operation == "logsumexp"
+        return _logsumexp(Value(builder, inputs[0])) if is_logsumexp else None
+
+    values = rewritten(program, builder, write_out)
+    results = [result_of(values, result) for result in program.results]
+    return pruned(program.name, program.operands, builder.nodes, results)
 
 
-def _logsumexp(builder: Builder, x: int) -> int:
+def _logsumexp(x: Value) -> Value:
     """Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h."""
 
-    def along(operation: str, *inputs: int) -> int:
-        return builder.node(operation, inputs, axes=ROWS | COLUMNS).number
+    def along(operation: str, *inputs: Value) -> Value:
+        numbers = tuple(value.number for value in inputs)
+        return x.builder.node(operation, numbers, axes=ROWS | COLUMNS)
 
-    def of_row(operation: str, *inputs: int) -> int:
-        return builder.node(operation, inputs, axes=ROWS).number
+    def of_row(operation: str, *inputs: Value) -> Value:
+        return x.builder.node(operation, tuple(value.number for value in inputs), axes=ROWS)
 
     largest = of_row("max", x)
     power = along("exp_shifted", x, largest)
@@ -96,39 +90,36 @@ def stage(program: Program, phase: int, columns: int, is_summed: bool) -> Progra
     first = len(operands)
     if any(node.operation == "column" for node in program.nodes):
         operands.append(Operand("first column", roles.Integer))
-    values: list[int] = []
-    for number, node in enumerate(program.nodes):
+
+    def known_here(number: int, inputs: tuple[int, ...]) -> Value | None:
+        node = program.nodes[number]
         if number in known:
             position = len(program.operands) + known.index(number)
-            value = builder.operand(position, 0, ROWS, node.dtype)
-        elif node.operation == "columns":
-            value = builder.constant(float(columns))
-        else:
-            inputs = tuple(values[i] for i in node.inputs)
-            value = builder.node(
-                node.operation, inputs, node.static, axes=node.axes, dtype=node.dtype
-            )
-            if node.operation == "column":
-                start = builder.operand(first, 0, 0, "int")
-                value = builder.node("add", (value.number, start.number), dtype="int")
-        values.append(value.number)
+            return builder.operand(position, 0, ROWS, node.dtype)
+        if node.operation == "columns":
+            return builder.constant(float(columns))
+        if node.operation == "column":
+            column = builder.node("column", axes=node.axes, dtype=node.dtype)
+            return builder.apply("add", column, builder.operand(first, 0, 0, "int"))
+        return None
+
+    values = rewritten(program, builder, known_here)
     if phase == len(found):
-        results = [
-            Result(r.role, tuple(values[i] for i in r.nodes), name=r.name) for r in program.results
-        ]
+        results = [replace(result_of(values, result), like=-1) for result in program.results]
         return pruned(f"ending of {program.name}", operands, builder.nodes, results)
     results = []
     for number in found[phase]:
-        results += _results(builder, values[number], is_summed)
+        results += _results(values[number], is_summed)
     return pruned(f"stage {phase} of {program.name}", operands, builder.nodes, results)
 
 
-def _results(builder: Builder, number: int, is_summed: bool) -> Sequence[Result]:
-    node = builder.nodes[number]
+def _results(value: Value, is_summed: bool) -> Sequence[Result]:
+    builder = value.builder
+    node = builder.nodes[value.number]
     if node.operation == "max" or (node.operation == "sum" and is_summed):
-        return [Result(roles.PerRow, (number,))]
+        return [Result(roles.PerRow, (value.number,))]
     if node.operation == "sum":
         return [Result(roles.Full, node.inputs)]
     largest = builder.node("max", node.inputs, axes=ROWS)
-    place = builder.node("float", (number,))
+    place = builder.floating(value)
     return [Result(roles.PerRow, (largest.number,)), Result(roles.PerRow, (place.number,))]

@@ -26,12 +26,18 @@ _PAIRS = (_FIRST, _FIRST + 256)
 
 
 def call_on_columns(
-    part: Any, again: Callable[..., tuple[Any, ...]], op: Any, operands: Any, params: Any
+    part: Any,
+    again: Callable[..., tuple[Any, ...]],
+    op: Any,
+    operands: Any,
+    params: Any,
+    hidden: Any | None,
 ) -> tuple[Any, ...]:
     """The call on this part, stage after stage.
 
     Args:
       again: takes an op, operands and parameters to the results of the call on this part.
+      hidden: as `Op.stage` has it.
     """
     columns = int(part.split.shape[-1])
     nodes = _Nodes.of(int(part.split.local(len(part.split.shape) - 1)), columns)
@@ -39,7 +45,9 @@ def call_on_columns(
     known: list[Any] = []
     stages = op.reductions(params, columns)
     for number, kinds in enumerate((*stages, ())):
-        call = op.stage(operands, params, number, tuple(known), first, columns, nodes.is_subtree)
+        call = op.stage(
+            operands, params, number, tuple(known), first, columns, nodes.is_subtree, hidden
+        )
         results = again(call.op, call.operands, call.params)
         known += _reduced(part, nodes, kinds, results)
     remaining = iter(results)
@@ -142,7 +150,7 @@ class _Nodes:
             first, second = (
                 part.taken(given, part.own(each)) for each in (self.first, self.second)
             )
-            call = sum_of(first, second, part.dtype(given))
+            call = sum_of(first, second, part.dtype(given), part.dtype(given))
             own.append(part.run(call.op, call.operands, call.params)[0])
         return part.concatenate(own, -1)
 

@@ -11,7 +11,7 @@ from bridge.lang import codes, pinned, roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
-from bridge.ops.program import Form
+from bridge.ops.form import Form
 
 
 class Traced:

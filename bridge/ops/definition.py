@@ -155,6 +155,10 @@ class Op(Protocol[P]):
         """What the native module calls the kernel."""
         return self.name
 
+    def words(self, params: P) -> tuple[str, tuple[str, ...]]:
+        """What messages call the op, and its operands by position."""
+        return self.name, self.operand_names
+
     def code(self, params: P, dtypes: Sequence[str | None]) -> bytes | None:
         """What the kernel is told besides arrays and attributes: 32-bit words of this machine.
 
@@ -191,7 +195,7 @@ class Op(Protocol[P]):
 
         Its wanted results are as many FULL arrays of this dtype, in the order of the sums.
         """
-        ...
+        raise TypeError(f"{self.name} has no sums over rows")
 
     def saving(self, params: P) -> P:
         """The same call with further results behind its own, which derivative rules may place.
@@ -287,6 +291,7 @@ class Op(Protocol[P]):
         first: Callable[[], Any],
         columns: int,
         is_summed: bool,
+        hidden: Any | None,
     ) -> Call[Any]:
         """The call of a stage on a part of the columns; behind the last it gives the results.
 
@@ -299,6 +304,7 @@ class Op(Protocol[P]):
           known: the reductions of earlier stages, PER_ROW; places are LABEL.
           first: gives the number of the part's first column, an INTEGER.
           columns: of the whole row.
+          hidden: the elements of the part that the causal rule hides, a MASK; None without it.
         """
         raise TypeError(f"{self.name} is not made in stages")
 
@@ -340,8 +346,3 @@ class OpWithNamedResults(Op[P]):
     def with_dtypes(self, params: P, dtypes: Sequence[str | None]) -> P:
         fields: Any = dict(zip(self.result_names, dtypes, strict=True))
         return replace(params, **fields)  # type: ignore[type-var]
-
-    def summands(self, params: P, dtype: str) -> P:
-        """The array of which the op gives the sums is a result of its own."""
-        roles = self.result_roles(params)
-        return self.with_dtypes(params, [dtype if role is Role.FULL else None for role in roles])

@@ -128,8 +128,11 @@ class Part(ABC):
 
     @staticmethod
     @abstractmethod
-    def hidden(first: Any, queries: int, of: int, keys: int, like: Any) -> Any:
-        """Booleans `[queries, keys]`: which keys are hidden from queries `first` on out of `of`."""
+    def hidden(last: Any, queries: int, keys: int, like: Any) -> Any:
+        """Booleans `[queries, keys]`: which keys are hidden.
+
+        The first query sees those up to the number `last`, each other one more than that before it.
+        """
 
     @abstractmethod
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
@@ -180,13 +183,14 @@ def call_on_part(
     """The call on this part of the operands; `split` is that of the space."""
     operands, ndim = tuple(operands), len(split.shape)
     free = op.without_causal_rule(params)
-    if free is not None and split.parts(ndim - 2) > 1:
-        return run(op, _with_hidden_keys(kind, op, operands, free, split), free)
     are_columns_split = ndim > 0 and split.parts(ndim - 1) > 1
     if are_columns_split and op.reductions(params, split.shape[-1]) is not None:
         part = kind.of(run, split, params)
         again = partial(call_on_part, kind, run, split=split)
-        return call_on_columns(part, again, op, operands, params)
+        hidden = None if free is None else _hidden_keys(kind, operands[0], split)
+        return call_on_columns(part, again, op, operands, params, hidden)
+    if free is not None and split.parts(ndim - 2) > 1:
+        return run(op, _with_hidden_keys(kind, op, operands, free, split), free)
     is_split_in_rows = any(split.parts(dim) > 1 for dim in row_dims(split, params))
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
     is_split = is_split_in_rows or are_columns_split
@@ -237,10 +241,17 @@ def _with_hidden_keys(
     if Role.MASK not in roles:
         return operands
     at = roles.index(Role.MASK)
-    x, mask = operands[0], (*operands, *[None] * len(roles))[at]
-    queries, keys = split.shape[-2:]
-    first = split.index(len(split.shape) - 2) * x.shape[-2]
-    hidden = kind.hidden(first, x.shape[-2], queries, keys, x)
+    mask = (*operands, *[None] * len(roles))[at]
+    hidden = _hidden_keys(kind, operands[0], split)
     if mask is not None:
         hidden = hidden | (mask != 0)
     return (*operands[:at], hidden, *operands[at + 1 :])
+
+
+def _hidden_keys(kind: type[Part], x: Any, split: Any) -> Any:
+    """Booleans `[queries, keys]` of this part: the keys that the causal rule hides."""
+    ndim = len(split.shape)
+    queries, keys = split.shape[-2:]
+    own_queries, own_keys = x.shape[-2:]
+    last = split.index(ndim - 2) * own_queries + (keys - queries) - split.index(ndim - 1) * own_keys
+    return kind.hidden(last, own_queries, own_keys, x)

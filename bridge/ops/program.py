@@ -20,11 +20,20 @@ from bridge.lang.bytecode import MOST_OPERANDS, MOST_RESULTS, words_of
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.column_sums import column_sums_workspace_bytes
-from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, shape_in, space_of
-from bridge.ops.dtypes import FLOATING, promote
+from bridge.ops.definition import (
+    Call,
+    Op,
+    Operands,
+    Role,
+    Spec,
+    ZerosLike,
+    passed_on,
+    shape_in,
+    space_of,
+)
 from bridge.ops.splitting import wanted_roles
 
-_ROLES = {
+ROLES = {
     roles.Full: Role.FULL,
     roles.Row: Role.ROW,
     roles.PerRow: Role.PER_ROW,
@@ -85,8 +94,8 @@ def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     """Of the operands, and of the results with what may be saved behind them."""
     coded = codes.parse(code)
     return (
-        tuple(_ROLES[operand.role] for operand in coded.program.operands),
-        tuple(_ROLES[result.role] for result in codes.saving(coded).results),
+        tuple(ROLES[operand.role] for operand in coded.program.operands),
+        tuple(ROLES[result.role] for result in codes.saving(coded).results),
     )
 
 
@@ -104,6 +113,10 @@ class RunProgram(Op[ProgramParams]):
     params_type = ProgramParams
     result_names = None
 
+    def words(self, params: ProgramParams) -> tuple[str, tuple[str, ...]]:
+        program = codes.parse(params.code).program
+        return program.name, tuple(operand.name for operand in program.operands)
+
     def code(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bytes:
         return words_of(_wanted(params.code, params.dtypes), self._has_start(params, dtypes))
 
@@ -120,6 +133,8 @@ class RunProgram(Op[ProgramParams]):
 
     def operand_roles(self, count: int, params: ProgramParams) -> tuple[Role, ...]:
         own = _roles_of(params.code)[0]
+        if count < len(own):
+            raise TypeError("program: an operand is missing")
         return (*own, *[Role.INTEGER] * (count - len(own)))
 
     def operand_count(self, used: int) -> int:
@@ -182,6 +197,7 @@ class RunProgram(Op[ProgramParams]):
         first: Callable[[], Any],
         columns: int,
         is_summed: bool,
+        hidden: Any | None = None,
     ) -> Call[ProgramParams]:
         wanted, dtypes = _is_wanted(params.dtypes), [d for d in _split(params.dtypes) if d]
         code = codes.stage(params.code, wanted, number, columns, is_summed)
@@ -218,7 +234,7 @@ class RunProgram(Op[ProgramParams]):
         self, operands: Sequence[Spec | None], params: ProgramParams
     ) -> tuple[Spec | None, ...]:
         first, own = operands[0], self.operand_roles(len(operands), params)
-        if first is None or len(operands) < len(_roles_of(params.code)[0]):
+        if first is None:
             raise TypeError("program: an operand is missing")
         space = space_of(first.shape, own[0])
         for i, (operand, role) in enumerate(zip(operands, own, strict=True)):
@@ -255,6 +271,18 @@ class RunProgram(Op[ProgramParams]):
         if not any(moved) or not any(plain):
             return []
         code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
+        passed: list[Any] = []
+        found = codes.parse(code)
+        result_roles = [result.role for result in found.program.results]
+        same = codes.passed_on(code, found.tags, result_roles)
+        for dtype, tag in zip(plain, same, strict=True):
+            position = -1 if tag is None else rule.position(tag[1])
+            if dtype is None:
+                passed.append(None)
+            elif position >= 0 and specs[position].dtype == dtype:  # type: ignore[union-attr]
+                passed.append(tangents[position])
+        if len(passed) == len(plain):
+            return [passed_on(*passed)]
         return [rule.call(code, tangents, (), _joined(plain))]
 
     def vjp(
@@ -265,7 +293,7 @@ class RunProgram(Op[ProgramParams]):
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
         params: ProgramParams,
-    ) -> list[tuple[Call[ProgramParams], tuple[int | None, ...]]]:
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
         own = codes.parse(params.code)
         # Towards tangents alone kept values are what they are: constants.
         linear = all(
@@ -280,13 +308,30 @@ class RunProgram(Op[ProgramParams]):
         ]
         if not any(given) or not positions:
             return []
-        asked = rule.in_base([i in positions for i in range(rule.count)])
-        code, sources = codes.reverse(rule.code, given, asked, rule.has_kept)
-        tables = [i for i in positions if _ROLES[own.program.operands[i].role] is Role.TABLE]
+
+        def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
+            asked = rule.in_base([i in positions for i in range(rule.count)])
+            return codes.reverse(rule.code, given, asked, rule.has_kept)
+
+        code, sources = reverse()
+        calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
+        asked_roles = [own.program.operands[position].role for position in positions]
+        passed = codes.passed_on(code, sources, asked_roles)
+        for position, tag in zip([*positions], passed, strict=True):
+            own_dtype = specs[position].dtype  # type: ignore[union-attr]
+            if tag is not None and _split(params.dtypes)[tag[1]] == own_dtype:
+                calls.append((passed_on(cotangents[tag[1]]), (position,)))
+                positions.remove(position)
+        if not positions:
+            return calls
+        if calls:
+            code, sources = reverse()
+        tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
         dtypes = _joined(
             [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
         )
-        return [(rule.call(code, (), cotangents, dtypes, sources), tuple(positions))]
+        calls.append((rule.call(code, (), cotangents, dtypes, sources), tuple(positions)))
+        return calls
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
         """The program in float64 NumPy; None for what is not wanted."""
@@ -329,8 +374,12 @@ class _Rule:
         """Whether there is a derivative towards an operand; stages run below all derivatives."""
         if self.own.columns:
             return False
-        role = _ROLES[self.own.program.operands[position].role]
+        role = ROLES[self.own.program.operands[position].role]
         return not role.is_discrete and self.own.tags[position][0] != "kept"
+
+    def position(self, base: int) -> int:
+        """That of an operand of what is differentiated."""
+        return self.own.place(self.base.tags[base])
 
     def in_base(self, mask: Sequence[bool]) -> list[bool]:
         """A choice of operands among those of what is differentiated."""
@@ -355,12 +404,11 @@ class _Rule:
             elif name == "kept":
                 placed.append(self.saved[i])
             else:
-                position = self.own.place(self.base.tags[i])
-                if name == "tangent":
-                    placed.append(tangents[position])
-                else:
-                    own = self.operands[position]
-                    placed.append(ZerosLike(position) if own is None else own)
+                position = self.position(i)
+                own = (tangents if name == "tangent" else self.operands)[position]
+                # For its shape alone nothing is kept in forward mode, which rarely needs that.
+                is_shape = not placed and coded.has_shape_alone and len(tangents) > 0
+                placed.append(ZerosLike(position) if own is None or is_shape else own)
         start = self.op.counts_from(self.params)
         if start is not None and len(self.operands) > start and codes.draws(coded.program):
             placed.append(self.operands[start])
@@ -371,98 +419,3 @@ class _Rule:
             )
         params = replace(self.params, code=code, dtypes=dtypes)
         return Call(self.op, tuple(placed), params)
-
-
-@dataclass(frozen=True)
-class Form:
-    """What the operands of a declared op are held against, in types that torch.compile can trace.
-
-    Attributes:
-      name: the function's.
-      names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
-      fills_space: for each result whether it has a number at every place.
-      like: for each result the operand whose dtype it has; -1: as its role says.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    roles: tuple[Role, ...]
-    dtypes: tuple[tuple[str, ...], ...]
-    fills_space: tuple[bool, ...]
-    like: tuple[int, ...]
-
-    @classmethod
-    def of(cls, program: Program) -> Form:
-        operands = program.operands
-        return cls(
-            program.name,
-            tuple(operand.name for operand in operands),
-            tuple(_ROLES[operand.role] for operand in operands),
-            tuple(dtypes_of_role(operand.role) for operand in operands),
-            tuple(_ROLES[result.role].fills_space for result in program.results),
-            tuple(result.like for result in program.results),
-        )
-
-
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
-def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
-    """Names of the dtypes that an operand may have."""
-    if role is roles.Mask:
-        return ("bool", "uint8")
-    return INTEGERS if role.integer else FLOATING
-
-
-def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> ProgramParams:
-    """Checks the operands of a declared op, all present, and returns the parameters of the call.
-
-    Args:
-      texts: of the program, as `codes.texts_of` has them.
-
-    Raises:
-      TypeError: for a dtype that the operand's role does not have.
-      ValueError: for a shape that does not fit the first operand.
-    """
-    function, first = form.name, specs[0]
-    floating = []
-    for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
-        if spec.dtype not in dtypes:
-            raise TypeError(
-                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
-            )
-        if spec.dtype in FLOATING:
-            floating.append(spec.dtype)
-    if not first.shape:
-        raise ValueError(
-            f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
-        )
-    if form.roles[0] is Role.HALVES and first.shape[-1] % 2:
-        raise ValueError(
-            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
-            "one size in the last dimension"
-        )
-    space = space_of(first.shape, form.roles[0])
-    for name, role, spec in zip(form.names, form.roles, specs, strict=True):
-        if role is Role.INTEGER:  # checked where it became one
-            continue
-        if role.broadcasts:
-            fits = spec.broadcasts_to(space)
-        else:
-            fits = spec.has_shape(shape_in(role, space, 0))
-        if not fits:
-            expected = list(space if role.broadcasts else shape_in(role, space, 0))
-            raise ValueError(
-                f"{function}: {name} has shape {list(spec.shape)}, expected "
-                f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
-                f"{form.names[0]} has shape {list(first.shape)}"
-            )
-    arithmetic = "float64" if "float64" in floating else "float32"
-    promoted = promote(*floating)
-    results = [
-        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
-        for fills_space, like in zip(form.fills_space, form.like, strict=True)
-    ]
-    is_one = all(dtype == promoted for dtype in floating)
-    code = texts.get(promoted, texts[""]) if is_one else texts[""]
-    return ProgramParams(code, arithmetic, ",".join(results))

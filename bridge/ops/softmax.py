@@ -18,9 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from bridge.ops.definition import Call, Operands, OpWithNamedResults, Role, Spec
+from bridge.ops.definition import Call, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.op_in_parts import OpInParts
+from bridge.ops.program import ProgramParams
 from bridge.ops.scalars import real_number
+from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 
 # The terms of softmax_derivative have these numbers in bridge.h too.
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
@@ -79,7 +82,7 @@ class SoftmaxDerivativeParams:
         return {"scale": self.scale, "causal": self.causal, "terms": self.terms}
 
 
-class Softmax(OpWithNamedResults[SoftmaxParams]):
+class Softmax(OpInParts[SoftmaxParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax"
@@ -151,6 +154,12 @@ class Softmax(OpWithNamedResults[SoftmaxParams]):
             return []
         return [(self._jacobian(results[0], cotangents[0], params, x.dtype), (0,))]
 
+    def program(
+        self, present: Sequence[bool], params: SoftmaxParams, is_causal: bool
+    ) -> ProgramParams:
+        assert params.y is not None
+        return softmax_program(params.scale, params.y, (present[1], is_causal))
+
     def _jacobian(
         self, y: Any, direction: Any, params: SoftmaxParams, dtype: str | None
     ) -> Call[Any]:
@@ -176,7 +185,7 @@ class Softmax(OpWithNamedResults[SoftmaxParams]):
         return (y,)
 
 
-class SoftmaxDerivative(OpWithNamedResults[SoftmaxDerivativeParams]):
+class SoftmaxDerivative(OpInParts[SoftmaxDerivativeParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "softmax_derivative"
@@ -287,6 +296,15 @@ class SoftmaxDerivative(OpWithNamedResults[SoftmaxDerivativeParams]):
             adjoint = _swapped(terms & ~PRODUCT, TERM_U, TERM_V)
             calls.append((self._call((u, v, h), adjoint, params), (2,)))
         return calls
+
+    def program(
+        self, present: Sequence[bool], params: SoftmaxDerivativeParams, is_causal: bool
+    ) -> ProgramParams:
+        assert params.full is not None
+        if not present[2]:
+            return jacobian_program(params.scale, params.full, is_causal)
+        product, *factors = (bool(params.terms & t) for t in (PRODUCT, TERM_U, TERM_V, TERM_W))
+        return derivative_program(params.scale, params.full, product, tuple(factors), is_causal)
 
     def _call(
         self, operands: Operands, terms: int, params: SoftmaxDerivativeParams

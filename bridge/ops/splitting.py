@@ -88,8 +88,6 @@ def supported(
         whole.update(range(ndim))
     elif has_whole_rows(op, params, operands, split.shape[-1], alone=alone):
         whole.add(ndim - 1)
-    if op.fixed_ndim(params) > 1 and (alone or len(operands) > 2):
-        whole.add(ndim - 2)  # the causal rule tells queries apart: see `parts.call_on_part`
     if alone and (counts_elements(op, params) or adds_rows(op, params)):
         whole.update(row_dims(split, params))
     if alone and counts_elements(op, params):
@@ -97,6 +95,10 @@ def supported(
     for dim, size in enumerate(split.shape):
         if size == 0 or size % split.parts(dim):
             whole.add(dim)
+    if op.fixed_ndim(params) > 1:  # the causal rule tells queries apart: `parts.call_on_part`
+        is_in_stages = ndim - 1 not in whole and split.parts(ndim - 1) > 1
+        if alone or (len(operands) > 2 and not is_in_stages):
+            whole.add(ndim - 2)
     return without(split, whole)
 
 

@@ -1,4 +1,6 @@
-"""Sums of arrays with the rounding of the kernels, as calls of an op.
+"""Sums of arrays with the rounding of the kernels, as calls of declared ops.
+
+Their operands are of the type of the arithmetic, float32 or float64, of which `own` is the name.
 
 A framework may have been told to flush denormals, and XLA does so on the CPU; a kernel does not.
 """
@@ -11,7 +13,6 @@ from typing import Any
 
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
-from bridge.ops.bias_dropout_add import BIAS_DROPOUT_ADD, BiasDropoutAddParams
 from bridge.ops.definition import Call
 from bridge.ops.program import PROGRAM, ProgramParams
 
@@ -20,29 +21,46 @@ from bridge.ops.program import PROGRAM, ProgramParams
 LEAF_ROWS = 16
 
 
-def sum_of(x: Any, y: Any | None, dtype: str) -> Call[Any]:
-    """The call whose first result is x + y, or x where there is no y, rounded to a dtype once."""
-    params = BiasDropoutAddParams(0, 1.0, full=dtype)
-    return Call(BIAS_DROPOUT_ADD, (x, None, y, None, None, None), params)
+def sum_of(x: Any, y: Any, own: str, dtype: str) -> Call[Any]:
+    """The call whose result is x + y, both of the dtype `own`, rounded to a dtype once."""
+    return Call(PROGRAM, (x, y), ProgramParams(_code(_sum), own, dtype))
 
 
-def sum_of_rows(x: Any, dtype: str, batch_ndim: int) -> Call[Any]:
-    """The call whose last result is `[*batch, d]`: x, `[*batch, *rows, d]`, summed over rows."""
-    params = BiasDropoutAddParams(0, 1.0, row=dtype, batch_ndim=batch_ndim)
-    return Call(BIAS_DROPOUT_ADD, (x, *[None] * 5), params)
+def rounded(x: Any, own: str, dtype: str) -> Call[Any]:
+    """The call whose result is x, of the dtype `own`, rounded to a dtype."""
+    return Call(PROGRAM, (x,), ProgramParams(_code(_same), own, dtype))
+
+
+def sum_of_rows(x: Any, own: str, dtype: str, batch_ndim: int) -> Call[Any]:
+    """The call whose result is `[*batch, d]`: x, `[*batch, *rows, d]`, summed over rows."""
+    return Call(PROGRAM, (x,), ProgramParams(_code(_column_sum), own, dtype, batch_ndim))
 
 
 def sum_along_rows(x: Any, own: str, dtype: str) -> Call[Any]:
     """The call whose result is `[*rows]`: x, `[*rows, d]` of the dtype `own`, summed along rows."""
-    return Call(PROGRAM, (x,), ProgramParams(_row_sum(), own, dtype))
+    return Call(PROGRAM, (x,), ProgramParams(_code(_row_sum), own, dtype))
+
+
+def _sum(x: roles.Full, y: roles.Full) -> Any:
+    return x + y
+
+
+def _same(x: roles.Full) -> Any:
+    return x
+
+
+def _column_sum(x: roles.Full) -> Any:
+    return functions.column_sum(x)
+
+
+def _row_sum(x: roles.Full) -> Any:
+    return functions.sum(x)
 
 
 @functools.cache
-def _row_sum() -> str:
-    def row_sum(x: roles.Full) -> Any:
-        return functions.sum(x)
-
-    return codes.code_of(trace(declared(row_sum), [True], {}))
+def _code(function: Callable[..., Any]) -> str:
+    declaration = declared(function)
+    return codes.code_of(trace(declaration, [True] * len(declaration.parameters), {}))
 
 
 def folded(
@@ -60,16 +78,15 @@ def folded(
       concatenate: puts a list of arrays together along a dimension.
     """
 
-    def added(x: Any, y: Any, dtype: str) -> Any:
-        call = sum_of(x, y, dtype)
+    def result(call: Call[Any]) -> Any:
         return run(call.op, call.operands, call.params)[0]
 
     while (count := nodes.shape[-2]) > 1:
         paired = count // 2 * 2
         left, right = nodes[..., 0:paired:2, :], nodes[..., 1:paired:2, :]
-        sums = added(left, right, own if count > 2 else dtype)
+        sums = result(sum_of(left, right, own, own if count > 2 else dtype))
         if count == 2:
             return sums[..., 0, :]
         nodes = concatenate([sums, nodes[..., paired:, :]], -2) if paired < count else sums
     only = nodes[..., 0, :]
-    return only if own == dtype else added(only, None, dtype)
+    return only if own == dtype else result(rounded(only, own, dtype))

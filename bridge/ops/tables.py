@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge.ops.sums import sum_along_rows, sum_of, sum_of_rows
+from bridge.ops.sums import rounded, sum_along_rows, sum_of_rows
 
 
 def summed(
@@ -35,12 +35,12 @@ def summed(
     total = full
     if rows:
         ordered = permute(full, (*kept, *rows, last))
-        call = sum_of_rows(ordered, own if is_repeated[last] else dtype, len(kept))
-        total = run(call.op, call.operands, call.params)[-1]
+        call = sum_of_rows(ordered, own, own if is_repeated[last] else dtype, len(kept))
+        total = run(call.op, call.operands, call.params)[0]
     if is_repeated[last]:
         call = sum_along_rows(total, own, dtype)
         total = run(call.op, call.operands, call.params)[0]
     elif not rows:
-        call = sum_of(full, None, dtype)
+        call = rounded(full, own, dtype)
         total = run(call.op, call.operands, call.params)[0]
     return total.reshape(tuple(shape))

@@ -4,10 +4,10 @@ Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_
 `fused_softmax.py`, `fused_bias_dropout.py`, `fused_bias_swiglu.py`, `fused_bias_geglu.py`,
 `fused_weighted_squared_relu.py`, `fused_layer_norm.py` (for these four see docs/ops/gates.md and
 norms.md) and `fused_cross_entropy.py`; the generic softmax is of apex. Everything here has
-derivatives to the sixth order (the seventh of bias-GELU raises ValueError), forward mode,
-torch.func and torch.compile(fullgraph=True); computes 16-bit tensors in float32 and rounds once;
-and takes sums in a fixed order. An autograd Function of the original is one here, whose `apply` has
-all that; a subclass with a `forward` or `backward` of its own has what torch gives to any Function.
+derivatives of any order, forward mode, torch.func and torch.compile(fullgraph=True); computes
+16-bit tensors in float32 and rounds once; and takes sums in a fixed order. An autograd Function of
+the original is one here, whose `apply` has all that; a subclass with a `forward` or `backward` of
+its own has what torch gives to any Function.
 Where these differ:
 
 Viewless tensors

@@ -40,23 +40,6 @@ const bp::CudaLibrary& require_cuda() {
   return *library;
 }
 
-// What the CUDA library asks for, against which the Python side's own formula is tested.
-size_t bias_gelu_workspace(int64_t batch, int64_t rows, int64_t cols, bool column_sums,
-                           bool float64) {
-  bridge_bias_gelu call{};
-  char nowhere = 0;
-  const int32_t dtype = float64 ? BRIDGE_FLOAT64 : BRIDGE_FLOAT32;
-  call.batch = batch;
-  call.rows = rows;
-  call.cols = cols;
-  call.input.full = {&nowhere, dtype, rows * cols, cols};
-  if (column_sums) call.output.row = {&nowhere, dtype, cols, 0};
-  std::string why;
-  const bp::CudaEntry* entry = require_cuda().entry_of(*bp::find_op("bias_gelu"), &why);
-  if (entry == nullptr) raise(BRIDGE_UNAVAILABLE, why.c_str());
-  return reinterpret_cast<decltype(&bridge_bias_gelu_cuda_workspace)>(entry->workspace)(&call);
-}
-
 nb::capsule target(void* handler) { return nb::capsule(handler, "xla._CUSTOM_CALL_TARGET"); }
 
 nb::dict ffi_handlers() {
@@ -116,7 +99,7 @@ void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
 
 // Kernels that were compiled for the same, for a device; false if nothing uses it yet.
 bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes, int32_t device,
-                        const nb::bytes& image, int32_t vector, int32_t cells, bool is_resident) {
+                        const nb::bytes& image, int32_t vector, int32_t cells, int32_t kinds) {
   std::vector<int32_t> words(code.size() / sizeof(int32_t));
   memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
   bridge_program_kernels kernels{};
@@ -128,7 +111,7 @@ bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtype
   kernels.image = image.data();
   kernels.vector = vector;
   kernels.cells = cells;
-  kernels.is_resident = is_resident ? 1 : 0;
+  kernels.kinds = kinds;
   const bp::CudaLibrary& library = require_cuda();
   const nb::gil_scoped_release released;
   bp::prepare_cuda(device);  // the interpreter, which they are compared with
@@ -173,7 +156,6 @@ NB_MODULE(_native, m) {
   m.def("stream_handlers", &stream_handlers);
   m.def("noted_stream", &bp::noted_stream);
   m.def("use_openmp", &bp::use_openmp);
-  m.def("bias_gelu_workspace", &bias_gelu_workspace);
   m.def("build_info", &build_info);
   m.def("cpu_isa", &bridge_cpu_isa);
   m.def(
@@ -186,8 +168,7 @@ NB_MODULE(_native, m) {
         nb::arg("library"));
   m.def("has_generated", &has_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"));
   m.def("add_generated_cuda", &add_generated_cuda, nb::arg("code"), nb::arg("dtypes"),
-        nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"),
-        nb::arg("is_resident"));
+        nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"), nb::arg("kinds"));
   m.def("generated_calls", [] {
     const bp::CudaLibrary* library = bp::cuda_library(nullptr);
     const int64_t on_cuda = library == nullptr ? 0 : library->added_calls();

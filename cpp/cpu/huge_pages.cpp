@@ -12,7 +12,6 @@
 namespace bridge {
 namespace {
 
-constexpr int64_t kLeastBytes = int64_t{4} << 20;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
 bool is_wanted() {
@@ -27,7 +26,7 @@ bool is_wanted() {
 
 void prefer_huge_pages(void* data, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (bytes < kLeastBytes || !is_wanted()) return;
+  if (bytes < kLeastHugeBytes || !is_wanted()) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
   const uintptr_t last = (begin + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);
@@ -37,7 +36,7 @@ void prefer_huge_pages(void* data, int64_t bytes) {
   madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   errno = saved;
 #else
-  (void)data, (void)bytes, (void)is_wanted, (void)kLeastBytes, (void)kHugePage;
+  (void)data, (void)bytes, (void)is_wanted, (void)kHugePage;
 #endif
 }
 

@@ -5,9 +5,11 @@
 
 namespace bridge {
 
+constexpr int64_t kLeastHugeBytes = int64_t{4} << 20;
+
 // Asks for huge pages in a large output before it is first written: the page faults of fresh memory
 // otherwise cost more than the kernel. Only whole 2 MiB pages inside [data, data + bytes) are
-// touched. Nothing happens below 4 MiB, outside Linux, or with BRIDGE_HUGE_PAGES=0.
+// touched. Nothing happens below kLeastHugeBytes, outside Linux, or with BRIDGE_HUGE_PAGES=0.
 void prefer_huge_pages(void* data, int64_t bytes);
 
 // Whether [data, data + bytes) has been written before, by a look at a few of its pages. The system

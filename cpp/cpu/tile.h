@@ -65,24 +65,6 @@ inline void add_to(Real* sum, const Real* term, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum[i] = sum[i] + term[i];
 }
 
-template <class Real>
-inline void multiply_by(Real* product, const Real* factor, int64_t count) {
-  BRIDGE_INDEPENDENT
-  for (int64_t i = 0; i < count; ++i) product[i] = product[i] * factor[i];
-}
-
-// Adds rows that stand side by side, in order.
-template <class Real>
-inline void add_rows_to(Real* sum, const Real* rows, int64_t count, int64_t cols) {
-  if (cols == 1) {
-    Real total = sum[0];
-    for (int64_t i = 0; i < count; ++i) total = total + rows[i];
-    sum[0] = total;
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) add_to(sum, rows + i * cols, cols);
-}
-
 template <class T, class Real>
 void load_run_of(const void* from, Real* tile, int64_t count) {
   const T* const elements = static_cast<const T*>(from);

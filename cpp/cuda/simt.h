@@ -14,6 +14,7 @@
 // implementations define, in namespace bridge::simt:
 //
 //   kMaxGridX, kMaxGridYZ                        // largest grid extent in x, in y and z
+//   kMultiprocessors                             // that a launch should have blocks for
 //   kCachedBytes                                 // a launch finds so many again in the L2 cache
 //   Index block_index(), block_count();          // three-dimensional grid
 //   int thread_index();                          // blocks are one-dimensional

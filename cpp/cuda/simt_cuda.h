@@ -14,6 +14,7 @@ namespace bridge::simt {
 
 constexpr int64_t kMaxGridX = INT32_MAX;
 constexpr int64_t kMaxGridYZ = 65535;
+constexpr int64_t kMultiprocessors = 132;  // of the largest GPUs
 // The GPUs that this is compiled for have 40 MiB and more; what is written goes through it too.
 constexpr int64_t kCachedBytes = int64_t{24} << 20;
 

@@ -13,7 +13,7 @@ struct ChunkSumsParams {
   int64_t cols;
   const void* values;  // [batch, rows, cols]
   void* sums;          // [batch, chunks, cols], or NULL where there is one chunk: then row
-  bridge_array row;
+  columns::Array row;
 };
 
 // A thread adds a lane of a column; eight neighbours of a block have a chunk's.

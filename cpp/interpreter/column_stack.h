@@ -3,9 +3,10 @@
 #ifndef BRIDGE_INTERPRETER_COLUMN_STACK_H_
 #define BRIDGE_INTERPRETER_COLUMN_STACK_H_
 
+#include "cpu/tile.h"
 #include "interpreter/machine.h"
-#include "walks/columns/block_tiles.h"
 #include "walks/columns/column_sum_tree.h"
+#include "walks/dtypes.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -55,6 +56,19 @@ struct ColumnStack {
       store_run(sums.output.dtype, sums.output.data, nodes, cols);
   }
 };
+
+template <class Real>
+void add_nodes(void* nodes, int64_t count, int64_t cols, const interpreter::RoundedSums& output) {
+  constexpr int64_t kWidth = 16384 / sizeof(Real);  // columns that stay in the first-level cache
+  for (int64_t col = 0; col < cols; col += kWidth) {
+    const int64_t width = smaller(kWidth, cols - col);
+    Real* const node = static_cast<Real*>(nodes) + col;
+    for (int64_t step = 1; step < count; step *= 2)
+      for (int64_t i = 0; i + step < count; i += 2 * step)
+        add_to(node + i * cols, node + (i + step) * cols, width);
+    store_run(output.dtype, output.data + col * dtype_bytes(output.dtype), node, width);
+  }
+}
 
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE

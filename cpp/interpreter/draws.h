@@ -14,7 +14,22 @@ namespace {
 // first element, null where it is 0.
 struct DrawIntegers {
   const int64_t *seed, *offset, *start;
+
+  // The number of an element of the `row`-th of the rows.
+  uint64_t index(const Position& here, int64_t row, int64_t col) const {
+    const auto first = start == nullptr ? uint64_t{0} : static_cast<uint64_t>(start[row]);
+    const auto rows = static_cast<uint64_t>(here.first + row);
+    return first + rows * static_cast<uint64_t>(here.call.index_cols) + static_cast<uint64_t>(col);
+  }
 };
+
+// The words of columns [col, col + width) of a row, at most RandomWords::kMost, where they were
+// drawn.
+inline const uint32_t* drawn(RandomWords& random, const DrawIntegers& of, const Position& here,
+                             int64_t row, int64_t col, int64_t width) {
+  random.begin(static_cast<uint64_t>(of.seed[row]), static_cast<uint64_t>(of.offset[row]));
+  return random.at(of.index(here, row, col), width, width);
+}
 
 // Calls use(words, at, count) for columns [col, col + width) of the rows from `row` on, `rows` of
 // them: the words of `count` elements, the first of which is the at-th of all. Rows of one seed and
@@ -30,10 +45,7 @@ void draw(RandomWords& random, const DrawIntegers& of, const Position& here, int
       seed = own(of.seed), offset = own(of.offset);
       random.begin(seed, offset);
     }
-    const uint64_t index =
-        (of.start == nullptr ? 0 : own(of.start)) +
-        static_cast<uint64_t>(here.first + row + i) * static_cast<uint64_t>(here.call.index_cols) +
-        static_cast<uint64_t>(col);
+    const uint64_t index = of.index(here, row + i, col);
     for (int64_t at = 0; at < width; at += kAtATime) {
       const int64_t count = smaller(kAtATime, width - at);
       use(random.at(index + static_cast<uint64_t>(at), count, width - at), i * width + at, count);

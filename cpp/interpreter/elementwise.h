@@ -3,6 +3,8 @@
 #ifndef BRIDGE_INTERPRETER_ELEMENTWISE_H_
 #define BRIDGE_INTERPRETER_ELEMENTWISE_H_
 
+#include <type_traits>
+
 #include "interpreter/program.h"
 #include "math/convert.h"
 #include "math/gelu.h"
@@ -52,39 +54,64 @@ BRIDGE_HD Real rounded(Real x) {
     return math::to_double(stored);
 }
 
-// Functions for arrays of a 16-bit type; of doubles they are the exact ones.
-template <class Precision, class Real>
-BRIDGE_HD Real sigmoid_16(Real x) {
-  if constexpr (sizeof(Real) == sizeof(float))
-    return math::sigmoid_for_16_bits<Precision>(x);
-  else
-    return math::sigmoid(x);
-}
-
-template <class Precision, class Real>
-BRIDGE_HD Real silu_16(Real x) {
-  if constexpr (sizeof(Real) == sizeof(float))
-    return math::silu_for_16_bits<Precision>(x);
-  else
-    return math::silu(x);
-}
-
-template <class Precision, class Real>
-BRIDGE_HD Real silu_slope_16(Real x) {
-  if constexpr (sizeof(Real) == sizeof(float)) {
-    return math::silu_slope_for_16_bits<Precision>(x);
-  } else {
-    const Real s = math::sigmoid(x);
-    return s + s * (x * math::sigmoid(-x));
+// The operations for results of a 16-bit type; of doubles they are the exact ones.
+template <int32_t kOperation, class Real>
+BRIDGE_HD Real compute_for_16_bits(Real a) {
+  constexpr int32_t count = kSigmoidBfloat16 - kSigmoidFloat16;
+  static_assert(kReciprocal16 - kSigmoidBfloat16 == count,
+                "both types have the same, in the same order");
+  constexpr bool is_float16 = kOperation < kSigmoidBfloat16;
+  using Rough = std::conditional_t<is_float16, math::SingleForFloat16, math::SingleForBfloat16>;
+  using Precision = std::conditional_t<sizeof(Real) == sizeof(float), Rough, math::Double>;
+  using math::GeluForm;
+  switch (is_float16 ? kOperation : kOperation - count) {  // a constant
+    case kSigmoidFloat16:
+      return math::sigmoid_for_16_bits<Precision>(a);
+    case kSiluFloat16:
+      return math::silu_for_16_bits<Precision>(a);
+    case kSiluSlopeFloat16:
+      return math::silu_slope_for_16_bits<Precision>(a);
+    case kGeluTanhFloat16:
+      return math::gelu<Precision, GeluForm::tanh, 0>(a);
+    case kGeluTanh1Float16:
+      return math::gelu<Precision, GeluForm::tanh, 1>(a);
+    case kGeluErfFloat16:
+      return math::gelu<Precision, GeluForm::erf, 0>(a);
+    case kGeluErf1Float16:
+      return math::gelu<Precision, GeluForm::erf, 1>(a);
+    case kGeluSigmoidFloat16:
+      return math::gelu<Precision, GeluForm::sigmoid, 0>(a);
+    default:
+      return math::gelu<Precision, GeluForm::sigmoid, 1>(a);
   }
 }
 
-template <class Precision, math::GeluForm F, int kOrder, class Real>
-BRIDGE_HD Real gelu_16(Real x) {
+// The reciprocal of a sum of powers, for results of 16 bits.
+template <class Real>
+BRIDGE_HD Real reciprocal_16(Real x) {
   if constexpr (sizeof(Real) == sizeof(float))
-    return math::gelu<Precision, F, kOrder>(x);
+    return math::softmax_inverse(x, math::SoftmaxLine{0, 0, 0}).high;
   else
-    return math::gelu<math::Double, F, kOrder>(x);
+    return x == 0 ? Real(0) : Real(1) / x;
+}
+
+// 2^f and the power of two whose exponent field is in the low bits of `shifted` (math/softmax.h).
+template <class Real>
+BRIDGE_HD Real exp2_lifted(Real f, Real shifted) {
+  return shifted == shifted ? math::detail::lifted_power(f, shifted) : shifted;
+}
+
+// e^(key - largest), up to a factor, for results of 16 bits: `rate` is that of math/softmax.h.
+template <class Precision, class Real>
+BRIDGE_HD Real exp2_below_16(Real key, Real largest, Real rate) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    const auto row =
+        math::softmax_shift<Precision>(largest, math::SoftmaxScale<float>{0, rate, 0, 0});
+    return math::softmax_power<Precision>(key, row);
+  } else {
+    constexpr int whole_bits = math::detail::SoftmaxTableFor16Bits<Precision>::whole_bits;
+    return math::exp2((key - largest) * (rate * math::power_of_two<double>(whole_bits - 1)));
+  }
 }
 
 template <int32_t kOperation, class Real>
@@ -95,7 +122,7 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
   (void)c;
   switch (kOperation) {  // a constant
     case kNegative:
-      return -a;
+      return math::negated(a);
     case kAbsolute:
       return math::absolute(a);
     case kSquareRoot:
@@ -154,42 +181,8 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return rounded<math::bfloat16>(a);
     case kRoundFloat32:
       return rounded<float>(a);
-    case kSigmoidFloat16:
-      return sigmoid_16<math::SingleForFloat16>(a);
-    case kSiluFloat16:
-      return silu_16<math::SingleForFloat16>(a);
-    case kSiluSlopeFloat16:
-      return silu_slope_16<math::SingleForFloat16>(a);
-    case kGeluTanhFloat16:
-      return gelu_16<math::SingleForFloat16, GeluForm::tanh, 0>(a);
-    case kGeluTanh1Float16:
-      return gelu_16<math::SingleForFloat16, GeluForm::tanh, 1>(a);
-    case kGeluErfFloat16:
-      return gelu_16<math::SingleForFloat16, GeluForm::erf, 0>(a);
-    case kGeluErf1Float16:
-      return gelu_16<math::SingleForFloat16, GeluForm::erf, 1>(a);
-    case kGeluSigmoidFloat16:
-      return gelu_16<math::SingleForFloat16, GeluForm::sigmoid, 0>(a);
-    case kGeluSigmoid1Float16:
-      return gelu_16<math::SingleForFloat16, GeluForm::sigmoid, 1>(a);
-    case kSigmoidBfloat16:
-      return sigmoid_16<math::SingleForBfloat16>(a);
-    case kSiluBfloat16:
-      return silu_16<math::SingleForBfloat16>(a);
-    case kSiluSlopeBfloat16:
-      return silu_slope_16<math::SingleForBfloat16>(a);
-    case kGeluTanhBfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::tanh, 0>(a);
-    case kGeluTanh1Bfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::tanh, 1>(a);
-    case kGeluErfBfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::erf, 0>(a);
-    case kGeluErf1Bfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::erf, 1>(a);
-    case kGeluSigmoidBfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::sigmoid, 0>(a);
-    case kGeluSigmoid1Bfloat16:
-      return gelu_16<math::SingleForBfloat16, GeluForm::sigmoid, 1>(a);
+    case kReciprocal16:
+      return reciprocal_16(a);
     case kAdd:
       return a + b;
     case kSubtract:
@@ -216,12 +209,20 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return truth<Real>((a != 0) | (b != 0));
     case kExpShifted:
       return math::exp_shifted(a, b);
+    case kExp2Lifted:
+      return exp2_lifted(a, b);
     case kFma:
       return math::fma(a, b, c);
     case kWhere:
       return a != 0 ? b : c;
-    default:
+    case kLogSum:
       return math::log_sum(a, b, c);
+    case kExp2BelowFloat16:
+      return exp2_below_16<math::SingleForFloat16>(a, b, c);
+    case kExp2BelowBfloat16:
+      return exp2_below_16<math::SingleForBfloat16>(a, b, c);
+    default:
+      return compute_for_16_bits<kOperation>(a);
   }
 }
 

@@ -51,7 +51,7 @@ inline int64_t place_in_piece(int64_t column, int64_t first, int64_t width) {
   return column >= first && column < first + width ? column - first : -1;
 }
 
-// Random words for a threshold: row registers of integers say how they are drawn (program.h).
+// Random words: row registers of integers say how they are drawn (program.h).
 struct Draws {
   int32_t seed, offset, start;
 };
@@ -68,6 +68,7 @@ struct Places {
   Real* lane[P::kColumnSums + 1];
   const uint32_t* words[P::kDrawCount + 1];
   const Real* constant;
+  const uint32_t* last_dropped;  // of thresholds that are read from a call's words
   const Real* row[P::kRows + 1];
   const int64_t* integer_row[P::kIntegerRows + 1];
   const int64_t* columns;  // flat: of each place
@@ -85,6 +86,8 @@ class GeneratedMachine {
   // section and the next, as a second-level cache holds.
   static constexpr int64_t kFlatCols = 64;
   static constexpr int64_t kAtOnce = 16384;
+  // Vectors are converted once for many rows, unless they are longer than this.
+  static constexpr int64_t kMostConverted = 16384;
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
@@ -94,8 +97,8 @@ class GeneratedMachine {
   }
 
   struct Memory {
-    int64_t row_stride, kept_stride;
-    Real *rows, *terms, *kept, *spread;
+    int64_t row_stride, kept_stride, vector_stride;
+    Real *rows, *terms, *kept, *spread, *vectors;
     int64_t *integer_rows, *integer_spread, *columns;
     char *gathered, *tails;
     uint32_t* words;
@@ -115,6 +118,8 @@ class GeneratedMachine {
       gathered = parts.take<char>(streams * kPiece * kBytes);
       tails = parts.take<char>(streams * kStep * kBytes);
       spread = parts.take<Real>(flat ? P::kRows * kPiece : 0);
+      vector_stride = !flat && call.cols <= kMostConverted ? round_up(call.cols) : 0;
+      vectors = parts.take<Real>(P::kVectors * vector_stride);
       integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
       columns = parts.take<int64_t>(flat ? kPiece : 0);
       words = parts.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
@@ -130,11 +135,16 @@ class GeneratedMachine {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
     if (is_flat(call)) number_columns(smaller(rows_at_once(call), rows.count));
     for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
+    for (int i = 0; i < P::kThresholds; ++i)
+      last_dropped_[i] = last_dropped(view.constants, P::threshold(i));
     P::set_constants(*this);
   }
 
   void run() {
-    here_.walk(rows_, rows_at_once(call_), [this] { P::run(*this); });
+    here_.walk(rows_, rows_at_once(call_), [this] {
+      if (!is_converted_) convert_vectors();
+      P::run(*this);
+    });
     for (int i = 0; i < P::kColumnSums; ++i)
       stacks_[i].write(rows_.sums[P::column_sum(i)], call_.cols);
   }
@@ -167,26 +177,48 @@ class GeneratedMachine {
   template <class Tile>
   void tile() {
     if (is_flat(call_)) return run_flat<Tile>();
-    for (int64_t i = 0; i < here_.count; ++i) run_row<Tile>(i);
+    Lines lines;
+    Tile::Loads::each([&](int l) {
+      const Stream& stream = P::load(l);
+      lines.load[l] = stream.is_vector && memory_.vector_stride > 0
+                          ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes}
+                          : Line::of(here_, call_.operand[stream.array], stream);
+    });
+    Tile::Stores::each([&](int s) {
+      lines.store[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
+    });
+    for (int64_t i = 0; i < here_.count; ++i) run_row<Tile>(i, lines);
   }
 
  private:
   // ---- One row, in pieces. ----
 
+  // Whether words are used where they were drawn: one draw's at a time stand there.
   template <class Tile>
-  void run_row(int64_t i) {
+  static constexpr bool kDrawsInPlace = Tile::Words::kCount == 1 && Tile::kReduces == 0;
+
+  // Of the rows that are walked at once.
+  struct Lines {
+    Line load[P::kLoadCount + 1] = {};
+    Line store[P::kStoreCount + 1] = {};
+  };
+
+  template <class Tile>
+  void run_row(int64_t i, const Lines& lines) {
     const int64_t cols = call_.cols;
     for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
     places.constant = constants_;
+    places.last_dropped = last_dropped_;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
-    for (int64_t col = 0; col < cols; col += kPiece) {
-      const int64_t width = smaller(kPiece, cols - col);
+    constexpr int64_t kWidth = kDrawsInPlace<Tile> ? RandomWords::kMost : kPiece;
+    for (int64_t col = 0; col < cols; col += kWidth) {
+      const int64_t width = smaller(kWidth, cols - col);
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(cols) + col;
-      run_piece<Tile, false>(places, i, 1, col, width);
+      run_piece<Tile, false>(places, lines, i, 1, col, width);
     }
     for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
@@ -194,22 +226,32 @@ class GeneratedMachine {
 
   // Places of one row, or of all rows where they are flat.
   template <class Tile, bool kFlat>
-  void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
+  void run_piece(Places<P>& places, const Lines& lines, int64_t i, int64_t rows, int64_t col,
+                 int64_t width) {
     const int64_t count = rows * width, whole = count / kStep * kStep;
     const Piece piece{here_, i, rows, col, width};
-    Tile::Loads::each(
-        [&](int l) { places.load[l] = loads_of<Real>(P::load(l), piece, gathered(l)); });
+    Tile::Loads::each([&](int l) {
+      const Line& line = lines.load[l];
+      places.load[l] =
+          line.first != nullptr ? line.at(i, col) : loads_of<Real>(P::load(l), piece, gathered(l));
+    });
     Tile::Stores::each([&](int s) {
-      places.store[s] = stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
+      const Line& line = lines.store[s];
+      places.store[s] = line.first != nullptr
+                            ? line.at(i, col)
+                            : stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
       uint32_t* const to = words(d);
       const Draws& by = P::draws(d);
       const DrawIntegers of{integer_row(by.seed), integer_row(by.offset),
                             by.start < 0 ? nullptr : integer_row(by.start)};
-      draw(*memory_.random, of, here_, i, rows, col, width,
-           [=](const uint32_t* from, int64_t at, int64_t some) { copy(to + at, from, some); });
       places.words[d] = to;
+      if constexpr (!kFlat && kDrawsInPlace<Tile>)
+        places.words[d] = drawn(*memory_.random, of, here_, i, col, width);
+      else
+        draw(*memory_.random, of, here_, i, rows, col, width,
+             [=](const uint32_t* from, int64_t at, int64_t some) { copy(to + at, from, some); });
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] = term(t);
     if (!kFlat) {
@@ -227,8 +269,10 @@ class GeneratedMachine {
     }
     for (int r = 0; r < Tile::kReduces && !is_reduced; ++r)
       reduce(Tile::kReductions[r], reductions_[r], col, width);
-    Tile::Stores::each(
-        [&](int s) { write_stores<Real>(P::store(s), piece, gathered(P::kLoadCount + s)); });
+    Tile::Stores::each([&](int s) {
+      if (lines.store[s].first == nullptr)
+        write_stores<Real>(P::store(s), piece, gathered(P::kLoadCount + s));
+    });
   }
 
   // The last places, fewer than a step: what arrays lack of it is read and written elsewhere.
@@ -270,6 +314,7 @@ class GeneratedMachine {
     const int64_t cols = call_.cols, rows = here_.count, count = rows * cols;
     Places<P> places;
     places.constant = constants_;
+    places.last_dropped = last_dropped_;
     const auto spread = [&](auto* to, const auto* from) {
       for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, cols, from[i]);
       fill(to + count, round_up(count) - count, from[0]);
@@ -283,7 +328,7 @@ class GeneratedMachine {
     places.columns = memory_.columns;
     // Column sums are added row by row, from terms.
     Tile::ColumnSums::each([&](int s) { places.lane[s] = term(Tile::kReduces + s); });
-    run_piece<Tile, true>(places, 0, rows, 0, cols);
+    run_piece<Tile, true>(places, Lines{}, 0, rows, 0, cols);
     for (int r = 0; r < Tile::kReduces; ++r) {
       const Reduces& in = Tile::kReductions[r];
       Real* const x = term(in.term);
@@ -306,6 +351,18 @@ class GeneratedMachine {
   }
 
   // ---- Arrays. ----
+
+  Real* vector(int number) const { return memory_.vectors + number * memory_.vector_stride; }
+  // All rows are of one batch, which has one of each.
+  void convert_vectors() {
+    is_converted_ = true;
+    for (int l = 0; l < P::kLoadCount && memory_.vector_stride > 0; ++l) {
+      if (!P::load(l).is_vector) continue;
+      const bridge_program_array& array = call_.operand[P::load(l).array];
+      load_strided(array.dtype, here_.data(array), array.col_stride, vector(P::vector(l)),
+                   call_.cols);
+    }
+  }
 
   char* gathered(int number) const { return memory_.gathered + number * kPiece * kBytes; }
   Real* term(int number) const { return memory_.terms + number * (kPiece + kStep); }
@@ -354,9 +411,11 @@ class GeneratedMachine {
   const Rows& rows_;
   const Memory memory_;
   Position here_;
+  bool is_converted_ = false;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
   Real constants_[P::kConstants + 1];
+  uint32_t last_dropped_[P::kThresholds + 1];
 };
 
 template <class P>

@@ -10,6 +10,7 @@ namespace bridge::interpreter {
 constexpr int kGeneratedThreads = 256;  // of a block, at most
 constexpr int kShortGroup = 8;          // threads that share a short row, in the kernel for these
 constexpr int kShortVectors = 4;        // and vectors of each
+constexpr int kRowsAtOnce = 4;          // whose loads are under way together, of kColumnsAligned
 // The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
 
@@ -20,17 +21,20 @@ enum GeneratedKernelKind : int32_t {
   kResidentAligned,  // a warp for each chunk of a row, whose elements stay in registers
   kLongAligned,      // warps that take one chunk after the other, in every section again
   kLongAny,
+  kColumnsAligned,  // rows of one column after the other, with the column sums of what it computes
   kGeneratedKinds,
 };
 constexpr const char* kGeneratedNames[kGeneratedKinds] = {
-    "bridge_short_aligned", "bridge_short_any", "bridge_resident_aligned", "bridge_long_aligned",
-    "bridge_long_any"};
+    "bridge_short_aligned", "bridge_short_any", "bridge_resident_aligned",
+    "bridge_long_aligned",  "bridge_long_any",  "bridge_columns_aligned"};
 
 // What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
 struct GeneratedFacts {
-  int32_t vector;       // columns side by side that a thread has
-  int32_t cells;        // 8 bytes of shared memory, for each chunk of a row
-  int32_t is_resident;  // whether there is a kResidentAligned
+  int32_t vector;  // columns side by side that a thread has
+  int32_t cells;   // 8 bytes of shared memory, for each chunk of a row
+  int32_t kinds;   // 1 << kind for each kind of kernel that there is
+
+  bool has(GeneratedKernelKind kind) const { return (kinds >> kind & 1) != 0; }
 };
 
 struct GeneratedSpace {
@@ -38,7 +42,10 @@ struct GeneratedSpace {
   int64_t batch_rows;  // of one
   int64_t index_cols;
   int64_t size[BRIDGE_MAX_DIMS];
-  void* sums;  // [column sums, rows, cols] in the arithmetic type: what is added up
+  // In the arithmetic type: what column sums add up, [column sums, rows, cols]; of kColumnsAligned
+  // the sums of chunks of rows, [chunks, cols] for each at the distance `sums_step`.
+  void* sums;
+  int64_t sums_step;
   int32_t cols;
   int32_t dims;     // at least 2
   int32_t warps;    // that share a row; 1 also where only a part of one does

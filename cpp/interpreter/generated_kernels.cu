@@ -19,6 +19,7 @@
 #include "interpreter/interpreter.h"
 #include "interpreter/interpreter_cuda.h"
 #include "interpreter/program_key.h"
+#include "walks/columns/column_sum_tree.h"
 #include "walks/columns/column_sums_cuda.h"
 #include "walks/rows/row_sum_tree.h"
 
@@ -28,7 +29,7 @@ namespace {
 constexpr const char* kName = "program";
 constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
 constexpr size_t kSharedBytes = size_t{48} << 10;  // what every GPU gives a block unasked
-constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of the largest GPUs
+constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
 
 // ---- Which programs there are. ----
 
@@ -116,7 +117,7 @@ std::string run_there(const bridge_program& given, Memory& memory,
 std::string prepare(const bridge_program_kernels& given, const View& view, void* code,
                     Entry* entry) {
   for (int32_t kind = 0; kind < kGeneratedKinds; ++kind) {
-    if (kind == kResidentAligned && given.is_resident == 0) continue;
+    if (!entry->kernels.facts.has(static_cast<GeneratedKernelKind>(kind))) continue;
     const char* error =
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
@@ -143,7 +144,7 @@ bridge_status add(const bridge_program_kernels& given) {
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
   auto entry = std::make_unique<Entry>(
       Entry{given.device, ProgramKey(view, given.code, given.words, given.dtypes), {}});
-  entry->kernels.facts = {given.vector, given.cells, given.is_resident};
+  entry->kernels.facts = {given.vector, given.cells, given.kinds};
   const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
@@ -182,6 +183,26 @@ bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, con
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
   const bool is_all_aligned = is_aligned(call, view, facts.vector);
+  const Counts counts = counts_of(call);
+  launch->blocks_y = 1;
+  const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
+  // Rows of a single batch, one distance apart, that fill at least half a block. Without column
+  // sums it is for many rows alone: a block has 128 of them.
+  const int64_t blocks_x = columns::ceil_divide(call.cols, block_cols);
+  const int64_t blocks_y = std::min(chunk_count(counts.rows), simt::kMaxGridYZ);
+  if (facts.has(kColumnsAligned) && is_all_aligned && counts.batches == 1 &&
+      call.dims > call.batch_dims && call.size[call.dims - 1] == counts.rows &&
+      call.cols >= block_cols / 2 &&
+      (has_column_sums(view) ||
+       (counts.rows > kLaneRows && blocks_x * blocks_y >= kEnoughBlocks))) {
+    launch->kind = kColumnsAligned;
+    launch->warps = 1;
+    launch->threads = kGeneratedThreads;
+    launch->shared_bytes = 0;
+    launch->blocks = blocks_x;
+    launch->blocks_y = blocks_y;
+    return true;
+  }
   const int64_t short_cols = kShortGroup * kShortVectors * facts.vector;
   int rows = 1;  // of a warp
   launch->warps = static_cast<int>(std::min<int64_t>(std::max<int64_t>(chunks, 1), kMostWarps));
@@ -189,14 +210,13 @@ bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, con
     launch->kind = is_all_aligned ? kShortAligned : kShortAny;
     rows = simt::kWarpThreads / kShortGroup;
   } else if (is_all_aligned) {
-    const bool stays = facts.is_resident != 0 && chunks <= kMostWarps;
+    const bool stays = facts.has(kResidentAligned) && chunks <= kMostWarps;
     launch->kind = stays ? kResidentAligned : kLongAligned;
   } else {
     launch->kind = kLongAny;
   }
   launch->shared_bytes = launch->warps > 1 ? static_cast<size_t>(facts.cells * chunks * 8) : 0;
   if (launch->shared_bytes > kSharedBytes) return false;
-  const Counts counts = counts_of(call);
   const int64_t all_rows = counts.batches * counts.rows;
   int64_t teams = 1;
   launch->threads = launch->warps * simt::kWarpThreads;
@@ -215,13 +235,15 @@ bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, con
 }
 
 const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
-                             const bridge_program& call, void* sums, void* stream) {
+                             const bridge_program& call, void* sums, int64_t sums_step,
+                             void* stream) {
   const Counts counts = counts_of(call);
   GeneratedSpace space{};
   space.rows = counts.batches * counts.rows;
   space.batch_rows = counts.rows;
   space.index_cols = call.index_cols;
   space.sums = sums;
+  space.sums_step = sums_step;
   space.cols = static_cast<int32_t>(call.cols);
   space.dims = std::max(call.dims, 2);
   space.warps = launch.warps;
@@ -245,6 +267,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   }
   simt::Grid grid;
   grid.x = launch.blocks;
+  grid.y = launch.blocks_y;
   grid.threads = launch.threads;
   calls.fetch_add(1, std::memory_order_relaxed);
   return simt::launch_found(kernels.kernel[launch.kind], grid, launch.shared_bytes, stream, bytes);

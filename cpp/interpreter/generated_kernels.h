@@ -24,17 +24,20 @@ struct GeneratedLaunch {
   GeneratedKernelKind kind;
   int warps;    // that share a row
   int threads;  // of a block
-  int64_t blocks;
+  int64_t blocks, blocks_y;
   size_t shared_bytes;
 };
 // False where the interpreter must take the call, for the length of its rows.
 bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                     GeneratedLaunch* launch);
 
-// Enqueues the rows of a call that was planned; `sums` is where what column sums add up is left.
-// NULL or what went wrong. Throws std::bad_alloc.
+// Enqueues the rows of a call that was planned. `sums` is where what column sums add up is left,
+// or, by kColumnsAligned, the sums of chunks of rows, unless there is one chunk and they are the
+// result: those of the next sum are `sums_step` numbers further on. NULL or what went wrong. Throws
+// std::bad_alloc.
 const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
-                             const bridge_program& call, void* sums, void* stream);
+                             const bridge_program& call, void* sums, int64_t sums_step,
+                             void* stream);
 
 }  // namespace bridge::interpreter
 

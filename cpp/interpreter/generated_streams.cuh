@@ -49,16 +49,21 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
 // Half `half` of an array, as far as the thread has it of the present chunk. What is kept stays in
 // registers from one section to the next in a kernel whose rows do; what is whole is loaded before
 // any of it is used, so that many loads are under way, and all else vector by vector. A part
-// (generated_walk.cuh) says what of it is in the row.
-template <class W, class T, bool kIsKept, bool kIsWhole_>
+// (generated_walk.cuh) says what of it is in the row. What all rows share is loaded once where the
+// vectors of a thread are of the same columns.
+template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_>
 class Load {
  public:
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
-      : from_(walk.template place<T>(array, half)), stride_(walk.col_stride(array)) {}
+      : from_(walk.template place<T>(array, half)),
+        stride_(walk.col_stride(array)),
+        row_stride_(walk.row_stride(array)) {}
 
   template <class Part>
   BRIDGE_DEVICE void load(const Part& part) {
-    if constexpr (kIsWhole) {
+    if constexpr (kIsShared) {
+      read(part, 0, vector_[0]);
+    } else if constexpr (kIsWhole) {
 #pragma unroll
       for (int q = 0; q < W::kVectors; ++q) read(part, q, vector_[q]);
     }
@@ -69,7 +74,7 @@ class Load {
   }
   template <class Part>
   BRIDGE_DEVICE void load_vector(const Part& part, int q) {
-    if constexpr (!kIsWhole) read(part, q, vector_[0]);
+    if constexpr (!kIsWhole && !kIsShared) read(part, q, vector_[0]);
   }
 
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {
@@ -86,7 +91,8 @@ class Load {
 
  private:
   // Single elements have too many addresses for a whole chunk.
-  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned;
+  static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
+  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared;
   using Vector = Pack<T, W::kVector>;
 
   BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }
@@ -94,7 +100,7 @@ class Load {
   BRIDGE_DEVICE void read(const Part& part, int q, Vector& to) const {
     if constexpr (W::kIsAligned) {
       if (part.is_in(q, 0))
-        to.read(reinterpret_cast<const char*>(from_ + part.col(q)));
+        to.read(reinterpret_cast<const char*>(from_ + part.offset(q, row_stride_)));
       else
         to = {};
     } else {
@@ -106,7 +112,7 @@ class Load {
   }
 
   const T* from_;
-  int64_t stride_;
+  int64_t stride_, row_stride_;
   Vector vector_[kIsWhole ? W::kVectors : 1];
 };
 
@@ -131,11 +137,12 @@ struct Store {
     vector.element[e] = math::round_to<T>(value);
   }
   template <class Part>
-  BRIDGE_DEVICE void store(const Part& part, int q, T* to, int64_t stride) const {
-    const int col = part.col(q);
+  BRIDGE_DEVICE void store(const Part& part, int q, T* to, int64_t stride,
+                           int64_t row_stride) const {
     if constexpr (W::kIsAligned) {
-      if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + col));
+      if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
     } else {
+      const int col = part.col(q);
 #pragma unroll
       for (int e = 0; e < W::kVector; ++e) {
         if (part.is_in(q, e)) to[(col + e) * stride] = vector.element[e];

@@ -27,21 +27,107 @@ struct Part {
   const W& walk;
 
   BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
+  // How far vector q is from the first of its row.
+  BRIDGE_DEVICE int64_t offset(int q, int64_t) const { return walk.col(q); }
   // Whether the warp has any column of the row in its vectors q, and the thread this element.
   BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || walk.reaches(q); }
   BRIDGE_DEVICE bool is_in(int q, int e) const { return kIsFull || walk.is_in(q, e); }
 };
 
-template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_>
-class Walk {
+// Where a row of a call is in its arrays.
+template <class P>
+class RowPlaces {
  public:
   using Real = typename P::Real;
   using Params = GeneratedParams<P::kArrays>;
+  static constexpr int kVector = P::kVector;
+
+  BRIDGE_DEVICE int64_t col_stride(int array) const { return params_.array[array].col_stride; }
+  BRIDGE_DEVICE int64_t row_stride(int array) const {
+    return params_.array[array].stride[space_.dims - 1];
+  }
+
+  template <class T>
+  BRIDGE_DEVICE T* place(int array, int half) const {
+    const bridge_program_array& a = params_.array[array];
+    int64_t offset = half * space_.cols * a.col_stride + inner_ * a.stride[space_.dims - 1];
+    if (space_.dims == 2) {
+      offset += outer_ * a.stride[0];
+    } else {
+      int64_t rest = outer_;
+      for (int32_t d = space_.dims - 2; d >= 0; --d) {
+        const int64_t above = simt::divide(rest, space_.size[d]);
+        offset += (rest - above * space_.size[d]) * a.stride[d];
+        rest = above;
+      }
+    }
+    return static_cast<T*>(a.data) + offset;
+  }
+  template <class T>
+  BRIDGE_DEVICE Real load_row(int array) const {
+    return simt::widen<Real>(*place<T>(array, 0));
+  }
+  BRIDGE_DEVICE int64_t load_label(int array) const {
+    const int32_t dtype = params_.array[array].dtype;
+    const auto* const start = static_cast<const char*>(params_.array[array].data);
+    return load_integer(dtype, start + (place<char>(array, 0) - start) * element_bytes(dtype));
+  }
+
+  // The random words of a vector, that many rows behind the present one.
+  BRIDGE_DEVICE void draw_at(int64_t seed, int64_t offset, int64_t start, int rows, int col,
+                             uint32_t (&words)[kVector]) const {
+    const uint64_t row = static_cast<uint64_t>(row_in_batch_) + static_cast<uint64_t>(rows);
+    const uint64_t first = static_cast<uint64_t>(start) +
+                           row * static_cast<uint64_t>(space_.index_cols) +
+                           static_cast<uint64_t>(col);
+    constexpr int kGroups = (kVector + 6) / 4;
+    uint32_t drawn[4 * kGroups];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      // Numbers of elements may go round to 0.
+      const uint64_t group = (first / 4 * 4 + 4 * static_cast<uint64_t>(i)) / 4;
+      const math::Philox four =
+          math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), group);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
+    }
+    // No index is taken at run time, which would move the words out of registers.
+    const uint32_t shift = static_cast<uint32_t>(first % 4);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      const uint32_t low = shift % 2 != 0 ? drawn[e + 1] : drawn[e];
+      const uint32_t high = shift % 2 != 0 ? drawn[e + 3] : drawn[e + 2];
+      words[e] = shift >= 2 ? high : low;
+    }
+  }
+
+ protected:
+  explicit BRIDGE_DEVICE RowPlaces(const Params& params) : params_(params), space_(params.space) {}
+
+  BRIDGE_DEVICE void find(int64_t row) {
+    row_ = row;
+    const int64_t size = space_.size[space_.dims - 1];
+    outer_ = size == space_.rows ? 0 : simt::divide(row, size);
+    inner_ = row - outer_ * size;
+    row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
+  }
+
+  const Params& params_;
+  const GeneratedSpace& space_;
+  int64_t row_ = 0, outer_ = 0, inner_ = 0, row_in_batch_ = 0;
+};
+
+template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_>
+class Walk : public RowPlaces<P> {
+ public:
+  using typename RowPlaces<P>::Real;
+  using typename RowPlaces<P>::Params;
   static constexpr int kGroup = kGroup_;
   static constexpr int kVectors = kVectors_;
   static constexpr int kVector = P::kVector;
   static constexpr bool kIsAligned = kIsAligned_;
   static constexpr bool kIsResident = kIsResident_;
+  static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
@@ -50,7 +136,7 @@ class Walk {
   static_assert(kUsed * kQuarters == kVectors && kQuarters <= 4);
 
   explicit BRIDGE_DEVICE Walk(const Params& params)
-      : params_(params), space_(params.space), shared_(simt::dynamic_shared<int64_t>()) {}
+      : RowPlaces<P>(params), shared_(simt::dynamic_shared<int64_t>()) {}
 
   BRIDGE_DEVICE void run() {
     const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
@@ -131,71 +217,28 @@ class Walk {
 
   // ---- Arrays. ----
 
-  BRIDGE_DEVICE int64_t col_stride(int array) const { return params_.array[array].col_stride; }
-
-  template <class T>
-  BRIDGE_DEVICE T* place(int array, int half) const {
-    const bridge_program_array& a = params_.array[array];
-    int64_t offset = half * space_.cols * a.col_stride + inner_ * a.stride[space_.dims - 1];
-    if (space_.dims == 2) {
-      offset += outer_ * a.stride[0];
-    } else {
-      int64_t rest = outer_;
-      for (int32_t d = space_.dims - 2; d >= 0; --d) {
-        const int64_t above = simt::divide(rest, space_.size[d]);
-        offset += (rest - above * space_.size[d]) * a.stride[d];
-        rest = above;
-      }
-    }
-    return static_cast<T*>(a.data) + offset;
-  }
-  template <class T>
-  BRIDGE_DEVICE Real load_row(int array) const {
-    return simt::widen<Real>(*place<T>(array, 0));
-  }
-  BRIDGE_DEVICE int64_t load_label(int array) const {
-    const int32_t dtype = params_.array[array].dtype;
-    const auto* const start = static_cast<const char*>(params_.array[array].data);
-    return load_integer(dtype, start + (place<char>(array, 0) - start) * element_bytes(dtype));
-  }
   template <class T>
   BRIDGE_DEVICE void store_row(int array, Real value) const {
-    if (has_row_ && lane_ == 0 && warp_ == 0) *place<T>(array, 0) = math::round_to<T>(value);
+    if (has_row_ && lane_ == 0 && warp_ == 0)
+      *this->template place<T>(array, 0) = math::round_to<T>(value);
   }
-  // Where what a column sum adds up is left.
-  BRIDGE_DEVICE Real* summed(int sum) const {
-    return static_cast<Real*>(space_.sums) + (sum * space_.rows + row_) * space_.cols;
+  // What a column sum adds up is left where it is added by another kernel.
+  template <class Vector, class Part>
+  BRIDGE_DEVICE void add_columns(int sum, const Vector& vector, const Part& part, int q) const {
+    Real* const to = static_cast<Real*>(space_.sums) + (sum * space_.rows + row_) * space_.cols;
+    vector.store(part, q, to, 1, 0);
   }
 
-  // The random words of a vector.
   BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
                           uint32_t (&words)[kVector]) const {
-    const uint64_t first =
-        static_cast<uint64_t>(start) +
-        static_cast<uint64_t>(row_in_batch_) * static_cast<uint64_t>(space_.index_cols) +
-        static_cast<uint64_t>(col(q));
-    constexpr int kGroups = (kVector + 6) / 4;
-    uint32_t drawn[4 * kGroups];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      // Numbers of elements may go round to 0.
-      const uint64_t group = (first / 4 * 4 + 4 * static_cast<uint64_t>(i)) / 4;
-      const math::Philox four =
-          math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), group);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
-    }
-    // No index is taken at run time, which would move the words out of registers.
-    const uint32_t shift = static_cast<uint32_t>(first % 4);
-#pragma unroll
-    for (int e = 0; e < kVector; ++e) {
-      const uint32_t low = shift % 2 != 0 ? drawn[e + 1] : drawn[e];
-      const uint32_t high = shift % 2 != 0 ? drawn[e + 3] : drawn[e + 2];
-      words[e] = shift >= 2 ? high : low;
-    }
+    this->draw_at(seed, offset, start, 0, col(q), words);
   }
 
  private:
+  using RowPlaces<P>::find;
+  using RowPlaces<P>::row_;
+  using RowPlaces<P>::space_;
+
   template <class Body>
   BRIDGE_DEVICE void run_chunk(const Body& body) const {
     if constexpr (kIsAligned && !kIsShort && !P::kIsLarge) {
@@ -206,22 +249,11 @@ class Walk {
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
-  BRIDGE_DEVICE void find(int64_t row) {
-    row_ = row;
-    const int64_t size = space_.size[space_.dims - 1];
-    outer_ = size == space_.rows ? 0 : simt::divide(row, size);
-    inner_ = row - outer_ * size;
-    row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
-  }
-
-  const Params& params_;
-  const GeneratedSpace& space_;
   int64_t* const shared_;
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;
   int own_cols_ = 0;  // none where the thread has no row
   bool has_row_ = true;
-  int64_t row_ = 0, outer_ = 0, inner_ = 0, row_in_batch_ = 0;
 };
 
 template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>

@@ -24,6 +24,7 @@ using interpreter::Counts;
 using interpreter::KnownProgram;
 using interpreter::MachineTable;
 using interpreter::Role;
+using interpreter::RoundedSums;
 using interpreter::Rows;
 using interpreter::Sums;
 using interpreter::View;
@@ -45,14 +46,14 @@ class Scratch {
   std::unique_ptr<char[]> large_;
 };
 
-BlockArray sums_of(const bridge_program& call, int32_t result, int64_t batch) {
+RoundedSums sums_of(const bridge_program& call, int32_t result, int64_t batch) {
   const bridge_program_array& array = call.result[result];
   int64_t offset = 0;
   for (int32_t d = call.batch_dims - 1; d >= 0; --d) {
     offset += batch % call.size[d] * array.stride[d];
     batch /= call.size[d];
   }
-  return {static_cast<char*>(array.data) + offset * dtype_bytes(array.dtype), 0, array.dtype};
+  return {static_cast<char*>(array.data) + offset * dtype_bytes(array.dtype), array.dtype};
 }
 
 // The sums over no rows are zero.
@@ -60,7 +61,7 @@ void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
   for (int32_t i = 0; i < call.results; ++i) {
     if (view.result_role(i) != Role::row) continue;
     for (int64_t batch = 0; batch < batches; ++batch) {
-      const BlockArray array = sums_of(call, i, batch);
+      const RoundedSums array = sums_of(call, i, batch);
       memset(array.data, 0, static_cast<size_t>(call.cols * dtype_bytes(array.dtype)));
     }
   }
@@ -105,13 +106,16 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
   });
 }
 
+// So many chunks at most, so that the levels of the tree stay in cache.
+constexpr int64_t kMostNodeChunks = 32;
+
 // With column sums: a part is a power of two of chunks, a node of the tree. Where a batch has
 // several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
 void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
                const Counts& counts, bool is_double, const bridge_executor* executor) {
   const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
   const int64_t chunks = chunk_count(counts.rows);
-  int64_t node_chunks = kBlockChunks;
+  int64_t node_chunks = kMostNodeChunks;
   const auto nodes_for = [&] { return (chunks + node_chunks - 1) / node_chunks; };
   while (node_chunks > 1 && counts.batches * nodes_for() < parts) node_chunks /= 2;
   const int64_t nodes = nodes_for(), units = counts.batches * nodes;
@@ -147,7 +151,7 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
     int64_t sum = 0;
     for (int32_t i = 0; i < call.results; ++i) {
       if (view.result_role(i) != Role::row || sum++ != task / counts.batches) continue;
-      machine.add_nodes(node_of(task / counts.batches, batch * nodes), nodes, call.cols, call.cols,
+      machine.add_nodes(node_of(task / counts.batches, batch * nodes), nodes, call.cols,
                         sums_of(call, i, batch));
     }
   });
@@ -170,12 +174,13 @@ void prefer_huge_results(const View& view, const bridge_program& call, const Cou
     const bridge_program_array& array = call.result[i];
     const Role role = view.result_role(i);
     if (role != Role::full && role != Role::halves) continue;
+    const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
+    const int64_t bytes = counts.batches * counts.rows * cols * dtype_bytes(array.dtype);
+    if (bytes < kLeastHugeBytes) continue;
     bool is_operand = false;
     for (int32_t o = 0; o < call.operands; ++o)
       is_operand = is_operand || call.operand[o].data == array.data;
-    const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
-    if (!is_operand && is_dense(array, call, cols))
-      prefer_huge_pages(array.data, counts.batches * counts.rows * cols * dtype_bytes(array.dtype));
+    if (!is_operand && is_dense(array, call, cols)) prefer_huge_pages(array.data, bytes);
   }
 }
 

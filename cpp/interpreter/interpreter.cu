@@ -13,7 +13,9 @@
 #include "interpreter/interpreter_cuda.h"
 #include "interpreter/packing.h"
 #include "interpreter/program_kernel.cuh"
+#include "walks/columns/column_sum_tree.h"
 #include "walks/columns/column_sums_cuda.h"
+#include "walks/dtypes.h"
 
 namespace bridge::interpreter {
 namespace {
@@ -55,7 +57,7 @@ struct Call {
     for (int32_t i = 0; i < call.results; ++i) column_sums += view.result_role(i) == Role::row;
   }
 
-  check::Sizes sizes() const { return {counts.batches, counts.rows, call.cols}; }
+  columns::Sizes sizes() const { return {counts.batches, counts.rows, call.cols}; }
   // Of what one column sum adds up.
   size_t value_bytes() const {
     return static_cast<size_t>(counts.batches * counts.rows * call.cols) *
@@ -86,9 +88,9 @@ const char* launch(const PackedProgram& packed,
 }
 
 // Of some batches, an equal distance apart in `output`. `values` are [batch, rows, cols].
-const char* enqueue_sums(const Call& call, int64_t batches, const bridge_array& output,
+const char* enqueue_sums(const Call& call, int64_t batches, const columns::Array& output,
                          const char* values, void* workspace, void* stream) {
-  const check::Sizes sizes{batches, call.counts.rows, call.call.cols};
+  const columns::Sizes sizes{batches, call.counts.rows, call.call.cols};
   const int64_t chunks = chunk_count(sizes.rows);
   if (chunks > 0) {
     ChunkSumsParams params{};
@@ -129,11 +131,32 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
       offset += rest % call.call.size[e] * result.stride[e];
       rest /= call.call.size[e];
     }
-    const bridge_array output{static_cast<char*>(result.data) + offset * dtype_bytes(result.dtype),
-                              result.dtype, stride, 0};
+    const columns::Array output{
+        static_cast<char*>(result.data) + offset * dtype_bytes(result.dtype), result.dtype, stride};
     const char* error =
         enqueue_sums(call, together, output, values + group * step, workspace, stream);
     if (error != nullptr) return error;
+  }
+  return nullptr;
+}
+
+// How far apart in the workspace, in numbers, the chunks of rows of each column sum are.
+int64_t chunks_step(const Call& call) {
+  const size_t real_bytes = call.is_double ? sizeof(double) : sizeof(float);
+  return static_cast<int64_t>(columns::workspace_bytes(call.sizes(), call.is_double) / real_bytes);
+}
+
+// The column sums of a call of one batch, from the sums of chunks of rows in the workspace.
+const char* enqueue_trees(const Call& call, void* workspace, void* stream) {
+  const size_t step = columns::workspace_bytes(call.sizes(), call.is_double);
+  char* chunks = static_cast<char*>(workspace);
+  for (int32_t i = 0; i < call.call.results && step > 0; ++i) {
+    if (call.view.result_role(i) != Role::row) continue;
+    const bridge_program_array& result = call.call.result[i];
+    const columns::Array output{result.data, result.dtype, 0};
+    const char* error = columns::enqueue_tree(call.sizes(), call.is_double, output, chunks, stream);
+    if (error != nullptr) return error;
+    chunks += step;
   }
   return nullptr;
 }
@@ -200,7 +223,11 @@ bridge_status run_checked(const Call& call, void* workspace, size_t workspace_by
   if (call.counts.rows > 0) {
     GeneratedLaunch launch{};
     if (kernels != nullptr && plan_generated(kernels->facts, call.call, call.view, &launch)) {
-      error = launch_generated(*kernels, launch, call.call, workspace, stream);
+      error = launch_generated(*kernels, launch, call.call, workspace, chunks_step(call), stream);
+      if (error == nullptr && launch.kind == kColumnsAligned) {
+        error = enqueue_trees(call, workspace, stream);
+        return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+      }
     } else {
       PackedProgram packed;
       const bridge_status status = pack_checked(call, &packed);

@@ -3,7 +3,8 @@
 //
 // The words are, in this order and each part from a whole 16 bytes on:
 //
-//   instructions   kPackedWords each: operation and `to`, a and b, c and 0 in 16 bits each, `extra`
+//   instructions   kPackedWords each: operation and `to`, a and b, c and 0 in 16 bits each, and
+//                  `extra`, of kKeep the largest word that is dropped
 //   constants      two words each: a double
 //   integers       two words each: an int64
 //   sections       two words each: how many instructions it has, and how many reductions; these are

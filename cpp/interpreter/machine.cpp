@@ -29,6 +29,12 @@ void load_mask(const char* from, int64_t stride, Real* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(from[i * stride] != 0);
 }
 
+// Sets the elements up to the next whole step, which are computed along.
+template <class Number>
+void pad(Number* tile, int64_t count) {
+  fill(tile + count, round_up(count) - count, Number(0));
+}
+
 // ---- The machine. ----
 
 template <class Real>
@@ -289,12 +295,12 @@ class Machine {
 
   void keep(const Instruction& in, int64_t col) {
     Real* to = tile(in.to);
-    const auto threshold = static_cast<uint32_t>(in.extra);
+    const uint32_t dropped = last_dropped(view_.constants, in.extra);
     const DrawIntegers of{integer_row(in.a), integer_row(in.b),
                           in.c < 0 ? nullptr : integer_row(in.c)};
     draw(*memory_.words, of, here_, 0, count_, col, width_,
          [=](const uint32_t* words, int64_t at, int64_t count) {
-           for (int64_t j = 0; j < count; ++j) to[at + j] = truth<Real>(words[j] >= threshold);
+           for (int64_t j = 0; j < count; ++j) to[at + j] = truth<Real>(words[j] > dropped);
          });
     pad(to, count_ * width_);
   }

@@ -8,15 +8,18 @@
 
 #include "cpu/isa.h"
 #include "interpreter/program.h"
-#include "walks/columns/block.h"
 
 namespace bridge::interpreter {
 
 // Rows of one batch, and where their column sums go: of each result either a node of the tree, in
 // the arithmetic type, or the rounded sum. Both null: the result is no column sum.
+struct RoundedSums {
+  char* data;
+  int32_t dtype;
+};
 struct Sums {
   void* node;
-  BlockArray output;
+  RoundedSums output;
 };
 struct Rows {
   int64_t batch;
@@ -24,6 +27,10 @@ struct Rows {
   int64_t count;
   const Sums* sums;  // one for each result; null without column sums
 };
+
+// Adds the nodes of one level of the tree of column sums, `count` vectors of `cols` numbers side by
+// side, up to the root, and rounds it into the output. Overwrites the nodes.
+using AddNodes = void (*)(void* nodes, int64_t count, int64_t cols, const RoundedSums& output);
 
 struct MachineTable {
   // Bytes of memory, aligned to 64, that a thread needs for `rows` rows.

@@ -173,7 +173,8 @@ class Packer {
         break;
       case kKeep:
         packed.to = in.to, packed.a = integer_row_register(in.a);
-        packed.b = integer_row_register(in.b), packed.extra = in.extra;
+        packed.b = integer_row_register(in.b);
+        packed.extra = static_cast<int32_t>(last_dropped(view_.constants, in.extra));
         packed.c = in.c < 0 ? static_cast<int32_t>(kNoStart) : integer_row_register(in.c);
         break;
       case kStore:

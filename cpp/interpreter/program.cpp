@@ -78,6 +78,12 @@ class Checker {
     const Role own = view_.operand_role(i);
     return own == role || own == other || fail("an operand has another role");
   }
+  bool is_threshold(int32_t i) {
+    if (i < 0 || i >= view_.header.constants) return fail("there is no such constant");
+    double threshold;
+    memcpy(&threshold, view_.constants + 2 * i, sizeof threshold);
+    return (threshold >= 1 && threshold <= 0x1p32) || fail("a threshold is not from 1 to 2^32");
+  }
   bool stores(int32_t i, Role role, int32_t half) {
     if (i < 0 || i >= view_.header.results) return fail("there is no such result");
     const Role own = view_.result_role(i);
@@ -160,7 +166,7 @@ class Checker {
       case kColumn:
         return writes(integer_tiles_, in.to);
       case kKeep:
-        return reads(integer_rows_, in.a) && reads(integer_rows_, in.b) &&
+        return is_threshold(in.extra) && reads(integer_rows_, in.a) && reads(integer_rows_, in.b) &&
                (in.c == -1 || reads(integer_rows_, in.c)) && writes(tiles_, in.to);
       case kStore:
         return stores(in.a, Role::full, in.c) && reads(tiles_, in.b);

@@ -36,7 +36,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 2;
+constexpr int32_t kVersion = 4;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -103,6 +103,7 @@ enum Operation : int32_t {
   kGeluErf1Bfloat16,
   kGeluSigmoidBfloat16,
   kGeluSigmoid1Bfloat16,
+  kReciprocal16,  // 0 of 0
   kAdd,
   kSubtract,
   kMultiply,
@@ -116,9 +117,12 @@ enum Operation : int32_t {
   kAnd,
   kOr,
   kExpShifted,
+  kExp2Lifted,
   kFma,
   kWhere,
   kLogSum,
+  kExp2BelowFloat16,
+  kExp2BelowBfloat16,
   kElementwise,  // how many there are
   // Of integers; those that compare give a truth value, and kFloat a floating number.
   kIntegerNegative = kElementwise,
@@ -142,8 +146,9 @@ enum Operation : int32_t {
   kLoad,        // to = operand a, its half b
   kLoadMask,    // to = mask a
   kColumn,      // to = the number of the column, an integer
-  kKeep,        // to = whether the random word is at least `extra`; integer row registers: a is the
-                // seed, b the offset, c the number of the batch's first element (-1: it is 0)
+  kKeep,        // to = whether the random word is at least floating constant `extra`, an integer
+                // from 1 to 2^32; integer row registers: a is the seed, b the offset, c the number
+                // of the batch's first element (-1: it is 0)
   kStore,       // full or halves result a = tile register b, its half c
   kAddColumns,  // row result a += tile register b
   // Reductions of tile register a into row register `to`; `extra` is the number of the reduction.
@@ -197,6 +202,14 @@ struct View {
     return static_cast<Role>(result_roles[i]);
   }
 };
+
+// The largest random word for which kKeep drops an element: its threshold, among the constants of a
+// program, less 1, which has 32 bits.
+__attribute__((always_inline)) inline uint32_t last_dropped(const int32_t* constants, int32_t i) {
+  double threshold;
+  __builtin_memcpy(&threshold, constants + 2 * i, sizeof threshold);
+  return static_cast<uint32_t>(static_cast<int64_t>(threshold) - 1);
+}
 
 // Finds the parts of a program, and checks all but its instructions: enough to tell its arrays.
 bool outline(const int32_t* words, int64_t count, View* view, const char** why);

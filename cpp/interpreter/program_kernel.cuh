@@ -213,7 +213,7 @@ class ProgramThread {
   // ---- Arrays ----
 
   struct Place {
-    bridge_array array;
+    columns::Array array;
     int64_t index;
   };
   BRIDGE_DEVICE Place place_of(int32_t at, int64_t col) const {
@@ -255,7 +255,7 @@ class ProgramThread {
     // No index is taken at run time, which would move the words out of registers.
     const uint32_t low = index % 2 != 0 ? drawn.words[1] : drawn.words[0];
     const uint32_t high = index % 2 != 0 ? drawn.words[3] : drawn.words[2];
-    return truth<Real>((index % 4 >= 2 ? high : low) >= in.extra);
+    return truth<Real>((index % 4 >= 2 ? high : low) > in.extra);
   }
 
   BRIDGE_DEVICE void take_place(const Packed& in) {

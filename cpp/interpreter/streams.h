@@ -11,12 +11,13 @@ namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
 // A half of an operand or a result, in elements of so many bytes; converted ones are numbers of the
-// arithmetic type, whatever the array has.
+// arithmetic type, whatever the array has. A converted vector is one for all rows of a batch.
 struct Stream {
   int32_t array;
   int32_t half;
   int32_t bytes;
   bool is_converted;
+  bool is_vector;
 };
 
 // Columns of rows from the `row`-th of some on.
@@ -34,6 +35,20 @@ struct Piece {
     return !stream.is_converted && array.col_stride == 1 &&
            (rows == 1 || here.row_stride(array) == width);
   }
+};
+
+// Where elements of some rows are that lie side by side in each of them; null where they do not.
+struct Line {
+  char* first;
+  int64_t row_bytes;
+  int64_t element_bytes;
+
+  static Line of(const Position& here, const bridge_program_array& array, const Stream& stream) {
+    const Piece piece{here, 0, 1, 0, 0};
+    if (!piece.is_adjacent(array, stream)) return {};
+    return {piece.first_of(array, stream), here.row_stride(array) * stream.bytes, stream.bytes};
+  }
+  char* at(int64_t row, int64_t col) const { return first + row * row_bytes + col * element_bytes; }
 };
 
 // Calls run with a number of an unsigned type of that size.

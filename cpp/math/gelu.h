@@ -12,7 +12,6 @@ enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
 
 #include "math/gelu_erf.h"
 #include "math/gelu_for_16_bits.h"
-#include "math/gelu_high_order.h"
 #include "math/gelu_logistic.h"
 #include "math/precision.h"
 
@@ -22,7 +21,7 @@ namespace bridge::math {
 // -inf gives -0, 0, 0; +inf gives +inf, 1, 0; NaN gives some NaN (rounding makes it canonical).
 template <class Precision, GeluForm F, int Order>
 BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
-  static_assert(Order >= 0 && Order <= 2, "higher orders are gelu_high_order's");
+  static_assert(Order >= 0 && Order <= 2);
   using Real = typename Precision::real;
   if constexpr (is_for_16_bits<Precision> && Order < 2) {
     return detail::gelu_for_16_bits<Precision, F, Order>(h);
@@ -31,19 +30,6 @@ BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
   } else {
     return detail::gelu_logistic<Real, F, Order>(h);
   }
-}
-
-// The derivative of a run-time order from 3 to 8, computed in double and rounded once; 0 at +-inf.
-template <class Precision, GeluForm F>
-BRIDGE_HD typename Precision::real gelu_high_order(typename Precision::real h, int order) {
-  const double x = h;
-  double result;
-  if constexpr (F == GeluForm::erf) {
-    result = detail::gelu_erf_high_order(x, order);
-  } else {
-    result = detail::gelu_logistic_high_order<F>(x, order);
-  }
-  return static_cast<typename Precision::real>(result);
 }
 
 }  // namespace bridge::math

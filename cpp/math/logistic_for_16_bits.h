@@ -1,8 +1,10 @@
 // The logistic function, x times it and the derivative of that, for results of 16 bits: float
 // arithmetic, within 2^-14.7 for bfloat16 and 2^-19.2 for float16, down to where results have
-// underflowed. Next to the zero of the derivative, whose terms cancel, within 2^-26 more.
+// underflowed. Next to the zero of the derivative, whose terms cancel, within 2^-26 more. Of
+// doubles they are the exact functions.
 #pragma once
 
+#include "math/exponential.h"
 #include "math/power_for_16_bits.h"
 
 namespace bridge::math {
@@ -112,6 +114,10 @@ BRIDGE_HD float sigmoid_for_16_bits(float x) {
   // The bits of s do not tell of NaN.
   return fma(a, 0.0f, is_negative(x) ? at_minus : 1.0f - at_minus);
 }
+template <class Precision>
+BRIDGE_HD double sigmoid_for_16_bits(double x) {
+  return sigmoid(x);
+}
 
 // x / (1 + e^-x); -0 at -infinity.
 template <class Precision>
@@ -120,6 +126,10 @@ BRIDGE_HD float silu_for_16_bits(float x) {
   const float product = a * (parts.s * parts.d) * parts.reciprocal.seed;
   return fma(-product, parts.reciprocal.factor, positive_part(x));
 }
+template <class Precision>
+BRIDGE_HD double silu_for_16_bits(double x) {
+  return silu(x);
+}
 
 // Its derivative.
 template <class Precision>
@@ -127,6 +137,11 @@ BRIDGE_HD float silu_slope_for_16_bits(float x) {
   using Table = detail::SiluTable<Precision>;
   const float a = min_keep_nan(Table::bound, absolute(x));
   return detail::logistic_slope_for_16_bits<Precision, Table>(x, a, Table::rate, Table::one);
+}
+template <class Precision>
+BRIDGE_HD double silu_slope_for_16_bits(double x) {
+  const double s = sigmoid(x);
+  return s + s * (x * sigmoid(-x));
 }
 
 }  // namespace bridge::math

@@ -131,6 +131,13 @@ BRIDGE_HD Real absolute(Real x) {
   return bit_cast<Real>(to_bits(x) & ~Format<Real>::sign_bit);
 }
 
+// -x. GCC takes the minus of a fused multiplication and addition for another of these, which gives
+// 0 where -0 is right; it does not know the bits for a minus.
+template <class Real>
+BRIDGE_HD Real negated(Real x) {
+  return bit_cast<Real>(to_bits(x) ^ Format<Real>::sign_bit);
+}
+
 // Its sign bit is set: true for -0 and for NaNs that carry it.
 template <class Real>
 BRIDGE_HD bool is_negative(Real x) {

@@ -154,6 +154,14 @@ using SoftmaxShiftFor = std::conditional_t<is_for_16_bits<Precision>, SoftmaxLin
 
 namespace detail {
 
+// 2^f times 2^(lift + n), of which `shifted` has the exponent field in its low bits.
+template <class Real>
+BRIDGE_HD Real lifted_power(Real f, Real shifted) {
+  const Real lifted = bit_cast<Real>(
+      static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
+  return fma(f, polynomial<Exp2Table<Real>>(f), Real(1)) * lifted;
+}
+
 // The rounding of the offset is the same for all keys of a row, and no part of its results, as
 // long as it is small. Where the largest exponent is beyond 2^20, of all keys of 16 bits only those
 // that equal the largest have a result: there a smaller rate will do.
@@ -213,16 +221,12 @@ BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row,
 template <class Precision, class Real>
 BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
                              const SoftmaxScale<Real>& scale) {
-  using Table = detail::Exp2Table<Real>;
   const Real t = key - row.shift;
   // The exponent field of 2^(lift + n), n = round(t rate) + offset, in the low bits.
   const Real shifted = fma(t, scale.rate, row.magic);
   const Real n = shifted - row.magic;
-  const Real lifted = bit_cast<Real>(
-      static_cast<typename Format<Real>::Bits>(to_bits(shifted) << Format<Real>::mantissa_bits));
   const Real f = fma(t, scale.rate, -n);
-  const Real exact = fma(t, scale.rate_low, f);
-  const Real power = fma(exact, detail::polynomial<Table>(exact), Real(1)) * lifted;
+  const Real power = detail::lifted_power(fma(t, scale.rate_low, f), shifted);
   return t < row.floor ? Real(0) : power;
 }
 

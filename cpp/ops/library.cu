@@ -5,8 +5,6 @@
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
 #include "interpreter/interpreter_cuda.h"
-#include "ops/bias_dropout_add/bias_dropout_add_cuda.h"
-#include "ops/bias_gelu/bias_gelu_cuda.h"
 #include "ops/softmax/softmax_cuda.h"
 
 namespace {
@@ -15,8 +13,8 @@ using LoadKernels = const char* (*)();
 
 // Of every op.
 constexpr LoadKernels kOps[] = {
-    bridge::bias_dropout_add::load_kernels,   bridge::bias_gelu::load_kernels,
-    bridge::interpreter::load_kernels,        bridge::softmax::load_kernels,
+    bridge::interpreter::load_kernels,
+    bridge::softmax::load_kernels,
     bridge::softmax_derivative::load_kernels,
 };
 

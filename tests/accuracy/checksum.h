@@ -83,11 +83,6 @@ void print_form(std::ostream& out, const std::string& name,
   print_order<Precision, F, 0, Stored>(out, name, h);
   print_order<Precision, F, 1, Stored>(out, name, h);
   print_order<Precision, F, 2, Stored>(out, name, h);
-  std::vector<typename Precision::real> y;
-  for (int order = 3; order <= 8; ++order)
-    for (std::size_t i = order; i < h.size(); i += 31)
-      y.push_back(gelu_high_order<Precision, F>(h[i], order));
-  print_hash<Stored>(out, name + " orders 3 to 8", y);
 }
 
 template <class Precision, class Stored>

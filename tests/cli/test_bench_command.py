@@ -259,7 +259,7 @@ def test_a_chain_of_empty_calls_is_what_xla_takes():
     case = Case("bias_gelu", "jax", "chain", "float32", "tanh", TINY, part="tiny")
     runs = {c.name: c.run for c in Contenders("cpu").of(case)}
     assert set(runs) == {f"{n}{s}" for n in ("bridge", "jit", "empty") for s in ("", " ×101")}
-    for name, target in (("bridge ×101", "bridge_bias_gelu"), ("empty ×101", "bridge_empty")):
+    for name, target in (("bridge ×101", "bridge_program"), ("empty ×101", "bridge_empty")):
         called = re.findall(
             r"custom_call @(\w+)\(.*attributes = .*outputs = .*slots = ",
             jax.jit(runs[name]).lower().as_text(),

@@ -1,4 +1,4 @@
-// Arrays of [batch, rows, cols] one element at a time, and the sum of a column as docs/numerics.md
+// The elements of arrays one at a time, and the sum of a column as docs/numerics.md
 // words it, for the definitions that the kernels are compared with bit for bit.
 #ifndef BRIDGE_TESTS_ARRAY_REFERENCE_H_
 #define BRIDGE_TESTS_ARRAY_REFERENCE_H_
@@ -40,24 +40,16 @@ void store(void* data, int32_t dtype, int64_t index, Real value) {
 }
 
 template <class Real>
-Real load(const bridge_array& array, int64_t batch, int64_t row, int64_t col) {
-  const int64_t index = batch * array.batch_stride + row * array.row_stride + col;
-  const char* const at = static_cast<const char*>(array.data) + index * dtype_bytes(array.dtype);
+Real load(const void* data, int32_t dtype, int64_t index) {
+  const char* const at = static_cast<const char*>(data) + index * dtype_bytes(dtype);
   auto get = [&](auto value) {
     memcpy(&value, at, sizeof value);
     return value;
   };
-  if (array.dtype == BRIDGE_FLOAT16) return math::to_float(get(math::float16{}));
-  if (array.dtype == BRIDGE_BFLOAT16) return math::to_float(get(math::bfloat16{}));
-  if (array.dtype == BRIDGE_FLOAT32) return get(float{});
+  if (dtype == BRIDGE_FLOAT16) return math::to_float(get(math::float16{}));
+  if (dtype == BRIDGE_BFLOAT16) return math::to_float(get(math::bfloat16{}));
+  if (dtype == BRIDGE_FLOAT32) return get(float{});
   return static_cast<Real>(get(double{}));
-}
-
-template <class Real>
-Real load(const bridge_pair& pair, int64_t batch, int64_t row, int64_t col) {
-  if (pair.row.data == nullptr) return load<Real>(pair.full, batch, row, col);
-  const Real of_row = load<Real>(pair.row, batch, 0, col);
-  return pair.full.data == nullptr ? of_row : load<Real>(pair.full, batch, row, col) + of_row;
 }
 
 // The sum of values[first], values[first + step], ... by the tree of docs/numerics.md.
@@ -87,24 +79,6 @@ Real column_sum(const std::vector<Real>& values) {
     nodes = parents;
   }
   return nodes[0];
-}
-
-// Stores value(batch, row, col) of every element and the column sums, as far as they are wanted.
-template <class Real, class Call, class Value>
-void store_results(const Call& call, const Value& value) {
-  const bridge_array &full = call.output.full, &sums = call.output.row;
-  for (int64_t batch = 0; batch < call.batch; ++batch)
-    for (int64_t col = 0; col < call.cols; ++col) {
-      std::vector<Real> values;
-      for (int64_t row = 0; row < call.rows; ++row) {
-        values.push_back(value(batch, row, col));
-        if (full.data != nullptr)
-          store(full.data, full.dtype, batch * full.batch_stride + row * full.row_stride + col,
-                values.back());
-      }
-      if (sums.data != nullptr)
-        store(sums.data, sums.dtype, batch * sums.batch_stride + col, column_sum(values));
-    }
 }
 
 }  // namespace bridge::reference

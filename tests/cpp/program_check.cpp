@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "program_reference.h"
+#include "random_call.h"
 #include "random_program.h"
 
 namespace {

@@ -93,8 +93,7 @@ class ProgramReference {
     return index;
   }
   Real load(const bridge_program_array& array, int64_t col) const {
-    const bridge_array plain{array.data, array.dtype, 0, 0};
-    return reference::load<Real>(plain, 0, 0, index_of(array, col));
+    return reference::load<Real>(array.data, array.dtype, index_of(array, col));
   }
   int64_t load_integer(const bridge_program_array& array, int64_t col) const {
     const int64_t bytes = element_bytes(array.dtype);
@@ -220,7 +219,7 @@ class ProgramReference {
       else if (operation == kColumn)
         integer_tiles_[to][i] = col;
       else if (operation == kKeep)
-        tiles_[to][i] = word(in, col) >= static_cast<uint32_t>(in.extra) ? 1 : 0;
+        tiles_[to][i] = word(in, col) >= threshold(in) ? 1 : 0;
       else if (operation == kStore)
         store(call_.result[in.a], in.c * call_.cols + col, tiles_[b][i]);
       else if (operation == kAddColumns)
@@ -234,6 +233,10 @@ class ProgramReference {
       integer_rows_[to] = {place_of_largest(tiles_[a])};
     else if (operation < kLoadRow)
       run_common(in, operation, tiles_, integer_tiles_, static_cast<size_t>(call_.cols));
+  }
+
+  double threshold(const Instruction& in) const {
+    return get<double>(reinterpret_cast<const char*>(view_.constants + 2 * in.extra));
   }
 
   uint32_t word(const Instruction& in, int64_t col) const {

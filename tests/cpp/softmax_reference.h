@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bias_gelu_reference.h"
+#include "array_reference.h"
 #include "math/softmax.h"
 
 namespace bridge::reference {
@@ -73,8 +73,7 @@ inline int64_t row_offset(const bridge_row_space& space, const int64_t* index,
 template <class Real>
 Real load_row_element(const bridge_row_space& space, const bridge_rows& rows, int32_t dtype,
                       const int64_t* index, int64_t col) {
-  const bridge_array array{rows.data, dtype, 0, 0};
-  return load<Real>(array, 0, 0, row_offset(space, index, rows.stride) + col);
+  return load<Real>(rows.data, dtype, row_offset(space, index, rows.stride) + col);
 }
 
 inline bool is_hidden(const bridge_softmax& call, const int64_t* index, int64_t visible,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -80,24 +83,30 @@ def what_is_sent(place: Place) -> dict[str, list[int]]:
     """Of each op the numbers that a process sends a row in each exchange of a call."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     shape = (*_ROWS, 1024 * place.world_size)
-    sent: list[int] = []
-    gather = shards.gather_along
-
-    def counted(x: Tensor, *arguments: Any) -> Tensor:
-        sent.append(x.numel())
-        return gather(x, *arguments)
-
     found = {}
     for name, case in CASES.items():
         values = [
             distribute_tensor(torch.tensor(v), mesh, _placements(v, (2,), shape))
             for v in case.values(shape, np.float32)
         ]
-        sent.clear()
-        with mock.patch.object(shards, "gather_along", counted):
+        with _counted() as sent:
             case.function(torch.tensor, shape)(*values)
-        found[name] = [count // (_ROWS[0] * _ROWS[1]) for count in sent]
+        found[name] = sent
     return found
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[list[int]]:
+    """The numbers that this process sends a row in each exchange."""
+    sent: list[int] = []
+    gather = shards.gather_along
+
+    def counted(x: Tensor, *arguments: Any) -> Tensor:
+        sent.append(x.numel() // math.prod(_ROWS))
+        return gather(x, *arguments)
+
+    with mock.patch.object(shards, "gather_along", counted):
+        yield sent
 
 
 def one_row_and_none(place: Place) -> None:
@@ -116,8 +125,25 @@ def one_row_and_none(place: Place) -> None:
                 assert same_bits(spread.grad.full_tensor(), x.grad), (name, columns, rows)
 
 
+def _causal(x: Tensor) -> Tensor:
+    return bridge.torch.scaled_causal_softmax(x, 0.5)
+
+
+def _gradient_of_softmax(x: Tensor, softmax: Any = _causal) -> Any:
+    y = softmax(x)
+    (y * y.detach()).sum().backward()
+    return x.grad
+
+
 def compiled(place: Place) -> None:
     mesh = init_device_mesh("cpu", (place.world_size,))
+    for columns in (1024, 100):
+        x = numbers(1, (*_ROWS, columns * place.world_size), torch.float32)
+        expected = _gradient_of_softmax(x.clone().requires_grad_())
+        spread = distribute_tensor(x, mesh, [Shard(2)]).requires_grad_()
+        torch._dynamo.reset()
+        softmax = torch.compile(_causal, fullgraph=True, backend="aot_eager")
+        assert same_bits(_gradient_of_softmax(spread, softmax).full_tensor(), expected)
     case, shape = CASES["cross_entropy"], (*_ROWS, 1024 * place.world_size)
     (x,) = case.values(shape, np.float32)
     label = torch.arange(64).reshape(_ROWS)
@@ -165,3 +191,41 @@ def cross_entropy_of_a_group(place: Place) -> None:
     spread = distribute_tensor(whole.detach(), mesh, [Shard(2)])
     with raises(ValueError, "group is given with logits that are a DTensor"):
         bridge.torch.cross_entropy(spread, labels, group=group)
+
+
+def softmaxes(place: Place) -> None:
+    """Results, gradients and those of these; of a part that is a subtree a few numbers a row."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for columns in (1024 * place.world_size, 330 * place.world_size):
+            shape = (*_ROWS, columns)
+            mask = numbers(4, shape, torch.float32) > 0.3
+            for masked in (None, mask, mask[:, :1], "causal"):
+
+                def derivatives(given: list[Tensor], masked: Any) -> list[Tensor]:
+                    x, g, h = (each.detach().requires_grad_() for each in given)
+                    if masked is None:
+                        y = bridge.torch.scaled_softmax(x, 0.7)
+                    elif isinstance(masked, str):
+                        y = bridge.torch.scaled_causal_softmax(x, 0.5)
+                    else:
+                        y = bridge.torch.scaled_masked_softmax(x, masked, -1.3)
+                    (dx,) = torch.autograd.grad(y, x, g, create_graph=True)
+                    return [y, dx, *torch.autograd.grad(dx, (x, g), h)]
+
+                given = [numbers(i, shape, dtype) for i in range(3)]
+                expected = derivatives(given, masked)
+                spread = [distribute_tensor(each, mesh, [Shard(2)]) for each in given]
+                hidden = masked
+                if isinstance(masked, Tensor):
+                    hidden = distribute_tensor(masked, mesh, [Shard(2)])
+                with _counted() as sent:
+                    found = derivatives(spread, hidden)
+                for a, b in zip(found, expected, strict=True):
+                    assert isinstance(a, DTensor)
+                    assert a.placements == (Shard(2),)
+                    assert same_bits(a.full_tensor(), b), (dtype, columns, masked)
+                sums = 2 if dtype == torch.float32 else 1
+                if columns == 1024 * place.world_size:
+                    assert sent[:3] == [1, sums, 1]
+                    assert max(sent) <= 3

@@ -89,7 +89,7 @@ def described(request: Request) -> str:
         library = cached([emitted.source, *_FLAGS], ".so", make)
     words = np.frombuffer(words_of(request.program, request.has_start), np.int32)
     dtypes = [_DTYPES.index(dtype) for dtype in request.dtypes]
-    numbers = [emitted.vector, emitted.cells, int(emitted.is_resident), len(dtypes), *dtypes]
+    numbers = [emitted.vector, emitted.cells, emitted.kinds, len(dtypes), *dtypes]
     return " ".join([str(library), *map(str, numbers), str(len(words)), *map(str, words)])
 
 

@@ -15,7 +15,10 @@ from bridge import lang as bl
 from bridge.generated import CompileError
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
+from bridge.lang import codes
+from bridge.lang.emission import source_of
 from bridge.ops.declared import traced
+from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 from tests.declared.ops import OTHERS, SEVEN
 from tests.lang.random_programs import random_call, steps_of
 from tests.lang.test_fuzz import ISAS, Run, assert_same, by_torch, runs_of
@@ -66,6 +69,41 @@ def test_declared_ops(op: Any, dtype: str) -> None:
     for request in usual_requests(
         traced(declaration, present, *declaration.static.values()), dtype
     ):
+        request.compile()
+
+
+def test_row_and_column_sums_of_one_section() -> None:
+    """Both are kept in arrays where a section reads nothing new."""
+    number = 1810
+    runs, _ = runs_of(random_call(number, steps_of(number)), np.random.default_rng(number))
+    requests = map(requested, runs)
+    sources = [source_of(each.program, each.arithmetic, each.dtypes) for each in requests]
+    assert any("at.lane" in source and "add_quarters" in source for source in sources)
+    test_random_programs(number)
+
+
+def test_minus_of_what_ends_with_a_fused_addition() -> None:
+    """0, whose minus is -0, comes out of one in this program."""
+    test_random_programs(229)
+
+
+def softmax_requests(dtype: str) -> list[Request]:
+    """What parts of the columns of softmaxes run, uncut."""
+    programs = [
+        (softmax_program(-0.7, dtype, (True, True)), [dtype, "bool", "bool"]),
+        (jacobian_program(0.7, dtype, True), [dtype, dtype, "bool"]),
+        (derivative_program(0.7, dtype, True, (True, True, True), True), [dtype] * 3 + ["bool"]),
+    ]
+    return [
+        Request(codes.parse(params.code).program, params.arithmetic, (*dtypes, dtype))
+        for params, dtypes in programs
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_programs_of_softmax(dtype: str) -> None:
+    for request in softmax_requests(dtype):
         request.compile()
 
 

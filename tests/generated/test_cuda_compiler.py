@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from bridge.catalogue import hot
 from bridge.generated import CompileError, cuda_compiler
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.nvrtc import Nvrtc, find_nvrtc
@@ -38,14 +39,14 @@ def checks() -> Any:
 @pytest.mark.long
 @needs_cuda_compiler
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("number", range(6))
-def test_machine_code_is_within_its_limits(number: int, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", hot.DTYPES)
+@pytest.mark.parametrize("op", hot.OPS)
+def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
     """Local memory, at most 128 registers, instructions, and reads that are under way."""
     nvdisasm = checks().check_cubin.find_nvdisasm("nvcc")
     if nvdisasm is None:
         pytest.skip("needs nvdisasm")
-    reports = list(checks().reports(nvdisasm, [*checks().OPS][number], dtype))
+    reports = list(checks().reports(nvdisasm, op, dtype))
     assert len(reports) >= 4
     assert not any(report.faults() for report in reports), "\n" + checks().table(reports)
 

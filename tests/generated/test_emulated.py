@@ -3,18 +3,22 @@ of any layout and length, in all orders of threads; and what the CUDA library re
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bridge.catalogue.bias_dropout_add import bias_dropout_add
+from bridge.catalogue.bias_gelu import bias_gelu
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
+from bridge.lang.functions import GELU_KINDS
 from bridge.ops.declared import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
-from tests.generated.test_bits import DTYPES, picked, requested
+from tests.generated.test_bits import DTYPES, picked, requested, softmax_requests
 from tests.lang.random_programs import random_call, steps_of
 from tests.lang.test_fuzz import runs_of
 
@@ -38,6 +42,28 @@ def test_declared_ops(op: Any, dtype: str, tmp_path: Path) -> None:
     run([requests[0], *derivatives], tmp_path, calls=16, seed=number)
 
 
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", GELU_KINDS)
+def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
+    """Forward, down the columns of many rows, and backward with column sums, of one and of several
+    chunks of rows."""
+    found = traced(bias_gelu.declaration, (True, True), form)
+    requests = [*itertools.islice(usual_requests(found, dtype), 2)]
+    run(requests, tmp_path, calls=30, seed=len(form))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("p", [0.1, 0.875, 1.0])
+def test_bias_dropout_add(p: float, dtype: str, tmp_path: Path) -> None:
+    """Forward and backward, where words are drawn in each."""
+    found = traced(bias_dropout_add.declaration, (True,) * 5, p)
+    requests = [*itertools.islice(usual_requests(found, dtype), 2)]
+    run(requests, tmp_path, calls=30, seed=5)
+
+
 def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
     """The number from which elements are counted is one more operand; any, up to where numbers of
     64 bits begin again."""
@@ -51,6 +77,13 @@ def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
 def test_sums_of_a_single_column(tmp_path: Path) -> None:
     found = traced(picked.declaration, (True, True))
     run([next(usual_requests(found, "bfloat16"))], tmp_path, calls=30, seed=3)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_programs_of_softmax(dtype: str, tmp_path: Path) -> None:
+    run(softmax_requests(dtype)[:1], tmp_path, calls=16, seed=2)
 
 
 @pytest.mark.sampled(1)

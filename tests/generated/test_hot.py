@@ -30,11 +30,15 @@ def run(dtype, rows, columns):
         weight, bias = (draw(columns).requires_grad_() for _ in range(2))
         g, gh = draw(rows, columns), draw(rows, columns)
         eps = {"eps": 0.0625 / columns} if columns % 2 else {}
+        dropped = bt.bias_dropout_add(x, bias, residual, p=1 / (columns + 2), seed=rows)
         for results, leaves in (
             ([bt.rms_norm(x, weight, **eps)], (x, weight)),
             (bt.rms_norm(x, weight, residual, **eps), (x, weight, residual)),
             ([bt.layer_norm(x, weight, bias, **eps)], (x, weight, bias)),
             ([bt.swiglu(x, residual)], (x, residual)),
+            ([bt.bias_gelu(x, bias)], (x, bias)),
+            ([bt.bias_gelu(x, bias, approximate="none")], (x, bias)),
+            ([dropped], (x, bias, residual)),
             ([bt.swiglu(torch.cat((x, residual), -1))], (x, residual)),
         ):
             found += [*results, *torch.autograd.grad(results, leaves, (g, gh)[: len(results)])]
@@ -71,5 +75,5 @@ def test_from_the_first_call_on(isa: str) -> None:
     if isa and "BRIDGE_CPU_ISA" in done.stderr:
         pytest.skip(f"this processor does not run {isa}")
     assert done.returncode == 0, done.stderr
-    # Of two layouts: twelve passes in two dtypes, on six shapes that have elements.
-    assert int(done.stdout) >= 2 * 12 * 2 * 6
+    # Of two layouts: sixteen passes in two dtypes, on six shapes that have elements.
+    assert int(done.stdout) >= 2 * 16 * 2 * 6

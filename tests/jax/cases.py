@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import bridge.jax
-from bridge.lang.philox import words
-from bridge.ops.bias_dropout_add import threshold_of
+from bridge.lang.philox import threshold_of, words
 from tests.jax.compositions import normal
 
 Function = Callable[..., Any]
@@ -68,7 +67,7 @@ class Case:
 
 
 _SOFTMAX = ("bridge_softmax", "bridge_softmax_derivative")
-_DROPOUT = ("bridge_bias_dropout_add",)
+_DROPOUT = ("bridge_program",)
 _MASK = np.asarray([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [1, 0, 1, 0, 0]], bool)
 _DRAWN = {"p": 0.3, "seed": 2**40 + 5, "offset": 3}
 

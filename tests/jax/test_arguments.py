@@ -72,29 +72,28 @@ REFUSED = [
         BIAS[:2],
         "tanh",
         ValueError,
-        "bias_gelu: bias has shape [2], expected [3], the last dimension of x of shape [4, 3]",
+        "bias_gelu: bias has shape [2], expected [3]: x has shape [4, 3]",
     ),
     (
         X,
         X,
         "tanh",
         ValueError,
-        "bias_gelu: bias has shape [4, 3], expected [3], the last dimension of x of shape [4, 3]",
+        "bias_gelu: bias has shape [4, 3], expected [3]: x has shape [4, 3]",
     ),
     (
         X,
         0.5,
         "tanh",
         ValueError,
-        "bias_gelu: bias has shape [], expected [3], the last dimension of x of shape [4, 3]",
+        "bias_gelu: bias has shape [], expected [3]: x has shape [4, 3]",
     ),
     (
         1.5,
         BIAS,
         "tanh",
         ValueError,
-        "bias_gelu: x is 0-dimensional, expected at least one dimension to add bias of shape [3] "
-        "to",
+        "bias_gelu: x is 0-dimensional, expected at least one dimension",
     ),
     (
         X,

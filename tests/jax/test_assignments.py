@@ -14,8 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 from bridge._private import jax as private
 from bridge._private.jax import assignment_of
+from bridge.catalogue.bias_gelu import bias_gelu as declared
 from bridge.jax._sharded import partitioning
-from bridge.ops import BIAS_GELU, BiasGeluParams, Role
+from bridge.ops import PROGRAM, ProgramParams, Role
+from bridge.ops.declared import traced
 
 
 class Array:
@@ -103,8 +105,9 @@ def test_as_many_candidates_as_arrays(
         Array(shape, mesh, P(names[:1])),
         Array(shape, mesh, P()),
     ]
-    params = BiasGeluParams("tanh", full="float32")
-    site = partitioning.Site(lambda *_: (), BIAS_GELU, params, (0,), 2, [shape])
+    code = traced(declared.declaration, (True, False), "tanh").code
+    params = ProgramParams(code, "float32", "float32")
+    site = partitioning.Site(lambda *_: (), PROGRAM, params, (0,), 2, [shape])
     looked_at: list[Any] = []
     supported = partitioning.supported
     monkeypatch.setattr(

@@ -99,7 +99,7 @@ def test_grad_of_vmap_is_the_sum_of_vmap_of_grad(rng: np.random.Generator) -> No
 def test_per_example_bias_gradients_come_from_one_call(rng: np.random.Generator) -> None:
     x, bias = normal(rng, 4, 3, 5), normal(rng, 5)
     per_example = jax.jit(jax.vmap(jax.grad(lambda b, x: bias_gelu(x, b).sum()), (None, 0)))
-    assert per_example.lower(bias, x).as_text().count("@bridge_bias_gelu") == 1
+    assert per_example.lower(bias, x).as_text().count("@bridge_program") == 1
     expected = jax.vmap(jax.grad(lambda b, x: plain(x, b).sum()), (None, 0))(bias, x)
     assert_close(per_example(bias, x), expected)
 

@@ -87,7 +87,7 @@ def primitives(function: Any, *arguments: Any) -> list[str]:
 
 def test_what_derivatives_cost(rng: np.random.Generator) -> None:
     x, bias, residual, g = (normal(rng, *s) for s in ((4, 5), (5,), (4, 5), (4, 5)))
-    kernel = "bridge_bias_dropout_add"
+    kernel = "bridge_program"
 
     def function(x: Any, bias: Any, residual: Any) -> Any:
         return bias_dropout_add(x, bias, residual, **DRAWN)
@@ -110,8 +110,9 @@ def test_what_derivatives_cost(rng: np.random.Generator) -> None:
     assert [str(e.primitive) for e in every.jaxpr.eqns] == [kernel, kernel]
     assert every.jaxpr.outvars[2] is every.jaxpr.invars[0]
     assert primitives(gradients(2), g, residual) == [kernel]
-    assert "full=None" in str(jax.make_jaxpr(gradients(1))(g, bias).eqns[-1])
-    assert "row=None" in str(jax.make_jaxpr(gradients(0))(g, x).eqns[-1])
+    for position, given, shape in ((1, bias, (5,)), (0, x, (4, 5))):
+        (result,) = jax.make_jaxpr(gradients(position))(g, given).eqns[-1].outvars
+        assert result.aval.shape == shape
     # A tangent of the residual alone goes past the kernel too.
     tangent = jax.make_jaxpr(lambda t: jax.jvp(lambda r: function(x, bias, r), (residual,), (t,)))
     program = tangent(g).jaxpr
@@ -164,28 +165,18 @@ def test_make_viewless_is_a_differentiable_identity(rng: np.random.Generator) ->
 
 X = np.ones((3, 4), np.float32)
 B = np.ones(4, np.float32)
-LAST = "the last dimension of x of shape [3, 4]"
+SHAPE = "x has shape [3, 4]"
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (([1.0],), {}, TypeError, "x has type list, expected an array"),
     ((X.astype(int),), {}, TypeError, f"x has dtype int64, expected one of {FLOATS}"),
     ((jnp.arange(3),), {}, TypeError, f"x has dtype int32, expected one of {FLOATS}"),
     ((X, "b"), {}, TypeError, "bias has type str, expected an array"),
     ((X, B > 0), {}, TypeError, f"bias has dtype bool, expected one of {FLOATS}"),
-    ((X, B[:3]), {}, ValueError, f"bias has shape [3], expected [4], {LAST}"),
-    ((X, X), {}, ValueError, f"bias has shape [3, 4], expected [4], {LAST}"),
-    (
-        (1.0, B),
-        {},
-        ValueError,
-        "x is 0-dimensional, expected at least one dimension to add bias of shape [4] to",
-    ),
+    ((X, B[:3]), {}, ValueError, f"bias has shape [3], expected [4]: {SHAPE}"),
+    ((X, X), {}, ValueError, f"bias has shape [3, 4], expected [4]: {SHAPE}"),
+    ((1.0, B), {}, ValueError, "x is 0-dimensional, expected at least one dimension"),
     ((X, None, 1j), {}, TypeError, f"residual has dtype complex128, expected one of {FLOATS}"),
-    (
-        (X, None, B),
-        {},
-        ValueError,
-        "residual has shape [4], expected [3, 4], the shape of x",
-    ),
+    ((X, None, B), {}, ValueError, f"residual has shape [4], expected [3, 4]: {SHAPE}"),
     ((X,), {"p": 1.5}, ValueError, "p is 1.5, expected a probability, from 0 to 1"),
     ((X,), {"p": -0.1}, ValueError, "p is -0.1, expected a probability, from 0 to 1"),
     ((X,), {"p": np.nan}, ValueError, "p is nan, expected a probability, from 0 to 1"),

@@ -33,11 +33,11 @@ class Op:
 
 _MASK = np.eye(4, 8, dtype=bool)
 OPS = {
-    "bias_gelu": Op(lambda x: bj.bias_gelu(x, x[0]), "bridge_bias_gelu", "bridge_bias_gelu"),
+    "bias_gelu": Op(lambda x: bj.bias_gelu(x, x[0]), "bridge_program", "bridge_program"),
     "bias_dropout_add": Op(
         lambda x: bj.bias_dropout_add(x, x[0], x, p=0.1, seed=3),
-        "bridge_bias_dropout_add",
-        "bridge_bias_dropout_add",
+        "bridge_program",
+        "bridge_program",
     ),
     "scaled_softmax": Op(bj.scaled_softmax, "bridge_softmax", "bridge_softmax_derivative"),
     "scaled_masked_softmax": Op(

@@ -126,11 +126,6 @@ def test_sixth_order(form: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
 
-def test_seventh_order_is_refused() -> None:
-    with pytest.raises(ValueError, match="bias_gelu: a derivative of order 7, expected at most 6"):
-        jax.eval_shape(derivative(bias_gelu, 7), jnp.asarray(0.5))
-
-
 def test_vjp_twice_with_the_same_residuals(rng: np.random.Generator) -> None:
     x, bias = normal(rng, 4, 3), normal(rng, 3)
     _, pull = jax.vjp(bias_gelu, x, bias)
@@ -160,9 +155,10 @@ def test_linear_transpose_of_the_op_is_refused() -> None:
 def test_symbolic_zero_tangents_cost_nothing(rng: np.random.Generator) -> None:
     x, bias = normal(rng, 4, 3), normal(rng, 3)
     text = str(jax.make_jaxpr(jax.grad(lambda b: bias_gelu(x, b).sum()))(bias))
-    assert "full=None, row='float64'" in text  # no dx for a constant x
+    assert ":f64[3] = bridge_program" in text
+    assert text.count(":f64[4,3] = bridge_program") == 1  # no dx for a constant x
     text = str(jax.make_jaxpr(jax.grad(lambda x: bias_gelu(x, bias).sum()))(x))
-    assert "row='float64'" not in text  # no column sums for a constant bias
+    assert ":f64[3] = bridge_program" not in text  # no column sums for a constant bias
     tangents = jax.jvp(lambda x: bias_gelu(jax.lax.stop_gradient(x), bias), (x,), (x,))[1]
     np.testing.assert_array_equal(tangents, 0.0)
 
@@ -174,7 +170,7 @@ def test_an_unread_gradient_is_not_computed(rng: np.random.Generator) -> None:
         return jax.vjp(bias_gelu, x, bias)[1](x)[1]
 
     lowered = jax.jit(bias_gradient).lower(x, bias).as_text()
-    assert lowered.count("@bridge_bias_gelu") == 1  # and the forward call is gone
+    assert lowered.count("@bridge_program") == 1  # and the forward call is gone
     assert "outputs = 2" in lowered
     _, expected = jax.vjp(plain, x, bias)[1](x)
     assert_close(jax.jit(bias_gradient)(x, bias), expected)

@@ -171,6 +171,11 @@ def test_softmax(rng: np.random.Generator) -> None:
                     atol=1e-7,
                 )
     np.testing.assert_array_equal(FusedScaleMaskSoftmax()(scores), bj.scaled_softmax(scores))
+    sink = jnp.asarray(rng.standard_normal(3), jnp.float32)
+    np.testing.assert_array_equal(
+        FusedScaleMaskSoftmax("causal", 0.5)(scores, mask, softmax_offset=sink),
+        bj.scaled_masked_softmax(scores, mask | (away > 0), 0.5, sink=sink),
+    )
     with pytest.raises(ValueError, match="attn_mask_type is 'slanted', expected one of 'padding'"):
         FusedScaleMaskSoftmax("slanted")
     with pytest.raises(ValueError, match=r"window_size is \(1,\), expected a pair of integers"):

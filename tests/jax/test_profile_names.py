@@ -22,11 +22,11 @@ _MASK = np.eye(8, dtype=bool)
 _BIAS = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
 # Each public function has a call here, and the kernels of it and of its derivatives.
 OPS: dict[str, tuple[Callable[..., Any], str, str]] = {
-    "bias_gelu": (lambda x: bj.bias_gelu(x, _BIAS), "bridge_bias_gelu", "bridge_bias_gelu"),
+    "bias_gelu": (lambda x: bj.bias_gelu(x, _BIAS), "bridge_program", "bridge_program"),
     "bias_dropout_add": (
         lambda x: bj.bias_dropout_add(x, _BIAS, x, p=0.3, seed=5),
-        "bridge_bias_dropout_add",
-        "bridge_bias_dropout_add",
+        "bridge_program",
+        "bridge_program",
     ),
     "scaled_softmax": (bj.scaled_softmax, "bridge_softmax", "bridge_softmax_derivative"),
     "scaled_masked_softmax": (

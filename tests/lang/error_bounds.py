@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bridge.lang import philox, reference, roles
+from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.program import Node, Program, constant_of
 
 Numbers = Any
@@ -161,7 +162,7 @@ class _Arithmetic:
         dtype = ""
         if node.operation == "gelu":
             kind, order, *dtypes = node.static
-            value, dtype = reference._gelu(x.value, kind, order), "".join(dtypes)
+            value, dtype = gelu_derivative(x.value, kind, order), "".join(dtypes)
         else:
             value = reference._FUNCTIONS[node.operation](x.value)
             dtype = node.static or ""
@@ -169,7 +170,8 @@ class _Arithmetic:
         if dtype:
             own = np.abs(value) * _ROUGH[dtype][0] + _ROUGH[dtype][1]
             own = own + (node.operation == "silu_slope") * 2.0**-25
-            error = error + np.where(np.isfinite(own) & (x.value != 0), own, 0.0)
+            is_zero = (x.value == 0) & (value == 0)  # which is exact
+            error = error + np.where(np.isfinite(own) & ~is_zero, own, 0.0)
         if node.operation != "abs":
             rounded = self.rounded(value, error, np.abs(value) + error, _OTHERWISE).error
             error = np.where(np.isfinite(value), rounded, error)

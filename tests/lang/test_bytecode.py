@@ -213,7 +213,7 @@ def inputs_of(instruction: Instruction, where: str) -> list[tuple[str, int]]:
         one = name == "integer_neg"
         return [(f"{where} int", i) for i in ((a,) if one else (a, b))]
     index = OPERATIONS.index(name)
-    one, three = index < OPERATIONS.index("add"), name in ("fma", "where", "log_sum")
+    one, three = index < OPERATIONS.index("add"), index >= OPERATIONS.index("fma")
     count = 1 if one or name in _REDUCTIONS else 3 if three else 2
     return [(where, i) for i in (a, b, c)[:count]]
 

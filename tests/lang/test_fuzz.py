@@ -21,7 +21,7 @@ from bridge.lang import codes, roles
 from bridge.lang.program import ROWS, Program
 from bridge.lang.reference import evaluate
 from bridge.ops import PROGRAM, ProgramParams, Spec
-from bridge.ops.program import Form, check_operands
+from bridge.ops.form import Form, check_operands
 from tests.frameworks import FRAMEWORKS, bits
 from tests.lang.error_bounds import bounds_of, misses
 from tests.lang.random_programs import (

@@ -5,7 +5,7 @@
 //   generated_simt <description> [how many calls [seed]]
 //
 // A description is a text of numbers and words without spaces: for each program the library that
-// was compiled of it, vector, cells, is_resident, how many arrays there are, their dtypes, how many
+// was compiled of it, vector, cells, kinds, how many arrays there are, their dtypes, how many
 // words there are, and these.
 #include <bridge/bridge.h>
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../cpp/program_reference.h"
-#include "../cpp/random_program.h"
+#include "../cpp/random_call.h"
 #include "executor.h"
 #include "interpreter/generated_call.h"
 
@@ -37,7 +37,7 @@ struct Compiled {
 bool read_one(std::istream& from, Compiled* to) {
   bridge_program_kernels& kernels = to->kernels;
   int64_t words = 0;
-  from >> to->path >> kernels.vector >> kernels.cells >> kernels.is_resident >> kernels.arrays;
+  from >> to->path >> kernels.vector >> kernels.cells >> kernels.kinds >> kernels.arrays;
   to->dtypes.resize(static_cast<size_t>(from ? kernels.arrays : 0));
   for (int32_t& dtype : to->dtypes) from >> dtype;
   from >> words;
@@ -118,6 +118,14 @@ void run(Compiled& compiled, int calls) {
   for (int i = 0; i < calls; ++i) {
     bridge_program sizes{};
     choose_sizes(cols[pick(20)], 6000, &sizes);
+    compare_call(compiled, view, sizes);
+  }
+  // Of several chunks of rows, which not every layout of arrays has in vectors.
+  for (int i = 0; i < calls; ++i) {
+    bridge_program sizes{};
+    sizes.cols = i % 2 == 0 ? 256 : 136;
+    sizes.dims = 1;
+    sizes.size[0] = 120 + pick(150);
     compare_call(compiled, view, sizes);
   }
   check(2 * (bridge_program_cuda_added_calls() - before) > calls, "calls take what was added");

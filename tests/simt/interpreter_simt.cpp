@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../cpp/program_reference.h"
+#include "../cpp/random_call.h"
 #include "../cpp/random_program.h"
 #include "executor.h"
 #ifndef BRIDGE_EXECUTOR_GPU

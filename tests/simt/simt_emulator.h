@@ -20,6 +20,7 @@ namespace bridge::simt {
 // (A larger extent in x runs too.)
 constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
+constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
 
 namespace emulator {

@@ -62,10 +62,8 @@ class Library {
     const char* file = path.empty() ? "libbridge_cuda.so" : path.c_str();
     handle_ = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) throw Exit{kBadArgument, std::string("--library: ") + dlerror()};
-    find(&std::get<0>(ops_), "bias_gelu");
-    find(&std::get<1>(ops_), "softmax");
-    find(&std::get<2>(ops_), "softmax_derivative");
-    find(&std::get<3>(ops_), "bias_dropout_add");
+    find(&std::get<0>(ops_), "softmax");
+    find(&std::get<1>(ops_), "softmax_derivative");
     find(&last_error, "bridge_cuda_last_error");
     find(&archs, "bridge_cuda_archs");
     find(&preload, "bridge_cuda_preload");
@@ -100,9 +98,7 @@ class Library {
   }
 
   void* handle_;  // never closed: its kernels may still run when the program ends
-  std::tuple<Functions<bridge_bias_gelu>, Functions<bridge_softmax>,
-             Functions<bridge_softmax_derivative>, Functions<bridge_bias_dropout_add>>
-      ops_;
+  std::tuple<Functions<bridge_softmax>, Functions<bridge_softmax_derivative>> ops_;
 };
 
 class Event {

@@ -17,15 +17,9 @@ struct Run {
   void operator()(const Copy& call) const {
     memcpy(call.to, call.from, static_cast<size_t>(call.bytes));
   }
-  void operator()(const bridge_bias_gelu& call) const {
-    check(bridge_bias_gelu_cpu(&call, nullptr));
-  }
   void operator()(const bridge_softmax& call) const { check(bridge_softmax_cpu(&call, nullptr)); }
   void operator()(const bridge_softmax_derivative& call) const {
     check(bridge_softmax_derivative_cpu(&call, nullptr));
-  }
-  void operator()(const bridge_bias_dropout_add& call) const {
-    check(bridge_bias_dropout_add_cpu(&call, nullptr));
   }
 };
 

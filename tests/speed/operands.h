@@ -17,7 +17,6 @@ namespace bridge::speed {
 enum class Values {
   numbers,  // even between low and low + span
   mask,     // bytes, one in eight not 0
-  integer,  // 64 bits
   result    // NaN, so that an element that a kernel leaves out is seen
 };
 
@@ -29,11 +28,7 @@ struct Operand {
   float span = 8;
   void* data = nullptr;
 
-  int64_t bytes() const {
-    return count * (values == Values::mask      ? 1
-                    : values == Values::integer ? int64_t{sizeof(int64_t)}
-                                                : dtype_bytes(dtype));
-  }
+  int64_t bytes() const { return count * (values == Values::mask ? 1 : dtype_bytes(dtype)); }
 };
 
 // The operands of one call, one behind the other from an address on. With the default address only
@@ -83,8 +78,6 @@ BRIDGE_HD void store_value(const Operand& operand, uint64_t seed, int64_t i) {
   const uint64_t word = random_word(seed + static_cast<uint64_t>(i));
   if (operand.values == Values::mask) {
     static_cast<uint8_t*>(operand.data)[i] = word % 8 == 0;
-  } else if (operand.values == Values::integer) {
-    static_cast<int64_t*>(operand.data)[i] = static_cast<int64_t>(word >> 1);
   } else {
     const float unit = (static_cast<float>(word >> 40) + 0.5f) * 0x1p-24f;
     const float value = operand.low + operand.span * unit;

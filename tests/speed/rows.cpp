@@ -1,8 +1,6 @@
 #include "rows.h"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 namespace bridge::speed {
 namespace {
@@ -20,23 +18,13 @@ struct Variant {
   std::function<AnyCall(Operands&, const Shape&)> make;
 };
 
-// The result is also the cotangent's dtype, and the residual's.
-struct Dtypes {
+struct Dtype {
   const char* name;
   int rank;
-  int32_t x;
-  int32_t bias;
-  int32_t result;
+  int32_t number;
 };
-constexpr Dtypes kSingle[] = {{"bfloat16", 0, kBfloat16, kBfloat16, kBfloat16},
-                              {"float32", 1, kFloat32, kFloat32, kFloat32},
-                              {"float16", 2, kFloat16, kFloat16, kFloat16}};
-// What a model in bfloat16 with float32 parameters calls: a bias promotes bias_gelu's result, ...
-constexpr Dtypes kGeluBias = {"bfloat16_float32_bias", 1, kBfloat16, kFloat32, kFloat32};
-// ... while that of bias_dropout_add has the residual's dtype.
-constexpr Dtypes kDropoutBias = {"bfloat16_float32_bias", 1, kBfloat16, kFloat32, kBfloat16};
-constexpr Dtypes kDropoutResidual = {"bfloat16_float32_residual", 1, kBfloat16, kBfloat16,
-                                     kFloat32};
+constexpr Dtype kDtypes[] = {
+    {"bfloat16", 0, kBfloat16}, {"float32", 1, kFloat32}, {"float16", 2, kFloat16}};
 
 struct Columns {
   int64_t cols;
@@ -48,11 +36,6 @@ constexpr Columns kColumns[] = {{4096, 0, 0},   {1024, 0, 1},   {32768, 0, 1}, {
                                 {4099, 0, 2},  // no row but the first begins at a multiple of 8
                                 {32768, 64, 3}, {4096, 2048, 3}};
 
-bridge_array matrix(void* data, int32_t dtype, const Shape& shape) {
-  return {data, dtype, 0, shape.cols};
-}
-bridge_array vector(void* data, int32_t dtype) { return {data, dtype, 0, 0}; }
-
 AnyCall make_copy(Operands& memory, const Shape& shape, bool by_kernel) {
   Copy copy{};
   copy.from = memory.numbers(kBfloat16, shape.elements());
@@ -60,72 +43,6 @@ AnyCall make_copy(Operands& memory, const Shape& shape, bool by_kernel) {
   copy.bytes = shape.elements() * dtype_bytes(kBfloat16);
   copy.by_kernel = by_kernel;
   return copy;
-}
-
-enum class Pass { forward, backward, backward_dbias };
-
-AnyCall make_bias_gelu(Operands& memory, const Shape& shape, const Dtypes& dtypes, int32_t form,
-                       Pass pass) {
-  const int64_t count = shape.elements();
-  bridge_bias_gelu call{};
-  call.form = form;
-  call.batch = 1;
-  call.rows = shape.rows();
-  call.cols = shape.cols;
-  call.input.full = matrix(memory.numbers(dtypes.x, count), dtypes.x, shape);
-  call.input.row = vector(memory.numbers(dtypes.bias, shape.cols), dtypes.bias);
-  int32_t output = dtypes.result;
-  if (pass != Pass::forward) {
-    output = dtypes.x;
-    call.order = call.factors = 1;
-    call.factor[0].full = matrix(memory.numbers(dtypes.result, count), dtypes.result, shape);
-  }
-  call.output.full = matrix(memory.result(output, count), output, shape);
-  if (pass == Pass::backward_dbias)
-    call.output.row = vector(memory.result(dtypes.bias, shape.cols), dtypes.bias);
-  return call;
-}
-
-struct Dropout {
-  const char* kind;
-  int rank;
-  bool bias;
-  bool residual;
-  double p;
-  Pass pass = Pass::forward;
-};
-constexpr Dropout kDropouts[] = {{"forward", 0, true, true, 0.1},
-                                 {"backward_dbias", 0, true, false, 0.1, Pass::backward_dbias},
-                                 {"backward", 1, false, false, 0.1, Pass::backward},
-                                 {"forward_inference", 1, true, true, 0.0},
-                                 {"forward_no_bias", 1, false, true, 0.1},
-                                 {"forward_no_residual", 1, true, false, 0.1}};
-
-AnyCall make_bias_dropout_add(Operands& memory, const Shape& shape, const Dtypes& dtypes,
-                              const Dropout& dropout) {
-  const int64_t count = shape.elements();
-  const bool forward = dropout.pass == Pass::forward;
-  const int32_t input = forward ? dtypes.x : dtypes.result;
-  const int32_t output = forward ? dtypes.result : dtypes.x;
-  bridge_bias_dropout_add call{};
-  call.batch = 1;
-  call.rows = shape.rows();
-  call.cols = call.index_cols = shape.cols;
-  call.threshold = std::llround(dropout.p * 0x1p32);
-  call.factor = 1.0 / (1.0 - dropout.p);
-  if (dropout.p > 0) {
-    call.seed.data = static_cast<int64_t*>(memory.add({Values::integer, 0, 1}));
-    call.offset.data = static_cast<int64_t*>(memory.add({Values::integer, 0, 1}));
-  }
-  call.input.full = matrix(memory.numbers(input, count), input, shape);
-  if (forward && dropout.bias)
-    call.input.row = vector(memory.numbers(dtypes.bias, shape.cols), dtypes.bias);
-  if (dropout.residual)
-    call.residual = matrix(memory.numbers(dtypes.result, count), dtypes.result, shape);
-  call.output.full = matrix(memory.result(output, count), output, shape);
-  if (dropout.pass == Pass::backward_dbias)
-    call.output.row = vector(memory.result(dtypes.bias, shape.cols), dtypes.bias);
-  return call;
 }
 
 bridge_row_space space_of(const Shape& shape, bool causal) {
@@ -175,30 +92,6 @@ AnyCall make_softmax_backward(Operands& memory, const Shape& shape, int32_t dtyp
   return call;
 }
 
-std::vector<Variant> bias_gelu_variants() {
-  // By bridge_gelu_form, the sooner to be timed first.
-  constexpr const char* kForms[] = {"tanh", "none", "sigmoid"};
-  constexpr std::pair<const char*, Pass> kKinds[] = {{"forward", Pass::forward},
-                                                     {"backward_dbias", Pass::backward_dbias},
-                                                     {"backward", Pass::backward}};
-  std::vector<Variant> variants;
-  for (int32_t form = 0; form < 3; ++form) {
-    for (const auto& [name, pass] : kKinds) {
-      auto add = [&, kind = std::string(name) + "." + kForms[form],
-                  pass = pass](const Dtypes& dtypes) {
-        variants.push_back({"bias_gelu", kind, dtypes.name, form + dtypes.rank, false,
-                            dtype_bytes(dtypes.x),
-                            [dtypes, form, pass](Operands& memory, const Shape& shape) {
-                              return make_bias_gelu(memory, shape, dtypes, form, pass);
-                            }});
-      };
-      for (const Dtypes& dtypes : kSingle) add(dtypes);
-      add(kGeluBias);
-    }
-  }
-  return variants;
-}
-
 std::vector<Variant> softmax_variants() {
   struct Kind {
     const char* name;
@@ -213,35 +106,16 @@ std::vector<Variant> softmax_variants() {
                              {"backward_causal", Hidden::causal, true, 1}};
   std::vector<Variant> variants;
   for (const Kind& kind : kKinds) {
-    for (const Dtypes& dtypes : kSingle) {
-      const int32_t dtype = dtypes.x;
-      variants.push_back({"softmax", kind.name, dtypes.name, kind.rank + dtypes.rank,
-                          kind.hidden != Hidden::nothing, dtype_bytes(dtype),
-                          [dtype, kind](Operands& memory, const Shape& shape) {
-                            return kind.backward
-                                       ? make_softmax_backward(memory, shape, dtype,
-                                                               kind.hidden == Hidden::causal)
-                                       : make_softmax(memory, shape, dtype, kind.hidden);
-                          }});
+    for (const Dtype& each : kDtypes) {
+      const int32_t dtype = each.number;
+      variants.push_back(
+          {"softmax", kind.name, each.name, kind.rank + each.rank, kind.hidden != Hidden::nothing,
+           dtype_bytes(dtype), [dtype, kind](Operands& memory, const Shape& shape) {
+             return kind.backward
+                        ? make_softmax_backward(memory, shape, dtype, kind.hidden == Hidden::causal)
+                        : make_softmax(memory, shape, dtype, kind.hidden);
+           }});
     }
-  }
-  return variants;
-}
-
-std::vector<Variant> bias_dropout_add_variants() {
-  std::vector<Variant> variants;
-  for (const Dropout& dropout : kDropouts) {
-    auto add = [&](const Dtypes& dtypes) {
-      const int32_t input = dropout.pass == Pass::forward ? dtypes.x : dtypes.result;
-      variants.push_back({"bias_dropout_add", dropout.kind, dtypes.name, dropout.rank + dtypes.rank,
-                          false, dtype_bytes(input),
-                          [dtypes, dropout](Operands& memory, const Shape& shape) {
-                            return make_bias_dropout_add(memory, shape, dtypes, dropout);
-                          }});
-    };
-    for (const Dtypes& dtypes : kSingle) add(dtypes);
-    if (dropout.bias) add(kDropoutBias);
-    if (dropout.residual || dropout.pass != Pass::forward) add(kDropoutResidual);
   }
   return variants;
 }
@@ -276,8 +150,7 @@ Shape Row::shape(int64_t array_bytes) const {
 
 std::vector<Row> all_rows() {
   std::vector<Row> rows;
-  for (const auto& variants :
-       {copy_variants(), bias_gelu_variants(), softmax_variants(), bias_dropout_add_variants()})
+  for (const auto& variants : {copy_variants(), softmax_variants()})
     for (const Variant& variant : variants)
       for (const Columns& columns : kColumns) {
         Row row{variant.op,
@@ -300,9 +173,8 @@ std::vector<Row> all_rows() {
 }
 
 std::vector<std::string> profiled_rows() {
-  return {"bias_gelu.forward.tanh.bfloat16.4096",   "bias_gelu.backward_dbias.tanh.bfloat16.4096",
-          "bias_dropout_add.forward.bfloat16.4096", "softmax.forward_masked.bfloat16.1024",
-          "softmax.forward.bfloat16.32768",         "softmax.backward.bfloat16.4096"};
+  return {"softmax.forward_masked.bfloat16.1024", "softmax.forward.bfloat16.32768",
+          "softmax.backward.bfloat16.4096"};
 }
 
 }  // namespace bridge::speed

@@ -22,10 +22,9 @@ struct Copy {
   bool by_kernel;  // otherwise by the driver
 };
 
-using AnyCall = std::variant<Copy, bridge_bias_gelu, bridge_softmax, bridge_softmax_derivative,
-                             bridge_bias_dropout_add>;
+using AnyCall = std::variant<Copy, bridge_softmax, bridge_softmax_derivative>;
 
-// For the ops on a matrix there is one head in one batch, with a query for each row.
+// For a copy there is one head in one batch, with a query for each row.
 struct Shape {
   int64_t batch;
   int64_t heads;

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.lang.philox import words
-from bridge.ops.bias_dropout_add import threshold_of
+from bridge.lang.philox import threshold_of, words
 from bridge.torch import (
     bias_dropout_add,
     bias_gelu,

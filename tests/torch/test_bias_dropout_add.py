@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from torch.func import vmap
 from torch.library import opcheck
 from torch.utils.checkpoint import checkpoint
 
+from bridge.catalogue.bias_dropout_add import bias_dropout_add as declared
+from bridge.ops import PROGRAM
 from bridge.torch import BiasDropoutAdd, bias_dropout_add
+from bridge.torch._adapter.kernels import spec_of
 from tests.torch.cases import kept
 from tests.torch.expected import DTYPES, assert_close, assert_same_bits
 
@@ -214,18 +218,13 @@ def test_seeds_under_compile(draw: Any) -> None:
 
 def test_opcheck(draw: Any) -> None:
     x, bias, residual = (draw(*s, dtype=torch.float32, grad=True) for s in ((4, 3), (3,), (4, 3)))
-    fields = {"threshold": 2**31, "factor": 2.0, "batch_ndim": 0, "index_cols": 0}
-    seed = torch.tensor(5)
-    opcheck(
-        torch.ops.bridge.bias_dropout_add.default,
-        (x, bias, residual, seed),
-        {**fields, "full": "float32", "row": None},
-    )
-    opcheck(
-        torch.ops.bridge.bias_dropout_add_full_row.default,
-        (x, bias, None, seed, seed),
-        {**fields, "full": "float32", "row": "float32"},
-    )
+    given = (x, bias, residual, torch.tensor(5), torch.tensor(2))
+    params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
+    opcheck(torch.ops.bridge.program.default, given, asdict(params))
+    specs = [spec_of(operand) for operand in given]
+    wanted = (True, True, False, False, False)
+    ((call, _),) = PROGRAM.vjp(given, (None,), (x,), wanted, specs, params)
+    opcheck(torch.ops.bridge.program_2.default, call.operands, asdict(call.params))
 
 
 def test_module(draw: Any) -> None:
@@ -263,11 +262,11 @@ F32 = torch.ones(2, 3)
 BAD = {
     "x": ({"x": np.ones(3)}, TypeError, "x has type ndarray, expected torch.Tensor"),
     "integer x": ({"x": F32.int()}, TypeError, "x has dtype int32, expected one of float16,"),
-    "bias": ({"bias": torch.ones(2)}, ValueError, "bias has shape [2], expected [3], the last"),
+    "bias": ({"bias": torch.ones(2)}, ValueError, "bias has shape [2], expected [3]: x has"),
     "residual": (
         {"residual": torch.ones(3)},
         ValueError,
-        "residual has shape [3], expected [2, 3], the shape of x",
+        "residual has shape [3], expected [2, 3]: x has shape [2, 3]",
     ),
     "p above one": ({"p": 1.5}, ValueError, "p is 1.5, expected a probability, from 0 to 1"),
     "p in evaluation": ({"p": -1, "training": False}, ValueError, "p is -1.0, expected a"),

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 import torch
 from torch.autograd import grad
 
+from bridge.catalogue.bias_gelu import bias_gelu as declared
 from bridge.torch import bias_gelu, bias_gelu_
 from tests.torch.expected import DTYPES, assert_same_bits
 
@@ -23,8 +25,8 @@ def in_threads(x: Any, bias: Any) -> Any:
 
 ROUTES: dict[str, Callable[..., Any]] = {
     "compiled": lambda x, b: torch.compile(bias_gelu, fullgraph=True, backend="aot_eager")(x, b),
-    "dispatcher": lambda x, b: torch.ops.bridge.bias_gelu(
-        x, b, form="tanh", order=0, full=str(x.dtype)[6:], row=None, batch_ndim=0
+    "dispatcher": lambda x, b: torch.ops.bridge.program(
+        x, b, **asdict(declared.torch.prepare(x, b))
     ),
     "vmap over rows": lambda x, b: torch.func.vmap(bias_gelu, in_dims=(0, None))(x, b),
     "vmap over both": lambda x, b: torch.func.vmap(bias_gelu)(x[None], b[None])[0],

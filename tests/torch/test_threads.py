@@ -11,7 +11,8 @@ import torch
 
 import bridge.torch
 from bridge import _native
-from bridge.ops import BIAS_GELU, BiasGeluParams
+from bridge.catalogue.bias_gelu import bias_gelu as declared
+from bridge.ops import PROGRAM
 from bridge.torch._adapter import threads
 from bridge.torch._adapter.autograd import _frontend, plan_of
 
@@ -52,8 +53,8 @@ def test_many_threads_at_once():
 def test_a_kernel_learns_of_other_dtypes_during_a_call():
     """Other threads run while torch allocates; what they add leaves the call's own kind alone."""
     x, bias = torch.randn(3, 5), torch.randn(5)
-    plan = plan_of(BIAS_GELU, BiasGeluParams("tanh", full="float32"), ("float32", "float32"))
-    others = ((2, 0), (1.0, 1.0, 1.0), (-1, -1), None)
+    plan = plan_of(PROGRAM, declared.torch.prepare(x, bias), ("float32", "float32"))
+    others = ((2, 0), plan._attributes, (-1,), None, *plan._code)
 
     def empty_like(tensor):
         for _ in range(200):
@@ -61,7 +62,7 @@ def test_a_kernel_learns_of_other_dtypes_during_a_call():
         return torch.empty_like(tensor)
 
     fields = [empty_like if f is torch.empty_like else f for f in _frontend("bias_gelu")]
-    kernel = _native.Kernel("bias_gelu", tuple(fields))
+    kernel = _native.Kernel("program", tuple(fields))
     plan.add_to(kernel)
     assert torch.equal(kernel(x, bias)[0], bridge.torch.bias_gelu(x, bias))
 

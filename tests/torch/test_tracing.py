@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from torch.autograd import grad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
+from bridge.catalogue.bias_gelu import bias_gelu as declared
+from bridge.ops import PROGRAM
 from bridge.torch import BiasGELU, bias_gelu, bias_gelu_
+from bridge.torch._adapter.kernels import spec_of
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 
 pytestmark = [
@@ -80,7 +84,7 @@ def test_export_round_trip(draw: Any, strict: bool) -> None:
     x = draw(5, 4)
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(layer, (x,), dynamic_shapes=({0: rows},), strict=strict)
-    assert "bridge.bias_gelu" in program.graph_module.code
+    assert "bridge.program" in program.graph_module.code
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     buffer.seek(0)
@@ -96,7 +100,7 @@ def test_make_fx(draw: Any) -> None:
         return torch.func.vjp(bias_gelu, x, bias)[1](g)
 
     traced = make_fx(gradient, tracing_mode="symbolic")(x, bias, g)
-    assert "bridge.bias_gelu_full_row" in traced.code
+    assert "bridge.program_2" in traced.code  # both gradients at once
     for one, other in zip(traced(x, bias, g), gradient(x, bias, g), strict=True):
         assert_same_bits(one, other)
 
@@ -118,33 +122,28 @@ def test_fake_tensors(device: str) -> None:
     assert y.is_contiguous()
 
 
-@pytest.mark.parametrize(
-    ("name", "full", "row"),
-    [
-        ("bias_gelu", "float32", None),
-        ("bias_gelu_row", None, "float32"),
-        ("bias_gelu_full_row", "float32", "float32"),
-    ],
-)
-def test_opcheck(draw: Any, name: str, full: str | None, row: str | None) -> None:
-    op = getattr(torch.ops.bridge, name).default
+def test_opcheck(draw: Any) -> None:
     x, bias = draw(4, 3, dtype=torch.float32, grad=True), draw(3, dtype=torch.float32, grad=True)
-    factor = draw(4, 3, dtype=torch.float32, grad=True)
-    for operands in ((x, bias, factor), (x.detach(), None, factor.detach().mT.contiguous().mT)):
-        opcheck(
-            op, operands, {"form": "tanh", "order": 1, "full": full, "row": row, "batch_ndim": 0}
-        )
+    g = draw(4, 3, dtype=torch.float32, grad=True)
+    for operands in ((x, bias, g), (x.detach(), bias, g.detach().mT.contiguous().mT)):
+        *given, cotangent = operands
+        params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
+        opcheck(torch.ops.bridge.program.default, tuple(given), asdict(params))
+        specs = [spec_of(operand) for operand in given]
+        for wanted, name in (((True, True), "program_2"), ((False, True), "program")):
+            ((call, _),) = PROGRAM.vjp(tuple(given), (None,), (cotangent,), wanted, specs, params)
+            opcheck(getattr(torch.ops.bridge, name).default, call.operands, asdict(call.params))
 
 
 def test_malformed_dispatcher_calls(draw: Any) -> None:
-    op = torch.ops.bridge.bias_gelu
-    x, rest = draw(4, 3), {"form": "tanh", "full": "float64", "row": None, "batch_ndim": 0}
-    with pytest.raises(ValueError, match=r"an operand has shape \[4\], expected \[3\]"):
-        op(x, draw(4), order=0, **rest)
-    with pytest.raises(ValueError, match="derivative order 9 is not available"):
-        op(x, None, order=9, **rest)
-    with pytest.raises((KeyError, ValueError)):
-        op(x, None, order=0, **{**rest, "form": "relu"})
+    op, x = torch.ops.bridge.program, draw(4, 3)
+    attributes = asdict(declared.torch.prepare(x, draw(3)))  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"operand 1 has shape \[4\], which does not fit"):
+        op(x, draw(4), **attributes)
+    with pytest.raises(TypeError, match="an operand is missing"):
+        op(x, **attributes)
+    with pytest.raises(ValueError, match="no text of a program: gelu"):
+        op(x, draw(3), **{**attributes, "code": "gelu"})
 
 
 def test_subclasses_and_modes(draw: Any) -> None:
@@ -185,7 +184,7 @@ def test_subclasses_and_modes(draw: Any) -> None:
             y = bias_gelu(x, bias)
         assert_same_bits(y, expected)
     assert sum("function bias_gelu" in name for name in seen) == 2
-    assert sum("bridge.bias_gelu" in name for name in seen) == 1
+    assert sum("bridge.program" in name for name in seen) == 1
 
 
 def test_values_of_a_compiled_call(draw: Any) -> None:

@@ -17,6 +17,7 @@ from bridge.torch import apex, liger, megatron, slapo, towhee
 
 X, BIAS, MASK = torch.randn(2, 3), torch.randn(3), torch.zeros(2, 3, dtype=torch.bool)
 PAIRS = torch.randn(2, 6)
+LABELS = torch.tensor([0, 2])
 SCORES = torch.randn(1, 2, 4, 4)
 VIEW = torch.randn(3, 2).mT
 with warnings.catch_warnings():
@@ -80,6 +81,23 @@ TENSORS: dict[str, Function] = {
     "with a window x": lambda v: softmax_module(window_size=(1, 1))(v, None),
     "with a window mask": lambda v: softmax_module(window_size=(1, 1))(SCORES, v),
     "FusedScaleMaskSoftmax softmax_offset": lambda v: softmax_module()(SCORES, None, v),
+    "rms_norm x": bt.rms_norm,
+    "rms_norm weight": lambda v: bt.rms_norm(X, v),
+    "rms_norm residual": lambda v: bt.rms_norm(X, None, v),
+    "layer_norm x": bt.layer_norm,
+    "RMSNorm x": bt.RMSNorm(3),
+    "swiglu gate": bt.swiglu,
+    "swiglu weight": lambda v: bt.swiglu(X, X, weight=v),
+    "squared_relu x": bt.squared_relu,
+    "weighted squared_relu x": lambda v: bt.squared_relu(v, torch.ones(2)),
+    "squared_relu weight": lambda v: bt.squared_relu(X, v),
+    "rotary x": lambda v: bt.rotary(v, X, X),
+    "rotary cos": lambda v: bt.rotary(PAIRS, v, X),
+    "log_softmax x": bt.log_softmax,
+    "cross_entropy logits": lambda v: bt.cross_entropy(v, LABELS),
+    "CrossEntropyLoss input": lambda v: bt.CrossEntropyLoss()(v, LABELS),
+    "linear_cross_entropy hidden": lambda v: bt.linear_cross_entropy(v, X, LABELS),
+    "linear_cross_entropy weight": lambda v: bt.linear_cross_entropy(X, v, LABELS),
     "bias_swiglu bias": lambda v: megatron.bias_swiglu(PAIRS, v),
     "bias_swiglu y": lambda v: megatron.bias_swiglu(v, BIAS),
     "geglu y": megatron.geglu,
@@ -109,7 +127,8 @@ def test_tensors(what: str) -> None:
         with pytest.raises(TypeError, match=rf"\b{argument}\b.* type {kind}\b"):
             TENSORS[what](value)
     for nested in (NESTED, JAGGED):
-        with pytest.raises(TypeError, match=rf"\b{argument}\b.*\bnested\b|AllGather"):
+        # A drop-in's own names of its arguments are those of the original.
+        with pytest.raises(TypeError, match=rf"\b({argument}|input)\b.*\bnested\b|AllGather"):
             TENSORS[what](nested)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements, of_sums
 from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
-from bridge.ops import BIAS_DROPOUT_ADD, Spec, check_bias_dropout_add
 from bridge.ops.dtypes import FLOATING
 
 # These are probabilities of dropping; "inference" is training=False.
@@ -197,8 +197,6 @@ class Judge(grid.Judge):
 
     def __init__(self, case: Case, given: Operands) -> None:
         self.case, self.given = case, case.all_viewed(given)
-        spec = Spec(case.place.shape, case.x)
-        self.params = check_bias_dropout_add(spec, None, None, **case.how)
 
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         case, p, got = self.case, self.given, results[quantity]
@@ -225,8 +223,9 @@ class Judge(grid.Judge):
         fmt = FORMATS[self.case.arithmetic]
         added = None if bias is None else self.given[bias]
         rest = None if residual is None else self.given[residual]
+        how = self.case.how
         operands = (self.given[x], added, None, *self.case.integers)
-        t = BIAS_DROPOUT_ADD.reference(operands, self.params)[0]
+        t = bias_dropout_add.reference(*operands, p=how["p"] if how["training"] else 0.0)
         r = 0.0 if rest is None else np.asarray(rest, np.float64)
         y = t + r
         roundings = BOUNDS["roundings_of_t"] * np.abs(t) + BOUNDS["roundings_of_y"] * np.abs(y)

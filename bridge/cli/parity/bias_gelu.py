@@ -20,13 +20,11 @@ from bridge.cli.parity.bias_gelu_accuracy import (
     product,
 )
 from bridge.cli.parity.grid import NUMPY, Array, Operands, rounded_sum, special_values, spread
-from bridge.ops.bias_gelu import FORMS as _FORMS
-from bridge.ops.bias_gelu import gelu_derivative
+from bridge.lang.functions import GELU_KINDS as FORMS
+from bridge.lang.gelu_reference import gelu_derivative
 from bridge.ops.dtypes import FLOATING, promote
 
 __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
-
-FORMS = tuple(_FORMS)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge._private.jax import INLINE
-from bridge.jax._adapter.avals import spec_of
-from bridge.ops.dtypes import FLOATING, promote
+from bridge.ops.dtypes import FLOATING
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
 
@@ -59,21 +58,6 @@ def as_arrays(*values: Any) -> tuple[Any, ...]:
         value if value is None or isinstance(value, jax.Array) else jnp.asarray(value)
         for value in values
     )
-
-
-def settled(check: Callable[..., Any], *values: Any) -> tuple[tuple[Any, ...], Any]:
-    """The arrays of one call and its parameters, which `check` gives for their specs.
-
-    A weakly typed array takes the dtype of the others, as in jax.numpy.
-    """
-    arrays = as_arrays(*values)
-    params = check(*map(spec_of, arrays))
-    strong = [array.dtype.name for array in arrays if array is not None and not array.weak_type]
-    if not strong or len(strong) == sum(array is not None for array in arrays):
-        return arrays, params
-    dtype = promote(*strong)
-    arrays = tuple(a.astype(dtype) if a is not None and a.weak_type else a for a in arrays)
-    return arrays, check(*map(spec_of, arrays))
 
 
 def as_any_array(function: str, name: str, value: Any) -> jax.Array:

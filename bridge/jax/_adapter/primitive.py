@@ -181,7 +181,8 @@ def _transpose(
     linear = [is_undefined_primal(argument) for argument in arguments]
     for slot, is_linear in zip(slots, linear, strict=True):
         if is_linear and not op.is_linear_in(slot, params):
-            raise TypeError(f"{op.name} is not linear in {op.operand_names[slot]}: no transpose")
+            name, operands = op.words(params)
+            raise TypeError(f"{name} is not linear in {operands[slot]}: no transpose")
     avals = [
         a.aval if is_linear else jax.typeof(a)
         for a, is_linear in zip(arguments, linear, strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.jax._ops.integers import as_integers, words
+from bridge.jax._ops.integers import as_integer, refuse_no_seed, words
 
 # Torch has one generator per device for all threads, so one seeded call runs at a time. A call
 # inside a seeded call, on a thread of XLA, would wait for ever: it gives up instead.
@@ -22,7 +22,9 @@ _TIMEOUT_SECONDS = 600
 
 def seed_words(seed: Any, function: str) -> Any:
     """Returns the seed as uint32 `[2]`, the low word first: an int, integer array or random key."""
-    return jax.numpy.asarray(words(function, "seed", as_integers(function, seed, 0)[0]), np.uint32)
+    refuse_no_seed(function, seed)
+    seed = as_integer(function, "seed", seed)
+    return jax.numpy.asarray(words(function, "seed", seed), np.uint32)
 
 
 @contextlib.contextmanager

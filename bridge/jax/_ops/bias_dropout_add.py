@@ -6,17 +6,11 @@ from typing import Any
 
 import jax
 
-from bridge.jax._adapter.arguments import (
-    as_array_likes,
-    as_flag,
-    compiled_for,
-    refuse_traced,
-    settled,
-)
-from bridge.jax._adapter.primitive import call
-from bridge.jax._ops.integers import as_integers, words
-from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
-from bridge.ops.bias_dropout_add import check_p
+from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
+from bridge.catalogue.bias_dropout_add import check_p
+from bridge.jax._adapter.arguments import as_flag, refuse_traced
+from bridge.jax._ops.integers import refuse_no_seed
+from bridge.ops.integers import check_integer
 
 _NAME = "bias_dropout_add"
 
@@ -47,7 +41,7 @@ def bias_dropout_add(
     of residual is the cotangent itself. Every transformation of JAX applies, derivatives of any
     order included. Donated memory is worked in, as `bias_gelu` says. `jax.export` needs to be told
     of the kernel:
-    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_bias_dropout_add")]`.
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_program")]`.
 
     Under `jax.vmap` elements are counted from the start in each batch: a seed that is not batched
     gives every batch the same mask, as a loop would, and a batched seed (or offset) each its own.
@@ -88,23 +82,14 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
-    x, bias, residual = as_array_likes(_NAME, x=x, bias=bias, residual=residual)
     if type(p) is not float or not 0.0 <= p <= 1.0:
         refuse_traced(_NAME, "p", p)
         p = check_p(p)
     if not as_flag(_NAME, "training", training) or p == 0.0:
-        return _compiled(0.0)(x, bias, residual, None, None)
-    return _compiled(p)(x, bias, residual, *as_integers(_NAME, seed, offset))
-
-
-@compiled_for
-def _compiled(p: float) -> Any:
-    def bias_dropout_add(x: Any, bias: Any, residual: Any, seed: Any, offset: Any) -> jax.Array:
-        def check(x: Any, bias: Any, residual: Any) -> Any:
-            return check_bias_dropout_add(x, bias, residual, p, training=True)
-
-        arrays, params = settled(check, x, bias, residual)
-        integers = words(_NAME, "seed", seed), words(_NAME, "offset", offset), None
-        return call(BIAS_DROPOUT_ADD, (*arrays, *integers), params)[0]
-
-    return bias_dropout_add
+        return _declared.jax(x, bias, residual, p=0.0)  # type: ignore[no-any-return]
+    refuse_no_seed(_NAME, seed)
+    if offset is None:
+        check_integer(_NAME, "offset", offset)  # raises
+    if type(offset) is int and offset == 0:
+        offset = None
+    return _declared.jax(x, bias, residual, seed, offset, p=p)  # type: ignore[no-any-return]

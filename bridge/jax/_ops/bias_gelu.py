@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
-from bridge.jax._adapter.arguments import as_array_likes, compiled_for, settled
-from bridge.jax._adapter.primitive import call
-from bridge.ops import BIAS_GELU, check_bias_gelu
-from bridge.ops.bias_gelu import check_approximate
+from bridge.catalogue import bias_gelu as _declared
+from bridge.catalogue.bias_gelu import check_approximate
 
 
 def bias_gelu(
@@ -28,12 +24,12 @@ def bias_gelu(
     The backward pass keeps x and bias alone and computes both gradients in one kernel; the bias
     gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so that
     its bits depend on neither the number of threads nor the device. Every transformation of JAX
-    applies, derivatives to the sixth order included.
+    applies, derivatives of any order included.
 
     Donated memory is worked in: under `jax.jit(f, donate_argnums=0)` the result takes the place of
     x without a copy if x is an argument of f itself and this is the last time that f reads it (read
     again later, XLA copies it first). `jax.export` needs to be told of the kernel:
-    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_bias_gelu")]`.
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_program")]`.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
@@ -47,8 +43,7 @@ def bias_gelu(
 
     Raises:
       TypeError: if x or bias is no array, or has another dtype.
-      ValueError: if bias is not `[d]`, for an unknown `approximate`, or from a derivative of the
-        seventh order.
+      ValueError: if bias is not `[d]`, or for an unknown `approximate`.
 
     Example:
       >>> x, bias = jnp.ones((4, 3), jnp.bfloat16), jnp.arange(3.0)
@@ -59,15 +54,5 @@ def bias_gelu(
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
     """
-    x, bias = as_array_likes("bias_gelu", x=x, bias=bias)
     check_approximate("bias_gelu", approximate)
-    return _compiled(approximate)(x, bias)
-
-
-@compiled_for
-def _compiled(form: str) -> Any:
-    def bias_gelu(x: Any, bias: Any) -> jax.Array:
-        operands, params = settled(lambda x, bias: check_bias_gelu(x, bias, form), x, bias)
-        return call(BIAS_GELU, operands, params)[0]
-
-    return bias_gelu
+    return _declared.bias_gelu.jax(x, bias, approximate=approximate)  # type: ignore[no-any-return]

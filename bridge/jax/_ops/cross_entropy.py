@@ -65,7 +65,12 @@ def cross_entropy(
     """
     given = (reduction, ignore_index, label_smoothing, z_loss, softcap)
     options = checked_options("cross_entropy", *given)
-    return reduced_losses(logits, labels, options, axis_name)
+    columns = np.shape(logits)[-1] if np.ndim(logits) else 0
+    if axis_name is not None:
+        columns *= axis_size("cross_entropy", axis_name)
+    found = losses_of(logits, labels, options, axis_name)
+    check_labels("cross_entropy", labels, columns, options.ignore_index)
+    return reduce(reduction, *found)
 
 
 def checked_options(function: str, *given: Any) -> Options:
@@ -90,16 +95,6 @@ def axis_size(function: str, axis_name: Any) -> int:
         ) from error
 
 
-def reduced_losses(logits: Any, labels: Any, options: Options, axis_name: Any = None) -> Any:
-    """The losses, as `reduction` has them."""
-    columns = np.shape(logits)[-1] if np.ndim(logits) else 0
-    if axis_name is not None:
-        columns *= axis_size("cross_entropy", axis_name)
-    found = losses_of(logits, labels, options, axis_name)
-    check_labels("cross_entropy", labels, columns, options.ignore_index)
-    return reduce(options, *found)
-
-
 def losses_of(
     logits: Any, labels: Any, options: Options, axis_name: Any = None
 ) -> tuple[jax.Array, ...]:
@@ -113,9 +108,9 @@ def losses_of(
     return found if is_mean else (found,)
 
 
-def reduce(options: Options, of_rows: jax.Array, *counts: jax.Array) -> Any:
+def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
     """The losses as `reduction` has them."""
-    if options.reduction == "none":
+    if reduction == "none":
         return of_rows
     flat = [each.reshape(-1) for each in (of_rows, *counts)]
     return (losses.mean if counts else losses.total).jax(*flat)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,39 +17,67 @@ from bridge.lang.tracing import Declaration
 from bridge.ops import PROGRAM
 from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.dtypes import FLOATING, promote
-from bridge.ops.program import check_operands, dtypes_of_role
+from bridge.ops.form import check_operands, dtypes_of_role
+
+# Types of arrays that are passed on as they are: to ask JAX for it costs as much as a tiny call.
+_array_types: set[type] = set()
+# So many combinations of static arguments and present operands an op remembers.
+_MOST_KINDS = 256
 
 
 def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
     """The function of a declaration on arrays."""
+    # Static arguments are told apart as the objects that they are, and kept with what they led to,
+    # so that no other object gets their numbers: to hash them costs more than a tiny call.
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    optional = tuple(parameter.optional for parameter in declaration.parameters)
 
-    def run(found: Traced, operands: tuple[Any, ...], axis: str | None = None) -> Any:
-        arguments = []
+    def run(operands: tuple[Any, ...], _: None, *values: Any) -> Any:
+        absent = tuple([operand is None for operand in operands])
+        entered = known.get((absent, *map(id, values)))
+        if entered is None:
+            pairs = zip(absent, optional, strict=True)
+            present = tuple([not (is_absent and may_be) for is_absent, may_be in pairs])
+            found = traced(declaration, present, *values)
+            if len(known) == _MOST_KINDS:
+                known.clear()
+            entered = found, present, _compiled(found, several, None), values
+            known[absent, *map(id, values)] = entered
+        found, present, compiled, _ = entered
+        if False in present:
+            operands = tuple(itertools.compress(operands, present))
+        if not _array_types.issuperset(map(type, operands)):
+            operands = arguments(found, operands)
+        return compiled(*operands)
+
+    def arguments(found: Traced, operands: Sequence[Any]) -> tuple[Any, ...]:
+        checked = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
-                arguments.append(as_integer(found.name, operand.name, value))
+                checked.append(as_integer(found.name, operand.name, value))
                 continue
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
-            arguments.append(as_array_like(found.name, operand.name, value, dtypes, expected))
-        results = _compiled(found, axis)(*arguments)
-        return results if several else results[0]
+            checked.append(as_array_like(found.name, operand.name, value, dtypes, expected))
+            if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+                _array_types.add(type(value))
+        return tuple(checked)
 
-    find = functools.partial(traced, declaration)
-    function: Any = function_of(declaration, find, run)
+    function: Any = function_of(declaration, None, run)
 
     def on_axis(axis: str, *operands: Any, **static: Any) -> Any:
         """The op inside of `shard_map`, on columns that are split over a mesh axis."""
         values = {**declaration.static, **static}.values()
-        return run(find((True,) * len(operands), *values), operands, axis)
+        found = traced(declaration, (True,) * len(operands), *values)
+        return _compiled(found, several, axis)(*arguments(found, operands))
 
     function.on_axis = on_axis
     return function  # type: ignore[no-any-return]
 
 
 @compiled_for
-def _compiled(found: Traced, axis: str | None) -> Any:
-    def declared(*operands: Any) -> tuple[jax.Array, ...]:
+def _compiled(found: Traced, several: bool, axis: str | None) -> Any:
+    def declared(*operands: Any) -> Any:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
@@ -58,7 +86,8 @@ def _compiled(found: Traced, axis: str | None) -> Any:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)
         params = check_operands(found.form, [spec_of(array) for array in arrays], found.texts)
-        return call(PROGRAM, arrays, params, axis)
+        results = call(PROGRAM, arrays, params, axis)
+        return results if several else results[0]
 
     declared.__name__ = found.name
     return declared

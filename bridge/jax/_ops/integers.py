@@ -13,29 +13,24 @@ from bridge.ops import Spec
 from bridge.ops.integers import check_integer, check_integer_array
 
 
-def as_integers(function: str, seed: Any, offset: Any) -> tuple[Any, Any]:
-    """A seed and an offset as what a jitted function takes, and `words` then.
-
-    A number becomes a tuple of its words, an argument like any: another number compiles nothing. An
-    offset of 0 becomes None.
-
-    Raises:
-      TypeError: if one is no integer, or the seed is None.
-      ValueError: if one has dimensions, or no place in 64 bits.
-    """
+def refuse_no_seed(function: str, seed: Any) -> None:
+    """Raises TypeError where a seed is needed and is None."""
     if seed is None:
         raise TypeError(
             f"{function}: seed is None, expected an integer or a jax.random key where "
             "training and p > 0"
         )
-    first = as_integer(function, "seed", seed)
-    if type(offset) is int and offset == 0:
-        return first, None
-    return first, as_integer(function, "offset", offset)
 
 
 def as_integer(function: str, argument: str, value: Any) -> Any:
-    """One of the two."""
+    """A seed or an offset as what a jitted function takes, and `words` then.
+
+    A number becomes a tuple of its words, an argument like any: another number compiles nothing.
+
+    Raises:
+      TypeError: if it is no integer.
+      ValueError: if it has dimensions, or no place in 64 bits.
+    """
     if type(value) is not int:
         if isinstance(value, jax.Array):  # as tracers are
             return value
@@ -51,7 +46,7 @@ def as_integer(function: str, argument: str, value: Any) -> Any:
 
 
 def words(function: str, argument: str, value: Any) -> Any:
-    """uint32 `[2]`, the low word first, from what `as_integers` returned; inside a jitted function.
+    """uint32 `[2]`, the low word first, from what `as_integer` returned; inside a jitted function.
 
     The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
     first. A key of another generator than threefry is asked for two random words.

@@ -23,7 +23,7 @@ from bridge.jax._adapter.arguments import (
 from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
 from bridge.jax._ops.labels import check_labels
-from bridge.ops.program import INTEGERS
+from bridge.ops.form import INTEGERS
 
 ArrayLike = jax.typing.ArrayLike
 _NAME = "linear_cross_entropy"
@@ -129,7 +129,7 @@ def _losses(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _reduced(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    return reduce(options, *_losses(options, hidden, weight, bias, labels))
+    return reduce(options.reduction, *_losses(options, hidden, weight, bias, labels))
 
 
 @functools.partial(_reduced.defjvp, symbolic_zeros=True)
@@ -168,4 +168,4 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     for gradient, tangent, is_wanted in zip((dh, dw, db), tangents[:3], are_wanted, strict=True):
         if is_wanted:
             change = change + jnp.sum(gradient.astype(sums) * tangent.astype(sums))
-    return reduce(options, *found), change
+    return reduce(options.reduction, *found), change

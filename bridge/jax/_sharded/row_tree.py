@@ -116,5 +116,6 @@ class _Leaves:
 
 def _sums(part: Any, leaves: Any) -> Any:
     """`[..., d]` of `[..., 16, d]`."""
-    call = sum_of_rows(leaves, leaves.dtype.name, leaves.ndim - 2)
-    return part.run(call.op, call.operands, call.params)[-1]
+    own = leaves.dtype.name
+    call = sum_of_rows(leaves, own, own, leaves.ndim - 2)
+    return part.run(call.op, call.operands, call.params)[0]

@@ -46,10 +46,9 @@ class _Shard(Part):
         return jnp.broadcast_to(jnp.expand_dims(array, at), shape)
 
     @staticmethod
-    def hidden(first: Any, queries: int, of: int, keys: int, like: Any) -> Any:
-        query = lax.broadcasted_iota(np.int32, (queries, keys), 0) + first
-        key = lax.broadcasted_iota(np.int32, (queries, keys), 1)
-        return key > query + (keys - of)
+    def hidden(last: Any, queries: int, keys: int, like: Any) -> Any:
+        query = lax.broadcasted_iota(np.int32, (queries, keys), 0)
+        return lax.broadcasted_iota(np.int32, (queries, keys), 1) > query + last
 
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
         """Word pairs, `[*batch, runs·parts, 2]`, or `[*batch, 2]` for one part of one run."""

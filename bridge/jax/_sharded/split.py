@@ -12,8 +12,6 @@ from jax.sharding import PartitionSpec
 
 from bridge.ops.splitting import AnySplit
 
-Axes = tuple[str, ...]
-
 
 @dataclass(frozen=True)
 class Split(AnySplit):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bridge.ops import Spec
-from bridge.torch._adapter.kernels import spec_of, specs_of
+from bridge.torch._adapter.kernels import spec_of
 
 _DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
 
@@ -54,12 +53,14 @@ def check_flags(function: str, /, **flags: Any) -> None:
             ) from None
 
 
-def check_destination(
-    function: str, op: Any, operands: Sequence[Any], params: Any, out: Any
-) -> None:
-    """Raises TypeError or ValueError unless `out` can take the only result of a call."""
-    check_tensors(function, required=2, **{op.operand_names[0]: operands[0]}, out=out)
-    expected = next(spec for spec in op.results(specs_of(operands), params) if spec is not None)
+def check_destination(function: str, first_name: str, first: Any, expected: Spec, out: Any) -> None:
+    """Raises TypeError or ValueError unless `out` can take the only result of a call.
+
+    Args:
+      first: the call's first operand.
+      expected: of the result.
+    """
+    check_tensors(function, required=2, **{first_name: first}, out=out)
     found: Spec = spec_of(out)
     if found.dtype != expected.dtype:
         raise TypeError(f"{function}: out has dtype {found.dtype}, expected {expected.dtype}")

@@ -19,13 +19,16 @@ from bridge.torch._adapter.autograd import (
     remember,
 )
 from bridge.torch._adapter.checks import check_destination
-from bridge.torch._adapter.kernels import Results, dtypes_of
+from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of
 
 
-def write_at_once(kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
+def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
     """Whether an ordinary call has been written into `out`, by a native kernel that takes it."""
-    if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
-        return False
+    try:
+        if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
+            return False
+    except ValueError as error:
+        raise _named_error(function, "out", error) from None
     torch.autograd.graph.increment_version(out)
     return True
 
@@ -41,9 +44,12 @@ def write_into(
       TypeError, ValueError: if `out` cannot take the result.
       RuntimeError: if an operand or `out` requires a gradient.
     """
-    check_destination(function, op, operands, params, out)
     if torch.compiler.is_compiling() or is_watched((*operands, out)):
-        return out.copy_(call(op, operands, params, function)[0])  # type: ignore[arg-type]
+        result = next(r for r in call(op, operands, params, function) if r is not None)
+        check_destination(function, "the first operand", operands[0], spec_of(result), out)
+        return out.copy_(result)
+    expected = next(s for s in op.results(specs_of(operands), params) if s is not None)
+    check_destination(function, op.words(params)[1][0], operands[0], expected, out)
     present = [tensor for tensor in (*operands, out) if tensor is not None]
     followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
     if forward_ad._current_level >= 0:
@@ -53,7 +59,7 @@ def write_into(
             f"{function}: out=... does not support automatic differentiation, but one of the "
             "arguments requires grad"
         )
-    _write(plan_of(op, params, dtypes_of(operands), function), operands, out)
+    _write(plan_of(op, params, dtypes_of(operands), function), operands, out, "out")
     return out
 
 
@@ -101,16 +107,26 @@ def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: 
     return plan.place(named(_Overwritten, function).apply(plan, *operands))
 
 
-def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor) -> None:
+def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "") -> None:
+    """Runs the call into `out`, which is called `argument`, or as the first operand is."""
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError(
-            f"{plan.op.name}: Inplace update to inference tensor outside InferenceMode is not "
+            f"{plan.name}: Inplace update to inference tensor outside InferenceMode is not "
             "allowed; clone it first"
         )
-    with plan.recorded():
-        plan.run(operands, _only(plan, out))
+    try:
+        with plan.recorded():
+            plan.run(operands, _only(plan, out))
+    except ValueError as error:
+        argument = argument or plan.op.words(plan.params)[1][0]
+        raise _named_error(plan.name, argument, error) from None
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
+
+
+def _named_error(function: str, argument: str, error: ValueError) -> ValueError:
+    """What a program says of its only result, in the words of the public function."""
+    return ValueError(str(error).replace("program: a result", f"{function}: {argument}"))
 
 
 def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:

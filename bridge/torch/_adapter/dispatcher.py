@@ -1,18 +1,16 @@
 """Every op as ops of torch's dispatcher, which tracing can see.
 
-One dispatcher op per set of results, because a schema has a fixed number of them:
-`torch.ops.bridge.bias_gelu` gives the full array, `bias_gelu_row` the column sums,
-`bias_gelu_full_row` both. An op whose results have no names has one for each number of them, as
-`torch.ops.bridge.program_2`. Operands that are absent are None, parameters are keyword arguments.
+One dispatcher op per number of results, because a schema has a fixed number of them:
+`torch.ops.bridge.program` gives one, `torch.ops.bridge.program_2` two. Operands that are absent are
+None, parameters are keyword arguments.
 What autograd and vmap make of them is in `dispatcher_rules`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,10 +52,7 @@ def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
 
 def overload_of(op: Any, dtypes: tuple[str | None, ...]) -> Any:
     """The dispatcher op of `op` for results of these dtypes."""
-    if op.result_names is None:
-        return overloads[op.name, sum([dtype is not None for dtype in dtypes])]
-    pairs = zip(op.result_names, dtypes, strict=True)
-    return overloads[op.name, tuple(name for name, dtype in pairs if dtype is not None)]
+    return overloads[op.name, sum([dtype is not None for dtype in dtypes])]
 
 
 def fields_of(params: Any) -> dict[str, Any]:
@@ -82,13 +77,9 @@ def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     return Kernel(op, params, dtypes_of(operands)).run(operands)
 
 
-def _define(op: Any, wanted: tuple[str, ...] | int) -> Any:
-    """The dispatcher op for these results, or for so many."""
-    if isinstance(wanted, int):
-        name, count = (op.name if wanted == 1 else f"{op.name}_{wanted}"), wanted
-    else:
-        is_plain = wanted == op.result_names[:1]
-        name, count = (op.name if is_plain else "_".join((op.name, *wanted))), len(wanted)
+def _define(op: Any, count: int) -> Any:
+    """The dispatcher op for so many results."""
+    name = op.name if count == 1 else f"{op.name}_{count}"
     fields = dataclasses.fields(op.params_type)
     first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]
     arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
@@ -115,14 +106,8 @@ def _define(op: Any, wanted: tuple[str, ...] | int) -> Any:
 _MOST_RESULTS = 31
 
 
-def _sets_of_results(op: Any) -> Sequence[tuple[str, ...] | int]:
-    names = op.result_names
-    if names is None:
-        return range(1, _MOST_RESULTS + 1)
-    counts = range(1, len(names) + 1)
-    return [wanted for count in counts for wanted in itertools.combinations(names, count)]
-
-
 overloads = {
-    (op.name, wanted): _define(op, wanted) for op in OPS.values() for wanted in _sets_of_results(op)
+    (op.name, count): _define(op, count)
+    for op in OPS.values()
+    for count in range(1, (_MOST_RESULTS if op.result_names is None else len(op.result_names)) + 1)
 }

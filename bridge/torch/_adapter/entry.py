@@ -54,7 +54,7 @@ def entry(
             if out is None:
                 if (results := kernel(*operands)) is not None:
                     return results if several else results[0]
-            elif write_at_once(kernel, operands, out):
+            elif write_at_once(function, kernel, operands, out):
                 return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=getattr(run, "public", None))

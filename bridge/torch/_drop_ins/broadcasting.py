@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import forward_ad, functorch_active
-from bridge.ops.bias_dropout_add import check_p
+from bridge.catalogue.bias_dropout_add import check_p
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import is_known, same_shape
 from bridge.torch._adapter.overrides import hand_over, is_overridden

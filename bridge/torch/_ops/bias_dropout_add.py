@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bridge.ops import BIAS_DROPOUT_ADD, check_bias_dropout_add
-from bridge.ops.bias_dropout_add import check_p
-from bridge.ops.integers import check_integer_array
-from bridge.torch._adapter.checks import check_flags, check_tensors
-from bridge.torch._adapter.entry import entry
-from bridge.torch._adapter.kernels import spec_of
+from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
+from bridge.catalogue.bias_dropout_add import check_p
+from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import declared_entry
 from bridge.torch._ops.integers import as_integers
 
 _NAME = "bias_dropout_add"
@@ -92,8 +88,9 @@ def bias_dropout_add(
         if type(training) is not bool:
             check_flags(_NAME, training=training)
     if not training or p == 0.0:
-        return _bias_dropout_add(0.0, (x, bias, residual, None, None, None))
-    return _bias_dropout_add(p, (x, bias, residual, *as_integers(_NAME, seed, offset, x), None))
+        return _bias_dropout_add((x, bias, residual, None, None), None, 0.0)  # type: ignore[no-any-return]
+    integers = as_integers(_NAME, seed, offset, x)
+    return _bias_dropout_add((x, bias, residual, *integers), None, p)  # type: ignore[no-any-return]
 
 
 def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -101,17 +98,8 @@ def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor
 
     x is contiguous and wants no gradient; its dtype is that of the result.
     """
-    return _bias_dropout_add(0.0, (x, bias, residual, None, None, None), x)
+    return _bias_dropout_add((x, bias, residual, None, None), x, 0.0)  # type: ignore[no-any-return]
 
 
-def _check(p: float, operands: tuple[Any, ...]) -> Any:
-    x, bias, residual, seed, offset, _ = operands
-    check_tensors(_NAME, x=x, bias=bias, residual=residual, seed=seed, offset=offset)
-    for argument, value in (("seed", seed), ("offset", offset)):
-        if value is not None:
-            check_integer_array(_NAME, argument, spec_of(value))
-    bias_spec, residual_spec = (None if t is None else spec_of(t) for t in (bias, residual))
-    return check_bias_dropout_add(spec_of(x), bias_spec, residual_spec, p, training=True)
-
-
-_bias_dropout_add = entry(_NAME, BIAS_DROPOUT_ADD, float, _check)
+# Made now: a first call under torch.compile could not.
+_bias_dropout_add = declared_entry(_NAME, _declared.torch.resolve)  # type: ignore[attr-defined]

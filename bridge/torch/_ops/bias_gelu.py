@@ -6,14 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from bridge.ops import BIAS_GELU, BiasGeluParams, check_bias_gelu
-from bridge.ops.dtypes import promote
-from bridge.torch._adapter.autograd import call
-from bridge.torch._adapter.checks import check_tensors
+from bridge.catalogue import bias_gelu as _declared
+from bridge.catalogue.bias_gelu import check_approximate
+from bridge.ops import PROGRAM
 from bridge.torch._adapter.destination import overwrite
-from bridge.torch._adapter.entry import entry
-from bridge.torch._adapter.kernels import same_shape, spec_of
+from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.declared import check, declared_entry
 
 
 def bias_gelu(
@@ -31,7 +30,7 @@ def bias_gelu(
     same input gives the same bits in `bridge.jax`, on every device and with any number of threads.
     At h = −∞ the value is −0 and the derivative 0.
 
-    Differentiable to the sixth order, in reverse and forward mode, and under `torch.func`; the
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`; the
     gradient of the bias is summed in the same kernel as that of x, in float32 (float64 for float64)
     in a fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
     autocast (which leaves it alone) and CUDA graphs; never synchronises with the device.
@@ -42,8 +41,8 @@ def bias_gelu(
       bias: `[d]`, of the same dtypes, on the same device. None adds nothing.
       approximate: `"tanh"`, `"none"` or `"sigmoid"`, as for `torch.nn.functional.gelu`, whose
         default is `"none"`.
-      out: where to write the result: of the result's shape and dtype, each row's elements side by
-        side. May be x itself; must not share memory with x or bias otherwise.
+      out: where to write the result: of the result's shape and dtype. May be x itself; must not
+        share memory with x or bias otherwise.
 
     Returns:
       A contiguous tensor of x's shape (or `out`). Its dtype is what `x + bias` would have: that of
@@ -52,8 +51,8 @@ def bias_gelu(
     Raises:
       TypeError: an argument is no dense tensor, or of another dtype.
       ValueError: an unknown `approximate`; a bias that is not `[d]`; tensors on different devices;
-        an `out` of another shape or device, with rows whose elements lie apart, or that overlaps an
-        operand. Nothing has been written then. Later, from a derivative of the seventh order.
+        an `out` of another shape or device, or that overlaps an operand. Nothing has been written
+        then.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:
@@ -62,7 +61,7 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    return _bias_gelu(approximate, (x, bias), out)
+    return _bias_gelu((x, bias), out, approximate)  # type: ignore[no-any-return]
 
 
 def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
@@ -77,33 +76,28 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
     """
     if is_overridden((x, bias)):
         return hand_over((x, bias))
-    params = _check(approximate, (x, bias))
-    if params.full != spec_of(x).dtype:
+    found, operands = _resolve((x, bias), approximate)
+    present = tuple([operand for operand in operands if operand is not None])
+    params = check("bias_gelu", found, present)
+    if params.dtypes != spec_of(x).dtype:
         raise TypeError(
-            f"bias_gelu_: the result has dtype {params.full} and does not fit into x of dtype "
+            f"bias_gelu_: the result has dtype {params.dtypes} and does not fit into x of dtype "
             f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
         )
-    return overwrite("bias_gelu_", BIAS_GELU, (x, bias), params)
+    return overwrite("bias_gelu_", PROGRAM, present, params)
 
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
     """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
-    _check(approximate, (x, bias))
-    check_tensors("bias_gelu_back", y=x, g=g)
-    check_bias_gelu(spec_of(g), None, approximate)  # as x is checked
-    if not same_shape(g, x):
-        raise ValueError(
-            f"bias_gelu_back: g has shape {list(g.shape)}, expected {list(x.shape)}, the shape of y"
-        )
-    dtypes = [spec_of(tensor).dtype for tensor in (g, x, bias) if tensor is not None]
-    params = BiasGeluParams(approximate, order=1, full=promote(*dtypes))
-    return call(BIAS_GELU, (x, bias, g, None), params, "bias_gelu_back")[0]  # type: ignore[return-value]
+    return _times((x, g, bias), None, approximate)  # type: ignore[no-any-return]
 
 
-def _check(approximate: str, operands: tuple[Any, ...]) -> BiasGeluParams:
-    x, bias = operands
-    check_tensors("bias_gelu", x=x, bias=bias)
-    return check_bias_gelu(spec_of(x), None if bias is None else spec_of(bias), approximate)
+def _resolve(operands: tuple[Any, ...], approximate: Any) -> Any:
+    check_approximate("bias_gelu", approximate)
+    return _declared.bias_gelu.torch.resolve(operands, approximate)  # type: ignore[attr-defined]
 
 
-_bias_gelu = entry("bias_gelu", BIAS_GELU, str, _check)
+# Made now: a first call under torch.compile could not.
+_declared.bias_gelu.torch  # noqa: B018
+_bias_gelu = declared_entry("bias_gelu", _resolve)
+_times = declared_entry("bias_gelu_back", _declared.bias_gelu_back.torch.resolve)  # type: ignore[attr-defined]

@@ -85,15 +85,11 @@ def cross_entropy(
     if group is not None:
         from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 
-        whole = joined("cross_entropy", logits, group)
-        return reduced_losses(whole, labels, options, False).to_local()  # type: ignore[no-any-return,attr-defined]
-    return reduced_losses(logits, labels, options, overwrite_logits)
-
-
-def reduced_losses(logits: Tensor, labels: Tensor, options: Options, overwrite: bool) -> Tensor:
-    found = losses_of(logits, labels, options, overwrite)
+        logits, overwrite_logits = joined("cross_entropy", logits, group), False
+    found = losses_of(logits, labels, options, overwrite_logits)
     check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
-    return reduce(options, *found)
+    loss: Any = reduce(reduction, *found)
+    return loss if group is None else loss.to_local()  # type: ignore[no-any-return]
 
 
 def losses_of(
@@ -125,7 +121,7 @@ def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> 
         return loss  # type: ignore[no-any-return]
     found = of_rows(operands, None, reduction, *numbers)
     check_labels("cross_entropy", labels, logits.shape[-1], numbers[0])
-    return _reduce(reduction, *(found if is_mean else (found,)))
+    return reduce(reduction, *(found if is_mean else (found,)))
 
 
 _reductions: dict[Any, Plan] = {}  # by their ops, and the dtypes of losses
@@ -152,12 +148,8 @@ _counted = declared_entry("cross_entropy", partial(_resolve, _counted_losses), s
 _uncounted = declared_entry("cross_entropy", partial(_resolve, _row_losses))
 
 
-def reduce(options: Options, losses: Tensor, *counts: Tensor) -> Tensor:
+def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
-    return _reduce(options.reduction, losses, *counts)
-
-
-def _reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     if reduction == "none":
         return losses
     flat = [each if each.ndim == 1 else each.reshape(-1) for each in (losses, *counts)]

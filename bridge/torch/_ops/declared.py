@@ -13,9 +13,10 @@ import torch
 
 from bridge._private.torch import constant_to_dynamo
 from bridge.lang.tracing import Declaration
-from bridge.ops import PROGRAM, ProgramParams
+from bridge.ops import PROGRAM, ProgramParams, Role
 from bridge.ops.declared import Traced, function_of, traced
-from bridge.ops.program import check_operands
+from bridge.ops.form import check_operands
+from bridge.ops.integers import check_integer_array
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.destination import write_at_once, write_into
@@ -66,7 +67,7 @@ def declared_entry(
                 if out is None:
                     if (results := kernel(*operands)) is not None:
                         return results if several else results[0]
-                elif write_at_once(kernel, operands, out):
+                elif write_at_once(name, kernel, operands, out):
                     return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=getattr(run, "public", None))
@@ -122,6 +123,9 @@ def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
     """The parameters of a call on operands that are all there."""
     form = found.form
     check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
+    for operand_name, role, operand in zip(form.names, form.roles, operands, strict=True):
+        if role is Role.INTEGER:
+            check_integer_array(name, operand_name, spec_of(operand))
     return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
 
 

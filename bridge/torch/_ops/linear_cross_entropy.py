@@ -110,7 +110,7 @@ def _again(
         checkpoint(losses, *part, use_reentrant=False) if is_kept else losses(*part)
         for part in _parts(count, hidden, labels)
     ]
-    return reduce(options, *[torch.cat(each) for each in zip(*found, strict=True)])
+    return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
 
 
 def _parts(count: int, *arrays: Tensor) -> Any:
@@ -157,7 +157,7 @@ class _AtOnce(torch.autograd.Function):
             None if gradient is None else gradient.to(like.dtype)
             for gradient, like in ((dh, hidden), (dw, weight), (db, bias))
         ]
-        return reduce(options, *[torch.cat(each) for each in zip(*found, strict=True)])
+        return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._ops.cross_entropy import cross_entropy
 
 
@@ -48,6 +49,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels without that dimension."""
+        check_tensors("CrossEntropyLoss", required=2, input=input, target=target)
         return cross_entropy(
             input.movedim(1, -1) if input.ndim > 2 else input,
             target,

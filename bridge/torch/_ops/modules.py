@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.ops.bias_dropout_add import check_p
-from bridge.ops.bias_gelu import check_approximate
+from bridge.catalogue.bias_dropout_add import check_p
+from bridge.catalogue.bias_gelu import check_approximate
 from bridge.ops.dtypes import FLOATING
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.kernels import NAMES

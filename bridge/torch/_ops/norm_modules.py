@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._ops.gates import swiglu
 from bridge.torch._ops.norms import layer_norm, rms_norm
 
@@ -90,7 +91,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 def _check_size(module: str, x: Any, shape: tuple[int, ...]) -> None:
-    if isinstance(x, Tensor) and tuple(x.shape[-1:]) != tuple(shape):
+    check_tensors(module, x=x)
+    if tuple(x.shape[-1:]) != tuple(shape):
         raise ValueError(
             f"{module}: x has shape {list(x.shape)}, expected {shape[0]} in the last dimension"
         )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bridge.catalogue import rotary as declarations
 from bridge.catalogue.rotary import Framework, run_rotary
+from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 _TORCH = Framework(
@@ -49,4 +50,5 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     """
     if is_overridden(given := (x, cos, sin)):
         return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors("rotary", required=3, x=x, cos=cos, sin=sin)
     return run_rotary(_TORCH, x, cos, sin, interleaved)  # type: ignore[no-any-return]

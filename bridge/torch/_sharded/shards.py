@@ -44,9 +44,9 @@ class _Part(Part):
         return array.unsqueeze(at).expand(shape)
 
     @staticmethod
-    def hidden(first: Any, queries: int, of: int, keys: int, like: Tensor) -> Tensor:
-        query = torch.arange(first, first + queries, device=like.device)
-        return torch.arange(keys, device=like.device) > query[:, None] + (keys - of)
+    def hidden(last: Any, queries: int, keys: int, like: Tensor) -> Tensor:
+        query = torch.arange(last, last + queries, device=like.device)
+        return torch.arange(keys, device=like.device) > query[:, None]
 
     def starts(self, parts: int, width: int, given: Tensor | None, like: Tensor) -> Tensor:
         """int64, `[*batch, runs·parts]`, or `[*batch]` for one part of one run."""
@@ -72,8 +72,8 @@ class _Part(Part):
 
     def rows_added(self, rows: Tensor, dtype: str) -> Tensor:
         """Every process is sent all rows."""
-        call = sum_of_rows(self._gathered(rows), dtype, self.batch_ndim)
-        return self.run(call.op, call.operands, call.params)[-1]  # type: ignore[no-any-return]
+        call = sum_of_rows(self._gathered(rows), self.dtype(rows), dtype, self.batch_ndim)
+        return self.run(call.op, call.operands, call.params)[0]  # type: ignore[no-any-return]
 
     def of_all_columns(self, own: Tensor) -> Tensor:
         return self._gathered_along(own.unsqueeze(-2), len(self.split.shape) - 1, own.ndim - 1)

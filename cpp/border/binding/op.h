@@ -90,7 +90,7 @@ struct Op {
                                size_t bytes, void* stream);
 };
 
-constexpr size_t kOpCount = 5;
+constexpr size_t kOpCount = 3;
 extern const Op* const kOps[kOpCount];
 
 // nullptr if there is none.

@@ -7,10 +7,9 @@
 
 namespace bridge::border {
 
-extern const Op kBiasGelu, kSoftmax, kSoftmaxDerivative, kBiasDropoutAdd, kProgram;
+extern const Op kSoftmax, kSoftmaxDerivative, kProgram;
 
-const Op* const kOps[kOpCount] = {&kBiasGelu, &kSoftmax, &kSoftmaxDerivative, &kBiasDropoutAdd,
-                                  &kProgram};
+const Op* const kOps[kOpCount] = {&kSoftmax, &kSoftmaxDerivative, &kProgram};
 
 const Op* find_op(const char* name) {
   for (const Op* op : kOps) {

@@ -98,15 +98,19 @@ class ProgramBinding {
   bool read_space() {
     const Operand& first = *arrays_[0];
     const bool halves = role_of(0) == Role::halves;
-    leading_ = first.ndim > 0 ? first.ndim - 1 : 0;
+    if (!read_whole("batch_ndim", arguments_.attributes[0], 0, first.ndim, &batch_ndim_, error_)) {
+      return false;
+    }
+    has_columns_ = first.ndim > batch_ndim_;
+    leading_ = has_columns_ ? first.ndim - 1 : first.ndim;
     if (leading_ > kMaxLeading) return error_->set(name_of(0) + " has too many dimensions");
-    cols_ = first.ndim > 0 ? first.shape[leading_] : 1;
-    if (halves && (first.ndim == 0 || cols_ % 2 != 0)) {
+    cols_ = has_columns_ ? first.shape[leading_] : 1;
+    if (halves && (!has_columns_ || cols_ % 2 != 0)) {
       return error_->set(name_of(0) + " has shape " + describe_shape(first) +
                          ", expected two halves of one size in the last dimension");
     }
     if (halves) cols_ /= 2;
-    return read_whole("batch_ndim", arguments_.attributes[0], 0, leading_, &batch_ndim_, error_);
+    return true;
   }
 
   // The size of a leading dimension.
@@ -149,7 +153,7 @@ class ProgramBinding {
       return true;
     };
     const auto has_columns = [&](int64_t cols) {
-      if (own.ndim == 0) return leading_ == 0 && cols == 1;
+      if (own.ndim == leading_ && !has_columns_) return true;
       array.col_stride = strides[own.ndim - 1];
       return own.shape[own.ndim - 1] == cols;
     };
@@ -211,9 +215,10 @@ class ProgramBinding {
 
   bool broadcasts(size_t i, const int64_t* strides) {
     const Operand& own = *arrays_[i];
-    if (own.ndim > leading_ + 1) return false;
+    const int32_t dims = has_columns_ ? leading_ + 1 : leading_;
+    if (own.ndim > dims) return false;
     for (int32_t d = 0; d < own.ndim; ++d) {
-      const int32_t at = leading_ + 1 - own.ndim + d;
+      const int32_t at = dims - own.ndim + d;
       const int64_t expected = at == leading_ ? cols_ : size_of(at);
       if (own.shape[d] != 1 && own.shape[d] != expected) return false;
       const int64_t stride = own.shape[d] == 1 ? 0 : strides[d];
@@ -332,6 +337,7 @@ class ProgramBinding {
   const Operand* arrays_[kMaxArrays];
   int32_t place_[kMaxArrays];
   int32_t leading_ = 0, batch_ndim_ = 0;
+  bool has_columns_ = true;  // or each batch is one number
   int64_t cols_ = 0;
   int64_t stride_[kMaxArrays][kMaxLeading];
 };

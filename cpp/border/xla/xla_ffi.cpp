@@ -8,6 +8,7 @@
 
 #include <xla/ffi/api/ffi.h>
 #include "border/cuda_library.h"
+#include "border/xla/known_programs.h"
 #include "border/xla/xla_executor.h"
 
 namespace bridge::border {
@@ -148,7 +149,8 @@ ffi::Error guarded(Body body) {
 
 Code code_of() { return {}; }
 Code code_of(ffi::Span<const int32_t> words) {
-  return {words.begin(), static_cast<int64_t>(words.size())};
+  const auto count = static_cast<int64_t>(words.size());
+  return {words.begin(), count, known_program(words.begin(), count)};
 }
 
 ffi::Error invalid(const Op& op, const CallError& error) {

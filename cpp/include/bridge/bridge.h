@@ -37,56 +37,6 @@ typedef enum bridge_dtype {
   BRIDGE_UINT64 = 12
 } bridge_dtype;
 
-typedef enum bridge_gelu_form {
-  BRIDGE_GELU_TANH = 0,   /* h * sigmoid(2 sqrt(2/pi) (h + 0.044715 h^3)) */
-  BRIDGE_GELU_ERF = 1,    /* h * Phi(h) */
-  BRIDGE_GELU_SIGMOID = 2 /* h * sigmoid(1.702 h) */
-} bridge_gelu_form;
-
-/* An operand addressed as [batch, rows, cols]; the columns of a row are adjacent in memory.
- * Strides count elements; a row vector shared by all rows has row_stride 0, one shared by all
- * batches batch_stride 0. data == NULL means that the operand is absent, and only then (an array of
- * no elements is described by the sizes of the call and may carry any pointer). */
-typedef struct bridge_array {
-  void* data;
-  int32_t dtype; /* bridge_dtype */
-  int64_t batch_stride;
-  int64_t row_stride;
-} bridge_array;
-
-/* As an input: the sum full + row, one row vector added to every row; either may be absent.
- * As an output: full is the result, row its sums over the rows of a batch. */
-typedef struct bridge_pair {
-  bridge_array full;
-  bridge_array row;
-} bridge_pair;
-
-enum { BRIDGE_MAX_FACTORS = 6, BRIDGE_MAX_GELU_ORDER = 8 };
-
-/* output.full = gelu^(order)(input.full + input.row) * prod_i (factor[i].full + factor[i].row)
- * output.row  = the sum of the same, unrounded, over the rows of each batch.
- *
- * This one shape is closed under differentiation: a tangent of (x, bias) is one more factor and one
- * more order, and so is a cotangent of (output.full, output.row).
- *
- * The arithmetic is float64 if any array is, at 16-bit accuracy in float32 if all inputs are of one
- * 16-bit type, float32 otherwise; the factors are multiplied from left to right onto gelu. Column
- * sums are accumulated in that arithmetic in a fixed tree (see docs/numerics.md) and rounded once.
- * input.full is required; of the outputs at least one. Outputs overlap nothing, with one exception:
- * output.full may be the same memory with the same strides as one of the full inputs of its own
- * dtype. */
-typedef struct bridge_bias_gelu {
-  int32_t form;  /* bridge_gelu_form */
-  int32_t order; /* 0 .. BRIDGE_MAX_GELU_ORDER */
-  int64_t batch;
-  int64_t rows;
-  int64_t cols;
-  bridge_pair input;
-  int32_t factors; /* how many of factor[] are in use */
-  bridge_pair factor[BRIDGE_MAX_FACTORS];
-  bridge_pair output;
-} bridge_bias_gelu;
-
 /* Rows of `cols` adjacent elements, numbered by `dims` leading dimensions (possibly none: one row).
  * With `causal`, the last of these counts the queries of an attention matrix, and column j of query
  * i is hidden iff j > i + (cols - size[dims - 1]): hidden elements are never read, results are 0
@@ -152,41 +102,6 @@ typedef struct bridge_softmax_derivative {
   bridge_rows output;
 } bridge_softmax_derivative;
 
-/* One 64-bit integer for each batch (batch_stride 0: for all), read when the kernel runs. */
-typedef struct bridge_integers {
-  const int64_t* data; /* NULL: 0 */
-  int64_t batch_stride;
-} bridge_integers;
-
-/* output.full = residual + keep * factor * (input.full + input.row)
- * output.row  = the sum of the same, unrounded, over the rows of each batch (not with a residual).
- *
- * keep is 1 iff word >= threshold, else 0, and what is not kept is +0 whatever the input holds. The
- * word of element (row, col) of a batch is word i mod 4 of Philox4x32-10 (Salmon et al., "Parallel
- * random numbers: as easy as 1, 2, 3", SC11) with the 64-bit key `seed` and the 128-bit counter
- * (i / 4 in the low half, `offset` in the high half), where i = start + row * index_cols + col, all
- * in unsigned 64-bit arithmetic. threshold 0 keeps everything and draws nothing; 2^32 keeps
- * nothing.
- *
- * Arithmetic and column sums as in bridge_bias_gelu: float64 if any array is, else float32. In this
- * order: full + row, times factor (rounded to the arithmetic type), plus residual; rounded once to
- * the output's dtype. input.full is required. output.full may be the same memory with the same
- * strides as input.full or residual if the dtypes are the same. */
-typedef struct bridge_bias_dropout_add {
-  int64_t batch;
-  int64_t rows;
-  int64_t cols;
-  int64_t index_cols; /* length of a row of the array that i counts in */
-  int64_t threshold;  /* 0 .. 2^32 */
-  double factor;      /* 1 / (1 - p), finite */
-  bridge_integers seed;
-  bridge_integers offset;
-  bridge_integers start;
-  bridge_pair input;
-  bridge_array residual; /* may be absent */
-  bridge_pair output;
-} bridge_bias_dropout_add;
-
 /* An array of a program, over the dimensions of the call and its columns. Strides count elements; 0
  * where the array is the same along a dimension, or has none of its own. */
 typedef struct bridge_program_array {
@@ -243,30 +158,21 @@ const char* const* bridge_cpu_isas(void);
 const char* bridge_cpu_isa(void);
 bridge_status bridge_set_cpu_isa(const char* name); /* NULL: back to the default choice */
 
-bridge_status bridge_bias_gelu_cpu(const bridge_bias_gelu* call, const bridge_executor* executor);
 bridge_status bridge_softmax_cpu(const bridge_softmax* call, const bridge_executor* executor);
 bridge_status bridge_softmax_derivative_cpu(const bridge_softmax_derivative* call,
                                             const bridge_executor* executor);
-bridge_status bridge_bias_dropout_add_cpu(const bridge_bias_dropout_add* call,
-                                          const bridge_executor* executor);
 bridge_status bridge_program_cpu(const bridge_program* call, const bridge_executor* executor);
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
  * passed the call. Whatever device or context is current, the stream's is used, and the thread is
  * left as it was. */
-size_t bridge_bias_gelu_cuda_workspace(const bridge_bias_gelu* call);
-bridge_status bridge_bias_gelu_cuda(const bridge_bias_gelu* call, void* workspace,
-                                    size_t workspace_bytes, void* stream);
 size_t bridge_softmax_cuda_workspace(const bridge_softmax* call);
 bridge_status bridge_softmax_cuda(const bridge_softmax* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
 size_t bridge_softmax_derivative_cuda_workspace(const bridge_softmax_derivative* call);
 bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* call, void* workspace,
                                              size_t workspace_bytes, void* stream);
-size_t bridge_bias_dropout_add_cuda_workspace(const bridge_bias_dropout_add* call);
-bridge_status bridge_bias_dropout_add_cuda(const bridge_bias_dropout_add* call, void* workspace,
-                                           size_t workspace_bytes, void* stream);
 /* A program's workspace holds, for each result of role row, a number of the arithmetic type for
  * every element of the space, all of these rounded up to 16 bytes, and once the levels of the tree
  * above: with c chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers
@@ -289,7 +195,7 @@ typedef struct bridge_program_kernels {
   const void* image;
   int32_t vector;
   int32_t cells;
-  int32_t is_resident;
+  int32_t kinds;
 } bridge_program_kernels;
 bridge_status bridge_program_cuda_add(const bridge_program_kernels* kernels);
 /* How many launches took such kernels. */

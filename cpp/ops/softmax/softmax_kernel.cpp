@@ -1,6 +1,7 @@
 // softmax on a run of rows, compiled once for each instruction set into a namespace of its
 // own. Everything but the table is internal to this file, and nothing of the standard library that
-// is code is used (see bias_gelu_kernel.cpp).
+// is code is used: an inline function compiled here for AVX-512 must never be the copy that other
+// code is linked to.
 #include "ops/softmax/softmax_kernel.h"
 
 #include <type_traits>

@@ -17,7 +17,7 @@ constexpr Tree kTreeSingle = {simt::launch<TreeKernel<float>>, simt::load<TreeKe
 constexpr Tree kTreeDouble = {simt::launch<TreeKernel<double>>, simt::load<TreeKernel<double>>};
 
 // One level of partial sums in the workspace.
-size_t level_bytes(const check::Sizes& sizes, bool is_double, int64_t nodes) {
+size_t level_bytes(const Sizes& sizes, bool is_double, int64_t nodes) {
   const size_t bytes = static_cast<size_t>(sizes.batch) * static_cast<size_t>(nodes) *
                        static_cast<size_t>(sizes.cols) *
                        (is_double ? sizeof(double) : sizeof(float));
@@ -26,7 +26,7 @@ size_t level_bytes(const check::Sizes& sizes, bool is_double, int64_t nodes) {
 
 }  // namespace
 
-size_t workspace_bytes(const check::Sizes& sizes, bool is_double) {
+size_t workspace_bytes(const Sizes& sizes, bool is_double) {
   size_t bytes = 0;
   for (int64_t nodes = chunk_count(sizes.rows); nodes > 1; nodes = ceil_divide(nodes, kTreeWidth)) {
     bytes += level_bytes(sizes, is_double, nodes);
@@ -34,8 +34,8 @@ size_t workspace_bytes(const check::Sizes& sizes, bool is_double) {
   return bytes;
 }
 
-const char* enqueue_tree(const check::Sizes& sizes, bool is_double, const bridge_array& output,
-                         void* workspace, void* stream) {
+const char* enqueue_tree(const Sizes& sizes, bool is_double, const Array& output, void* workspace,
+                         void* stream) {
   const Tree& tree = is_double ? kTreeDouble : kTreeSingle;
   char* values = static_cast<char*>(workspace);
   TreeParams params{};

@@ -35,7 +35,7 @@ struct TreeParams {
   int64_t cols;
   const void* values;  // [batch, count, cols]
   void* sums;          // [batch, ceil(count / 64), cols], or NULL at the root: then row
-  bridge_array row;
+  Array row;
 };
 
 template <class Real>

@@ -9,6 +9,13 @@
 
 namespace bridge::columns {
 
+// An array; where each batch has a part of its own, `batch_stride` elements are between them.
+struct Array {
+  void* data;
+  int32_t dtype;
+  int64_t batch_stride;
+};
+
 // Element types by their bridge_dtype, for run-time dispatch.
 template <class Real, class T>
 BRIDGE_DEVICE Real load_as(const void* data, int64_t index) {
@@ -16,7 +23,7 @@ BRIDGE_DEVICE Real load_as(const void* data, int64_t index) {
 }
 
 template <class Real>
-BRIDGE_DEVICE Real load_real(const bridge_array& array, int64_t index) {
+BRIDGE_DEVICE Real load_real(const Array& array, int64_t index) {
   switch (array.dtype) {
     case BRIDGE_FLOAT16:
       return load_as<Real, math::float16>(array.data, index);
@@ -30,7 +37,7 @@ BRIDGE_DEVICE Real load_real(const bridge_array& array, int64_t index) {
 }
 
 template <class Real>
-BRIDGE_DEVICE void store_real(const bridge_array& array, int64_t index, Real value) {
+BRIDGE_DEVICE void store_real(const Array& array, int64_t index, Real value) {
   switch (array.dtype) {
     case BRIDGE_FLOAT16:
       static_cast<math::float16*>(array.data)[index] = math::round_to<math::float16>(value);

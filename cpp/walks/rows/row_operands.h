@@ -4,10 +4,11 @@
 #define BRIDGE_WALKS_ROWS_ROW_OPERANDS_H_
 
 #include <bridge/bridge.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
-#include "walks/array_checks.h"
 #include "walks/dtypes.h"
 
 namespace bridge {
@@ -36,6 +37,22 @@ inline int64_t visible_cols(const bridge_row_space& space, int64_t query) {
 }
 
 namespace check {
+
+// Writes the message of a refused call.
+struct Refusal {
+  char* message;
+  size_t bytes;
+
+  __attribute__((format(printf, 2, 3))) bridge_status operator()(const char* format, ...) const {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, bytes, format, arguments);
+    va_end(arguments);
+    return BRIDGE_INVALID_ARGUMENT;
+  }
+};
+
+constexpr int64_t magnitude(int64_t stride) { return stride < 0 ? -stride : stride; }
 
 inline bridge_status check_space(const char* op, const bridge_row_space& space, const Refusal& fail,
                                  int64_t* elements) {

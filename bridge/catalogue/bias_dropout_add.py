@@ -1,0 +1,43 @@
+"""Bias, dropout and residual in one: linear in all three, and its own derivative but for the
+residual, whose gradient is the cotangent itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared
+from bridge.lang.philox import threshold_of
+from bridge.ops.scalars import real_number
+
+
+@declared()
+def bias_dropout_add(
+    x: bl.Full,
+    bias: bl.Row | None = None,
+    residual: bl.Full | None = None,
+    seed: bl.Integer | None = None,
+    offset: bl.Integer | None = None,
+    *,
+    p: float = 0.5,
+):
+    h = x if bias is None else x + bias
+    if threshold_of(p) > 0:
+        # A choice, not a product: 0 times a NaN would be one.
+        keep = bl.dropout_keep(p, seed, 0 if offset is None else offset)
+        h = bl.where(keep, h * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0)
+    y = h if residual is None else residual + h
+    return bl.like(y, x if residual is None else residual)  # type: ignore[arg-type]
+
+
+def check_p(p: Any, function: str = "bias_dropout_add", argument: str = "p") -> float:
+    """Returns the probability as a float.
+
+    Raises:
+      TypeError: if it is no number.
+      ValueError: if it is outside [0, 1].
+    """
+    p = real_number(function, argument, p)
+    if not 0.0 <= p <= 1.0:  # NaN too
+        raise ValueError(f"{function}: {argument} is {p}, expected a probability, from 0 to 1")
+    return p

@@ -1,0 +1,36 @@
+"""GELU of a sum with a bias, and its derivative times a cotangent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared
+from bridge.lang.derivatives import differentiated
+from bridge.lang.functions import GELU_KINDS
+
+
+def _plus(x: Any, bias: Any) -> Any:
+    return x if bias is None else x + bias
+
+
+@declared()
+def bias_gelu(x: bl.Full, bias: bl.Row | None = None, *, approximate: str = "tanh"):
+    return bl.gelu(_plus(x, bias), approximate)  # type: ignore[arg-type]
+
+
+@declared()
+def bias_gelu_back(
+    y: bl.Full, g: bl.Full, bias: bl.Row | None = None, *, approximate: str = "tanh"
+):
+    h = _plus(y, bias)
+    return g * differentiated(bl.gelu(h, approximate), h)  # type: ignore[arg-type]
+
+
+def check_approximate(function: str, approximate: Any) -> None:
+    """Raises ValueError unless this is the name of a form."""
+    if not isinstance(approximate, str) or approximate not in GELU_KINDS:
+        raise ValueError(
+            f"{function}: approximate is {approximate!r}, expected one of "
+            f"{', '.join(map(repr, GELU_KINDS))}"
+        )

@@ -1,0 +1,112 @@
+"""What the operands of a declared op are held against before it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bridge.lang import codes, roles
+from bridge.lang.program import Program
+from bridge.ops.definition import Role, Spec, shape_in, space_of
+from bridge.ops.dtypes import FLOATING, promote
+from bridge.ops.program import ROLES, ProgramParams
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the operands of a declared op are held against, in types that torch.compile can trace.
+
+    Attributes:
+      name: the function's.
+      names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
+      fills_space: for each result whether it has a number at every place.
+      like: for each result the operand whose dtype it has; -1: as its role says.
+      takes_number: whether the first operand may have no dimensions.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    roles: tuple[Role, ...]
+    dtypes: tuple[tuple[str, ...], ...]
+    fills_space: tuple[bool, ...]
+    like: tuple[int, ...]
+    takes_number: bool
+
+    @classmethod
+    def of(cls, program: Program) -> Form:
+        operands = program.operands
+        return cls(
+            program.name,
+            tuple(operand.name for operand in operands),
+            tuple(ROLES[operand.role] for operand in operands),
+            tuple(dtypes_of_role(operand.role) for operand in operands),
+            tuple(ROLES[result.role].fills_space for result in program.results),
+            tuple(result.like for result in program.results),
+            {each.role for each in operands} | {each.role for each in program.results}
+            <= {roles.Full, roles.Table, roles.Mask, roles.Integer}
+            and not codes.tells_columns_apart(program),
+        )
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
+    """Names of the dtypes that an operand may have."""
+    if role is roles.Mask:
+        return ("bool", "uint8")
+    return INTEGERS if role.integer else FLOATING
+
+
+def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> ProgramParams:
+    """Checks the operands of a declared op, all present, and returns the parameters of the call.
+
+    Args:
+      texts: of the program, as `codes.texts_of` has them.
+
+    Raises:
+      TypeError: for a dtype that the operand's role does not have.
+      ValueError: for a shape that does not fit the first operand.
+    """
+    function, first = form.name, specs[0]
+    floating = []
+    for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
+        if spec.dtype not in dtypes:
+            raise TypeError(
+                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
+            )
+        if spec.dtype in FLOATING:
+            floating.append(spec.dtype)
+    if not first.shape and not form.takes_number:
+        raise ValueError(
+            f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
+        )
+    if form.roles[0] is Role.HALVES and first.shape[-1] % 2:
+        raise ValueError(
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
+            "one size in the last dimension"
+        )
+    space = space_of(first.shape, form.roles[0])
+    for name, role, spec in zip(form.names, form.roles, specs, strict=True):
+        if role is Role.INTEGER:  # checked where it became one
+            continue
+        if role.broadcasts:
+            fits = spec.broadcasts_to(space)
+        else:
+            fits = spec.has_shape(shape_in(role, space, 0))
+        if not fits:
+            expected = list(space if role.broadcasts else shape_in(role, space, 0))
+            raise ValueError(
+                f"{function}: {name} has shape {list(spec.shape)}, expected "
+                f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
+                f"{form.names[0]} has shape {list(first.shape)}"
+            )
+    arithmetic = "float64" if "float64" in floating else "float32"
+    promoted = promote(*floating)
+    results = [
+        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
+        for fills_space, like in zip(form.fills_space, form.like, strict=True)
+    ]
+    is_one = all(dtype == promoted for dtype in floating)
+    code = texts.get(promoted, texts[""]) if is_one else texts[""]
+    return ProgramParams(code, arithmetic, ",".join(results))

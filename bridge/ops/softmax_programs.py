@@ -1,0 +1,219 @@
+"""Softmax and its derivatives as programs, for calls on parts of the columns.
+
+A program of `bridge.lang` is cut into stages by its row reductions. These compute what the kernels
+of cpp/ops/softmax compute, operation by operation as cpp/math/softmax.h has them, so that the bits
+are theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from bridge.lang import codes, functions, roles
+from bridge.lang.functions import apply
+from bridge.lang.tracing import declared, trace
+from bridge.ops.program import ProgramParams
+
+_LOG2E, _LOG2E_LOW = float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What cpp/math/softmax.h and cpp/math/exp2.h have of a type: see there."""
+
+    largest: float
+    bound: int
+    most_halvings: int
+    small: float
+    smallest_rate: float
+    magic: float
+
+
+_FORMATS = {
+    "float32": _Format(
+        float(np.finfo(np.float32).max), 180, 125, 2.0**-60, 2.0**-100, 1.5 * 2.0**23 + 64 + 127
+    ),
+    "float64": _Format(
+        float(np.finfo(np.float64).max), 1140, 1021, 2.0**-500, 0.0, 1.5 * 2.0**52 + 512 + 1023
+    ),
+}
+# Of fixed-point numbers of powers the bits that are whole, by the dtype of the results.
+_WHOLE_BITS = {"bfloat16": 8, "float16": 6}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale as the powers take it: `SoftmaxScale` of cpp/math/softmax.h."""
+
+    half: float
+    rate: float
+    rate_low: float = 0.0
+    floor: float = -1.0
+
+    @classmethod
+    def of(cls, scale: float, dtype: str) -> Scale:
+        """For results of a dtype."""
+        arithmetic = arithmetic_of(dtype)
+        form, rounded = _FORMATS[arithmetic], np.dtype(arithmetic).type
+        size, sign = min(abs(scale), form.largest / 4), math.copysign(1.0, scale)
+        if size == 0:
+            return cls(0.0, 0.0)
+        if dtype in _WHOLE_BITS:
+            return cls(sign, float(rounded(size * _LOG2E * 2.0 ** (1 - _WHOLE_BITS[dtype]))))
+        halvings = form.most_halvings if size < form.small else 0
+        twice = size * 2.0**halvings * 2
+        rate = twice * _LOG2E
+        # The product's own rounding, as fma gives it.
+        low = float(Fraction(twice) * Fraction(_LOG2E) - Fraction(rate)) + twice * _LOG2E_LOW
+        low = (rate - float(rounded(rate))) + low
+        rate = float(rounded(rate))
+        if rate < form.smallest_rate:
+            rate, low = form.smallest_rate, 0.0
+        floor = float(rounded(-form.bound / rate))
+        return cls(sign * 2.0 ** (-1 - halvings), rate, float(rounded(low)), floor)
+
+
+def arithmetic_of(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _hidden(*masks: Any) -> Any | None:
+    """Where one of the masks that are there hides an element."""
+    present = [mask for mask in masks if mask is not None]
+    return functools.reduce(lambda a, b: a | b, present) if present else None
+
+
+def _unless(hidden: Any | None, instead: float, value: Any) -> Any:
+    return value if hidden is None else functions.where(hidden, instead, value)
+
+
+def _softmax(
+    x: roles.Full,
+    mask: roles.Mask | None = None,
+    causal: roles.Mask | None = None,
+    *,
+    scale: Scale,
+    dtype: str,
+) -> Any:
+    form, hidden = _FORMATS[arithmetic_of(dtype)], _hidden(mask, causal)
+    key = _unless(hidden, -math.inf, x * scale.half)
+    largest = functions.max(key)
+    largest = functions.where(largest < -form.largest, 0.0, largest)
+    if dtype in _WHOLE_BITS:
+        power = apply(f"exp2_below_{dtype}", key, largest, scale.rate)
+        # NaN where the largest key is NaN or infinite.
+        total = functions.fma(largest, 0.0, functions.sum(power))
+        value = power * apply("reciprocal_16", total)
+    else:
+        power = _power(key, largest, scale, form)
+        high, low = _inverse(power, dtype)
+        value = functions.fma(power, high, power * low)
+    return _unless(hidden, 0.0, value)
+
+
+def _power(key: Any, largest: Any, scale: Scale, form: _Format) -> Any:
+    """`softmax_power` from the shift of `softmax_shift`."""
+    fma, where = functions.fma, functions.where
+    is_moderate = abs(largest * scale.rate) < 4.0 * form.bound
+    whole = fma(largest, scale.rate, form.magic) - form.magic
+    shift = where(is_moderate, 0.0, largest)
+    magic = where(is_moderate, form.magic - whole, form.magic)
+    floor = where(is_moderate, scale.floor + largest, scale.floor)
+    t = key - shift
+    shifted = fma(t, scale.rate, magic)
+    n = shifted - magic
+    f = fma(t, scale.rate, -n)
+    power = apply("exp2_lifted", fma(t, scale.rate_low, f), shifted)
+    return where(t < floor, 0.0, power)
+
+
+def _inverse(power: Any, dtype: str) -> tuple[Any, Any]:
+    """`softmax_inverse` of the sum of `softmax_term`: the inverse, and what that lacks."""
+    fma = functions.fma
+    if dtype == "float64":
+        total, rest = functions.sum(power), None
+    else:
+        coarse_part = apply("exp_coarse", power)
+        coarse, fine = functions.sum(coarse_part), functions.sum(power - coarse_part)
+        total = coarse + fine
+        added = total - coarse
+        rest = (coarse - (total - added)) + (fine - added)
+    high = functions.where(total == 0.0, 0.0, 1.0 / total)
+    lacking = fma(-total, high, 1.0)
+    return high, high * (lacking if rest is None else lacking - rest * high)
+
+
+def _jacobian(
+    u: roles.Full, v: roles.Full, causal: roles.Mask | None = None, *, scale: float
+) -> Any:
+    is_zero = u == 0.0
+    nothing = is_zero if causal is None else is_zero | causal
+    dot = functions.sum(functions.where(nothing, -0.0, u * v))
+    return functions.where(nothing, 0.0, scale * (u * (v - dot)))
+
+
+def _derivative(
+    u: roles.Full,
+    v: roles.Full,
+    w: roles.Full,
+    causal: roles.Mask | None = None,
+    *,
+    scale: float,
+    product: bool,
+    factors: tuple[bool, bool, bool],
+) -> Any:
+    total: Any = u * v if product else None
+    for factor, others, is_asked in zip((u, v, w), ((v, w), (u, w), (u, v)), factors, strict=True):
+        if not is_asked:
+            continue
+        dot = functions.sum(_unless(causal, -0.0, others[0] * others[1]))
+        total = -(factor * dot) if total is None else functions.fma(-factor, dot, total)
+    return _unless(causal, 0.0, scale * total)
+
+
+@functools.lru_cache(maxsize=1024)
+def softmax_program(scale: float, dtype: str, present: tuple[bool, bool]) -> ProgramParams:
+    """The call on x, a mask and the mask of the causal rule, those of them that are there."""
+    static = {"scale": Scale.of(scale, dtype), "dtype": dtype}
+    program = trace(declared(_softmax), (True, *present), static)
+    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def jacobian_program(scale: float, dtype: str, is_causal: bool) -> ProgramParams:
+    """The call on u, v and the mask of the causal rule, for the terms u(v - ⟨u,v⟩)."""
+    program = trace(declared(_jacobian), (True, True, is_causal), {"scale": _factor(scale, dtype)})
+    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def derivative_program(
+    scale: float,
+    dtype: str,
+    product: bool,
+    factors: tuple[bool, bool, bool],
+    is_causal: bool,
+) -> ProgramParams:
+    """The call on u, v, w and the mask of the causal rule.
+
+    Args:
+      product: whether u∘v is a term.
+      factors: whether the terms are that are u, v and w times the product of the other two.
+    """
+    static = {"scale": _factor(scale, dtype), "product": product, "factors": factors}
+    program = trace(declared(_derivative), (True, True, True, is_causal), static)
+    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+
+
+def _factor(scale: float, dtype: str) -> float:
+    """`softmax_derivative_scale`."""
+    if dtype == "float64":
+        return scale
+    largest = _FORMATS["float32"].largest
+    return float(np.float32(min(max(scale, -largest), largest)))

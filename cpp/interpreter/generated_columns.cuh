@@ -1,0 +1,163 @@
+// The walk of a program without reductions along the row, but with column sums or with what all
+// rows share: a thread keeps to its columns and goes down 16 rows, which are a lane of the tree of
+// column_sum_tree.h; the warps of a block have the lanes of a chunk. Include it in generated files
+// only.
+//
+// Here the vectors q of a thread are of rows one behind the other, and a section runs on kVectors
+// rows at once, so that as many loads are under way.
+#ifndef BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
+#define BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
+
+#include "interpreter/generated_walk.cuh"
+#include "walks/columns/column_sum_tree.h"
+#include "walks/columns/column_sums.cuh"
+
+namespace bridge::interpreter {
+
+// Some rows of a thread's columns, which may all be there or not.
+template <class W, bool kIsFull>
+struct RowsPart {
+  const W& walk;
+
+  BRIDGE_DEVICE int col(int) const { return walk.col(0); }
+  BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const {
+    return q * row_stride + walk.col(0);
+  }
+  BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || q < walk.rows(); }
+  BRIDGE_DEVICE bool is_in(int q, int) const { return reaches(q); }
+};
+
+template <class P>
+class ColumnWalk : public RowPlaces<P> {
+ public:
+  using typename RowPlaces<P>::Real;
+  using typename RowPlaces<P>::Params;
+  static constexpr int kVector = P::kVector;
+  static constexpr int kVectors = kRowsAtOnce;
+  static constexpr bool kIsAligned = true;
+  static constexpr bool kIsResident = false;
+  static constexpr bool kHasRows = true;
+  static constexpr int kSlots = simt::kWarpThreads;  // vectors side by side in a block
+  static_assert(kGeneratedThreads / kSlots == kLanes && kLaneRows % kVectors == 0);
+
+  explicit BRIDGE_DEVICE ColumnWalk(const Params& params) : RowPlaces<P>(params) {}
+
+  BRIDGE_DEVICE void run() {
+    const int slot = static_cast<int>(simt::block_index().x) * kSlots + slot_in_block();
+    col_ = slot * kVector;
+    const bool has_columns = col_ < space_.cols;
+    const int64_t chunks = (space_.rows + kChunkRows - 1) / kChunkRows;
+    for (int64_t chunk = simt::block_index().y; chunk < chunks; chunk += simt::block_count().y) {
+#pragma unroll
+      for (int s = 0; s < P::kColumnSums; ++s) {
+#pragma unroll
+        for (int e = 0; e < kVector; ++e) sum_[s][e] = Real(-0.0);
+      }
+      const int64_t first = chunk * kChunkRows + lane() * kLaneRows;
+#pragma unroll 1
+      for (int i = 0; i < static_cast<int>(kLaneRows); i += kVectors) {
+        const int64_t left = space_.rows - first - i;
+        if (!has_columns || left <= 0) break;
+        rows_ = left < kVectors ? static_cast<int>(left) : kVectors;
+        this->row_ = this->row_in_batch_ = first + i;
+        P::row(*this);
+      }
+      P::end_columns(*this, chunk, chunks);
+    }
+  }
+
+  // Where rows are one distance apart.
+  template <class T>
+  BRIDGE_DEVICE T* place(int array, int half) const {
+    const bridge_program_array& a = params_.array[array];
+    return static_cast<T*>(a.data) + half * space_.cols * a.col_stride +
+           row_ * this->row_stride(array);
+  }
+  BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
+  BRIDGE_DEVICE int col(int) const { return col_; }
+  BRIDGE_DEVICE int rows() const { return rows_; }
+  BRIDGE_DEVICE void meet() const {}
+
+  template <class Body, class End>
+  BRIDGE_DEVICE void each_chunk(const Body& body, const End&) {
+    if (rows_ == kVectors) return body(RowsPart<ColumnWalk, true>{*this});
+    body(RowsPart<ColumnWalk, false>{*this});
+  }
+  template <class Body>
+  BRIDGE_DEVICE void each_vector(const Body& body) const {
+    constexpr int kUnroll = P::kIsLarge ? 1 : kVectors;
+#pragma unroll kUnroll
+    for (int q = 0; q < kVectors; ++q) body(q);
+  }
+  template <class Body>
+  BRIDGE_DEVICE void each_element(const Body& body) const {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) body(e);
+  }
+
+  BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
+                          uint32_t (&words)[kVector]) const {
+    this->draw_at(seed, offset, start, q, col_, words);
+  }
+
+  template <class Vector, class Part>
+  BRIDGE_DEVICE void add_columns(int sum, const Vector& vector, const Part&, int) {
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) sum_[sum][e] = sum_[sum][e] + vector.vector.element[e];
+  }
+
+  // The lanes of a chunk in the tree, to the chunks' sums, or to the result where there is one.
+  template <class T>
+  BRIDGE_DEVICE void end_sum(int sum, int array, int64_t chunk, int64_t chunks) const {
+    // A thread writes its own vector, and reads one element of each lane.
+    constexpr int kColumns = kSlots * kVector;
+    Real* const shared = simt::shared_array<Real, static_cast<int>(kLanes) * kColumns>();
+    simt::sync();  // what was there has been read
+#pragma unroll
+    for (int e = 0; e < kVector; ++e)
+      shared[lane() * kColumns + e * kSlots + slot_in_block()] = sum_[sum][e];
+    simt::sync();
+    const int first = static_cast<int>(simt::block_index().x) * kColumns;
+    for (int i = simt::thread_index(); i < kColumns; i += kGeneratedThreads) {
+      const int col = first + i % kSlots * kVector + i / kSlots;
+      if (col >= space_.cols) continue;
+      Real lanes[kLanes];
+#pragma unroll
+      for (int l = 0; l < static_cast<int>(kLanes); ++l) lanes[l] = shared[l * kColumns + i];
+      const Real total = columns::tree_sum(lanes);
+      if (chunks == 1) {
+        static_cast<T*>(params_.array[array].data)[col * this->col_stride(array)] =
+            math::round_to<T>(total);
+      } else {
+        static_cast<Real*>(space_.sums)[sum * space_.sums_step + chunk * space_.cols + col] = total;
+      }
+    }
+  }
+
+ private:
+  using RowPlaces<P>::params_;
+  using RowPlaces<P>::row_;
+  using RowPlaces<P>::space_;
+
+  static BRIDGE_DEVICE int lane() { return simt::thread_index() / kSlots; }
+  static BRIDGE_DEVICE int slot_in_block() { return simt::thread_index() % kSlots; }
+
+  int col_ = 0;
+  int rows_ = 0;  // that are there of those at once
+  Real sum_[P::kColumnSums > 0 ? P::kColumnSums : 1][kVector];
+};
+
+template <class P>
+struct ColumnsAligned {
+  using Params = GeneratedParams<P::kArrays>;
+  static constexpr int kThreads = kGeneratedThreads;
+  // Without sums and random words there are registers for one more.
+  static constexpr bool kIsSmall = P::kColumnSums == 0 && !P::kDraws;
+  static constexpr int kMinBlocks = P::kMinBlocks + (P::kMinBlocks > 1 && kIsSmall);
+
+  static BRIDGE_DEVICE void run(const Params& params) { ColumnWalk<P>(params).run(); }
+};
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_

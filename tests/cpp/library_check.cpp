@@ -1,0 +1,209 @@
+// What every call of the CPU library promises, whatever the op (a program stands for all):
+// the caller's floating-point environment plays no part and comes back, calls from several threads
+// and nested tasks share one pool, few elements wake nobody, the pool survives a fork, and an
+// instruction set is taken or refused by name.
+//
+//   library_check
+#include <bridge/bridge.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "interpreter/program.h"
+#include "random_arrays.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+using namespace bridge::random;
+
+// y = keep * 4/3 * x with a quarter dropped, and the column sums of y.
+std::vector<int32_t> dropout() {
+  using namespace bridge::interpreter;
+  const Header header{kVersion, 2, 2, 5, 1, 3, 2, 3, 1, 0, 1};
+  const double constants[] = {0x1p30, 4.0 / 3.0, 0.0};
+  constexpr auto kFull = static_cast<int32_t>(Role::full), kRow = static_cast<int32_t>(Role::row),
+                 kInteger = static_cast<int32_t>(Role::integer);
+  const int32_t between[] = {0, 0, kFull, kInteger, kFull, kRow, 1, 6, 0};  // the integer 0 first
+  const Instruction code[] = {{kLoadLabel, 1, 1, 0, 0, 0}, {kLoad, 3, 0, 0, 0, 0},
+                              {kKeep, 4, 1, 0, -1, 0},     {kMultiply, 3, 3, 1, 0, 0},
+                              {kWhere, 3, 4, 3, 2, 0},     {kStore, 0, 0, 3, 0, 0},
+                              {kAddColumns, 0, 1, 3, 0, 0}};
+  std::vector<int32_t> words;
+  const auto add = [&words](const auto& part) {
+    const size_t at = words.size(), bytes = sizeof part;
+    words.resize(at + bytes / sizeof(int32_t));
+    memcpy(words.data() + at, &part, bytes);
+  };
+  add(header), add(constants), add(between), add(code);
+  return words;
+}
+
+// A call of it on plain dense float arrays of denormal numbers.
+struct Plain {
+  std::vector<float> input, output, row;
+  int64_t seed = 7;
+  std::vector<int32_t> words = dropout();
+  bridge_program_array operand[2]{}, result[2]{};
+  bridge_program call{};
+  Plain(int64_t rows, int64_t cols) : input(rows * cols), output(rows * cols), row(cols) {
+    for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i % 31) * 1e-39f;
+    operand[0] = {input.data(), BRIDGE_FLOAT32, {cols}, 1};
+    operand[1] = {&seed, BRIDGE_INT64, {0}, 0};
+    result[0] = {output.data(), BRIDGE_FLOAT32, {cols}, 1};
+    result[1] = {row.data(), BRIDGE_FLOAT32, {0}, 1};
+    call.code = words.data(), call.words = static_cast<int64_t>(words.size());
+    call.dims = 1, call.size[0] = rows, call.cols = call.index_cols = cols;
+    call.operands = call.results = 2, call.operand = operand, call.result = result;
+  }
+  bridge_status run(const bridge_executor* executor = nullptr) {
+    return bridge_program_cpu(&call, executor);
+  }
+};
+
+void check_float_environment() {
+#if defined(__x86_64__)
+  for (int64_t rows : {10, 3000}) {
+    Plain plain(rows, 100);
+    const bridge_executor pool = bridge_pool(3);
+    check(plain.run(&pool) == BRIDGE_OK, "a plain call");
+    const std::vector<float> output = plain.output, row = plain.row;
+    const unsigned saved = _mm_getcsr(), flushing = 0x9fe2;
+    _mm_setcsr(flushing);
+    const bridge_status status = plain.run(&pool);
+    const unsigned left = _mm_getcsr();
+    _mm_setcsr(saved);
+    check(status == BRIDGE_OK && left == flushing, "the caller's MXCSR comes back");
+    check(memcmp(output.data(), plain.output.data(), output.size() * sizeof(float)) == 0 &&
+              memcmp(row.data(), plain.row.data(), row.size() * sizeof(float)) == 0,
+          "flush-to-zero on entry changes no bit");
+  }
+#endif
+}
+
+// Calls from several threads at once, calls from inside tasks, and tasks counted one by one.
+void check_pool() {
+  Plain expected(2000, 100);
+  expected.run();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      Plain plain(2000, 100);
+      for (int i = 0; i < 60; ++i) {
+        const bridge_executor pool = bridge_pool(1 + (t + i) % 4);
+        std::fill(plain.output.begin(), plain.output.end(), -1.0f);
+        if (plain.run(&pool) != BRIDGE_OK || plain.output != expected.output ||
+            plain.row != expected.row)
+          ++wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  check(wrong == 0, "calls from several threads");
+
+  struct Nest {
+    std::atomic<int64_t> count{0};
+    static void inner(void* self, int64_t) { ++static_cast<Nest*>(self)->count; }
+    static void outer(void* self, int64_t) {
+      const bridge_executor pool = bridge_pool(3);
+      pool.run(pool.context, 5, inner, self);
+    }
+  };
+  bool all = true;
+  for (int i = 0; i < 20000; ++i) {
+    Nest nest;
+    const bridge_executor pool = bridge_pool(2 + i % 3);
+    pool.run(pool.context, 1 + i % 7, i % 2 ? Nest::inner : Nest::outer, &nest);
+    all = all && nest.count == (1 + i % 7) * (i % 2 ? 1 : 5);
+  }
+  check(all, "every task runs once, nested ones too");
+}
+
+// A call on few elements stays in the thread that makes it.
+void check_few_elements() {
+  int64_t runs = 0;
+  const bridge_executor counting{
+      &runs, 8, [](void* context, int64_t tasks, bridge_task task, void* task_context) {
+        ++*static_cast<int64_t*>(context);
+        for (int64_t i = 0; i < tasks; ++i) task(task_context, i);
+      }};
+  for (int64_t rows : {1, 20, 300}) {
+    Plain plain(rows, 100);
+    check(plain.run(&counting) == BRIDGE_OK && runs == 0, "few elements wake nobody");
+  }
+  Plain plain(3000, 100);
+  check(plain.run(&counting) == BRIDGE_OK && runs > 0, "many elements are shared out");
+}
+
+void check_fork() {
+  const pid_t child = fork();
+  if (child == 0) {
+    Plain plain(2000, 100), alone(2000, 100);
+    const bridge_executor pool = bridge_pool(3);
+    bool same = plain.run(&pool) == BRIDGE_OK;
+    same = same && alone.run() == BRIDGE_OK;
+    _exit(same && plain.row == alone.row ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the pool works in a forked child");
+}
+
+// In a child with the environment variable set: every call says what is wrong with it.
+void check_isa_from_environment() {
+  check(bridge_set_cpu_isa("mips") == BRIDGE_INVALID_ARGUMENT &&
+            strstr(bridge_last_error(), "mips") != nullptr,
+        "an unknown instruction set");
+  for (const char* name : {"sparc", bridge_cpu_isas()[0]}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv("BRIDGE_CPU_ISA", name, 1);
+      execl("/proc/self/exe", "library_check", "--one-call", name, static_cast<char*>(nullptr));
+      _exit(99);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    check(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+          std::string("BRIDGE_CPU_ISA=") + name + " is taken or refused by every call");
+  }
+}
+
+int one_call(const char* isa) {
+  bool known = false;
+  for (const char* const* name = bridge_cpu_isas(); *name != nullptr; ++name)
+    known = known || strcmp(*name, isa) == 0;
+  for (int i = 0; i < 2; ++i) {
+    Plain plain(4, 8);
+    const bridge_status status = plain.run();
+    const bool refused = status == BRIDGE_INVALID_ARGUMENT &&
+                         strstr(bridge_last_error(), isa) != nullptr &&
+                         strstr(bridge_last_error(), "BRIDGE_CPU_ISA") != nullptr;
+    const bool taken = status == BRIDGE_OK && strcmp(bridge_cpu_isa(), isa) == 0;
+    if (!(known ? taken || refused : refused)) return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 2 && strcmp(argv[1], "--one-call") == 0) return one_call(argv[2]);
+  check_float_environment();
+  check_pool();
+  check_few_elements();
+  check_fork();
+  check_isa_from_environment();
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,74 @@
+"""Why logsumexp of split columns takes two exchanges: docs/sharding.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridge.lang import codes, functions, roles
+from bridge.lang.functions import apply
+from bridge.lang.tracing import declared, trace
+from bridge.ops.program import PROGRAM, ProgramParams
+from bridge.torch._adapter.dispatcher import dispatch
+
+
+def powers(x: roles.Full, largest: roles.PerRow) -> Any:
+    return apply("exp_shifted", x, largest)
+
+
+def sums(x: roles.Full, largest: roles.PerRow) -> Any:
+    power = apply("exp_shifted", x, largest)
+    coarse = apply("exp_coarse", power)
+    return functions.sum(coarse), functions.sum(power - coarse)
+
+
+def result(x: roles.Full, coarse: roles.PerRow, fine: roles.PerRow, largest: roles.PerRow) -> Any:
+    return apply("log_sum", coarse, fine, largest)
+
+
+def run(function: Callable[..., Any], *operands: Tensor) -> tuple[Tensor, ...]:
+    """What a stage of that function gives: operations of stages have no derivatives."""
+    program = trace(declared(function), [True] * len(operands), {})
+    count, columns = len(program.results), operands[0].shape[-1]
+    code = codes.stage(codes.code_of(program), (True,) * count, 0, columns, True)
+    params = ProgramParams(code, "float32", ",".join(["float32"] * count))
+    return dispatch(PROGRAM, operands, params)  # type: ignore[no-any-return]
+
+
+def brought_to(largest: Tensor, own: Tensor) -> Tensor:
+    """The power of two between the shifts of a part and of the row."""
+    exponent, own_exponent = (torch.round(x.double() * np.log2(np.e)) for x in (largest, own))
+    return torch.exp2(own_exponent - exponent).float()
+
+
+def test_powers_under_another_shift_are_the_same_but_for_a_power_of_two(
+    rng: np.random.Generator,
+) -> None:
+    for centre, is_same in ((0.0, True), (400.0, True), (600.0, False)):
+        x = torch.tensor(rng.standard_normal((50, 1024)) * 4 + centre, dtype=torch.float32)
+        own = x.amax(-1)
+        largest = own + torch.tensor(rng.random(50) * 9, dtype=torch.float32)
+        (found,), (expected,) = run(powers, x, own), run(powers, x, largest)
+        same = found * brought_to(largest, own)[:, None] == expected
+        assert bool(same.all()) is is_same
+
+
+def test_sums_under_a_shift_of_each_part_have_other_bits() -> None:
+    """Coarse and fine parts are cut apart elsewhere."""
+    rng, rows = np.random.default_rng(0), 20000
+    parts = [
+        torch.tensor(rng.standard_normal((rows, 1024)) * 4, dtype=torch.float32) for _ in range(2)
+    ]
+    own = [x.amax(-1) for x in parts]
+    largest = torch.maximum(*own)
+    expected, found = [torch.zeros(2, rows) for _ in range(2)]
+    for x, shift in zip(parts, own, strict=True):
+        expected += torch.stack(run(sums, x, largest))
+        found += torch.stack(run(sums, x, shift)) * brought_to(largest, shift)
+    (a,), (b,) = (run(result, parts[0], *each, largest) for each in (expected, found))
+    assert (found != expected).any(0).double().mean() > 0.5
+    assert (a != b).any()
