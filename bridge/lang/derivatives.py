@@ -39,9 +39,10 @@ from bridge.lang.values import Builder, Value, while_active
 Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
 
 
-def _silu(x: Value) -> Value:
-    s = f.sigmoid(x)
-    return s + s * (x * f.sigmoid(-x))
+def silu_slope(x: Value) -> Value:
+    """At infinity the limits, as GELU's; no σ is both above 0 and below 1 where x is cut."""
+    s, bounded = f.sigmoid(x), f.maximum(f.minimum(x, 1e3), -1e3)
+    return s + s * (bounded * f.sigmoid(-x))
 
 
 def _gelu(x: Value, kind: str, order: int) -> Value:
@@ -95,7 +96,7 @@ _PARTIALS: dict[str, Partials] = {
     "log1p": lambda x, y, s: [1.0 / (1.0 + x[0])],
     "tanh": lambda x, y, s: [4.0 * (f.sigmoid(2.0 * x[0]) * f.sigmoid(-2.0 * x[0]))],
     "sigmoid": lambda x, y, s: [y * f.sigmoid(-x[0])],
-    "silu": lambda x, y, s: [_silu(x[0])],
+    "silu": lambda x, y, s: [silu_slope(x[0])],
     "softplus": lambda x, y, s: [f.sigmoid(x[0])],
     "erf": lambda x, y, s: [2 / sqrt(pi) * f.gauss(x[0])],
     "gauss": lambda x, y, s: [-2.0 * s * (x[0] * y)],

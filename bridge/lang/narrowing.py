@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bridge.lang.derivatives import silu_slope
 from bridge.lang.program import Node, Program, pruned
+from bridge.lang.values import Builder
 
 DTYPES = ("float16", "bfloat16")
 LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
@@ -75,21 +77,31 @@ def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, 
 
 
 def _slopes(program: Program) -> dict[int, int]:
-    """The derivatives of SiLU as derivatives.py writes them, σ(x) + σ(x)·(x·σ(−x)), and their x."""
-    nodes = program.nodes
-    found = {}
+    """The derivatives of SiLU as derivatives.py writes them, and their x."""
+    nodes, found = program.nodes, {}
     for number, node in enumerate(nodes):
-        if node.operation != "add" or nodes[node.inputs[0]].operation != "sigmoid":
-            continue
-        (x,) = nodes[node.inputs[0]].inputs
-        outer = nodes[node.inputs[1]]
-        if outer.operation != "mul" or outer.inputs[0] != node.inputs[0]:
-            continue
-        inner = nodes[outer.inputs[1]]
-        if inner.operation != "mul" or inner.inputs[0] != x:
-            continue
-        other = nodes[inner.inputs[1]]
-        negative = Node("neg", (x,), None, nodes[x].axes, "float")
-        if other.operation == "sigmoid" and nodes[other.inputs[0]] == negative:
-            found[number] = x
+        if node.operation == "add" and nodes[node.inputs[0]].operation == "sigmoid":
+            (x,) = nodes[node.inputs[0]].inputs
+            builder = Builder()
+            silu_slope(builder.operand(0, 0, nodes[x].axes, "float"))
+            if _is_copy(nodes, number, builder.nodes, {0: x}):
+                found[number] = x
     return found
+
+
+def _is_copy(
+    nodes: Sequence[Node], number: int, other: Sequence[Node], same: dict[int, int]
+) -> bool:
+    """Whether a node is computed as the last of other ones, from the nodes that are `same`."""
+    wanted = [(len(other) - 1, number)]
+    while wanted:
+        theirs, own = wanted.pop()
+        if theirs in same:
+            if same[theirs] != own:
+                return False
+            continue
+        a, b = other[theirs], nodes[own]
+        if replace(a, inputs=b.inputs) != b:
+            return False
+        wanted.extend(zip(a.inputs, b.inputs, strict=True))
+    return True

@@ -196,6 +196,15 @@ def test_special_numbers(own: Any) -> None:
     np.testing.assert_array_equal(gradient, np.zeros((2, 1)))
 
 
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_at_infinity_are_limits(own: Any, dtype: str) -> None:
+    ends = [np.inf, -np.inf], [1.0, 1.0]
+    x, one = (np.array(values).astype(numpy_dtype(dtype)) for values in ends)
+    for op in (own.ops.swiglu, own.ops.geglu):
+        np.testing.assert_array_equal(own.vjp(op, [x, one], one)[1].astype(float), [1, 0])
+
+
 def test_derivatives_of_second_order_and_forward_mode() -> None:
     torch.manual_seed(0)
     packed = torch.randn(3, 8, dtype=torch.float64, requires_grad=True)
