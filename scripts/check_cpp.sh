@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The C++ side by itself: the CPU library against a brute-force reference under ASan and UBSan, the
-# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, the
-# calls that kernel_speed times on a GPU, and the accuracy programs: 16-bit inputs all, float32
-# coarsely, one checksum for every instruction set, and how many elements dropout keeps.
+# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, and
+# the accuracy programs: 16-bit inputs all, float32 coarsely, one checksum for every instruction set,
+# and how many elements dropout keeps.
 # With --quick only what ends in a minute once it is built: no emulator and no accuracy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,12 +26,6 @@ for folder in "$(dirname "$core")"/CMakeFiles/bridge_kernels_*.dir; do
   cmake -DNM="${NM:-nm}" -DISA="${isa%.dir}" -DOBJECTS="${objects%;}" -P tests/cpp/isa_symbols.cmake
 done
 
-# Because it calls the library some ten thousand times: the program that times the kernels on a GPU,
-# on this CPU.
-mkdir -p build/accuracy
-"${CXX:-g++}" -std=c++17 -O1 -Wall -Wextra -Werror -I cpp -I cpp/include \
-  tests/speed/{kernel_speed,rows,host_device}.cpp "$core" -pthread -o build/accuracy/kernel_speed_dry
-python tests/speed/check_kernel_speed.py build/accuracy/kernel_speed_dry
 [[ ${1:-} != --quick ]] || exit 0
 
 cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRIDGE_WERROR=ON \
@@ -39,15 +33,7 @@ cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRI
 cmake --build build/check-simt
 ctest --test-dir build/check-simt --output-on-failure -j "$jobs"
 
-# The same program for a GPU, as far as it goes without one.
-if command -v nvcc >/dev/null; then
-  cmake -S tests/speed -B build/check-speed -G Ninja -DBRIDGE_WERROR=ON >/dev/null
-  cmake --build build/check-speed
-  ctest --test-dir build/check-speed --output-on-failure
-else
-  echo "check_cpp: no nvcc on this machine, kernel_speed not built"
-fi
-
+mkdir -p build/accuracy
 "${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
   tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
 build/accuracy/dropout_keep_rate 24

@@ -93,7 +93,7 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
 
 
 def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
-    """The op's kernels called through the C border, beside a copy of as many bytes."""
+    """The op's kernels beside a copy of as many bytes."""
     measured = record.get("kernel_speed")
     rows = [] if measured is None else [r for r in measured["rows"] if r["op"].startswith(op)]
     if not rows:
@@ -104,7 +104,8 @@ def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
     )
     lines = []
     for row in rows:
-        size = f"{row['batch'] * row['heads'] * row['queries']:,} × {row['cols']:,}"
+        *rows_of, columns = row["shape"]
+        size = f"{math.prod(rows_of):,} × {columns:,}"
         if "error" in row:
             lines.append([row["kind"], row["dtype"], size, row["error"], "", ""])
             continue

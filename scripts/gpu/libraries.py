@@ -21,7 +21,7 @@ BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 # What has a program that compares its kernels with the CPU's.
 KERNELS = ("softmax", "interpreter")
-PROGRAM_NAMES = (*(f"{name}_gpu" for name in KERNELS), "kernel_speed")
+PROGRAM_NAMES = tuple(f"{name}_gpu" for name in KERNELS)
 CUDA_LIBRARY = "libbridge_cuda.so"
 STAMP = "sources.sha256"
 
@@ -35,7 +35,7 @@ def digest_of_sources() -> str:
     """A hash of all that the libraries and programs are made of."""
     digest = hashlib.sha256()
     files = [ROOT / "CMakeLists.txt"]
-    for folder in ("cmake", "cpp", "tests/cpp", "tests/simt", "tests/speed"):
+    for folder in ("cmake", "cpp", "tests/cpp", "tests/simt"):
         files += sorted(path for path in (ROOT / folder).rglob("*") if path.is_file())
     for path in (path for path in files if "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(ROOT)}\n".encode())

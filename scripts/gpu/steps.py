@@ -18,10 +18,10 @@ DEVICE_FIELDS = "name,compute_cap,driver_version,memory.total,clocks.max.sm,cloc
 # Nsight Compute looks at the kernels that matter; the clocks stay as they are.
 COUNTERS = """
 command -v ncu || { echo "no ncu"; exit 1; }
-"$1" --list-profile | while read -r row; do
+"$@" --list-profile | while read -r row; do
   echo "-- $row"
   ncu --profile-from-start off --clock-control none --set full --page details \\
-    "$1" --profile "$row" || exit 1
+    "$@" --profile "$row" || exit 1
 done
 """
 # What bench and parity have a module for, and what parity compares besides.
@@ -110,30 +110,26 @@ class _Steps:
         return [[border], side_by_side]
 
     def speed(self) -> list[list[Step]]:
-        program = str(PROGRAMS / "kernel_speed")
-        rows = str(self.logs / "kernel_speed.jsonl")
+        program = (sys.executable, "-m", "scripts.gpu.kernel_speed")
+        rows = ("--jsonl", str(self.logs / "kernel_speed.jsonl"))
+        large = ("--large", "--ops", *OPS, "catalogue", "declared")
         steps = [
-            self.step("kernel_speed-rows", program, "--list", seconds=10),
+            self.step("kernel_speed-rows", *program, "--list", seconds=30),
             self.step(
                 "kernel_speed",
-                *(program, "--seconds", "120", "--jsonl", rows),
-                seconds=140,
+                *(*program, *rows, "--seconds", "130"),
+                seconds=150,
                 needs_device=True,
             ),
-        ]
-        steps.append(
             self.step(
                 "counters",
-                *("bash", "-o", "pipefail", "-c", COUNTERS, "bash", program),
-                seconds=100,
+                *("bash", "-o", "pipefail", "-c", COUNTERS, "bash", *program),
+                seconds=60,
                 needs_device=True,
                 fails_with=(),  # not every machine lets counters be read
-            )
-        )
-        large = ("--large", "--ops", *OPS)
-        steps += [
+            ),
             self.bridge("bench-large", "bench", "--no-compile", *large, seconds=100),
-            self.bridge("bench-large-compile", "bench", *large, seconds=120),
+            self.bridge("bench-large-compile", "bench", *large, seconds=100),
         ]
         return [[step] for step in steps]
 

@@ -18,7 +18,7 @@ from scripts.gpu.record import record
 ROOT = Path(__file__).resolve().parents[2]
 TIMES = {"seconds": 2e-3, "gb_per_second": 4000.0, "of_copy": 0.93}
 ROW = {"record": "row", "op": "bias_gelu", "kind": "forward tanh", "dtype": "bfloat16"}
-ROW |= {"batch": 1, "heads": 1, "queries": 65536, "cols": 4096, "one_by_one": TIMES}
+ROW |= {"shape": [65536, 4096], "one_by_one": TIMES}
 DEVICE = {"record": "device", "name": "NVIDIA H200"}
 
 
