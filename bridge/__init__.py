@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from bridge.checked import check
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
-    from bridge.lang.roles import Full, Halves, Mask, PerRow, Row, Table
+    from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Row, Table
 
 # What declarations are made of, by the module that has it.
 _OF_DECLARATIONS = {
     "check": "bridge.checked",
     "op": "bridge.declared",
-    **dict.fromkeys(("Full", "Halves", "Mask", "PerRow", "Row", "Table"), "bridge.lang.roles"),
+    **dict.fromkeys(
+        ("Full", "Halves", "Mask", "Pairs", "PerRow", "Row", "Table"), "bridge.lang.roles"
+    ),
 }
 
 __all__ = [
     "Full",
     "Halves",
     "Mask",
+    "Pairs",
     "PerRow",
     "Row",
     "Table",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge import lang as bl
@@ -74,13 +74,29 @@ def packed_glu(
 
 
 @declared()
+@named("glu")
+def paired_glu(
+    gate: bl.Pairs,
+    bias: bl.Row | None = None,
+    up_bias: bl.Row | None = None,
+    weight: bl.PerRow | None = None,
+    *,
+    activation: str = "silu",
+    limit: float | None = None,
+    linear_offset: float = 0.0,
+):
+    static = {"activation": activation, "limit": limit, "linear_offset": linear_offset}
+    return packed_glu.declaration.function(gate, bias, up_bias, weight, **static)
+
+
+@declared()
 def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
     y = _relu(x) ** 2
     return y if weight is None else y * weight
 
 
 def run_glu(
-    ops: tuple[Callable[..., Any], Callable[..., Any]],
+    ops: Sequence[Callable[..., Any]],
     gate: Any,
     up: Any,
     bias: Any,
@@ -91,7 +107,7 @@ def run_glu(
     interleaved: bool,
     **out: Any,
 ) -> Any:
-    """Checks what is no array, and calls one of `ops`: `glu` and `packed_glu` of a framework.
+    """Checks what is no array, and calls one of a framework's `glu`, `packed_glu` and `paired_glu`.
 
     Raises:
       TypeError: if a number is none.
@@ -124,11 +140,7 @@ def run_glu(
             else (slice(columns), slice(columns, None))
         )
         bias, up_bias = (bias[half] for half in halves)
-    if not interleaved or not shape:  # without a shape it is refused there
-        return ops[1](gate, bias, up_bias, weight, **static, **out)
-    if shape[-1] % 2:
-        raise ValueError(f"glu: gate has shape {list(shape)}, expected pairs in the last dimension")
-    return ops[0](gate[..., 0::2], gate[..., 1::2], bias, up_bias, weight, **static, **out)
+    return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
 
 
 def one_a_row(x: Any, weight: Any) -> Any:

@@ -22,8 +22,9 @@ def rotary(x: bl.Halves, cos: bl.Table, sin: bl.Table):
 
 @declared()
 @named("rotary")
-def rotary_apart(x: bl.Full, second: bl.Full, cos: bl.Table, sin: bl.Table):
-    return _turned(x, second, cos, sin)
+def rotary_of_pairs(x: bl.Pairs, cos: bl.Table, sin: bl.Table):
+    first, second = x
+    return bl.pairs(*_turned(first, second, cos, sin))
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,12 @@ class Framework:
     """What it takes of a framework.
 
     Attributes:
-      halves, apart: `rotary` and `rotary_apart` there.
-      interleave: an array that alternates between two, along the last dimension.
+      halves, pairs: `rotary` and `rotary_of_pairs` there.
       concatenate: two arrays along the last dimension, the second in the first one's dtype.
     """
 
     halves: Callable[..., Any]
-    apart: Callable[..., Any]
-    interleave: Callable[[Any, Any], Any]
+    pairs: Callable[..., Any]
     concatenate: Callable[[Any, Any], Any]
 
 
@@ -66,8 +65,5 @@ def run_rotary(framework: Framework, x: Any, cos: Any, sin: Any, interleaved: bo
         of_cos = d // 2
         cos, sin = cos[..., :of_cos], sin[..., :of_cos]
     head = x[..., : 2 * of_cos] if 2 * of_cos < d else x
-    if interleaved:
-        y = framework.interleave(*framework.apart(head[..., 0::2], head[..., 1::2], cos, sin))
-    else:
-        y = framework.halves(head, cos, sin)
+    y = (framework.pairs if interleaved else framework.halves)(head, cos, sin)
     return y if head is x else framework.concatenate(y, x[..., 2 * of_cos :])

@@ -75,9 +75,8 @@ class Example:
         """Those of the results, as they are documented."""
         floating = [arrays[i].dtype for i in self.smooth]
         arithmetic = "float64" if "float64" in floating else "float32"
-        spacious = (roles.Full, roles.Halves)
         return [
-            promote(*floating) if result.role in spacious else arithmetic
+            promote(*floating) if result.role in roles.SPACIOUS else arithmetic
             for result in self.program.results
         ]
 
@@ -162,7 +161,7 @@ def _in_frameworks(
 
 def space_of(program: Program, arrays: Arrays) -> tuple[int, ...]:
     *rows, last = arrays[0].data.shape
-    return (*rows, last // 2 if program.operands[0].role is roles.Halves else last)
+    return (*rows, last // 2 if program.operands[0].role in roles.DOUBLE else last)
 
 
 def shape_of(role: Any, space: tuple[int, ...], own: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -173,8 +172,9 @@ def shape_of(role: Any, space: tuple[int, ...], own: tuple[int, ...] = ()) -> tu
         return own
     if role is roles.Row:
         return space[-1:]
-    last = {roles.Full: (space[-1],), roles.Halves: (2 * space[-1],)}.get(role, ())
-    return (*space[:-1], *last)
+    if role in roles.DOUBLE:
+        return (*space[:-1], 2 * space[-1])
+    return space if role is roles.Full else space[:-1]
 
 
 def _resized(data: Any, shape: tuple[int, ...]) -> Any:

@@ -59,7 +59,6 @@ class Entry:
       added: two operands whose sum is rounded to an array's dtype before all else.
       moved: arrays of a row's size that each pass reads or writes at least, where that is not all
         operands, and in the backward pass their gradients too.
-      is_joined: the framework puts the result together, in JAX with another NaN of 16 bits.
     """
 
     name: str
@@ -70,7 +69,6 @@ class Entry:
     in_jax: Callable[[Operands], Any]
     added: tuple[str, ...] = ()
     moved: tuple[float, float] | None = None
-    is_joined: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -241,7 +239,6 @@ def _rotary(is_interleaved: bool) -> Entry:
         turned(in_torch),
         turned(in_jax),
         moved=(4, 4),  # the gradient of x does not need x
-        is_joined=is_interleaved,
     )
 
 

@@ -33,6 +33,7 @@ from bridge.lang.functions import (
     maximum,
     mean,
     minimum,
+    pairs,
     rounded,
     rsqrt,
     sigmoid,
@@ -43,7 +44,7 @@ from bridge.lang.functions import (
     tanh,
     where,
 )
-from bridge.lang.roles import Full, Halves, Integer, Mask, PerRow, Row, Table
+from bridge.lang.roles import Full, Halves, Integer, Mask, Pairs, PerRow, Row, Table
 
 __all__ = [
     "DeclarationError",
@@ -51,6 +52,7 @@ __all__ = [
     "Halves",
     "Integer",
     "Mask",
+    "Pairs",
     "PerRow",
     "Row",
     "Table",
@@ -75,6 +77,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "pairs",
     "rounded",
     "rsqrt",
     "sigmoid",

@@ -20,12 +20,12 @@ from bridge.lang import narrowing, roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
-VERSION = 4
+VERSION = 5
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
 
 # In the order of the enumerations in cpp/interpreter/program.h.
-ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer")
+ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -63,6 +63,7 @@ _ROLE_OF = {
     roles.Table: "table",
     roles.Mask: "mask",
     roles.Halves: "halves",
+    roles.Pairs: "pairs",
     roles.Integer: "integer",
 }
 _LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}

@@ -254,13 +254,10 @@ def _read(program: Program) -> set[int]:
     return {node.static[0] for node in program.nodes if node.operation == "operand"}
 
 
-_SPACIOUS = (roles.Full, roles.Halves)
-
-
 def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, kept: bool) -> Coded:
     """The program with the needed operands alone, one that has the shape in front."""
     places = [i for i, tag in enumerate(tags) if tag in needed]
-    spacious = [i for i, each in enumerate(program.operands) if each.role in _SPACIOUS]
+    spacious = [i for i, each in enumerate(program.operands) if each.role in roles.SPACIOUS]
     # Where no value is needed, that of a derivative is there in any case.
     derived = [i for i in spacious if tags[i][0] in ("tangent", "cotangent")]
     first = next(iter([i for i in spacious if i in places] or derived), 0)

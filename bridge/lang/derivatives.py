@@ -219,7 +219,7 @@ def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:
 
 
 def _halves(role: type[roles.Annotation]) -> range:
-    return range(2 if role is roles.Halves else 1)
+    return range(2 if role in roles.DOUBLE else 1)
 
 
 def jvp(program: Program, moved: Sequence[bool], kept: Sequence[int] = ()) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from typing import Any, Literal
 
-from bridge.lang import philox
+from bridge.lang import philox, roles
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
@@ -187,10 +187,18 @@ def column_sum(x: Any) -> ColumnSum:
 
 def halves(first: Any, second: Any) -> HalvesValue:
     """Two values as the halves of one array `[*rows, 2d]`, to be returned."""
+    return _joined(first, second, roles.Halves)
+
+
+def pairs(first: Any, second: Any) -> HalvesValue:
+    """Two values as the even and the odd columns of one array `[*rows, 2d]`, to be returned."""
+    return _joined(first, second, roles.Pairs)
+
+
+def _joined(first: Any, second: Any, role: type[roles.Annotation]) -> HalvesValue:
     builder = builder_of(first, second)
-    return HalvesValue(
-        builder.floating(builder.value(first)), builder.floating(builder.value(second))
-    )
+    parts = (builder.floating(builder.value(each)) for each in (first, second))
+    return HalvesValue(*parts, role=role)
 
 
 def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:

@@ -40,7 +40,7 @@ def traced_rule(
     operands = list(program.operands)
 
     def of(role: type[roles.Annotation], position: int, dtype: str) -> Value | HalvesValue:
-        count = 2 if role is roles.Halves else 1
+        count = 2 if role in roles.DOUBLE else 1
         made = [builder.operand(position, half, AXES[role], dtype) for half in range(count)]
         return HalvesValue(*made) if count == 2 else made[0]
 
@@ -79,7 +79,7 @@ def traced_rule(
 
 def _result(where: str, operand: Operand, position: int, value: Any, builder: Builder) -> Result:
     parts = list(value) if isinstance(value, HalvesValue) else [value]
-    expected = 2 if operand.role is roles.Halves else 1
+    expected = 2 if operand.role in roles.DOUBLE else 1
     if len(parts) != expected or not all(isinstance(part, (Value, int, float)) for part in parts):
         raise DeclarationError(
             f"{where}: the cotangent of {operand.name} is {type(value).__name__}, expected "
@@ -150,7 +150,7 @@ def check_rule(rule: Program, program: Program) -> None:
 def _drawn(numbers: np.random.Generator, operand: Operand, space: tuple[int, int]) -> Any:
     shapes = {roles.Row: space[1:], roles.PerRow: space[:1], roles.PerRowOfIntegers: space[:1]}
     shape: tuple[int, ...] = shapes.get(operand.role, space)
-    if operand.role is roles.Halves:
+    if operand.role in roles.DOUBLE:
         shape = (space[0], 2 * space[1])
     if operand.role is roles.Integer:
         return np.int64(7)

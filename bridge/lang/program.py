@@ -26,6 +26,7 @@ AXES = {
     roles.Table: FULL,
     roles.Mask: FULL,
     roles.Halves: FULL,
+    roles.Pairs: FULL,
     roles.Integer: 0,
 }
 
@@ -83,10 +84,10 @@ class Result:
 
     Attributes:
       role: Full, PerRow, Row (the sum over the rows), Table (the sum over the dimensions along
-        which the table was repeated) or Halves.
-      nodes: its node, two for Halves.
-      like: the operand whose dtype it has, by its position; -1: Full and Halves have the promoted
-        dtype of all floating operands, Row and PerRow the type of the arithmetic.
+        which the table was repeated), Halves or Pairs.
+      nodes: its node, two for Halves and Pairs.
+      like: the operand whose dtype it has, by its position; -1: Full, Halves and Pairs have the
+        promoted dtype of all floating operands, Row and PerRow the type of the arithmetic.
       name: for errors and print.
     """
 
@@ -185,7 +186,7 @@ def _lines(program: Program) -> Iterator[str]:
     for node, phase in zip(program.nodes, phases, strict=True):
         if node.operation == "operand":
             position, half = node.static
-            is_half = operands[position].role is roles.Halves
+            is_half = operands[position].role in roles.DOUBLE
             names.append(operands[position].name + (".first", ".second")[half] * is_half)
             continue
         if node.operation == "constant":

@@ -150,7 +150,7 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
 
 def _space(program: Program, operands: Sequence[Array]) -> tuple[int, ...]:
     shape = tuple(np.shape(operands[0]))
-    if program.operands[0].role is roles.Halves:
+    if program.operands[0].role in roles.DOUBLE:
         return (*shape[:-1], shape[-1] // 2)
     return shape
 
@@ -169,6 +169,9 @@ def _loaded(
     if role is roles.Halves:
         whole = array.reshape(rows, 2 * columns)
         return [whole[:, :columns], whole[:, columns:]]
+    if role is roles.Pairs:
+        whole = array.reshape(rows, columns, 2)
+        return [whole[..., 0], whole[..., 1]]
     if role is roles.Integer:
         return [array]
     return [array.reshape(rows, 1)]
@@ -188,6 +191,8 @@ def _stored(
         return whole[0].sum(axis=0)
     if result.role is roles.Halves:
         return np.concatenate(whole, axis=1).reshape(*space[:-1], 2 * columns)
+    if result.role is roles.Pairs:
+        return np.stack(whole, axis=-1).reshape(*space[:-1], 2 * columns)
     full = whole[0].reshape(space)
     if result.role is not roles.Table:
         return full

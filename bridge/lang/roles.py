@@ -75,10 +75,16 @@ class Halves(Annotation):
     """An array `[*rows, 2d]` seen as two Fulls: `first, second = x`."""
 
 
+class Pairs(Annotation):
+    """As Halves, of an array whose two Fulls alternate: the even and the odd columns."""
+
+
 class Integer(Annotation):
     """One 64-bit integer of the whole call that is known when it runs, as a seed."""
 
     integer = True
 
 
-ANNOTATIONS = (Full, Row, PerRow, PerRowOfIntegers, Table, Mask, Halves, Integer)
+DOUBLE = (Halves, Pairs)  # two Fulls in one array
+SPACIOUS = (Full, *DOUBLE)  # with a number at every place: the first operand's gives the shape
+ANNOTATIONS = (Full, Row, PerRow, PerRowOfIntegers, Table, Mask, Halves, Pairs, Integer)

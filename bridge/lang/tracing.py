@@ -79,8 +79,8 @@ def declared(
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 raise DeclarationError(
                     f"{where}: parameter {name} is annotated with {_shown(parameter.annotation)}, "
-                    "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves or "
-                    "bridge.lang.Integer; what is no array comes behind a *, as a keyword"
+                    "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, "
+                    "Pairs or bridge.lang.Integer; what is no array comes behind a *, as a keyword"
                 )
             static[name] = parameter.default
             continue
@@ -94,8 +94,10 @@ def declared(
         parameters.append(Parameter(name, role, may_be_absent))
     if not parameters or parameters[0].optional:
         raise DeclarationError(f"{where}: the first operand gives the shape and is always there")
-    if parameters[0].role not in (roles.Full, roles.Halves):
-        raise DeclarationError(f"{where}: the first operand gives the shape: a Full or Halves")
+    if parameters[0].role not in roles.SPACIOUS:
+        raise DeclarationError(
+            f"{where}: the first operand gives the shape: a Full, Halves or Pairs"
+        )
     return Declaration(
         function, tuple(parameters), types.MappingProxyType(static), tuple(keep), vjp
     )
@@ -145,7 +147,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         operand = Operand(parameter.name, parameter.role)
         values = [
             builder.operand(len(operands), half, AXES[parameter.role], operand.dtype)
-            for half in range(2 if parameter.role is roles.Halves else 1)
+            for half in range(2 if parameter.role in roles.DOUBLE else 1)
         ]
         operands.append(operand)
         arguments.append(HalvesValue(*values) if len(values) == 2 else values[0])
@@ -228,6 +230,6 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
                 "depends on the rows, or a bl.column_sum"
             )
     if isinstance(result, HalvesValue):
-        return Result(roles.Halves, tuple(value.number for value in values), name=name)
+        return Result(result.role, tuple(value.number for value in values), name=name)
     role = roles.Full if values[0].axes & COLUMNS else roles.PerRow
     return Result(role, (values[0].number,), like, name)

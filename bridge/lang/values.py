@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from bridge.lang import roles
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
 
@@ -271,7 +272,7 @@ class Value:
     def __iter__(self) -> NoReturn:
         raise refuse(
             "a value is not iterable: bl.sum, bl.max and bl.mean go along its row; an operand of "
-            "two halves is declared as bridge.Halves"
+            "two halves is declared as bridge.Halves or Pairs"
         )
 
     def __getitem__(self, key: Any) -> NoReturn:
@@ -309,12 +310,14 @@ class Unusable:
 
 
 class HalvesValue(Unusable):
-    """An operand that is two Fulls: `first, second = x`."""
+    """Two Fulls that are one array, an operand or a result: `first, second = x`."""
 
     instead = "an operand of two halves: take it apart first, `first, second = x`"
 
-    def __init__(self, first: Value, second: Value) -> None:
-        self.first, self.second = first, second
+    def __init__(
+        self, first: Value, second: Value, *, role: type[roles.Annotation] = roles.Halves
+    ) -> None:
+        self.first, self.second, self.role = first, second, role
 
     def __iter__(self) -> Iterator[Value]:
         return iter((self.first, self.second))

@@ -19,6 +19,7 @@ class Role(enum.Enum):
 
     FULL = "full"  # [*batch, *rows, d]
     HALVES = "halves"  # [*batch, *rows, 2d]: two arrays of the space side by side
+    PAIRS = "pairs"  # the same, the two alternating along the last dimension
     PER_ROW = "per row"  # floats [*batch, *rows]
     LABEL = "label"  # integers of any dtype [*batch, *rows]
     ROW = "row"  # [*batch, d]: one vector for all rows of a batch
@@ -34,12 +35,17 @@ class Role(enum.Enum):
     @property
     def fills_space(self) -> bool:
         """Whether there is a number at every place of the space: the first operand's role does."""
-        return self in (Role.FULL, Role.HALVES)
+        return self is Role.FULL or self.is_double
+
+    @property
+    def is_double(self) -> bool:
+        """Whether it is two arrays of the space in one."""
+        return self in (Role.HALVES, Role.PAIRS)
 
     @property
     def has_all_rows(self) -> bool:
         """Whether an array has all dimensions of the space but, maybe, that of the columns."""
-        return self in (Role.FULL, Role.HALVES, Role.PER_ROW, Role.LABEL)
+        return self.fills_space or self in (Role.PER_ROW, Role.LABEL)
 
     @property
     def broadcasts(self) -> bool:
@@ -49,7 +55,7 @@ class Role(enum.Enum):
 
 def space_of(shape: Sequence[int], role: Role) -> tuple[int, ...]:
     """The space `[*batch, *rows, d]` of an array that fills it."""
-    if role is Role.HALVES:
+    if role.is_double:
         return (*shape[:-1], shape[-1] // 2)
     return tuple(shape)
 
@@ -64,7 +70,7 @@ def shape_in(role: Role, space: tuple[int, ...], batch_ndim: int) -> tuple[int, 
         return space
     if role is Role.ROW:
         return (*space[:batch_ndim], *space[-1:]) if space else (1,)
-    if role is Role.HALVES:
+    if role.is_double:
         return (*space[:-1], 2 * space[-1])
     if role.broadcasts:
         raise ValueError(f"a {role.value} has a shape of its own")

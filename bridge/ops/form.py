@@ -81,7 +81,7 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
         raise ValueError(
             f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
         )
-    if form.roles[0] is Role.HALVES and first.shape[-1] % 2:
+    if form.roles[0].is_double and first.shape[-1] % 2:
         raise ValueError(
             f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
             "one size in the last dimension"

@@ -41,6 +41,7 @@ ROLES = {
     roles.Table: Role.TABLE,
     roles.Mask: Role.MASK,
     roles.Halves: Role.HALVES,
+    roles.Pairs: Role.PAIRS,
     roles.Integer: Role.INTEGER,
 }
 
@@ -169,7 +170,7 @@ class RunProgram(Op[ProgramParams]):
 
     def fixed_ndim(self, params: ProgramParams) -> int:
         program = codes.parse(params.code).program
-        halves = any(Role.HALVES in each for each in _roles_of(params.code))
+        halves = any(role.is_double for each in _roles_of(params.code) for role in each)
         return int(halves or codes.tells_columns_apart(program))
 
     def counts_from(self, params: ProgramParams) -> int | None:

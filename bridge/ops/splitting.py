@@ -69,8 +69,8 @@ def has_whole_rows(
 
     `operands`, `alone`: as `supported` has them.
     """
-    if Role.HALVES in (*operands, *wanted_roles(op, params)):
-        return True  # the columns lie in memory twice
+    if any(role.is_double for role in (*operands, *wanted_roles(op, params))):
+        return True  # a column is two of the array's
     return op.fixed_ndim(params) > 0 and (alone or op.reductions(params, columns) is None)
 
 
@@ -110,7 +110,7 @@ def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) 
     ndim = len(split.shape)
     if role is Role.FULL:
         return list(range(ndim))
-    if role is Role.HALVES:
+    if role.is_double:
         return [*range(ndim - 1), None]
     if role.has_all_rows:
         return list(range(ndim - 1))

@@ -103,6 +103,12 @@ class Comparison {
                                           : view_.result_role(number - view_.header.operands);
   }
 
+  bool has_pairs(size_t i) const {
+    const auto number = static_cast<int32_t>(i);
+    return number < view_.header.operands ? view_.operand_has_pairs(number)
+                                          : view_.result_has_pairs(number - view_.header.operands);
+  }
+
   void lay_out(size_t i, const Shape& shape) {
     const Role role = role_of(i);
     const bool is_result = static_cast<int32_t>(i) >= view_.header.operands;
@@ -114,7 +120,8 @@ class Comparison {
     const int64_t step = is_apart ? 3 : 1, rows = has_rows ? shape.rows : 1;
     bridge_program_array& array = arrays_[i];
     array.dtype = dtypes_[i];
-    array.col_stride = has_cols ? step : 0;
+    array.pairs = has_pairs(i) ? 1 : 0;
+    array.col_stride = has_cols ? step * (1 + array.pairs) : 0;
     // A table may be repeated, in the strided calls along the columns.
     if (role == Role::table && shape.is_strided) array.col_stride = 0;
     array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;

@@ -70,7 +70,7 @@ class ColumnWalk : public RowPlaces<P> {
   template <class T>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
-    return static_cast<T*>(a.data) + half * space_.cols * a.col_stride +
+    return static_cast<T*>(a.data) + interpreter::element_of(a, space_.cols, half, 0) +
            row_ * this->row_stride(array);
   }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }

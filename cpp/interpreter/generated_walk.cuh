@@ -50,7 +50,8 @@ class RowPlaces {
   template <class T>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
-    int64_t offset = half * space_.cols * a.col_stride + inner_ * a.stride[space_.dims - 1];
+    int64_t offset =
+        interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[space_.dims - 1];
     if (space_.dims == 2) {
       offset += outer_ * a.stride[0];
     } else {

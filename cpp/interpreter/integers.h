@@ -1,4 +1,5 @@
-// Elements of any dtype, on CPU and CUDA: how long they are, and the integers among them.
+// Elements of any dtype, on CPU and CUDA: how long they are, and where they are, and the integers
+// among them.
 #ifndef BRIDGE_INTERPRETER_INTEGERS_H_
 #define BRIDGE_INTERPRETER_INTEGERS_H_
 
@@ -27,6 +28,17 @@ BRIDGE_HD int64_t element_bytes(int32_t dtype) {
     default:
       return 8;
   }
+}
+
+// Where in a row of a call of so many columns a number of an array is: of half 0, or of either
+// half.
+BRIDGE_HD int64_t element_of(bool pairs, int64_t col_stride, int64_t cols, int32_t half,
+                             int64_t col) {
+  return pairs ? half * (col_stride / 2) + col * col_stride : (half * cols + col) * col_stride;
+}
+BRIDGE_HD int64_t element_of(const bridge_program_array& array, int64_t cols, int32_t half,
+                             int64_t col) {
+  return element_of(array.pairs != 0, array.col_stride, cols, half, col);
 }
 
 template <class Integer>

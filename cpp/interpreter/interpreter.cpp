@@ -159,7 +159,8 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
 
 // Whether the elements of a result fill its memory, in whichever order its dimensions stand.
 bool is_dense(const bridge_program_array& array, const bridge_program& call, int64_t cols) {
-  int64_t last = (cols - 1) * array.col_stride, elements = cols;
+  const int64_t stride = array.pairs ? array.col_stride / 2 : array.col_stride;
+  int64_t last = (cols - 1) * stride, elements = cols;
   for (int32_t d = 0; d < call.dims; ++d) {
     if (array.stride[d] < 0) return false;
     last += (call.size[d] - 1) * array.stride[d];

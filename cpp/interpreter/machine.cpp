@@ -199,7 +199,7 @@ class Machine {
   void for_runs(const bridge_program_array& array, int64_t col, int32_t half,
                 const Access& access) const {
     const int64_t bytes = element_bytes(array.dtype), stride = here_.row_stride(array);
-    char* const data = here_.data(array, (half * call_.cols + col) * array.col_stride);
+    char* const data = here_.data(array, element_of(array, call_.cols, half, col));
     if (count_ == 1 || (array.col_stride == 1 && stride == width_)) {
       return access(data, int64_t{0}, count_ * width_);
     }
@@ -208,7 +208,7 @@ class Machine {
 
   void load(const bridge_program_array& array, int64_t col, int32_t half, Real* to) const {
     if (count_ > 1 && here_.row_stride(array) == 0) {  // the same for all rows: read once
-      load_strided(array.dtype, here_.data(array, (half * call_.cols + col) * array.col_stride),
+      load_strided(array.dtype, here_.data(array, element_of(array, call_.cols, half, col)),
                    array.col_stride, to, width_);
       for (int64_t i = 1; i < count_; ++i) copy(to + i * width_, to, width_);
     } else {

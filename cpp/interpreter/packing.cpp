@@ -225,7 +225,7 @@ class Packer {
   void add_arrays(const bridge_program_array* arrays, int32_t count) {
     for (int32_t i = 0; i < count; ++i) {
       add_wide(static_cast<int64_t>(reinterpret_cast<uintptr_t>(arrays[i].data)));
-      add_wide(arrays[i].dtype);
+      add_wide(arrays[i].dtype | int64_t{arrays[i].pairs} << 32);
       add_wide(arrays[i].col_stride);
       for (int32_t d = 0; d < call_.dims; ++d) add_wide(arrays[i].stride[d]);
     }

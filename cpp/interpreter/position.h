@@ -11,6 +11,40 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
+// Calls run with a number of an unsigned type of that size.
+template <class Run>
+inline void with_size(int64_t bytes, const Run& run) {
+  if (bytes == 1) return run(uint8_t{});
+  if (bytes == 2) return run(uint16_t{});
+  if (bytes == 4) return run(uint32_t{});
+  run(uint64_t{});
+}
+
+inline void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
+  with_size(bytes, [=](auto element) {
+    using T = decltype(element);
+    const T* const elements = reinterpret_cast<const T*>(from);
+    T* const tile = reinterpret_cast<T*>(to);
+    if (stride == 1) return copy(tile, elements, count);
+    if (stride == 0) return fill(tile, count, elements[0]);
+    if (stride == 2) {  // of pairs: in vectors
+      for (int64_t j = 0; j < count; ++j) tile[j] = elements[2 * j];
+      return;
+    }
+    for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
+  });
+}
+
+inline void scatter(int64_t bytes, const char* from, char* to, int64_t stride, int64_t count) {
+  with_size(bytes, [=](auto element) {
+    constexpr int64_t size = sizeof element;
+    for (int64_t j = 0; j < count; ++j) memcpy(to + j * stride * size, from + j * size, size);
+  });
+}
+
+// Elements that are apart in memory are brought together, so many at once, to be converted.
+constexpr int64_t kGathered = 256;
+
 template <class Real>
 void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
   const int64_t bytes = interpreter::element_bytes(dtype);
@@ -19,14 +53,24 @@ void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int
     load_run(dtype, from, to, 1);
     return fill(to + 1, count - 1, to[0]);
   }
-  for (int64_t i = 0; i < count; ++i) load_run(dtype, from + i * stride * bytes, to + i, 1);
+  alignas(64) char together[kGathered * sizeof(double)];
+  for (int64_t i = 0; i < count; i += kGathered) {
+    const int64_t some = smaller(kGathered, count - i);
+    gather(bytes, from + i * stride * bytes, stride, together, some);
+    load_run(dtype, together, to + i, some);
+  }
 }
 
 template <class Real>
 void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, int64_t count) {
   const int64_t bytes = interpreter::element_bytes(dtype);
   if (stride == 1 || count == 1) return store_run(dtype, to, from, count);
-  for (int64_t i = 0; i < count; ++i) store_run(dtype, to + i * stride * bytes, from + i, 1);
+  alignas(64) char together[kGathered * sizeof(double)];
+  for (int64_t i = 0; i < count; i += kGathered) {
+    const int64_t some = smaller(kGathered, count - i);
+    store_run(dtype, together, from + i, some);
+    scatter(bytes, together, to + i * stride * bytes, stride, some);
+  }
 }
 
 // Rows of one batch that differ in the last dimension of rows alone.

@@ -247,9 +247,9 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
     if (!is_in(view->operand_roles[i], 0, kRoles - 1)) return fail("a role is unknown");
   }
   for (int32_t i = 0; i < header.results; ++i) {
-    const int32_t role = view->result_roles[i];
-    if (!is_in(role, 0, static_cast<int32_t>(Role::per_row)) &&
-        role != static_cast<int32_t>(Role::halves)) {
+    const Role role = view->result_role(i);
+    if (!is_in(static_cast<int32_t>(role), 0, static_cast<int32_t>(Role::per_row)) &&
+        role != Role::halves) {
       return fail("a result has a role that no result has");
     }
   }

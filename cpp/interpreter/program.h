@@ -36,7 +36,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 4;
+constexpr int32_t kVersion = 5;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -49,8 +49,9 @@ enum class Role : int32_t {
   mask,
   halves,   // two numbers for each element: the second a row's length of columns behind the first
   integer,  // an integer for each batch
+  pairs,    // halves whose two numbers are side by side: what else a program does is the same
 };
-constexpr int32_t kRoles = 8;
+constexpr int32_t kRoles = 9;
 
 // What an instruction does; the order is that of OPERATIONS in bridge/lang/bytecode.py.
 enum Operation : int32_t {
@@ -195,11 +196,18 @@ struct View {
   const Instruction* code;
   int32_t instructions;
 
+  // Pairs are halves; their arrays say so.
   __attribute__((always_inline)) Role operand_role(int32_t i) const {
-    return static_cast<Role>(operand_roles[i]);
+    return operand_has_pairs(i) ? Role::halves : static_cast<Role>(operand_roles[i]);
   }
   __attribute__((always_inline)) Role result_role(int32_t i) const {
-    return static_cast<Role>(result_roles[i]);
+    return result_has_pairs(i) ? Role::halves : static_cast<Role>(result_roles[i]);
+  }
+  __attribute__((always_inline)) bool operand_has_pairs(int32_t i) const {
+    return operand_roles[i] == static_cast<int32_t>(Role::pairs);
+  }
+  __attribute__((always_inline)) bool result_has_pairs(int32_t i) const {
+    return result_roles[i] == static_cast<int32_t>(Role::pairs);
   }
 };
 

@@ -216,21 +216,23 @@ class ProgramThread {
     columns::Array array;
     int64_t index;
   };
-  BRIDGE_DEVICE Place place_of(int32_t at, int64_t col) const {
+  BRIDGE_DEVICE Place place_of(int32_t at, int64_t col, uint32_t half) const {
     Place place{};
     place.array.data = reinterpret_cast<void*>(wide(at));
     place.array.dtype = static_cast<int32_t>(params_.words[at + 2]);
-    place.index = col * wide(at + 4);
+    const bool pairs = params_.words[at + 3] != 0;
+    place.index = element_of(pairs, wide(at + 4), program_.cols, static_cast<int32_t>(half), col);
     for (int32_t d = 0; d < program_.dims; ++d) {
       place.index += integer(static_cast<uint32_t>(program_.indices_at + d)) * wide(at + 6 + 2 * d);
     }
     return place;
   }
-  BRIDGE_DEVICE Place operand(uint32_t i, int64_t col) const {
-    return place_of(program_.arrays_at + static_cast<int32_t>(i) * program_.array_words, col);
+  BRIDGE_DEVICE Place operand(uint32_t i, int64_t col, uint32_t half = 0) const {
+    return place_of(program_.arrays_at + static_cast<int32_t>(i) * program_.array_words, col, half);
   }
-  BRIDGE_DEVICE Place result(uint32_t i, int64_t col) const {
-    return place_of(program_.results_at + static_cast<int32_t>(i) * program_.array_words, col);
+  BRIDGE_DEVICE Place result(uint32_t i, int64_t col, uint32_t half = 0) const {
+    return place_of(program_.results_at + static_cast<int32_t>(i) * program_.array_words, col,
+                    half);
   }
   static BRIDGE_DEVICE Real load(const Place& place) {
     return columns::load_real<Real>(place.array, place.index);
@@ -327,7 +329,7 @@ class ProgramThread {
         if (in_team_ == 0) store(result(in.a, 0), real(in.b));
         break;
       case kLoad:
-        real(in.to) = load(operand(in.a, static_cast<int64_t>(in.b) * program_.cols + col_));
+        real(in.to) = load(operand(in.a, col_, in.b));
         break;
       case kLoadMask:
         real(in.to) = truth<Real>(load_integer_at(operand(in.a, col_)) != 0);
@@ -339,7 +341,7 @@ class ProgramThread {
         real(in.to) = keep(in);
         break;
       case kStore:
-        store(result(in.a, static_cast<int64_t>(in.c) * program_.cols + col_), real(in.b));
+        store(result(in.a, col_, in.c), real(in.b));
         break;
       case kAddColumns:
         static_cast<Real*>(program_.sums)[(in.a * program_.rows + row_) * program_.cols + col_] =

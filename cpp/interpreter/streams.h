@@ -28,7 +28,7 @@ struct Piece {
 
   char* first_of(const bridge_program_array& array, const Stream& stream) const {
     const int64_t bytes = interpreter::element_bytes(array.dtype);
-    return here.data(array, (stream.half * here.call.cols + col) * array.col_stride) +
+    return here.data(array, interpreter::element_of(array, here.call.cols, stream.half, col)) +
            row * here.row_stride(array) * bytes;
   }
   bool is_adjacent(const bridge_program_array& array, const Stream& stream) const {
@@ -50,37 +50,6 @@ struct Line {
   }
   char* at(int64_t row, int64_t col) const { return first + row * row_bytes + col * element_bytes; }
 };
-
-// Calls run with a number of an unsigned type of that size.
-template <class Run>
-inline void with_size(int64_t bytes, const Run& run) {
-  if (bytes == 1) return run(uint8_t{});
-  if (bytes == 2) return run(uint16_t{});
-  if (bytes == 4) return run(uint32_t{});
-  run(uint64_t{});
-}
-
-inline void gather(int64_t bytes, const char* from, int64_t stride, char* to, int64_t count) {
-  with_size(bytes, [=](auto element) {
-    using T = decltype(element);
-    const T* const elements = reinterpret_cast<const T*>(from);
-    T* const tile = reinterpret_cast<T*>(to);
-    if (stride == 1) return copy(tile, elements, count);
-    if (stride == 0) return fill(tile, count, elements[0]);
-    if (stride == 2) {  // of pairs: in vectors
-      for (int64_t j = 0; j < count; ++j) tile[j] = elements[2 * j];
-      return;
-    }
-    for (int64_t j = 0; j < count; ++j) tile[j] = elements[j * stride];
-  });
-}
-
-inline void scatter(int64_t bytes, const char* from, char* to, int64_t stride, int64_t count) {
-  with_size(bytes, [=](auto element) {
-    constexpr int64_t size = sizeof element;
-    for (int64_t j = 0; j < count; ++j) memcpy(to + j * stride * size, from + j * size, size);
-  });
-}
 
 // Where the elements of an operand are.
 template <class Real>

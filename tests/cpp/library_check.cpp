@@ -59,10 +59,10 @@ struct Plain {
   bridge_program call{};
   Plain(int64_t rows, int64_t cols) : input(rows * cols), output(rows * cols), row(cols) {
     for (size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i % 31) * 1e-39f;
-    operand[0] = {input.data(), BRIDGE_FLOAT32, {cols}, 1};
-    operand[1] = {&seed, BRIDGE_INT64, {0}, 0};
-    result[0] = {output.data(), BRIDGE_FLOAT32, {cols}, 1};
-    result[1] = {row.data(), BRIDGE_FLOAT32, {0}, 1};
+    operand[0] = {input.data(), BRIDGE_FLOAT32, 0, {cols}, 1};
+    operand[1] = {&seed, BRIDGE_INT64, 0, {0}, 0};
+    result[0] = {output.data(), BRIDGE_FLOAT32, 0, {cols}, 1};
+    result[1] = {row.data(), BRIDGE_FLOAT32, 0, {0}, 1};
     call.code = words.data(), call.words = static_cast<int64_t>(words.size());
     call.dims = 1, call.size[0] = rows, call.cols = call.index_cols = cols;
     call.operands = call.results = 2, call.operand = operand, call.result = result;

@@ -67,7 +67,7 @@ class ProgramReference {
         if (view_.result_role(i) != Role::row) continue;
         for (int64_t col = 0; col < call_.cols; ++col) {
           const auto at = static_cast<size_t>(i * call_.cols + col);
-          store(call_.result[i], col, column_sum(sums_[at]));
+          store(call_.result[i], col, 0, column_sum(sums_[at]));
         }
       }
     }
@@ -79,8 +79,9 @@ class ProgramReference {
   using Registers = std::vector<std::vector<T>>;
 
   // Of the present row, or of the batch's where an array has no row strides.
-  int64_t index_of(const bridge_program_array& array, int64_t col) const {
-    int64_t index = col * array.col_stride, row = row_, batch = batch_;
+  int64_t index_of(const bridge_program_array& array, int64_t col, int64_t half) const {
+    int64_t index = (half * call_.cols + col) * array.col_stride, row = row_, batch = batch_;
+    if (array.pairs != 0) index = (2 * col + half) * (array.col_stride / 2);
     for (int32_t d = call_.dims - 1; d >= call_.batch_dims; --d) {
       if (call_.size[d] == 0) continue;
       index += row % call_.size[d] * array.stride[d];
@@ -92,12 +93,12 @@ class ProgramReference {
     }
     return index;
   }
-  Real load(const bridge_program_array& array, int64_t col) const {
-    return reference::load<Real>(array.data, array.dtype, index_of(array, col));
+  Real load(const bridge_program_array& array, int64_t col, int64_t half = 0) const {
+    return reference::load<Real>(array.data, array.dtype, index_of(array, col, half));
   }
   int64_t load_integer(const bridge_program_array& array, int64_t col) const {
     const int64_t bytes = element_bytes(array.dtype);
-    const char* from = static_cast<const char*>(array.data) + index_of(array, col) * bytes;
+    const char* from = static_cast<const char*>(array.data) + index_of(array, col, 0) * bytes;
     if (array.dtype == BRIDGE_INT8) return static_cast<int8_t>(*from);
     if (array.dtype == BRIDGE_INT16) return get<int16_t>(from);
     if (array.dtype == BRIDGE_INT32) return get<int32_t>(from);
@@ -111,8 +112,8 @@ class ProgramReference {
     memcpy(&value, from, sizeof value);
     return value;
   }
-  void store(const bridge_program_array& array, int64_t col, Real value) const {
-    reference::store(array.data, array.dtype, index_of(array, col), value);
+  void store(const bridge_program_array& array, int64_t col, int64_t half, Real value) const {
+    reference::store(array.data, array.dtype, index_of(array, col, half), value);
   }
 
   void run_row() {
@@ -200,7 +201,7 @@ class ProgramReference {
         integer_tiles_[to].assign(integer_tiles_[to].size(), integer_rows_[a][0]);
         break;
       case kStoreRow:
-        store(call_.result[in.a], 0, rows_[static_cast<size_t>(in.b)][0]);
+        store(call_.result[in.a], 0, 0, rows_[static_cast<size_t>(in.b)][0]);
         break;
       default:
         run_common(in, in.operation, rows_, integer_rows_, 1);
@@ -213,7 +214,7 @@ class ProgramReference {
     for (int64_t col = 0; col < call_.cols; ++col) {
       const auto i = static_cast<size_t>(col);
       if (operation == kLoad)
-        tiles_[to][i] = load(call_.operand[in.a], in.b * call_.cols + col);
+        tiles_[to][i] = load(call_.operand[in.a], col, in.b);
       else if (operation == kLoadMask)
         tiles_[to][i] = load_integer(call_.operand[in.a], col) != 0 ? 1 : 0;
       else if (operation == kColumn)
@@ -221,7 +222,7 @@ class ProgramReference {
       else if (operation == kKeep)
         tiles_[to][i] = word(in, col) >= threshold(in) ? 1 : 0;
       else if (operation == kStore)
-        store(call_.result[in.a], in.c * call_.cols + col, tiles_[b][i]);
+        store(call_.result[in.a], col, in.c, tiles_[b][i]);
       else if (operation == kAddColumns)
         sums_[a * tiles_[b].size() + i].push_back(tiles_[b][i]);
     }

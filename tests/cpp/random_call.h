@@ -58,7 +58,7 @@ inline void fill_integers(char* data, int32_t dtype, int64_t count, int64_t cols
 }
 
 // Any layout that the role allows, in memory of exactly its extent.
-inline bridge_program_array make_array(Role role, bool is_result, int32_t dtype,
+inline bridge_program_array make_array(Role role, bool pairs, bool is_result, int32_t dtype,
                                        const bridge_program& call, const Allocate& allocate) {
   bridge_program_array array{};
   array.dtype = dtype;
@@ -103,6 +103,8 @@ inline bridge_program_array make_array(Role role, bool is_result, int32_t dtype,
   else
     fill_reals(data, dtype, count);
   array.data = data + (empty ? 0 : low) * bytes;
+  array.pairs = pairs ? 1 : 0;
+  if (pairs) array.col_stride *= 2;
   return array;
 }
 
@@ -144,7 +146,8 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
   made->text += std::to_string(call.cols) + "] of " + std::to_string(call.batch_dims) + " batches,";
   for (int32_t i = 0; i < view.header.operands; ++i) {
     const Role role = view.operand_role(i);
-    made->operands.push_back(make_array(role, false, dtype_of(role, i), call, allocate));
+    made->operands.push_back(
+        make_array(role, view.operand_has_pairs(i), false, dtype_of(role, i), call, allocate));
   }
   std::vector<bool> taken(made->operands.size());
   for (int32_t i = 0; i < view.header.results; ++i) {
@@ -153,8 +156,10 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
     if (stores_last && (role == Role::full || role == Role::halves) && chance(30)) {
       for (size_t j = 0; j < made->operands.size(); ++j) {
         const bool has_dtype = dtypes == nullptr || dtypes[j] == dtypes[view.header.operands + i];
-        if (view.operand_role(static_cast<int32_t>(j)) == role && !taken[j] && has_dtype &&
-            is_one_to_one(made->operands[j], call)) {
+        const auto number = static_cast<int32_t>(j);
+        const bool has_role = view.operand_role(number) == role &&
+                              view.operand_has_pairs(number) == view.result_has_pairs(i);
+        if (has_role && !taken[j] && has_dtype && is_one_to_one(made->operands[j], call)) {
           in_place = j;
         }
       }
@@ -164,8 +169,8 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
       made->results.push_back(made->operands[in_place]);
       made->text += " in place";
     } else {
-      made->results.push_back(
-          make_array(role, true, dtype_of(role, view.header.operands + i), call, allocate));
+      made->results.push_back(make_array(role, view.result_has_pairs(i), true,
+                                         dtype_of(role, view.header.operands + i), call, allocate));
     }
   }
   call.operands = view.header.operands;

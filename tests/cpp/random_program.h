@@ -394,8 +394,12 @@ class ProgramWriter {
     };
     for (const double value : constants_) add(&value, 2);
     for (const int64_t value : integers_) add(&value, 2);
-    for (const Role role : operands_) words.push_back(static_cast<int32_t>(role));
-    for (const Stored& result : results_) words.push_back(static_cast<int32_t>(result.role));
+    const auto add_role = [&](Role role) {
+      if (role == Role::halves && chance(40)) role = Role::pairs;
+      words.push_back(static_cast<int32_t>(role));
+    };
+    for (const Role role : operands_) add_role(role);
+    for (const Stored& result : results_) add_role(result.role);
     words.insert(words.end(), sections_.begin(), sections_.end());
     for (const Instruction& in : code_) add(&in, kInstructionWords);
     return words;

@@ -21,5 +21,5 @@ SEVEN = (
     weighted_squared_relu,
     swish_gate,
 )
-_OTHERS = ("cross_entropy", "rotary", "masked_mean", "dropped", "functions")
+_OTHERS = ("cross_entropy", "rotary", "turned_pairs", "masked_mean", "dropped", "functions")
 OTHERS = {name: bridge.op(getattr(declarations, name)) for name in _OTHERS}

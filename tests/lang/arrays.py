@@ -22,7 +22,7 @@ def draw(rng: np.random.Generator, operand: Operand, space: Sequence[int] = SPAC
         roles.PerRowOfIntegers: tuple(space[:-1]),
         roles.Table: (1, *space[2:]) if len(space) > 2 else (space[-1],),
         roles.Mask: (space[-2], 1) if len(space) > 1 else (space[-1],),
-        roles.Halves: (*space[:-1], 2 * space[-1]),
+        **dict.fromkeys(roles.DOUBLE, (*space[:-1], 2 * space[-1])),
         roles.Integer: (),
     }[operand.role]
     if operand.role is roles.Integer:

@@ -47,6 +47,11 @@ def rotary(x: bl.Halves, cos: bl.Table, sin: bl.Table):
     return bl.halves(first * cos - second * sin, second * cos + first * sin)
 
 
+def turned_pairs(x: bl.Pairs, cos: bl.Table, sin: bl.Table):
+    first, second = x
+    return bl.pairs(first * cos - second * sin, second * cos + first * sin)
+
+
 def masked_mean(x: bl.Full, hidden: bl.Mask, scale: bl.PerRow):
     seen = bl.where(hidden, -0.0, x)
     return bl.mean(seen) * scale, seen / (2.0 + bl.max(seen)), bl.column_sum(seen * x)

@@ -309,6 +309,9 @@ def _of_result(
         if result.role is roles.Halves:
             shape = (*space[:-1], 2 * columns)
             found = Bounded(*(np.concatenate(part, axis=1) for part in _parts(whole)))
+        if result.role is roles.Pairs:
+            shape = (*space[:-1], 2 * columns)
+            found = Bounded(*(np.stack(part, axis=-1) for part in _parts(whole)))
     stored = _Arithmetic(dtype).rounded(found.value, found.error, np.abs(found.value), 1.0)
     error = np.where(np.isfinite(found.value), stored.error, found.error)
     return Bounded(found.value.reshape(shape), error.reshape(shape))

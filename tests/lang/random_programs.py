@@ -179,12 +179,16 @@ def _results(draws: Draws, builder: Builder, values: list[Value]) -> list[Result
         if kind == "column sum":
             role, chosen = roles.Row, [pick(has_rows=False)]
         elif kind == "halves":
-            role, chosen = roles.Halves, [pick(), pick()]
+            role, chosen = _double(draws.random()), [pick(), pick()]
         else:
             chosen = [pick()]
             role = roles.Full if chosen[0].axes & COLUMNS else roles.PerRow
         results.append(Result(role, tuple(v.number for v in chosen), name=f"result {place}"))
     return results
+
+
+def _double(part: float) -> Any:
+    return roles.Halves if part < 0.6 else roles.Pairs
 
 
 def steps_of(number: int) -> int:
@@ -198,10 +202,13 @@ def random_program(number: int, steps: int) -> Program:
     draws = Draws(f"{number} operands")
     first = draws.choice([roles.Full, roles.Full, roles.Halves])
     operands, values = [], []
-    others = draws.choices(roles.ANNOTATIONS, k=draws.randint(0, 4))
+    kinds = [role for role in roles.ANNOTATIONS if role is not roles.Pairs]
+    others = draws.choices(kinds, k=draws.randint(0, 4))
     for position, role in enumerate([first, *others]):
+        if role is roles.Halves:
+            role = _double(draws.random())
         operands.append(Operand(f"p{position}", role))
-        for half in range(2 if role is roles.Halves else 1):
+        for half in range(2 if role in roles.DOUBLE else 1):
             values.append(builder.operand(position, half, AXES[role], operands[-1].dtype))
 
     def write() -> list[Result]:
@@ -236,7 +243,7 @@ def _shape(draws: Draws, role: Any, space: tuple[int, ...]) -> tuple[int, ...]:
     return {
         roles.Full: space,
         roles.Row: space[-1:],
-        roles.Halves: (*space[:-1], 2 * space[-1]),
+        **dict.fromkeys(roles.DOUBLE, (*space[:-1], 2 * space[-1])),
         roles.Integer: (),
     }.get(role, space[:-1])
 

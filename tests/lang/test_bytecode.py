@@ -34,7 +34,14 @@ ROOT = Path(__file__).parents[2]
 HEADER_WORDS, INSTRUCTION_WORDS = 11, 6
 DECLARED = (
     *(ops.rms_norm, ops.layer_norm, ops.soft_capped_gate, ops.log_softmax, ops.row_dot),
-    *(ops.weighted_squared_relu, ops.swish_gate, ops.cross_entropy, ops.rotary, ops.masked_mean),
+    *(
+        ops.weighted_squared_relu,
+        ops.swish_gate,
+        ops.cross_entropy,
+        ops.rotary,
+        ops.turned_pairs,
+        ops.masked_mean,
+    ),
     *(ops.dropped, ops.functions),
 )
 
@@ -368,6 +375,7 @@ def arrays_of(program: Program) -> tuple[list[Any], list[Any]]:
         bl.PerRow: (3,),
         bl.PerRow[int]: (3,),
         bl.Halves: (3, 14),
+        bl.Pairs: (3, 14),
     }
     operands = [
         torch.ones(shapes[o.role], dtype=torch.int64 if o.dtype == "int" else torch.float32)

@@ -26,6 +26,7 @@ OPS = [
     ops.swish_gate,
     ops.cross_entropy,
     ops.rotary,
+    ops.turned_pairs,
     ops.masked_mean,
     ops.spread,
     ops.dropped,

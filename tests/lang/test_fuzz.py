@@ -107,8 +107,8 @@ class Run:
             role = operand.role
             if role in (roles.Table, roles.Mask):
                 array = np.broadcast_to(array, shape)
-            if role in (roles.Full, roles.Table, roles.Mask, roles.Halves):
-                wide = columns * (2 if role is roles.Halves else 1)
+            if role in (*roles.SPACIOUS, roles.Table, roles.Mask):
+                wide = columns * (2 if role in roles.DOUBLE else 1)
                 array = array.reshape(rows, wide)[row : row + 1].copy()
             elif role in (roles.PerRow, roles.PerRowOfIntegers):
                 array = array.reshape(rows)[row : row + 1].copy()
@@ -121,7 +121,7 @@ class Run:
 
 def space_of(program: Program, arrays: list[Any]) -> tuple[int, ...]:
     shape = arrays[0].shape
-    is_halves = program.operands[0].role is roles.Halves
+    is_halves = program.operands[0].role in roles.DOUBLE
     return (*shape[:-1], shape[-1] // 2) if is_halves else shape
 
 
@@ -156,7 +156,7 @@ def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]
             shape = {
                 roles.Row: space[-1:],
                 roles.PerRow: space[:-1],
-                roles.Halves: (*space[:-1], 2 * space[-1]),
+                **dict.fromkeys(roles.DOUBLE, (*space[:-1], 2 * space[-1])),
             }.get(result.role, space)
             found["cotangent", i] = another(Array(shape, dtypes[i], "normal", "contiguous"))
         # The cotangent of a table comes unsummed, in the type of the arithmetic.

@@ -256,7 +256,7 @@ def test_signatures_that_cannot_be() -> None:
         (many, r"\*x: the operands of an op have names"),
         (absent, "the first operand gives the shape and is always there"),
         (default, "operand y has a default other than None"),
-        (shapeless, "the first operand gives the shape: a Full or Halves"),
+        (shapeless, "the first operand gives the shape: a Full, Halves or Pairs"),
         (len, "no Python function"),
     ):
         with pytest.raises(bl.DeclarationError, match=words):

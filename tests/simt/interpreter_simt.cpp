@@ -230,7 +230,7 @@ void run_tall() {
 
 void run_refusals() {
   std::vector<float> memory(64);
-  bridge_program_array array{memory.data(), BRIDGE_FLOAT32, {}, 1};
+  bridge_program_array array{memory.data(), BRIDGE_FLOAT32, 0, {}, 1};
   std::vector<int32_t> words;
   bridge_program call{};
   call.cols = 64;

@@ -164,7 +164,7 @@ class Case(grid.Case):
             x = filled["x"]
             assert x is not None
             x[1:3] = _special_values(self.x, 2 * x.shape[-1]).reshape(2, -1)
-            if not self.entry.is_joined and len(self.entry.results) == 1:
+            if len(self.entry.results) == 1:
                 x[4, 5] = np.nan
         return filled
 

@@ -21,14 +21,14 @@ def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
     """Over which mesh axes an array that fills the space splits each dimension of that."""
     axes = tuple(like.sharding.spec)
     axes += (None,) * (len(like.shape) - len(axes))
-    return (*axes[:-1], None) if role is Role.HALVES else axes
+    return (*axes[:-1], None) if role.is_double else axes
 
 
 def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpec:
     """How an array of a role is split in a space that is split over these axes."""
     if role is Role.ROW:
         axes = (*axes[:batch_ndim], axes[-1] if axes else None)
-    elif role is Role.HALVES:
+    elif role.is_double:
         axes = (*axes[:-1], None)
     elif role is not Role.FULL:
         axes = axes[:-1]

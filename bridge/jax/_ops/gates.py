@@ -11,7 +11,7 @@ from bridge.catalogue import gates
 from bridge.catalogue.gates import one_a_row, run_glu
 from bridge.jax._adapter.arguments import refuse_traced
 
-_OPS = (gates.glu.jax, gates.packed_glu.jax)
+_OPS = (gates.glu.jax, gates.packed_glu.jax, gates.paired_glu.jax)
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -51,8 +51,7 @@ def glu(
       limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
         the gradient 0.
       linear_offset: a finite number.
-      interleaved: what is packed alternates, gate first. It is read where it lies; its gradient
-        takes a pass more.
+      interleaved: what is packed alternates, gate first.
 
     Returns:
       `[..., d]` in the promoted dtype of all arrays.

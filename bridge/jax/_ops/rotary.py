@@ -12,8 +12,7 @@ ArrayLike = jax.typing.ArrayLike
 
 _JAX = Framework(
     declarations.rotary.jax,
-    declarations.rotary_apart.jax,
-    lambda a, b: jnp.stack((a, b), -1).reshape(*a.shape[:-1], 2 * a.shape[-1]),
+    declarations.rotary_of_pairs.jax,
     lambda y, rest: jnp.concatenate((y, rest.astype(y.dtype)), -1),
 )
 
@@ -32,8 +31,7 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
       cos, sin: of any of these dtypes, of shapes that broadcast to `[..., d/2]` from the right, but
         for the last dimension: d/2; or d, a doubled table of which the first half is read; or fewer
         than d/2, where so many pairs of the leading columns are turned and the rest passes.
-      interleaved: a pair is side by side. The two are read where they lie, and put together in a
-        pass more.
+      interleaved: a pair is side by side.
 
     Returns:
       An array of x's shape in the promoted dtype of all three.

@@ -85,7 +85,7 @@ class Site:
             for group in self.dims(whole)
         )
         roles, arrays = [*self.operand_roles, *self.result_roles], [*operands, *results]
-        fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role is Role.HALVES}
+        fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role.is_double}
         columns = self.space[-1] if self.space else 0
         if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
             fixed.add(f"d{len(self.space) - 1}")

@@ -193,7 +193,8 @@ class Kernel:
         for place, dtype, role in zip(places, self.dtypes, self._roles, strict=True):
             arrays[place] = dtype, role
         whole = 2 if self._roles[0] is Role.FULL else 1
-        columns = {Role.FULL: whole, Role.ROW: whole, Role.HALVES: 2 * whole}
+        columns = {Role.FULL: whole, Role.ROW: whole}
+        columns |= {Role.HALVES: 2 * whole, Role.PAIRS: 2 * whole}
         for i, (dtype, role) in enumerate(self._results):
             if dtype is None:
                 made.append(-1)
@@ -207,7 +208,8 @@ class Kernel:
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
         """As the function of that name, for operands that are known to fit each other."""
         first = operands[0]
-        space = first.shape if self._roles[0] is Role.FULL else space_of(first.shape, Role.HALVES)
+        role = self._roles[0]
+        space = first.shape if role is Role.FULL else space_of(first.shape, role)
         batch_ndim, device = self.params.batch_ndim, first.device
         return tuple(
             [

@@ -13,7 +13,10 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry
 
 # Made now: a first call under torch.compile could not.
-_OPS, _squared_relu = (gates.glu.torch, gates.packed_glu.torch), gates.squared_relu.torch
+_OPS, _squared_relu = (
+    (gates.glu.torch, gates.packed_glu.torch, gates.paired_glu.torch),
+    gates.squared_relu.torch,
+)
 
 
 def _resolver(op: Any) -> Callable[..., Any]:
@@ -63,8 +66,7 @@ def glu(
       limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
         the gradient 0.
       linear_offset: a finite number.
-      interleaved: what is packed alternates, gate first. It is read where it lies; its gradient
-        takes a pass more.
+      interleaved: what is packed alternates, gate first.
       out: where to write the result: of its shape and dtype.
 
     Returns:

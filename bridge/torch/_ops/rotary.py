@@ -12,8 +12,7 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 _TORCH = Framework(
     declarations.rotary.torch,
-    declarations.rotary_apart.torch,
-    lambda first, second: torch.stack((first, second), -1).flatten(-2),
+    declarations.rotary_of_pairs.torch,
     lambda y, rest: torch.cat((y, rest.to(y.dtype)), -1),
 )
 
@@ -32,8 +31,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
       cos, sin: of any of these dtypes, of shapes that broadcast to `[..., d/2]` from the right, but
         for the last dimension: d/2; or d, a doubled table of which the first half is read; or fewer
         than d/2, where so many pairs of the leading columns are turned and the rest passes.
-      interleaved: a pair is side by side. The two are read where they lie, and put together in a
-        pass more.
+      interleaved: a pair is side by side.
 
     Returns:
       A tensor of x's shape in the promoted dtype of all three.

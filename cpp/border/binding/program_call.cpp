@@ -63,6 +63,10 @@ class ProgramBinding {
     return is_result(i) ? view_.result_role(static_cast<int32_t>(i - operands_))
                         : view_.operand_role(static_cast<int32_t>(i));
   }
+  bool has_pairs(size_t i) const {
+    return is_result(i) ? view_.result_has_pairs(static_cast<int32_t>(i - operands_))
+                        : view_.operand_has_pairs(static_cast<int32_t>(i));
+  }
   std::string name_of(size_t i) const {
     return is_result(i) ? "result " + std::to_string(i - operands_)
                         : "operand " + std::to_string(place_[i]);
@@ -129,6 +133,7 @@ class ProgramBinding {
     bridge_program_array& array = array_of(i);
     array.data = address_of(own);
     array.dtype = own.dtype;
+    array.pairs = 0;
     array.col_stride = 0;
     for (int32_t d = 0; d < leading_; ++d) stride_[i][d] = 0;
     if (!same_device(own, *arrays_[0])) {
@@ -164,7 +169,10 @@ class ProgramBinding {
                lead(0, leading_, 0);
         break;
       case Role::halves:
+      case Role::pairs:
         fits = own.ndim == leading_ + 1 && has_columns(2 * cols_) && lead(0, leading_, 0);
+        array.pairs = has_pairs(i) ? 1 : 0;
+        array.col_stride *= 1 + array.pairs;
         break;
       case Role::row:
         fits = own.ndim == batch_ndim_ + 1 && has_columns(cols_) && lead(0, batch_ndim_, 0);
@@ -309,12 +317,13 @@ class ProgramBinding {
     for (size_t i = 0; i < count_; ++i) {
       const bridge_program_array& array = array_of(i);
       const Role role = role_of(i);
-      const bool adjacent = array.col_stride == 1;
+      const int64_t col_stride = array.pairs ? array.col_stride / 2 : array.col_stride;
+      const bool adjacent = col_stride == 1;
       const bool has_columns =
           role != Role::per_row && role != Role::label && role != Role::integer;
       const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
       for (int32_t d = 0; d < dims; ++d) strides[i][d] = array.stride[d];
-      strides[i][dims] = array.col_stride;
+      strides[i][dims] = col_stride;
       int32_t used = has_columns && !adjacent ? dims + 1 : dims;
       if (is_result(i) && role == Role::row) used = call.batch_dims;
       footprints[i] = {is_result(i) ? "a result" : "an operand",
@@ -324,7 +333,8 @@ class ProgramBinding {
                        used,
                        role == Role::halves ? halves_sizes : sizes,
                        strides[i],
-                       role == first && (role == Role::full || role == Role::halves)};
+                       role == first && has_pairs(i) == has_pairs(operands_) &&
+                           (role == Role::full || role == Role::halves)};
     }
     return check_overlap(footprints + operands_, count_ - operands_, footprints, operands_, error_);
   }
