@@ -82,9 +82,10 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
             f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
         )
     if form.roles[0].is_double and first.shape[-1] % 2:
+        parts = "pairs" if form.roles[0] is Role.PAIRS else "two halves of one size"
         raise ValueError(
-            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected two halves of "
-            "one size in the last dimension"
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected {parts} in "
+            "the last dimension"
         )
     space = space_of(first.shape, form.roles[0])
     for name, role, spec in zip(form.names, form.roles, specs, strict=True):
