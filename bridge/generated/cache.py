@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _SECONDS = 300  # more than any program takes
+_NICENESS = 10
 
 
 class CompileError(RuntimeError):
@@ -130,6 +131,9 @@ def run(command: Sequence[str], source: Path, made: Path) -> None:
     try:
         with subprocess.Popen(whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as run:
             _running.add(run)
+            # Whoever waits for nothing else gets the processor all the same.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, run.pid, _NICENESS)
             try:
                 errors = run.communicate(timeout=_SECONDS)[1]
             except subprocess.TimeoutExpired:
