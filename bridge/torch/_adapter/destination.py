@@ -28,7 +28,7 @@ def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: An
         if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
             return False
     except ValueError as error:
-        raise _named_error(function, "out", error) from None
+        raise _named_error(kernel.op, function, "out", error) from None
     torch.autograd.graph.increment_version(out)
     return True
 
@@ -119,14 +119,14 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "
             plan.run(operands, _only(plan, out))
     except ValueError as error:
         argument = argument or plan.op.words(plan.params)[1][0]
-        raise _named_error(plan.name, argument, error) from None
+        raise _named_error(plan.op, plan.name, argument, error) from None
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)
 
 
-def _named_error(function: str, argument: str, error: ValueError) -> ValueError:
-    """What a program says of its only result, in the words of the public function."""
-    return ValueError(str(error).replace("program: a result", f"{function}: {argument}"))
+def _named_error(op: Any, function: str, argument: str, error: ValueError) -> ValueError:
+    """What an op says of its only result, in the words of the public function."""
+    return ValueError(str(error).replace(f"{op.name}: a result", f"{function}: {argument}"))
 
 
 def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
