@@ -306,8 +306,10 @@ class BiasDropoutAdd(Case):
             h = x if bias is None else x + bias
             t = dropped(h)
             y = t if residual is None else residual + t
-            error = unit * (3 * np.abs(t) + np.abs(y)) + roundings * (np.abs(t) + np.abs(y))
-            return Exact(y, np.where(t == 0, 0.0, error))
+            # What drops nothing hands the cotangent on: x's part and the bias's come one by one.
+            summands = np.abs(t) if drops or bias is None else np.abs(x) + np.abs(bias)
+            error = unit * (3 * np.abs(t) + np.abs(y)) + roundings * (summands + np.abs(y))
+            return Exact(y, np.where(keep, error, 0.0))
 
         value_exact = apply(inputs.arguments)
         dx = dropped(g)
