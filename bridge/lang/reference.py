@@ -108,7 +108,7 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
       operands: NumPy arrays or numbers of any dtype, in the shapes of their roles.
     """
     space = _space(program, operands)
-    rows, columns = math.prod(space[:-1]), space[-1]
+    rows, columns = _sizes(space)
     loaded = [
         _loaded(operand.role, operand.dtype, np.asarray(array), space)
         for operand, array in zip(program.operands, operands, strict=True)
@@ -155,10 +155,15 @@ def _space(program: Program, operands: Sequence[Array]) -> tuple[int, ...]:
     return shape
 
 
+def _sizes(space: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns; a number is one of one."""
+    return math.prod(space[:-1]), space[-1] if space else 1
+
+
 def _loaded(
     role: type[roles.Annotation], dtype: str, array: Array, space: tuple[int, ...]
 ) -> list[Array]:
-    rows, columns = math.prod(space[:-1]), space[-1]
+    rows, columns = _sizes(space)
     array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
     if role is roles.Full:
         return [array.reshape(rows, columns)]
@@ -183,7 +188,7 @@ def _stored(
     space: tuple[int, ...],
     operands: Sequence[Array],
 ) -> Array:
-    rows, columns = math.prod(space[:-1]), space[-1]
+    rows, columns = _sizes(space)
     if result.role is roles.PerRow:
         return np.broadcast_to(values[0], (rows, 1)).reshape(space[:-1])
     whole = [np.broadcast_to(value, (rows, columns)) for value in values]
