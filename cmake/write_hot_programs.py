@@ -20,7 +20,7 @@ sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._n
 
 from bridge.catalogue.hot import requests  # noqa: E402
 from bridge.generated.requests import Request  # noqa: E402
-from bridge.lang.emission import free_constants, source_of  # noqa: E402
+from bridge.lang.emission import source_of  # noqa: E402
 
 _END = """namespace bridge {{
 namespace BRIDGE_ISA_NAMESPACE {{
@@ -33,8 +33,8 @@ const interpreter::MachineTable hot_{number} = generated_table<Program>;
 
 def program(number: int, request: Request) -> str:
     """The machine of a program, under its number instead of the name by which it is loaded."""
-    free = free_constants(request.program, request.has_start)
-    text = source_of(request.program, request.arithmetic, request.dtypes, request.has_start, free)
+    of = request.program, request.arithmetic, request.dtypes, request.has_start
+    text = source_of(*of, request.free())
     machine, _, entry = text.partition('extern "C"')
     assert entry
     return machine + _END.format(number=number)
@@ -53,7 +53,7 @@ def table(requests: list[Request], isas: list[str]) -> str:
         numbers = memoryview(words).cast("i").tolist()
         lines.append(f"const int32_t kWords{number}[] = {{{', '.join(map(str, numbers))}}};")
         lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
-        free = free_constants(request.program, request.has_start)
+        free = request.free()
         lines.append(f"const int32_t kFree{number}[] = {{{', '.join(map(str, [*free, 0]))}}};")
         machines = ", ".join(f"&{isa}::hot_{number}" for isa in isas)
         rows.append(

@@ -54,8 +54,8 @@ LIMITS = {
     ("rms_norm", "bfloat16"): (Limits(21), Limits(35)),
     ("rms_norm + residual", "float32"): (Limits(41, reads=16), Limits(60, local=24)),
     ("rms_norm + residual", "bfloat16"): (Limits(30), Limits(53, local=6)),
-    ("layer_norm", "float32"): (Limits(48), Limits(55, local=14)),
-    ("layer_norm", "bfloat16"): (Limits(40), Limits(46, local=16)),
+    ("layer_norm", "float32"): (Limits(48), Limits(55, local=20)),
+    ("layer_norm", "bfloat16"): (Limits(40), Limits(46, local=18)),
     ("swiglu packed", "float32"): (Limits(104), Limits(226)),
     ("swiglu packed", "bfloat16"): (Limits(30), Limits(43)),
     ("swiglu", "float32"): (Limits(104), Limits(226)),
@@ -66,7 +66,7 @@ LIMITS = {
     ("bias_gelu tanh", "bfloat16"): (Limits(28), Limits(40)),
     ("bias_gelu none", "float32"): (Limits(65), Limits(84, local=2)),
     ("bias_gelu none", "bfloat16"): (Limits(32), Limits(42)),
-    ("bias_dropout_add", "float32"): (Limits(58), Limits(46)),
+    ("bias_dropout_add", "float32"): (Limits(58), Limits(53)),
     ("bias_dropout_add", "bfloat16"): (Limits(41, local=2), Limits(38)),
     ("bias_dropout_add in evaluation", "float32"): (Limits(20), Limits(20)),
     ("bias_dropout_add in evaluation", "bfloat16"): (Limits(20), Limits(20)),
@@ -131,7 +131,9 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
       CompileError: if there is no CUDA compiler.
     """
     for is_backward, request in enumerate([*hot.requests_of(op, dtype)][-2:]):
-        emitted = cuda_source_of(request.program, request.arithmetic, request.dtypes)
+        emitted = cuda_source_of(
+            request.program, request.arithmetic, request.dtypes, free=request.free()
+        )
         code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
         for kernel in filter(code.__contains__, KERNELS):
             instructions, labels = code[kernel]

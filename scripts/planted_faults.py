@@ -317,8 +317,8 @@ BIAS_DROPOUT_ADD = (
         "bias_dropout_add: one threshold for every p",
         "cpp/interpreter/generated.h",
         "last_dropped(view.constants, P::threshold(i))",
-        "1u << 30",
-        keyword="dropout",
+        "1u << 29",
+        tests="tests/generated/test_bits.py::test_numbers_are_read_from_a_call",
     ),
     Fault(
         "bias_dropout_add: Philox counter off by one",
@@ -555,6 +555,13 @@ DECLARED = (
         "value[e] = is_in ? x : Real(-0.0);",
         "value[e] = x;",
         tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
+    ),
+    Fault(
+        "compiled programs on CUDA: a block of a cluster tells itself alone what it found",
+        "cpp/interpreter/generated_walk.cuh",
+        "simt::store_in_cluster(own, lane_, found);",
+        "simt::store_in_cluster(own, simt::cluster_rank(), found);",
+        tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
         "generated for CUDA: lanes of a chunk in another order",

@@ -17,7 +17,7 @@ from bridge.generated.cache import CompileError, forget, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.lang.bytecode import words_of
-from bridge.lang.emission import source_of
+from bridge.lang.emission import free_constants, source_of
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.program import Program
 
@@ -55,6 +55,11 @@ class Request:
     def dtype_numbers(self) -> list[int]:
         return [_DTYPES.index(dtype) for dtype in self.dtypes]
 
+    def free(self) -> list[int]:
+        """Numbers of the constants that are read from a call's words: the same machine code runs
+        the program with others, so that a parameter may be another one in every step."""
+        return free_constants(self.program, self.has_start)
+
     def compile(self) -> None:
         """Compiles it, or finds it in the cache, and hands it to the native module: kernels for
         CUDA for each device of the architecture that is in use.
@@ -80,24 +85,26 @@ class Request:
         )
 
     def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
-        isa = _native.cpu_isa()
-        source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start)
+        isa, free = _native.cpu_isa(), self.free()
+        source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
         library = library_of(source, isa)
 
         def add(words: bytes, dtypes: list[int]) -> None:
-            _native.add_generated(words, dtypes, isa, str(library))
+            _native.add_generated(words, dtypes, free, isa, str(library))
 
         return library, add
 
     def _for_cuda(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
-        emitted = cuda_source_of(self.program, self.arithmetic, self.dtypes, self.has_start)
+        free = self.free()
+        emitted = cuda_source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
         cubin = cubin_of(emitted.source, self.arch)
 
         def add(words: bytes, dtypes: list[int]) -> None:
             for device in range(_native.cuda_device_count()):
                 if _native.cuda_arch(device) == self.arch:
                     facts = emitted.vector, emitted.cells, emitted.kinds
-                    _native.add_generated_cuda(words, dtypes, device, cubin.read_bytes(), *facts)
+                    image = cubin.read_bytes()
+                    _native.add_generated_cuda(words, dtypes, free, device, image, *facts)
 
         return cubin, add
 

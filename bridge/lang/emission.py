@@ -165,7 +165,7 @@ class _Emitter(Registers):
         draws = ", ".join(f"{{{', '.join(map(str, each))}}}" for each in self.draws) or "{}"
         thresholds = ", ".join(map(str, self.thresholds)) or "0"
         counts = {
-            "Constants": max(self.free.values(), default=-1) + 1,
+            "Constants": self.constant_count,
             "LoadCount": len(self.loads),
             "Vectors": sum(are_vectors),
             "StoreCount": len(self.stores),

@@ -62,10 +62,14 @@ KINDS = (
 
 
 def cuda_source_of(
-    program: Program, arithmetic: str, dtypes: Sequence[str], has_start: bool = False
+    program: Program,
+    arithmetic: str,
+    dtypes: Sequence[str],
+    has_start: bool = False,
+    free: Sequence[int] = (),
 ) -> Emitted:
     """The CUDA C++ of a program. The arguments are those of `emission.source_of`."""
-    return _Emitter(Writer(program, has_start), arithmetic, dtypes).emitted()
+    return _Emitter(Writer(program, has_start), arithmetic, dtypes, free).emitted()
 
 
 def _weight(instruction: Instruction) -> int:
@@ -75,8 +79,10 @@ def _weight(instruction: Instruction) -> int:
 
 
 class _Emitter(Residents):
-    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
-        super().__init__(writer, arithmetic, dtypes)
+    def __init__(
+        self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
+    ) -> None:
+        super().__init__(writer, arithmetic, dtypes, free)
         self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
         self.cells = 0
 
@@ -113,6 +119,7 @@ class _Emitter(Residents):
                 text = _Section(self, self.tiles[section])
                 self.cells = max(self.cells, text.cells)
                 lines += text.lines()
+        lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
         absent = {
@@ -122,6 +129,7 @@ class _Emitter(Residents):
         kinds = [kind for kind in KINDS if not absent.get(kind)]
         constants = {
             "int kArrays": len(self.dtypes),
+            "int kConstants": self.constant_count,
             "int kVector": self.vector,
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
             "bool kIsLarge": str(is_large).lower(),
@@ -299,7 +307,10 @@ class _Section:
             words = f"d{self.draws[drawn]}"
             self.vector.append(f"uint32_t {words}[W::kVector];")
             self.vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, {words});")
-        return f"d{self.draws[drawn]}[e] > {self.emitter.last_dropped(instruction)}"
+        emitter, number = self.emitter, instruction.extra
+        is_free = number in emitter.free.values()
+        last = f"w.last_dropped({number})" if is_free else emitter.last_dropped(instruction)
+        return f"d{self.draws[drawn]}[e] > {last}"
 
     def lines(self) -> list[str]:
         meets = ["w.meet();"] if self.cells else []

@@ -69,6 +69,11 @@ class Expressions:
         self.operands = len(dtypes) - len(writer.program.results)
         self.real, self.real_bytes = ELEMENTS[arithmetic]
 
+    @property
+    def constant_count(self) -> int:
+        """How many constants are read, up to the last one that is free."""
+        return max(self.free.values(), default=-1) + 1
+
     def dtype(self, value: Any) -> str:
         return self.nodes[value[1]].dtype
 

@@ -28,8 +28,10 @@ class Residents(Expressions):
       whole: streams of which a section loads a whole chunk before it computes.
     """
 
-    def __init__(self, writer: Writer, arithmetic: str, dtypes: Sequence[str]) -> None:
-        super().__init__(writer, arithmetic, dtypes, "w")
+    def __init__(
+        self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
+    ) -> None:
+        super().__init__(writer, arithmetic, dtypes, "w", free)
         self.tiles = tile_sections(writer, keeps=False)
         self.load_counts: dict[Any, int] = {}
         for tile in self.tiles:

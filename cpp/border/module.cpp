@@ -87,19 +87,22 @@ bool has_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                             static_cast<int64_t>(dtypes.size()), number);
 }
 
-// A machine that was compiled for a program of these words and dtypes (their numbers in bridge.h).
+// A machine that was compiled for a program of these words and dtypes (their numbers in bridge.h),
+// with any values for the `free` ones of its constants.
 void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
-                   const std::string& isa, const std::string& library) {
+                   const std::vector<int32_t>& free, const std::string& isa,
+                   const std::string& library) {
   const std::vector<int32_t> words = words_of(code);
   const nb::gil_scoped_release released;
   check(bridge::interpreter::add_generated(words.data(), static_cast<int64_t>(words.size()),
-                                           dtypes.data(), static_cast<int64_t>(dtypes.size()),
+                                           dtypes.data(), static_cast<int64_t>(dtypes.size()), free,
                                            isa.c_str(), library.c_str()));
 }
 
 // Kernels that were compiled for the same, for a device; false if nothing uses it yet.
-bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes, int32_t device,
-                        const nb::bytes& image, int32_t vector, int32_t cells, int32_t kinds) {
+bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes,
+                        const std::vector<int32_t>& free, int32_t device, const nb::bytes& image,
+                        int32_t vector, int32_t cells, int32_t kinds) {
   std::vector<int32_t> words(code.size() / sizeof(int32_t));
   memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
   bridge_program_kernels kernels{};
@@ -107,6 +110,8 @@ bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtype
   kernels.words = static_cast<int64_t>(words.size());
   kernels.dtypes = dtypes.data();
   kernels.arrays = static_cast<int32_t>(dtypes.size());
+  kernels.free = free.data();
+  kernels.free_count = static_cast<int32_t>(free.size());
   kernels.device = device;
   kernels.image = image.data();
   kernels.vector = vector;
@@ -164,11 +169,12 @@ NB_MODULE(_native, m) {
         check(bridge_set_cpu_isa(name.is_none() ? nullptr : nb::cast<const char*>(name)));
       },
       nb::arg("name").none());
-  m.def("add_generated", &add_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"),
-        nb::arg("library"));
+  m.def("add_generated", &add_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("free"),
+        nb::arg("isa"), nb::arg("library"));
   m.def("has_generated", &has_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"));
   m.def("add_generated_cuda", &add_generated_cuda, nb::arg("code"), nb::arg("dtypes"),
-        nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"), nb::arg("kinds"));
+        nb::arg("free"), nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"),
+        nb::arg("kinds"));
   m.def("generated_calls", [] {
     const bp::CudaLibrary* library = bp::cuda_library(nullptr);
     const int64_t on_cuda = library == nullptr ? 0 : library->added_calls();

@@ -14,6 +14,9 @@ constexpr int kDeviceOrdinal = 9;
 constexpr int kDeviceMemory = 2;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
+constexpr int kNonPortableClusterSizeAllowed = 14;
+constexpr int kClusterDimension = 4;
+constexpr int kPortableCluster = 8;
 
 struct Loaded {
   Driver driver{};
@@ -34,6 +37,9 @@ Loaded load() {
   };
   Driver& driver = loaded.driver;
   find("cuStreamGetDevice", &driver.stream_get_device);  // from 12.8 on
+  find("cuLaunchKernelEx", &driver.launch_kernel_ex);
+  find("cuFuncSetAttribute", &driver.func_set_attribute);
+  find("cuOccupancyMaxActiveClusters", &driver.max_active_clusters);
   const bool complete = find("cuCtxGetCurrent", &driver.ctx_get_current) &&
                         find("cuCtxGetDevice", &driver.ctx_get_device) &&
                         find("cuCtxPushCurrent_v2", &driver.ctx_push_current) &&
@@ -68,6 +74,10 @@ int device_of_memory(const Driver& driver, const void* memory, int* device) {
       driver.pointer_get_attributes(2, attributes, data, reinterpret_cast<uintptr_t>(memory));
   if (error == 0 && type == kDeviceMemory && ordinal >= 0) *device = ordinal;
   return error;
+}
+
+LaunchAttribute cluster_of(int blocks) {
+  return {kClusterDimension, 0, {static_cast<uint32_t>(blocks), 1, 1}};
 }
 
 }  // namespace
@@ -121,6 +131,33 @@ int arch_of(const Driver& driver, int device) {
     return 0;
   }
   return 10 * major + minor;
+}
+
+int launch_clusters(const Driver& driver, void* kernel, LaunchConfig config, int blocks,
+                    void** params) {
+  const LaunchAttribute cluster = cluster_of(blocks);
+  config.attributes = &cluster;
+  config.attribute_count = 1;
+  return driver.launch_kernel_ex(&config, kernel, params, nullptr);
+}
+
+int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most) {
+  if (driver.launch_kernel_ex == nullptr || driver.func_set_attribute == nullptr ||
+      driver.max_active_clusters == nullptr) {
+    return 1;
+  }
+  for (int blocks = most; blocks > 1; blocks /= 2) {
+    const bool is_portable = blocks <= kPortableCluster;
+    if (driver.func_set_attribute(kernel, kNonPortableClusterSizeAllowed, !is_portable) != 0)
+      continue;
+    const LaunchAttribute cluster = cluster_of(blocks);
+    config.grid_x = static_cast<unsigned>(blocks);
+    config.attributes = &cluster;
+    config.attribute_count = 1;
+    int count = 0;
+    if (driver.max_active_clusters(&count, kernel, &config) == 0 && count > 0) return blocks;
+  }
+  return 1;
 }
 
 void leave(const Driver& driver, int entered) {

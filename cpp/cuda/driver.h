@@ -16,6 +16,17 @@ constexpr int kNoDevice = -1;
 
 // With the types of the driver's ABI, which needs no header of the toolkit: the functions return 0
 // or an error, a context and a stream are pointers, a device is its number.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  uint32_t value[16];
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned attribute_count;
+};
 struct Driver {
   int (*ctx_get_current)(void** context);
   int (*ctx_get_device)(int* device);
@@ -34,6 +45,10 @@ struct Driver {
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                        void* stream, void** params, void** extra);
   int (*device_get_attribute)(int* value, int attribute, int device);
+  // From 11.8 on; nullptr where the driver lacks them.
+  int (*launch_kernel_ex)(const LaunchConfig* config, void* kernel, void** params, void** extra);
+  int (*func_set_attribute)(void* kernel, int attribute, int value);
+  int (*max_active_clusters)(int* count, void* kernel, const LaunchConfig* config);
 };
 
 // The driver of this process; nullptr with *why set where there is none or it is too old.
@@ -52,6 +67,14 @@ int enter(const Driver& driver, void* stream, const void* memory, int* entered);
 
 // The architecture of a device, as 90; 0 where it cannot be told.
 int arch_of(const Driver& driver, int device);
+
+// Launches a kernel in clusters of so many blocks, side by side in x. Returns 0 or an error.
+int launch_clusters(const Driver& driver, void* kernel, LaunchConfig config, int blocks,
+                    void** params);
+
+// The largest power of two up to `most` of which a cluster of such blocks may be. Where it is more
+// than 8, which not every GPU takes, the kernel is allowed to have so many from then on.
+int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most);
 
 // Undoes `enter`: current is again what was, be it no context.
 void leave(const Driver& driver, int entered);

@@ -19,6 +19,10 @@
 //   Index block_index(), block_count();          // three-dimensional grid
 //   int thread_index();                          // blocks are one-dimensional
 //   void sync();                                 // every thread of the block, none may have exited
+//   int cluster_rank();                          // of the block, in its cluster
+//   void sync_cluster();                         // as sync, of all blocks of the cluster
+//   void store_in_cluster(T* own, int rank, T);  // in another block's dynamic shared memory, which
+//                                                // has begun by the last sync_cluster
 //   T shuffle(T value, int lane);                // all 32 lanes of the warp take part
 //   T shuffle_xor(T value, int mask);
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
@@ -40,6 +44,8 @@
 //   const char* find_kernel(void* code, const char* name, void** kernel);
 //   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
 //                            const void* params);
+//   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
+//   int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most);
 //   struct BesideCaptures;  // while it lives: the thread means no stream that another captures
 //   struct Scratch;  // device memory and a stream, on which the thread waits for no other:
 //     const char* why;
@@ -64,6 +70,7 @@ struct Grid {
   int64_t y = 1;
   int64_t z = 1;
   int threads = 0;  // of a block, a multiple of 32; 0: as many as the kernel's kThreads
+  int cluster = 1;  // blocks of one, side by side in x, of which there is a multiple (launch_found)
 };
 
 struct Index {

@@ -2,6 +2,8 @@
 #ifndef BRIDGE_CUDA_SIMT_CUDA_H_
 #define BRIDGE_CUDA_SIMT_CUDA_H_
 
+#include <string.h>
+
 #ifndef __CUDACC_RTC__  // which compiles kernels alone
 #include <cuda_runtime.h>
 
@@ -23,6 +25,46 @@ BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
 BRIDGE_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
 
 BRIDGE_DEVICE void sync() { __syncthreads(); }
+
+// Before architecture 9.0 every cluster is a single block.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+BRIDGE_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+BRIDGE_DEVICE void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n\t"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+}
+
+template <class T>
+BRIDGE_DEVICE void store_in_cluster(T* own, int rank, T value) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(own));
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  if constexpr (sizeof(T) == 4) {
+    uint32_t word;
+    memcpy(&word, &value, sizeof word);
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(word) : "memory");
+  } else {
+    static_assert(sizeof(T) == 8);
+    uint64_t word;
+    memcpy(&word, &value, sizeof word);
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(there), "l"(word) : "memory");
+  }
+}
+#else
+BRIDGE_DEVICE int cluster_rank() { return 0; }
+BRIDGE_DEVICE void sync_cluster() { __syncthreads(); }
+template <class T>
+BRIDGE_DEVICE void store_in_cluster(T* own, int /*rank*/, T value) {
+  *own = value;
+}
+#endif
 
 template <class T>
 BRIDGE_DEVICE T shuffle(T value, int lane) {
@@ -153,17 +195,47 @@ inline const char* find_kernel(void* code, const char* name, void** kernel) {
              : cuda::message_of(*driver, driver->module_get_function(kernel, code, name));
 }
 
+// The driver's attributes are the runtime's.
+static_assert(sizeof(cuda::LaunchAttribute) == sizeof(cudaLaunchAttribute) &&
+              offsetof(cuda::LaunchAttribute, value) == offsetof(cudaLaunchAttribute, val));
+
+inline cuda::LaunchConfig config_of(const Grid& grid, size_t dynamic_shared_bytes, void* stream) {
+  cuda::LaunchConfig config{};
+  config.grid_x = static_cast<unsigned>(grid.x);
+  config.grid_y = static_cast<unsigned>(grid.y);
+  config.grid_z = static_cast<unsigned>(grid.z);
+  config.block_x = static_cast<unsigned>(grid.threads);
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(dynamic_shared_bytes);
+  config.stream = stream;
+  return config;
+}
+
 inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_bytes, void* stream,
                                 const void* params) {
   const char* why = nullptr;
   const cuda::Driver* driver = cuda::driver(&why);
   if (driver == nullptr) return why;
+  const cuda::LaunchConfig config = config_of(grid, dynamic_shared_bytes, stream);
   void* arguments[] = {const_cast<void*>(params)};
-  return cuda::message_of(
-      *driver, driver->launch_kernel(
-                   kernel, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                   static_cast<unsigned>(grid.z), static_cast<unsigned>(grid.threads), 1, 1,
-                   static_cast<unsigned>(dynamic_shared_bytes), stream, arguments, nullptr));
+  if (grid.cluster > 1) {
+    return cuda::message_of(
+        *driver, cuda::launch_clusters(*driver, kernel, config, grid.cluster, arguments));
+  }
+  return cuda::message_of(*driver,
+                          driver->launch_kernel(kernel, config.grid_x, config.grid_y, config.grid_z,
+                                                config.block_x, config.block_y, config.block_z,
+                                                config.shared_bytes, stream, arguments, nullptr));
+}
+
+inline int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  if (driver == nullptr) return 1;
+  Grid grid;
+  grid.threads = threads;
+  const cuda::LaunchConfig config = config_of(grid, dynamic_shared_bytes, nullptr);
+  return cuda::most_in_cluster(*driver, kernel, config, most);
 }
 
 class BesideCaptures {

@@ -11,6 +11,7 @@ constexpr int kGeneratedThreads = 256;  // of a block, at most
 constexpr int kShortGroup = 8;          // threads that share a short row, in the kernel for these
 constexpr int kShortVectors = 4;        // and vectors of each
 constexpr int kRowsAtOnce = 4;          // whose loads are under way together, of kColumnsAligned
+constexpr int kMostBlocks = 16;         // that share a row, as a cluster
 // The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
 
@@ -30,9 +31,10 @@ constexpr const char* kGeneratedNames[kGeneratedKinds] = {
 
 // What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
 struct GeneratedFacts {
-  int32_t vector;  // columns side by side that a thread has
-  int32_t cells;   // 8 bytes of shared memory, for each chunk of a row
-  int32_t kinds;   // 1 << kind for each kind of kernel that there is
+  int32_t vector;     // columns side by side that a thread has
+  int32_t cells;      // 8 bytes of shared memory, for each chunk of a row
+  int32_t kinds;      // 1 << kind for each kind of kernel that there is
+  int32_t constants;  // of a call's words that kernels are given, the first ones
 
   bool has(GeneratedKernelKind kind) const { return (kinds >> kind & 1) != 0; }
 };
@@ -47,16 +49,25 @@ struct GeneratedSpace {
   void* sums;
   int64_t sums_step;
   int32_t cols;
-  int32_t dims;     // at least 2
-  int32_t warps;    // that share a row; 1 also where only a part of one does
-  int32_t threads;  // of a block
+  int32_t dims;         // at least 2
+  int32_t warps;        // that share a row; 1 also where only a part of one does
+  int32_t threads;      // of a block
+  int32_t blocks_log2;  // of a cluster, which share a row where they are several
+};
+
+// A constant of a call's words, as a kernel may want it.
+struct GeneratedConstant {
+  double number;
+  float single;
+  uint32_t last_dropped;  // as a threshold
 };
 
 // Operands, then results.
-template <int kArrays>
+template <int kArrays, int kConstants>
 struct GeneratedParams {
   GeneratedSpace space;
   bridge_program_array array[kArrays];
+  GeneratedConstant constant[kConstants > 0 ? kConstants : 1];
 };
 
 }  // namespace bridge::interpreter

@@ -149,7 +149,7 @@ class ColumnWalk : public RowPlaces<P> {
 
 template <class P>
 struct ColumnsAligned {
-  using Params = GeneratedParams<P::kArrays>;
+  using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
   // Without sums and random words there are registers for one more.
   static constexpr bool kIsSmall = P::kColumnSums == 0 && !P::kDraws;

@@ -74,6 +74,29 @@ bool is_aligned(const bridge_program& call, const View& view, int32_t vector) {
   return is;
 }
 
+// How many blocks share a row, so that it stays in registers where that kernel was chosen, and
+// that, where rows are few, more multiprocessors have a part of one, of at least some warps.
+int blocks_of_row(const GeneratedKernels& kernels, GeneratedKernelKind kind, int64_t chunks,
+                  int64_t rows) {
+  constexpr int kLeastWarps = kMostWarps / 2;
+  const int most = kernels.most_blocks[kind];
+  int blocks = 1;
+  while (kind == kResidentAligned && blocks < most && int64_t{blocks} * kMostWarps < chunks)
+    blocks *= 2;
+  while (blocks < most && 2 * blocks * kLeastWarps <= chunks && 2 * rows * blocks <= kEnoughBlocks)
+    blocks *= 2;
+  return blocks;
+}
+
+GeneratedConstant generated_constant(const bridge_program& call, int32_t i) {
+  GeneratedConstant constant{};
+  memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);
+  constant.single = static_cast<float>(constant.number);
+  if (constant.number >= 1 && constant.number <= 4294967296.0)
+    constant.last_dropped = static_cast<uint32_t>(static_cast<int64_t>(constant.number) - 1);
+  return constant;
+}
+
 // ---- Their check. ----
 
 // Runs calls whose arrays lie in memory of the host on the current device.
@@ -121,6 +144,11 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     const char* error =
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
+    const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
+    entry->kernels.most_blocks[kind] =
+        is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,
+                                        kSharedBytes, kMostBlocks)
+                : 1;
   }
   const auto runs = [](const GeneratedKernels* kernels) {
     return [kernels](const bridge_program& call, Memory& memory) {
@@ -128,6 +156,18 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     };
   };
   return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&entry->kernels));
+}
+
+// Whether what an entry is for was added before, with other constants perhaps.
+bool is_there(const Entry& entry) {
+  const auto words = static_cast<int64_t>(entry.key.words.size());
+  const std::shared_lock<std::shared_mutex> lock(mutex);
+  const auto [begin, end] = entries.equal_range(hash_of(entry.key.words.data(), words));
+  return std::any_of(begin, end, [&](const auto& each) {
+    const Entry& other = *each.second;
+    return other.device == entry.device && other.key.is_of(entry.key.words.data(), words) &&
+           other.key.dtypes == entry.key.dtypes;
+  });
 }
 
 bridge_status add(const bridge_program_kernels& given) {
@@ -142,9 +182,14 @@ bridge_status add(const bridge_program_kernels& given) {
   const int32_t vector = given.vector;
   if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
-  auto entry = std::make_unique<Entry>(
-      Entry{given.device, ProgramKey(view, given.code, given.words, given.dtypes), {}});
-  entry->kernels.facts = {given.vector, given.cells, given.kinds};
+  std::vector<int32_t> free(given.free, given.free + given.free_count);
+  if (!are_constants(view, free))
+    return fail(BRIDGE_INVALID_ARGUMENT, kName, "numbers of constants that it does not have");
+  const int32_t constants = free.empty() ? 0 : free.back() + 1;
+  auto entry = std::make_unique<Entry>(Entry{
+      given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
+  entry->kernels.facts = {given.vector, given.cells, given.kinds, constants};
+  if (is_there(*entry)) return BRIDGE_OK;
   const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
@@ -178,13 +223,14 @@ const GeneratedKernels* generated_kernels(const bridge_program& call, int device
   return nullptr;
 }
 
-bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                     GeneratedLaunch* launch) {
+  const GeneratedFacts& facts = kernels.facts;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
   const bool is_all_aligned = is_aligned(call, view, facts.vector);
   const Counts counts = counts_of(call);
-  launch->blocks_y = 1;
+  launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
   // Rows of a single batch, one distance apart, that fill at least half a block. Without column
   // sums it is for many rows alone: a block has 128 of them.
@@ -204,22 +250,26 @@ bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, con
     return true;
   }
   const int64_t short_cols = kShortGroup * kShortVectors * facts.vector;
+  const int64_t all_rows = counts.batches * counts.rows;
   int rows = 1;  // of a warp
-  launch->warps = static_cast<int>(std::min<int64_t>(std::max<int64_t>(chunks, 1), kMostWarps));
   if (call.cols <= short_cols) {
     launch->kind = is_all_aligned ? kShortAligned : kShortAny;
     rows = simt::kWarpThreads / kShortGroup;
   } else if (is_all_aligned) {
-    const bool stays = facts.has(kResidentAligned) && chunks <= kMostWarps;
+    const bool stays = facts.has(kResidentAligned) &&
+                       chunks <= kernels.most_blocks[kResidentAligned] * int64_t{kMostWarps};
     launch->kind = stays ? kResidentAligned : kLongAligned;
   } else {
     launch->kind = kLongAny;
   }
+  const int blocks = blocks_of_row(kernels, launch->kind, chunks, all_rows);
+  launch->blocks_of_row = blocks;
+  launch->warps = static_cast<int>(
+      std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
   launch->shared_bytes = launch->warps > 1 ? static_cast<size_t>(facts.cells * chunks * 8) : 0;
   if (launch->shared_bytes > kSharedBytes) return false;
-  const int64_t all_rows = counts.batches * counts.rows;
   int64_t teams = 1;
-  launch->threads = launch->warps * simt::kWarpThreads;
+  launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
   if (launch->warps == 1) {
     // Small blocks where there are few rows, so that all multiprocessors have some.
     launch->threads = kGeneratedThreads;
@@ -230,7 +280,8 @@ bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, con
     }
     teams = teams_of();
   }
-  launch->blocks = std::min(columns::ceil_divide(all_rows, teams), simt::kMaxGridX);
+  launch->blocks =
+      std::min(columns::ceil_divide(all_rows, teams), simt::kMaxGridX / blocks) * blocks;
   return true;
 }
 
@@ -248,12 +299,16 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.dims = std::max(call.dims, 2);
   space.warps = launch.warps;
   space.threads = launch.threads;
+  while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
   const int32_t more = space.dims - call.dims;  // dimensions of one element, in front
   for (int32_t d = 0; d < space.dims; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
   const auto count = static_cast<size_t>(call.operands + call.results);
-  using Params = GeneratedParams<1>;
+  using Params = GeneratedParams<1, 1>;
   constexpr size_t kFirst = offsetof(Params, array);
-  std::vector<int64_t> params((kFirst + count * sizeof(bridge_program_array)) / sizeof(int64_t));
+  const size_t constants = kFirst + count * sizeof(bridge_program_array);
+  const auto constant_count = static_cast<size_t>(std::max(kernels.facts.constants, 1));
+  std::vector<int64_t> params((constants + constant_count * sizeof(GeneratedConstant)) /
+                              sizeof(int64_t));
   char* const bytes = reinterpret_cast<char*>(params.data());
   memcpy(bytes, &space, sizeof space);
   for (size_t i = 0; i < count; ++i) {
@@ -265,7 +320,13 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
       array.stride[d] = d < more ? 0 : given.stride[d - more];
     memcpy(bytes + kFirst + i * sizeof array, &array, sizeof array);
   }
+  for (int32_t i = 0; i < kernels.facts.constants; ++i) {
+    const GeneratedConstant constant = generated_constant(call, i);
+    memcpy(bytes + constants + static_cast<size_t>(i) * sizeof constant, &constant,
+           sizeof constant);
+  }
   simt::Grid grid;
+  grid.cluster = launch.blocks_of_row;
   grid.x = launch.blocks;
   grid.y = launch.blocks_y;
   grid.threads = launch.threads;

@@ -13,6 +13,7 @@ namespace bridge::interpreter {
 struct GeneratedKernels {
   GeneratedFacts facts;
   void* kernel[kGeneratedKinds];
+  int most_blocks[kGeneratedKinds];  // of a cluster; a power of two
 };
 
 // The kernels for a call that was checked, on a device; null where none were added. Any thread may
@@ -22,13 +23,14 @@ const GeneratedKernels* generated_kernels(const bridge_program& call, int device
 // How one launch of them is to be.
 struct GeneratedLaunch {
   GeneratedKernelKind kind;
-  int warps;    // that share a row
-  int threads;  // of a block
+  int warps;          // that share a row
+  int threads;        // of a block
+  int blocks_of_row;  // a cluster of them, where they are several
   int64_t blocks, blocks_y;
   size_t shared_bytes;
 };
 // False where the interpreter must take the call, for the length of its rows.
-bool plan_generated(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                     GeneratedLaunch* launch);
 
 // Enqueues the rows of a call that was planned. `sums` is where what column sums add up is left,

@@ -86,7 +86,7 @@ namespace {
 
 std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t count,
                                 const int32_t* dtypes, const MachineTable* machine,
-                                std::vector<int32_t> free = {}) {
+                                std::vector<int32_t> free) {
   return std::make_unique<Entry>(Entry{
       hash_of(words, count), ProgramKey(view, words, count, dtypes, std::move(free)), machine});
 }
@@ -132,7 +132,8 @@ bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, i
 }
 
 bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
-                            int64_t arrays, const char* isa, const char* library) {
+                            int64_t arrays, std::vector<int32_t> free, const char* isa,
+                            const char* library) {
   View view;
   const char* why = nullptr;
   if (!read(words, count, &view, &why))
@@ -140,6 +141,8 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
   if (arrays != view.header.operands + view.header.results)
     return fail(BRIDGE_INVALID_ARGUMENT, "program: %d dtypes, expected %d",
                 static_cast<int>(arrays), view.header.operands + view.header.results);
+  if (!are_constants(view, free))
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: numbers of constants that it does not have");
   int number = 0;
   const char* const* const names = bridge_cpu_isas();
   while (names[number] != nullptr && strcmp(names[number], isa) != 0) ++number;
@@ -154,7 +157,8 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
     dlclose(handle);
     return fail(BRIDGE_INVALID_ARGUMENT, "program: no machine in %.400s", library);
   }
-  auto entry = entry_of(view, words, count, dtypes, static_cast<const MachineTable*>(machine()));
+  auto entry = entry_of(view, words, count, dtypes, static_cast<const MachineTable*>(machine()),
+                        std::move(free));
   const bridge_status status =
       check_generated(view, entry->key.words, dtypes, number, *entry->machine);
   if (status != BRIDGE_OK) {

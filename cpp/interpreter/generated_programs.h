@@ -5,6 +5,8 @@
 
 #include <bridge/bridge.h>
 
+#include <vector>
+
 #include "interpreter/interpreter.h"
 #include "interpreter/machine.h"
 
@@ -17,12 +19,14 @@ const MachineTable* generated_machine(const bridge_program& call, int isa,
                                       const KnownProgram* known);
 
 // Adds the machine that is in a library, which stays open, for the program of these words on arrays
-// of these dtypes (operands, then results) and for an instruction set that this processor has.
+// of these dtypes (operands, then results) and for an instruction set that this processor has. It
+// runs programs with other constants too, where their numbers, rising, are among the `free` ones.
 // Random arrays are computed by it and by the interpreter first: a bit that differs is
 // BRIDGE_INTERNAL, and the library is not used. Without a machine in it, or with words that are no
 // program: BRIDGE_INVALID_ARGUMENT. The message is bridge_last_error()'s.
 bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* dtypes,
-                            int64_t arrays, const char* isa, const char* library);
+                            int64_t arrays, std::vector<int32_t> free, const char* isa,
+                            const char* library);
 
 // Whether there is one for these words and dtypes, and for an instruction set by its index.
 bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, int64_t arrays,

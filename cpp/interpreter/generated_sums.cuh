@@ -49,7 +49,7 @@ class RowSum {
       }
     }
     root_ = rows::fold_group<W::kGroup>(part_[0]);
-    if (walk.is_shared() && walk.lane() == 0) *walk.template cell<Real>(cell, walk.chunk()) = root_;
+    walk.leave(cell, walk.chunk(), root_);
   }
   // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
   // first those of a thread.
@@ -62,7 +62,7 @@ class RowSum {
     for (int i = 0; i < kEach; ++i) {
       const int chunk = walk.lane() * each + i;
       const bool is_there = i < each && chunk < walk.chunks();
-      node[i] = is_there ? *walk.template cell<Real>(cell, chunk) : Real(-0.0);
+      node[i] = is_there ? walk.template left<Real>(cell, chunk) : Real(-0.0);
     }
 #pragma unroll
     for (int width = 1; width < kEach; width *= 2) {
@@ -95,25 +95,29 @@ class RowLargest {
   }
   // Behind the thread's last element of the row.
   BRIDGE_DEVICE void share(const W& walk, int cell) {
-#pragma unroll
-    for (int bit = W::kGroup / 2; bit > 0; bit /= 2) {
-      take(simt::shuffle_xor(best_, bit), kHasPlace ? simt::shuffle_xor(place_, bit) : 0);
-    }
-    if (!walk.is_shared() || walk.lane() != 0) return;
-    *walk.template cell<Order>(cell, walk.warp()) = best_;
-    if (kHasPlace) *walk.template cell<int>(cell + 1, walk.warp()) = place_;
+    exchange();
+    walk.leave(cell, walk.warp(), best_);
+    if (kHasPlace) walk.leave(cell + 1, walk.warp(), place_);
   }
   BRIDGE_DEVICE void end(const W& walk, int cell) {
     if (!walk.is_shared()) return;
-    for (int i = 0; i < walk.warps(); ++i) {
-      take(*walk.template cell<Order>(cell, i),
-           kHasPlace ? *walk.template cell<int>(cell + 1, i) : 0);
+    for (int i = walk.lane(); i < walk.warps(); i += simt::kWarpThreads) {
+      take(walk.template left<Order>(cell, i),
+           kHasPlace ? walk.template left<int>(cell + 1, i) : 0);
     }
+    exchange();
   }
   BRIDGE_DEVICE Real number() const { return number_of<Real>(best_); }
   BRIDGE_DEVICE int64_t place() const { return place_; }
 
  private:
+  // With the other threads of a row in the warp.
+  BRIDGE_DEVICE void exchange() {
+#pragma unroll
+    for (int bit = W::kGroup / 2; bit > 0; bit /= 2) {
+      take(simt::shuffle_xor(best_, bit), kHasPlace ? simt::shuffle_xor(place_, bit) : 0);
+    }
+  }
   BRIDGE_DEVICE void take(Order best, int place) {
     if (best > best_ || (best == best_ && place < place_)) place_ = place;
     if (best > best_) best_ = best;

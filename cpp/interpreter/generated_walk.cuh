@@ -5,8 +5,10 @@
 //   row(walk)    what a thread does for a row: what a row has one of, in variables, and for each
 //                tile section a loop over chunks, in it over vectors, in it over their elements.
 // Rows of a chunk at most may have a part of a warp, longer ones a warp for each chunk, as far as a
-// block has warps: these take one chunk after the other then. A thread has kVectors vectors of
-// kVector elements of a chunk: vector q of thread t the columns from q kGroup kVector + t kVector.
+// block, or a cluster of blocks, has warps: these take one chunk after the other then. Blocks of a
+// cluster leave for each other what they have found in a row: each has all of it in its shared
+// memory. A thread has kVectors vectors of kVector elements of a chunk: vector q of thread t the
+// columns from q kGroup kVector + t kVector.
 #ifndef BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
 
@@ -39,13 +41,19 @@ template <class P>
 class RowPlaces {
  public:
   using Real = typename P::Real;
-  using Params = GeneratedParams<P::kArrays>;
+  using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kVector = P::kVector;
 
   BRIDGE_DEVICE int64_t col_stride(int array) const { return params_.array[array].col_stride; }
   BRIDGE_DEVICE int64_t row_stride(int array) const {
     return params_.array[array].stride[space_.dims - 1];
   }
+  // Of the call's words.
+  BRIDGE_DEVICE Real constant(int i) const {
+    if constexpr (sizeof(Real) == sizeof(float)) return params_.constant[i].single;
+    return static_cast<Real>(params_.constant[i].number);
+  }
+  BRIDGE_DEVICE uint32_t last_dropped(int i) const { return params_.constant[i].last_dropped; }
 
   template <class T>
   BRIDGE_DEVICE T* place(int array, int half) const {
@@ -142,13 +150,15 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE void run() {
     const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
     const int in_warp = thread % simt::kWarpThreads;
+    const int warps = space_.threads / simt::kWarpThreads;  // of a block
     lane_ = in_warp % kGroup;
     warp_ = is_shared() ? warp : 0;
+    if (is_cluster()) warp_ += simt::cluster_rank() * warps;
     constexpr int kRows = simt::kWarpThreads / kGroup;  // of a warp
-    const int teams = is_shared() ? 1 : space_.threads / simt::kWarpThreads * kRows;
-    const int64_t step = static_cast<int64_t>(simt::block_count().x) * teams;
+    const int teams = is_shared() ? 1 : warps * kRows;
+    const int64_t step = static_cast<int64_t>(simt::block_count().x >> blocks_log2()) * teams;
     // The threads of a warp stay together: some may have no row at last.
-    int64_t first = static_cast<int64_t>(simt::block_index().x) * teams;
+    int64_t first = static_cast<int64_t>(simt::block_index().x >> blocks_log2()) * teams;
     if (!is_shared()) first += warp * kRows;
     for (; first < space_.rows; first += step) {
       const int64_t row = first + in_warp / kGroup;
@@ -161,6 +171,7 @@ class Walk : public RowPlaces<P> {
   // ---- Where the thread is. ----
 
   BRIDGE_DEVICE bool is_shared() const { return !kIsShort && space_.warps > 1; }
+  BRIDGE_DEVICE bool is_cluster() const { return blocks_log2() > 0; }
   BRIDGE_DEVICE int lane() const { return lane_; }
   BRIDGE_DEVICE int warp() const { return warp_; }
   BRIDGE_DEVICE int warps() const { return space_.warps; }
@@ -174,14 +185,27 @@ class Walk : public RowPlaces<P> {
   // Whole vectors are in the row where all is aligned.
   BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
 
-  // What warps that share a row leave for each other: behind the last chunk, and before the first
-  // of the next section.
+  // Warps that share a row meet behind the last chunk, and before the first of the next section.
   BRIDGE_DEVICE void meet() const {
-    if (is_shared()) simt::sync();
+    if (is_cluster())
+      simt::sync_cluster();
+    else if (is_shared())
+      simt::sync();
+  }
+  // What the warp found, which all its threads have, for all warps of the row.
+  template <class T>
+  BRIDGE_DEVICE void leave(int cell, int chunk, T found) const {
+    if (!is_shared() || warp_ >= space_.warps) return;
+    T* const own = this->template cell<T>(cell, chunk);
+    if (!is_cluster()) {
+      if (lane_ == 0) *own = found;
+    } else if (lane_ >> blocks_log2() == 0) {
+      simt::store_in_cluster(own, lane_, found);
+    }
   }
   template <class T>
-  BRIDGE_DEVICE T* cell(int cell, int chunk) const {
-    return reinterpret_cast<T*>(shared_ + cell * chunks() + chunk);
+  BRIDGE_DEVICE T left(int cell, int chunk) const {
+    return *this->template cell<T>(cell, chunk);
   }
 
   // ---- Loops. ----
@@ -193,6 +217,7 @@ class Walk : public RowPlaces<P> {
     own_cols_ = has_row_ ? space_.cols : 0;
     if constexpr (kIsShort || kIsResident) {
       chunk_ = warp_;
+      if (kIsResident && warp_ >= space_.warps) return;  // of the last block of a cluster
       run_chunk(body);
       end();
     } else {
@@ -247,6 +272,11 @@ class Walk : public RowPlaces<P> {
     }
     body(Part<Walk, false>{*this});
   }
+  BRIDGE_DEVICE int blocks_log2() const { return kIsShort ? 0 : space_.blocks_log2; }
+  template <class T>
+  BRIDGE_DEVICE T* cell(int cell, int chunk) const {
+    return reinterpret_cast<T*>(shared_ + cell * chunks() + chunk);
+  }
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
@@ -259,7 +289,7 @@ class Walk : public RowPlaces<P> {
 
 template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>
 struct GeneratedKernel {
-  using Params = GeneratedParams<P::kArrays>;
+  using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
   static constexpr int kMinBlocks = P::kMinBlocks;
 

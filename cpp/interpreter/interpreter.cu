@@ -222,7 +222,7 @@ bridge_status run_checked(const Call& call, void* workspace, size_t workspace_by
   const char* error = nullptr;
   if (call.counts.rows > 0) {
     GeneratedLaunch launch{};
-    if (kernels != nullptr && plan_generated(kernels->facts, call.call, call.view, &launch)) {
+    if (kernels != nullptr && plan_generated(*kernels, call.call, call.view, &launch)) {
       error = launch_generated(*kernels, launch, call.call, workspace, chunks_step(call), stream);
       if (error == nullptr && launch.kind == kColumnsAligned) {
         error = enqueue_trees(call, workspace, stream);

@@ -35,6 +35,16 @@ inline uint64_t hash_of(const int32_t* words, int64_t count) {
   return mixed(hash, static_cast<uint64_t>(count));
 }
 
+// Whether numbers of constants are rising, and none is one that the program lacks.
+inline bool are_constants(const View& view, const std::vector<int32_t>& numbers) {
+  int32_t least = 0;
+  for (const int32_t number : numbers) {
+    if (number < least || number >= view.header.constants) return false;
+    least = number + 1;
+  }
+  return true;
+}
+
 struct ProgramKey {
   std::vector<int32_t> words, dtypes;
   std::vector<int32_t> free;  // numbers of those constants, rising

@@ -77,7 +77,10 @@ def program_of_emulator() -> Path:
 
 def described(request: Request) -> str:
     """The line that tells `generated_simt` of a program, whose kernels are compiled."""
-    emitted = cuda_source_of(request.program, request.arithmetic, request.dtypes, request.has_start)
+    free = request.free()
+    emitted = cuda_source_of(
+        request.program, request.arithmetic, request.dtypes, request.has_start, free
+    )
 
     def make(folder: Path) -> Path:
         text, made = folder / "program.cpp", folder / "program.so"
@@ -89,8 +92,10 @@ def described(request: Request) -> str:
         library = cached([emitted.source, *_FLAGS], ".so", make)
     words = np.frombuffer(words_of(request.program, request.has_start), np.int32)
     dtypes = [_DTYPES.index(dtype) for dtype in request.dtypes]
-    numbers = [emitted.vector, emitted.cells, emitted.kinds, len(dtypes), *dtypes]
-    return " ".join([str(library), *map(str, numbers), str(len(words)), *map(str, words)])
+    numbers = [emitted.vector, emitted.cells, emitted.kinds]
+    for some in (dtypes, free, words):
+        numbers += [len(some), *some]
+    return " ".join([str(library), *map(str, numbers)])
 
 
 def run(requests: list[Request], folder: Path, calls: int, seed: int) -> None:

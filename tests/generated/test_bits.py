@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import bridge
+import bridge.torch
 from bridge import _native
 from bridge import lang as bl
+from bridge.catalogue.hot import requests_of
 from bridge.generated import CompileError
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
@@ -160,6 +161,29 @@ def test_calls_take_what_was_compiled() -> None:
     assert _native.generated_calls() == before + 1
 
 
+def test_numbers_are_read_from_a_call() -> None:
+    """One library serves a dropout with any p, and is refused for constants that are not there."""
+    x, bias, residual = torch.randn(30, 200), torch.randn(200), torch.randn(30, 200)
+
+    def calls() -> list[torch.Tensor]:
+        return [
+            bridge.torch.bias_dropout_add(x, bias, residual, p=p, seed=5) for p in (0.1, 0.3, 0.9)
+        ]
+
+    interpreted = calls()
+    before = _native.generated_calls()
+    request = next(requests_of("bias_dropout_add", "float32"))
+    request.compile()
+    for wrong in ([100], [1, 0], [-1]):
+        with pytest.raises(ValueError, match="numbers of constants that it does not have"):
+            _native.add_generated(
+                request.words(), request.dtype_numbers(), wrong, _native.cpu_isa(), "nowhere"
+            )
+    for compiled, expected in zip(calls(), interpreted, strict=True):
+        assert torch.equal(compiled, expected)
+    assert _native.generated_calls() == before + 3
+
+
 def test_words_that_are_no_program_are_refused(cache: Any) -> None:
     with pytest.raises(ValueError, match="its words are malformed"):
-        _native.add_generated(b"\0" * 44, [], "x86-64-v3", "nowhere")
+        _native.add_generated(b"\0" * 44, [], [], "x86-64-v3", "nowhere")

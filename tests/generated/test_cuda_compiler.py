@@ -51,6 +51,27 @@ def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
     assert not any(report.faults() for report in reports), "\n" + checks().table(reports)
 
 
+@needs_cuda_compiler
+@pytest.mark.parametrize(("arch", "has_clusters"), [("sm_90", True), ("sm_80", False)])
+def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> None:
+    """Rows that are longer than a block has warps, and few of them."""
+    find_nvdisasm = checks().check_cubin.find_nvdisasm
+    if (nvdisasm := find_nvdisasm("nvcc")) is None:
+        pytest.skip("needs nvdisasm")
+    request = next(hot.requests_of("rms_norm", "bfloat16"))
+    emitted = checks().cuda_source_of(
+        request.program, request.arithmetic, request.dtypes, free=request.free()
+    )
+    code = checks().check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, arch))
+    meet = {
+        kernel
+        for kernel, (lines, _) in code.items()
+        if any("UCGABAR_WAIT" in line for line in lines)
+    }
+    longer = {"bridge_resident_aligned", "bridge_long_aligned", "bridge_long_any"}
+    assert meet == (longer if has_clusters else set())
+
+
 def test_reads_in_flight_are_those_before_the_first_use() -> None:
     load = "LDG.E.128 R{}, desc[UR6][R2.64]".format
     way = [load(4), "@!P0 " + load(8), "IADD3 R20, R21, 1, RZ", "FADD R0, R9, R1", load(12)]

@@ -99,6 +99,39 @@ int error_string(int error, const char** text) {
   return 0;
 }
 
+// A GPU whose clusters have so many blocks at most, and more than 8 where the kernel may.
+int g_most_in_cluster;
+int g_is_more_allowed;
+LaunchConfig g_launched;
+LaunchAttribute g_attribute;
+
+int set_attribute(void*, int attribute, int value) {
+  if (attribute != 14 || (value != 0 && g_most_in_cluster < 2)) return kInvalidValue;
+  g_is_more_allowed = value;
+  return 0;
+}
+
+bool is_cluster(const LaunchConfig& config) {
+  return config.attribute_count == 1 && config.attributes[0].id == 4 &&
+         config.attributes[0].value[1] == 1 && config.attributes[0].value[2] == 1 &&
+         config.grid_x % config.attributes[0].value[0] == 0;
+}
+
+int max_clusters(int* count, void*, const LaunchConfig* config) {
+  if (!is_cluster(*config)) return kInvalidValue;
+  const auto blocks = static_cast<int>(config->attributes[0].value[0]);
+  if (blocks > 8 && g_is_more_allowed == 0) return kInvalidValue;
+  *count = blocks <= g_most_in_cluster ? 3 : 0;
+  return 0;
+}
+
+int launch_ex(const LaunchConfig* config, void*, void** params, void** extra) {
+  if (!is_cluster(*config) || params == nullptr || extra != nullptr) return kInvalidValue;
+  g_launched = *config;
+  g_attribute = config->attributes[0];
+  return 0;
+}
+
 Driver fake() {
   Driver driver{};
   driver.ctx_get_current = get_current;
@@ -111,6 +144,9 @@ Driver fake() {
   driver.stream_get_device = stream_device;
   driver.pointer_get_attributes = pointer_attributes;
   driver.get_error_string = error_string;
+  driver.launch_kernel_ex = launch_ex;
+  driver.func_set_attribute = set_attribute;
+  driver.max_active_clusters = max_clusters;
   return driver;
 }
 
@@ -174,6 +210,26 @@ void check_every_place() {
   }
 }
 
+void check_clusters() {
+  const Driver driver = fake();
+  LaunchConfig config{};
+  config.block_x = 256;
+  for (const int most : {1, 2, 8, 16}) {
+    g_most_in_cluster = most;
+    expect(most_in_cluster(driver, &config, config, 16) == most, "as many as the GPU takes");
+    expect(most < 2 || g_is_more_allowed == (most > 8), "more than 8 are allowed where they are");
+  }
+  expect(most_in_cluster(driver, &config, config, 4) == 4, "no more than are wanted");
+  Driver old = driver;
+  old.max_active_clusters = nullptr;
+  expect(most_in_cluster(old, &config, config, 16) == 1, "a driver that knows no clusters");
+  void* params[] = {nullptr};
+  config.grid_x = 12;
+  expect(launch_clusters(driver, &config, config, 4, params) == 0 && g_launched.grid_x == 12 &&
+             g_launched.block_x == 256 && g_attribute.value[0] == 4,
+         "a launch in clusters");
+}
+
 void check_failures() {
   const Driver driver = fake();
   begin({0, 1}, {0});
@@ -193,6 +249,7 @@ void check_failures() {
 
 int main() {
   check_every_place();
+  check_clusters();
   check_failures();
   std::printf("driver: %d passed, %d failed\n", g_passed, g_failed);
   return g_failed == 0 ? 0 : 1;

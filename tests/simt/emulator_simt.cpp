@@ -86,6 +86,37 @@ struct LaneMissing {
   }
 };
 
+// Each block of a cluster leaves its number with the others, which add them up; `kMeets` are the
+// times that they meet before and behind it, as is needed.
+template <int kMeets>
+struct Cluster {
+  static void run(const void* params) {
+    int* memory = dynamic_shared<int>();
+    constexpr int kBlocks = 4;
+    if (kMeets > 0) sync_cluster();
+    if (thread_index() < kBlocks)
+      store_in_cluster(memory + cluster_rank(), thread_index(),
+                       static_cast<int>(block_index().x + 1));
+    if (kMeets > 1) sync_cluster();
+    if (thread_index() != 0) return;
+    static_cast<const Params*>(params)->out[block_index().x] =
+        memory[0] + memory[1] + memory[2] + memory[3];
+  }
+};
+
+struct HalfOfClusterMeets {
+  static void run(const void*) {
+    if (cluster_rank() % 2 == 0) sync_cluster();
+  }
+};
+
+struct BehindItsBlock {
+  static void run(const void*) {
+    sync_cluster();
+    store_in_cluster(dynamic_shared<int>() + 8, 0, 1);
+  }
+};
+
 // A thread reads its neighbour's number without waiting for it.
 struct Race {
   using Params = ::Params;
@@ -137,6 +168,19 @@ std::string run(std::vector<int>& out, Grid grid = {}, size_t dynamic = 0) {
   return error != nullptr ? error : failure;
 }
 
+template <class Kernel>
+std::string run_cluster(std::vector<int>& out) {
+  EmulatedKernel kernel{"", Kernel::run};
+  const Params params{out.data()};
+  Grid grid;
+  grid.x = 8;
+  grid.threads = 64;
+  grid.cluster = 4;
+  const char* error = launch_found(&kernel, grid, 4 * sizeof(int), nullptr, &params);
+  const std::string failure = emulator::take_failure();
+  return error != nullptr ? error : failure;
+}
+
 bool mentions(const std::string& text, const char* word) {
   return text.find(word) != std::string::npos;
 }
@@ -150,6 +194,14 @@ int main() {
     expect(run<Sum>(out, {3, 2, 1}).empty(), "a block sum runs");
     const int sum = 127 * 128 / 2;
     expect(out[0] == sum && out[2] == sum && out[5] == sum + 128 * 1000, "a block sum is right");
+    out.assign(64, 0);
+    expect(run_cluster<Cluster<2>>(out).empty(), "blocks of a cluster leave numbers");
+    bool are_sums = true;
+    for (int i = 0; i < 8; ++i) are_sums = are_sums && out[i] == (i < 4 ? 10 : 26);
+    expect(are_sums, "a cluster's numbers are added");
+    expect(mentions(run_cluster<Cluster<0>>(out), "not have begun"), "a block that has not begun");
+    expect(mentions(run_cluster<HalfOfClusterMeets>(out), "sync_cluster"), "blocks that miss");
+    expect(mentions(run_cluster<BehindItsBlock>(out), "does not have"), "behind a block's memory");
     expect(run<Broadcast>(out).empty() && out[0] == 5 && out[63] == 37,
            "shuffle stays in its warp");
     expect(run<Dynamic>(out, {}, 64 * sizeof(int)).empty() && out[0] == 63 && out[63] == 0,

@@ -6,10 +6,11 @@
 //
 // A description is a text of numbers and words without spaces: for each program the library that
 // was compiled of it, vector, cells, kinds, how many arrays there are, their dtypes, how many
-// words there are, and these.
+// constants are free and their numbers, how many words there are, and these.
 #include <bridge/bridge.h>
 #include <dlfcn.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +31,7 @@ using bridge::simt::EmulatedKernel;
 struct Compiled {
   std::string path;
   bridge_program_kernels kernels{};
-  std::vector<int32_t> dtypes, words;
+  std::vector<int32_t> dtypes, free, words;
   std::vector<EmulatedKernel> image;
 };
 
@@ -40,6 +41,9 @@ bool read_one(std::istream& from, Compiled* to) {
   from >> to->path >> kernels.vector >> kernels.cells >> kernels.kinds >> kernels.arrays;
   to->dtypes.resize(static_cast<size_t>(from ? kernels.arrays : 0));
   for (int32_t& dtype : to->dtypes) from >> dtype;
+  from >> kernels.free_count;
+  to->free.resize(static_cast<size_t>(from ? kernels.free_count : 0));
+  for (int32_t& number : to->free) from >> number;
   from >> words;
   to->words.resize(static_cast<size_t>(from ? words : 0));
   for (int32_t& word : to->words) from >> word;
@@ -55,6 +59,7 @@ bool read_one(std::istream& from, Compiled* to) {
   kernels.code = to->words.data();
   kernels.words = words;
   kernels.dtypes = to->dtypes.data();
+  kernels.free = to->free.data();
   kernels.image = to->image.data();
   return true;
 }
@@ -80,12 +85,31 @@ struct Arena {
   }
 };
 
-void compare_call(const Compiled& compiled, const View& view, const bridge_program& sizes) {
+// The words with other constants where those are free, numbers of random words among them.
+std::vector<int32_t> other_words(const Compiled& compiled) {
+  std::vector<int32_t> words = compiled.words;
+  for (const int32_t number : compiled.free) {
+    int32_t* const at = &words[static_cast<size_t>(kHeaderWords + 2 * number)];
+    double value = 0;
+    std::memcpy(&value, at, sizeof value);
+    const bool is_threshold = value == std::floor(value) && value >= 1;
+    value = is_threshold ? std::floor(value / 2) + 1 : value * (1 + 0.25 * pick(4));
+    std::memcpy(at, &value, sizeof value);
+  }
+  return words;
+}
+
+void compare_call(const Compiled& compiled, const bridge_program& sizes) {
+  const std::vector<int32_t> words = chance(2) ? other_words(compiled) : compiled.words;
+  View view;
+  const char* why = nullptr;
+  if (!read(words.data(), static_cast<int64_t>(words.size()), &view, &why))
+    return check(false, why);
   Arena arena;
   ProgramCall made;
   made.call = sizes;
   make_arrays(
-      compiled.words, view, true, [&](int64_t bytes) { return arena.allocate(bytes); }, &made,
+      words, view, true, [&](int64_t bytes) { return arena.allocate(bytes); }, &made,
       compiled.dtypes.data());
   const auto before = arena.contents();
   bridge::reference::run(view, made.call);
@@ -109,16 +133,13 @@ void run(Compiled& compiled, int calls) {
   const std::string failure = executor::finish();
   check(failure.empty(), failure);
   check(status == BRIDGE_OK, compiled.path + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
-  View view;
-  const char* why = nullptr;
-  if (!read(compiled.kernels.code, compiled.kernels.words, &view, &why)) return check(false, why);
   static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
                                  256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
   const int64_t before = bridge_program_cuda_added_calls();
   for (int i = 0; i < calls; ++i) {
     bridge_program sizes{};
     choose_sizes(cols[pick(20)], 6000, &sizes);
-    compare_call(compiled, view, sizes);
+    compare_call(compiled, sizes);
   }
   // Of several chunks of rows, which not every layout of arrays has in vectors.
   for (int i = 0; i < calls; ++i) {
@@ -126,7 +147,15 @@ void run(Compiled& compiled, int calls) {
     sizes.cols = i % 2 == 0 ? 256 : 136;
     sizes.dims = 1;
     sizes.size[0] = 120 + pick(150);
-    compare_call(compiled, view, sizes);
+    compare_call(compiled, sizes);
+  }
+  // A cluster of blocks for a row, and what a warp has of its chunks' nodes at once.
+  for (const int64_t some : {9728, 20000, 40960, 41001}) {
+    bridge_program sizes{};
+    sizes.cols = some;
+    sizes.dims = 1;
+    sizes.size[0] = 1 + pick(2);
+    compare_call(compiled, sizes);
   }
   check(2 * (bridge_program_cuda_added_calls() - before) > calls, "calls take what was added");
 }

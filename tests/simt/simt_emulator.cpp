@@ -26,14 +26,24 @@ constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kGuardBytes = size_t{4} << 10;
 constexpr size_t kMaxShuffleBytes = 16;
 
-enum class State { ready, at_sync, at_shuffle, done };
+enum class State { ready, at_sync, at_cluster_sync, at_shuffle, done };
+
+struct Block {
+  Index index{};
+  int rank = 0;          // in its cluster
+  bool has_met = false;  // the others of its cluster
+  bool has_ended = false;
+  std::map<const void*, std::vector<Vector16>> shared;
+  std::vector<Vector16> dynamic;
+};
 
 struct Fiber {
   ucontext_t context;
   void* memory = nullptr;
   void* sanitizer = nullptr;
   State state = State::done;
-  int index = 0;
+  int index = 0;  // in its block
+  Block* block = nullptr;
   int line = 0;
   int source_lane = 0;
   size_t bytes = 0;
@@ -47,19 +57,18 @@ struct Fiber {
   }
 };
 
-struct Block {
-  Index index{};
+struct Launch {
   Index count{};
   void (*body)(const void*) = nullptr;
   const void* params = nullptr;
-  std::map<const void*, std::vector<Vector16>> shared;
-  std::vector<Vector16> dynamic;
+  int threads = 0;  // of a block
 };
 
 Options g_options;
 std::string g_failure;
 int64_t g_launches = 0;
-Block g_block;
+Launch g_launch;
+std::vector<Block> g_cluster;  // the blocks that run
 Fiber* g_current = nullptr;
 ucontext_t g_scheduler;
 const void* g_scheduler_bottom = nullptr;
@@ -79,7 +88,7 @@ void yield() {
 void fiber_main() {
   BRIDGE_FIBER_FINISH(nullptr, &g_scheduler_bottom, &g_scheduler_size);
   for (;;) {
-    g_block.body(g_block.params);
+    g_launch.body(g_launch.params);
     g_current->state = State::done;
     yield();
   }
@@ -95,9 +104,8 @@ void resume(Fiber& fiber) {
   g_current = nullptr;
 }
 
-std::unique_ptr<Fiber> make_fiber(int index) {
+std::unique_ptr<Fiber> make_fiber() {
   auto fiber = std::make_unique<Fiber>();
-  fiber->index = index;
   fiber->memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (fiber->memory == MAP_FAILED) {
@@ -114,10 +122,11 @@ std::unique_ptr<Fiber> make_fiber(int index) {
 }
 
 std::string describe(const Fiber& fiber) {
-  static const char* const kNames[] = {"runs", "waits at sync", "waits at shuffle", "has exited"};
+  static const char* const kNames[] = {"runs", "waits at sync", "waits at sync_cluster",
+                                       "waits at shuffle", "has exited"};
   std::string text =
       "thread " + std::to_string(fiber.index) + " " + kNames[static_cast<int>(fiber.state)];
-  if (fiber.state == State::at_sync || fiber.state == State::at_shuffle) {
+  if (fiber.state != State::ready && fiber.state != State::done) {
     text += " in line " + std::to_string(fiber.line);
   }
   return text;
@@ -141,12 +150,22 @@ bool release_shuffle(int first, int threads) {
   return true;
 }
 
-bool release_sync(int threads) {
-  for (int i = 0; i < threads; ++i) {
-    if (g_fibers[i]->state != State::at_sync) return false;
-    if (!same_place(*g_fibers[i], *g_fibers[0])) return false;
+// Lets the threads from `first` on go that wait at a barrier; true if all had come to the same.
+bool release_sync(State barrier, int first, int threads) {
+  for (int i = first; i < first + threads; ++i) {
+    if (g_fibers[i]->state != barrier) return false;
+    if (!same_place(*g_fibers[i], *g_fibers[first])) return false;
   }
-  for (int i = 0; i < threads; ++i) g_fibers[i]->state = State::ready;
+  for (int i = first; i < first + threads; ++i) g_fibers[i]->state = State::ready;
+  return true;
+}
+
+bool release_syncs(int threads) {
+  bool progress = false;
+  for (int i = 0; i < threads; i += g_launch.threads)
+    progress |= release_sync(State::at_sync, i, g_launch.threads);
+  if (!release_sync(State::at_cluster_sync, 0, threads)) return progress;
+  for (Block& block : g_cluster) block.has_met = true;
   return true;
 }
 
@@ -168,12 +187,34 @@ bool run_warp(int first, int threads) {
   return progress;
 }
 
-// Runs the threads in turns until all have exited; false on a deadlock.
-bool run_block(std::vector<int>& order) {
+// Notes which blocks have ended; true if all have.
+bool have_ended() {
+  bool all = true;
+  for (Block& block : g_cluster) {
+    block.has_ended = true;
+    for (int i = 0; i < g_launch.threads; ++i) {
+      const Fiber& fiber = *g_fibers[block.rank * g_launch.threads + i];
+      block.has_ended = block.has_ended && fiber.state == State::done;
+    }
+    all = all && block.has_ended;
+  }
+  return all;
+}
+
+// Runs the threads of a cluster in turns until all have exited; false on a deadlock.
+bool run_cluster(std::vector<int>& order) {
   const int threads = static_cast<int>(order.size());
-  for (auto& entry : g_block.shared) poison(entry.second);
-  poison(g_block.dynamic);
-  for (int i = 0; i < threads; ++i) g_fibers[i]->state = State::ready;
+  for (Block& block : g_cluster) {
+    for (auto& entry : block.shared) poison(entry.second);
+    poison(block.dynamic);
+    block.has_met = block.has_ended = false;
+  }
+  for (int i = 0; i < threads; ++i) {
+    Fiber& fiber = *g_fibers[i];
+    fiber.state = State::ready;
+    fiber.index = i % g_launch.threads;
+    fiber.block = &g_cluster[i / g_launch.threads];
+  }
   for (;;) {
     if (g_options.order == Order::random) std::shuffle(order.begin(), order.end(), g_random);
     bool progress = false;
@@ -185,11 +226,9 @@ bool run_block(std::vector<int>& order) {
       resume(*g_fibers[i]);
       progress = true;
     }
-    bool all_done = true;
-    for (int i = 0; i < threads; ++i) all_done = all_done && g_fibers[i]->state == State::done;
-    if (all_done) return true;
+    if (have_ended()) return true;
     for (int i = 0; i < threads; i += kWarpThreads) progress |= release_shuffle(i, threads);
-    progress |= release_sync(threads);
+    progress |= release_syncs(threads);
     if (progress) continue;
     const Fiber& waiting = **std::find_if(g_fibers.begin(), g_fibers.end(), [](const auto& fiber) {
       return fiber->state != State::done;
@@ -220,12 +259,19 @@ void fail(const std::string& message) {
   if (g_failure.empty()) g_failure = message;
 }
 
-Index block_index() { return g_block.index; }
-Index block_count() { return g_block.count; }
+Index block_index() { return g_current->block->index; }
+Index block_count() { return g_launch.count; }
 int thread_index() { return g_current->index; }
+int cluster_rank() { return g_current->block->rank; }
 
 void sync(int line) {
   g_current->state = State::at_sync;
+  g_current->line = line;
+  yield();
+}
+
+void sync_cluster(int line) {
+  g_current->state = State::at_cluster_sync;
   g_current->line = line;
   yield();
 }
@@ -246,7 +292,7 @@ void shuffle(void* value, size_t bytes, int source_lane, int line) {
 }
 
 void* shared(const void* key, size_t bytes) {
-  std::vector<Vector16>& memory = g_block.shared[key];
+  std::vector<Vector16>& memory = g_current->block->shared[key];
   if (memory.empty()) {
     memory.resize((bytes + 15) / 16);
     poison(memory);
@@ -254,7 +300,25 @@ void* shared(const void* key, size_t bytes) {
   return memory.data();
 }
 
-void* dynamic_shared() { return g_block.dynamic.data(); }
+void* dynamic_shared() { return g_current->block->dynamic.data(); }
+
+void* in_cluster(void* own, size_t bytes, int rank) {
+  const Block& from = *g_current->block;
+  const auto offset = static_cast<size_t>(static_cast<char*>(own) -
+                                          reinterpret_cast<const char*>(from.dynamic.data()));
+  if (rank < 0 || rank >= static_cast<int>(g_cluster.size()) ||
+      offset + bytes > from.dynamic.size() * sizeof(Vector16)) {
+    fail("memory that block " + std::to_string(rank) + " of the cluster does not have");
+    return nullptr;
+  }
+  Block& to = g_cluster[rank];
+  if (!to.has_met || to.has_ended) {
+    fail("memory of block " + std::to_string(rank) + " of the cluster, which may " +
+         (to.has_ended ? "have ended" : "not have begun"));
+    return nullptr;
+  }
+  return reinterpret_cast<char*>(to.dynamic.data()) + offset;
+}
 
 void check_alignment(const void* address, size_t alignment) {
   if (reinterpret_cast<uintptr_t>(address) % alignment != 0) fail("misaligned vector access");
@@ -264,33 +328,41 @@ const char* run(Grid grid, int threads, size_t dynamic_shared_bytes, void (*body
                 const void* params) {
   ++g_launches;
   if (grid.x < 1 || grid.x > INT32_MAX || grid.y < 1 || grid.y > kMaxGridYZ || grid.z < 1 ||
-      grid.z > kMaxGridYZ || threads < 1 || threads > 1024) {
+      grid.z > kMaxGridYZ || threads < 1 || threads > 1024 || grid.cluster < 1 ||
+      grid.cluster > kMostInCluster || grid.x % grid.cluster != 0 ||
+      (grid.cluster > 1 && threads % kWarpThreads != 0)) {
     return "invalid configuration argument";
   }
-  while (static_cast<int>(g_fibers.size()) < threads) {
-    g_fibers.push_back(make_fiber(static_cast<int>(g_fibers.size())));
+  const int together = threads * grid.cluster;
+  while (static_cast<int>(g_fibers.size()) < together) {
+    g_fibers.push_back(make_fiber());
     if (g_fibers.back() == nullptr) {
       g_fibers.pop_back();
       return "out of memory for the emulator's stacks";
     }
   }
   g_random.seed(g_options.seed);
-  std::vector<int> order(threads);
+  std::vector<int> order(together);
   std::iota(order.begin(), order.end(), 0);
   if (g_options.order == Order::reverse) std::reverse(order.begin(), order.end());
-  g_block.count = {static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
-                   static_cast<uint32_t>(grid.z)};
-  g_block.body = body;
-  g_block.params = params;
-  g_block.shared.clear();
-  g_block.dynamic.assign((dynamic_shared_bytes + 15) / 16, Vector16{});
-  const int64_t blocks = grid.x * grid.y * grid.z;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t block = g_options.order == Order::reverse ? blocks - 1 - i : i;
-    g_block.index = {static_cast<uint32_t>(block % grid.x),
-                     static_cast<uint32_t>(block / grid.x % grid.y),
-                     static_cast<uint32_t>(block / grid.x / grid.y)};
-    if (run_block(order)) continue;
+  g_launch = {
+      {static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z)},
+      body,
+      params,
+      threads};
+  g_cluster.assign(static_cast<size_t>(grid.cluster), Block{});
+  for (Block& block : g_cluster) block.dynamic.assign((dynamic_shared_bytes + 15) / 16, Vector16{});
+  const int64_t clusters = grid.x / grid.cluster * grid.y * grid.z;
+  for (int64_t i = 0; i < clusters; ++i) {
+    const int64_t first = (g_options.order == Order::reverse ? clusters - 1 - i : i) * grid.cluster;
+    for (int rank = 0; rank < grid.cluster; ++rank) {
+      const int64_t number = first + rank;
+      g_cluster[rank].rank = rank;
+      g_cluster[rank].index = {static_cast<uint32_t>(number % grid.x),
+                               static_cast<uint32_t>(number / grid.x % grid.y),
+                               static_cast<uint32_t>(number / grid.x / grid.y)};
+    }
+    if (run_cluster(order)) continue;
     g_fibers.clear();  // the stuck stacks cannot be used again
     return nullptr;    // take_failure() tells
   }

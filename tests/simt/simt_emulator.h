@@ -1,7 +1,8 @@
-// The block and warp interface of cpp/cuda/simt.h on the host: every thread of a block is a fiber,
-// blocks run one after another. It exists to find, on a machine without a GPU, what a GPU would
-// turn into silence: barriers and shuffles that not every thread reaches, reads of shared memory
-// that nothing wrote, results that depend on which thread runs first.
+// The block and warp interface of cpp/cuda/simt.h on the host: every thread of a block, or of a
+// cluster of blocks, is a fiber, and they run one after another. It exists to find, on a machine
+// without a GPU, what a GPU would turn into silence: barriers and shuffles that not every thread
+// reaches, reads of shared memory that nothing wrote, writes to that of a block which has not begun
+// or has ended, results that depend on which thread runs first.
 #ifndef BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
 #define BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
 
@@ -22,6 +23,7 @@ constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
 constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
+constexpr int kMostInCluster = 8;
 
 namespace emulator {
 
@@ -45,10 +47,14 @@ int64_t launches();
 Index block_index();
 Index block_count();
 int thread_index();
+int cluster_rank();
 void sync(int line);
+void sync_cluster(int line);
 void shuffle(void* value, size_t bytes, int source_lane, int line);
 void* shared(const void* key, size_t bytes);
 void* dynamic_shared();
+// Where bytes of the calling thread's dynamic shared memory are in that of another block.
+void* in_cluster(void* own, size_t bytes, int rank);
 void fail(const std::string& message);
 void check_alignment(const void* address, size_t alignment);
 
@@ -60,10 +66,18 @@ const char* run(Grid grid, int threads, size_t dynamic_shared_bytes, void (*body
 inline Index block_index() { return emulator::block_index(); }
 inline Index block_count() { return emulator::block_count(); }
 inline int thread_index() { return emulator::thread_index(); }
+inline int cluster_rank() { return emulator::cluster_rank(); }
 
 // The caller's line tells a barrier from another one: threads that meet at different lines
 // diverged.
 inline void sync(int line = __builtin_LINE()) { emulator::sync(line); }
+inline void sync_cluster(int line = __builtin_LINE()) { emulator::sync_cluster(line); }
+
+template <class T>
+void store_in_cluster(T* own, int rank, T value) {
+  void* const there = emulator::in_cluster(own, sizeof value, rank);
+  if (there != nullptr) std::memcpy(there, &value, sizeof value);
+}
 
 template <class T>
 T shuffle(T value, int lane, int line = __builtin_LINE()) {
@@ -162,6 +176,11 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
                                 void* /*stream*/, const void* params) {
   return emulator::run(grid, grid.threads, dynamic_shared_bytes,
                        static_cast<EmulatedKernel*>(kernel)->body, params);
+}
+
+inline int most_in_cluster(void* /*kernel*/, int /*threads*/, size_t /*dynamic_shared_bytes*/,
+                           int most) {
+  return most < kMostInCluster ? most : kMostInCluster;
 }
 
 struct BesideCaptures {

@@ -192,6 +192,8 @@ typedef struct bridge_program_kernels {
   int64_t words;
   const int32_t* dtypes;
   int32_t arrays;
+  int32_t free_count;  /* numbers of constants, rising, that are read from a call's words */
+  const int32_t* free; /* not NULL, unless there are none */
   int32_t device;
   const void* image;
   int32_t vector;
