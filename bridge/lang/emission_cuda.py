@@ -250,7 +250,7 @@ class _Section:
             name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
             to = f"w.template place<{element}>({array}, {half})"
             self.declared.append(f"{element}* const {name}_to = {to};")
-            strides = f"w.col_stride({array}), w.row_stride({array})"
+            strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
             stored = f"{name}.store(part, q, {name}_to, {strides});"
         self.vector.append(f"Store<W, {element}> {name};")
         self.body.append(f"{name}.put(e, {emitter.as_stored(instruction.reads[0])});")

@@ -44,6 +44,9 @@ struct GeneratedSpace {
   int64_t batch_rows;  // of one
   int64_t index_cols;
   int64_t size[BRIDGE_MAX_DIMS];
+  // A bit for each array, operands and then results: whether vectors of its rows may be read, or
+  // written, at once. Kernels for aligned arrays take it for granted.
+  uint64_t vectors[2];
   // In the arithmetic type: what column sums add up, [column sums, rows, cols]; of kColumnsAligned
   // the sums of chunks of rows, [chunks, cols] for each at the distance `sums_step`.
   void* sums;

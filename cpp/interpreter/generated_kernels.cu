@@ -61,18 +61,28 @@ bool is_aligned(const bridge_program_array& array, const bridge_program& call, i
   return is;
 }
 
-bool is_aligned(const bridge_program& call, const View& view, int32_t vector) {
-  bool is = call.cols % vector == 0;
-  for (int32_t i = 0; i < call.operands; ++i)
-    is = is && (!has_columns(view.operand_role(i)) || is_aligned(call.operand[i], call, vector));
-  for (int32_t i = 0; i < call.results; ++i) {
-    const Role role = view.result_role(i);
-    // Column sums are not written by these kernels.
-    const bool is_written = has_columns(role) && role != Role::row;
-    is = is && (!is_written || is_aligned(call.result[i], call, vector));
+// The arrays whose rows a kernel may read and write in vectors of so many columns.
+struct Vectors {
+  uint64_t bits[2] = {};
+  bool are_all;  // and are rows made of them to the last column
+
+  Vectors(const bridge_program& call, const View& view, int32_t vector)
+      : are_all(call.cols % vector == 0) {
+    const bool are_whole = are_all;
+    const auto add = [&](int32_t number, const bridge_program_array& array, Role role) {
+      if (!has_columns(role)) return;
+      const bool is = is_aligned(array, call, vector) && (role != Role::halves || are_whole);
+      bits[number / 64] |= uint64_t{is} << number % 64;
+      are_all = are_all && is;
+    };
+    for (int32_t i = 0; i < call.operands; ++i) add(i, call.operand[i], view.operand_role(i));
+    for (int32_t i = 0; i < call.results; ++i) {
+      const Role role = view.result_role(i);
+      // Column sums are not written by these kernels.
+      if (role != Role::row) add(call.operands + i, call.result[i], role);
+    }
   }
-  return is;
-}
+};
 
 // How many blocks share a row, so that it stays in registers where that kernel was chosen, and
 // that, where rows are few, more multiprocessors have a part of one, of at least some warps.
@@ -228,7 +238,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   const GeneratedFacts& facts = kernels.facts;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
-  const bool is_all_aligned = is_aligned(call, view, facts.vector);
+  const Vectors vectors(call, view, facts.vector);
+  memcpy(launch->vectors, vectors.bits, sizeof launch->vectors);
+  const bool is_all_aligned = vectors.are_all;
   const Counts counts = counts_of(call);
   launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
@@ -293,6 +305,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.rows = counts.batches * counts.rows;
   space.batch_rows = counts.rows;
   space.index_cols = call.index_cols;
+  memcpy(space.vectors, launch.vectors, sizeof space.vectors);
   space.sums = sums;
   space.sums_step = sums_step;
   space.cols = static_cast<int32_t>(call.cols);

@@ -27,6 +27,7 @@ struct GeneratedLaunch {
   int threads;        // of a block
   int blocks_of_row;  // a cluster of them, where they are several
   int64_t blocks, blocks_y;
+  uint64_t vectors[2];  // of GeneratedSpace
   size_t shared_bytes;
 };
 // False where the interpreter must take the call, for the length of its rows.

@@ -1,5 +1,5 @@
-// Elements of arrays in the registers of a generated kernel: vectors of 16 bytes where all arrays
-// are aligned, one element after the other where they are not. `W` is the walk
+// Elements of arrays in the registers of a generated kernel: in vectors of 16 bytes, in kernels
+// that take any arrays where an array is aligned, one element after the other else. `W` is the walk
 // (generated_walk.cuh).
 #ifndef BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
@@ -57,7 +57,8 @@ class Load {
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
       : from_(walk.template place<T>(array, half)),
         stride_(walk.col_stride(array)),
-        row_stride_(walk.row_stride(array)) {}
+        row_stride_(walk.row_stride(array)),
+        has_vectors_(W::kIsAligned || walk.has_vectors(array)) {}
 
   template <class Part>
   BRIDGE_DEVICE void load(const Part& part) {
@@ -103,6 +104,8 @@ class Load {
         to.read(reinterpret_cast<const char*>(from_ + part.offset(q, row_stride_)));
       else
         to = {};
+    } else if (has_vectors_ && part.is_in(q, W::kVector - 1)) {
+      to.read(reinterpret_cast<const char*>(from_ + part.col(q)));
     } else {
       const T* const from = from_ + part.col(q) * stride_;
 #pragma unroll
@@ -113,6 +116,7 @@ class Load {
 
   const T* from_;
   int64_t stride_, row_stride_;
+  bool has_vectors_;
   Vector vector_[kIsWhole ? W::kVectors : 1];
 };
 
@@ -128,7 +132,7 @@ struct Kept {
   BRIDGE_DEVICE T take(int q, int e) const { return value[kIs ? q : 0][e]; }
 };
 
-// A vector of results.
+// A vector of results, of an array that has vectors or not.
 template <class W, class T>
 struct Store {
   Pack<T, W::kVector> vector;
@@ -137,10 +141,12 @@ struct Store {
     vector.element[e] = math::round_to<T>(value);
   }
   template <class Part>
-  BRIDGE_DEVICE void store(const Part& part, int q, T* to, int64_t stride,
+  BRIDGE_DEVICE void store(const Part& part, int q, T* to, bool has_vectors, int64_t stride,
                            int64_t row_stride) const {
     if constexpr (W::kIsAligned) {
       if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
+    } else if (has_vectors && part.is_in(q, W::kVector - 1)) {
+      vector.write(reinterpret_cast<char*>(to + part.col(q)));
     } else {
       const int col = part.col(q);
 #pragma unroll

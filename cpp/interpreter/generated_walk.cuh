@@ -48,6 +48,9 @@ class RowPlaces {
   BRIDGE_DEVICE int64_t row_stride(int array) const {
     return params_.array[array].stride[space_.dims - 1];
   }
+  BRIDGE_DEVICE bool has_vectors(int array) const {
+    return (space_.vectors[array / 64] >> array % 64 & 1) != 0;
+  }
   // Of the call's words.
   BRIDGE_DEVICE Real constant(int i) const {
     if constexpr (sizeof(Real) == sizeof(float)) return params_.constant[i].single;
@@ -252,7 +255,7 @@ class Walk : public RowPlaces<P> {
   template <class Vector, class Part>
   BRIDGE_DEVICE void add_columns(int sum, const Vector& vector, const Part& part, int q) const {
     Real* const to = static_cast<Real*>(space_.sums) + (sum * space_.rows + row_) * space_.cols;
-    vector.store(part, q, to, 1, 0);
+    vector.store(part, q, to, false, 1, 0);
   }
 
   BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
