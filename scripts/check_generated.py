@@ -4,8 +4,8 @@
 What is looked at are the kernels of aligned rows: short ones, those that stay in registers, long
 ones, and those that go down columns and add them up. But for what LIMITS allows, they use no local
 memory: nothing is spilled. The instructions of an element are those of the plain way through the
-code (see row_path.py) for rows that fill all vectors, the end of a column sum for every four rows
-though it comes once for sixteen; reads in flight are the 16-byte loads that a thread has under way
+code (see row_path.py) for rows that fill all vectors, and down columns for the 16 rows of a lane of
+their tree, four at a time; reads in flight are the 16-byte loads that a thread has under way
 before it uses the first, times the threads that the registers leave room for on a multiprocessor.
 All of it is computed from the code: nothing was measured.
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import check_cubin
-from row_path import plain_way
+from row_path import inner_loop, plain_places
 
 from bridge.catalogue import hot
 from bridge.generated.cache import CompileError
@@ -137,9 +137,14 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
         code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
         for kernel in filter(code.__contains__, KERNELS):
             instructions, labels = code[kernel]
-            is_few = "short" in kernel or "columns" in kernel
-            elements = 4 * emitted.vector if is_few else 32  # of a thread
-            way = plain_way(instructions, labels)
+            elements = 4 * emitted.vector if "short" in kernel else 32  # of a thread
+            places = plain_places(instructions, labels)
+            way = [instructions[at] for at in places]
+            executed = len(way)
+            if "columns" in kernel:
+                loop = inner_loop(instructions, labels)
+                executed += 3 * sum(at in loop for at in places)
+                elements = 16 * emitted.vector
             registers = _registers(instructions)
             blocks = min(REGISTERS // ((registers + 7) // 8 * 8 * BLOCK), THREADS // BLOCK)
             yield Report(
@@ -149,7 +154,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
                 kernel,
                 registers,
                 sum(bool(re.match(r"(@!?U?P\d+\s+)?(LDL|STL)", line)) for line in instructions),
-                len(way) / elements,
+                executed / elements,
                 blocks * BLOCK * loads_in_flight(way) * 16 / 1024,
             )
 

@@ -40,8 +40,8 @@ def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list
 
 def _way(
     instructions: list[str], labels: dict[str, int], weights: list[tuple[int, int]]
-) -> list[str]:
-    """The way whose weights add up to most, the first of each before the second."""
+) -> list[int]:
+    """The places on the way whose weights add up to most, the first of each before the second."""
     best: list[tuple[int, int] | None] = [None] * (len(instructions) + 1)
     following = [-1] * len(instructions)
     for at in range(len(instructions) - 1, -1, -1):
@@ -54,17 +54,33 @@ def _way(
             best[at] = (first + weights[at][0], second + weights[at][1])
     way, at = [], 0
     while at >= 0 and best[at] is not None:
-        way.append(instructions[at])
+        way.append(at)
         at = following[at]
     return way
 
 
-def plain_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
-    """The shortest way that does all the work."""
+def plain_places(instructions: list[str], labels: dict[str, int]) -> list[int]:
+    """The shortest way that does all the work, as places in the code."""
     weights = [(int(re.search(_WORK, text) is not None), -1) for text in instructions]
     return _way(instructions, labels, weights)
 
 
+def plain_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
+    """The shortest way that does all the work."""
+    return [instructions[at] for at in plain_places(instructions, labels)]
+
+
+def inner_loop(instructions: list[str], labels: dict[str, int]) -> range:
+    """The places of the longest loop that stands in another one; none if there is none."""
+    loops = []
+    for at, text in enumerate(instructions):
+        target = re.search(r"\bBRA\S* .*`\((\.L_\S+)\)", text)
+        if target and labels.get(target[1], at + 1) <= at:
+            loops.append(range(labels[target[1]], at + 1))
+    nested = [a for a in loops if any(b.start < a.start and a.stop < b.stop for b in loops)]
+    return max(nested, key=len, default=range(0))
+
+
 def longest_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
     """The way of most instructions."""
-    return _way(instructions, labels, [(1, 0)] * len(instructions))
+    return [instructions[at] for at in _way(instructions, labels, [(1, 0)] * len(instructions))]
