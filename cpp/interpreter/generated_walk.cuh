@@ -198,6 +198,7 @@ class Walk : public RowPlaces<P> {
   // What the warp found, which all its threads have, for all warps of the row.
   template <class T>
   BRIDGE_DEVICE void leave(int cell, int chunk, T found) const {
+    // The last block of a cluster may have warps without a chunk.
     if (!is_shared() || warp_ >= space_.warps) return;
     T* const own = this->template cell<T>(cell, chunk);
     if (!is_cluster()) {
@@ -220,7 +221,6 @@ class Walk : public RowPlaces<P> {
     own_cols_ = has_row_ ? space_.cols : 0;
     if constexpr (kIsShort || kIsResident) {
       chunk_ = warp_;
-      if (kIsResident && warp_ >= space_.warps) return;  // of the last block of a cluster
       run_chunk(body);
       end();
     } else {
