@@ -245,15 +245,15 @@ class _Section:
         if instruction.operation == "add_columns":
             number = emitter.sums[result]
             name, element = f"z{number}", "Real"
-            stored = f"w.add_columns({number}, {name}, part, q);"
+            put, stored = "put_term", f"w.add_columns({number}, {name}, part, q);"
         else:
             name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
             to = f"w.template place<{element}>({array}, {half})"
             self.declared.append(f"{element}* const {name}_to = {to};")
             strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
-            stored = f"{name}.store(part, q, {name}_to, {strides});"
+            put, stored = "put", f"{name}.store(part, q, {name}_to, {strides});"
         self.vector.append(f"Store<W, {element}> {name};")
-        self.body.append(f"{name}.put(e, {emitter.as_stored(instruction.reads[0])});")
+        self.body.append(f"{name}.{put}(e, {emitter.as_stored(instruction.reads[0])});")
         self.stored.append(stored)
 
     def _sum(self, instruction: Instruction) -> None:

@@ -43,7 +43,7 @@ struct GeneratedSpace {
   int64_t rows;        // of all batches
   int64_t batch_rows;  // of one
   int64_t index_cols;
-  int64_t size[BRIDGE_MAX_DIMS];
+  int64_t size[BRIDGE_MAX_DIMS];  // the last dimension last, as in strides: its place is constant
   // A bit for each array, operands and then results: whether vectors of its rows may be read, or
   // written, at once. Kernels for aligned arrays take it for granted.
   uint64_t vectors[2];
@@ -52,7 +52,7 @@ struct GeneratedSpace {
   void* sums;
   int64_t sums_step;
   int32_t cols;
-  int32_t dims;         // at least 2
+  int32_t dims;
   int32_t warps;        // that share a row; 1 also where only a part of one does
   int32_t threads;      // of a block
   int32_t blocks_log2;  // of a cluster, which share a row where they are several

@@ -309,12 +309,12 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.sums = sums;
   space.sums_step = sums_step;
   space.cols = static_cast<int32_t>(call.cols);
-  space.dims = std::max(call.dims, 2);
+  space.dims = call.dims;
   space.warps = launch.warps;
   space.threads = launch.threads;
   while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
-  const int32_t more = space.dims - call.dims;  // dimensions of one element, in front
-  for (int32_t d = 0; d < space.dims; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
+  const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // dimensions of one element, in front
+  for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
   const auto count = static_cast<size_t>(call.operands + call.results);
   using Params = GeneratedParams<1, 1>;
   constexpr size_t kFirst = offsetof(Params, array);
@@ -329,7 +329,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
     bridge_program_array array =
         number < call.operands ? call.operand[number] : call.result[number - call.operands];
     const bridge_program_array given = array;
-    for (int32_t d = 0; d < space.dims; ++d)
+    for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d)
       array.stride[d] = d < more ? 0 : given.stride[d - more];
     memcpy(bytes + kFirst + i * sizeof array, &array, sizeof array);
   }

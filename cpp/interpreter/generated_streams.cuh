@@ -140,6 +140,8 @@ struct Store {
   BRIDGE_DEVICE void put(int e, typename W::Real value) {
     vector.element[e] = math::round_to<T>(value);
   }
+  // A number that others are added to before it is rounded.
+  BRIDGE_DEVICE void put_term(int e, T value) { vector.element[e] = value; }
   template <class Part>
   BRIDGE_DEVICE void store(const Part& part, int q, T* to, bool has_vectors, int64_t stride,
                            int64_t row_stride) const {

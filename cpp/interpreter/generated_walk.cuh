@@ -36,6 +36,8 @@ struct Part {
   BRIDGE_DEVICE bool is_in(int q, int e) const { return kIsFull || walk.is_in(q, e); }
 };
 
+constexpr int32_t kLastDim = BRIDGE_MAX_DIMS - 1;
+
 // Where a row of a call is in its arrays.
 template <class P>
 class RowPlaces {
@@ -46,7 +48,7 @@ class RowPlaces {
 
   BRIDGE_DEVICE int64_t col_stride(int array) const { return params_.array[array].col_stride; }
   BRIDGE_DEVICE int64_t row_stride(int array) const {
-    return params_.array[array].stride[space_.dims - 1];
+    return params_.array[array].stride[kLastDim];
   }
   BRIDGE_DEVICE bool has_vectors(int array) const {
     return (space_.vectors[array / 64] >> array % 64 & 1) != 0;
@@ -61,13 +63,12 @@ class RowPlaces {
   template <class T>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
-    int64_t offset =
-        interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[space_.dims - 1];
-    if (space_.dims == 2) {
-      offset += outer_ * a.stride[0];
+    int64_t offset = interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[kLastDim];
+    if (space_.dims <= 2) {
+      offset += outer_ * a.stride[kLastDim - 1];
     } else {
       int64_t rest = outer_;
-      for (int32_t d = space_.dims - 2; d >= 0; --d) {
+      for (int32_t d = kLastDim - 1; d > kLastDim - space_.dims; --d) {
         const int64_t above = simt::divide(rest, space_.size[d]);
         offset += (rest - above * space_.size[d]) * a.stride[d];
         rest = above;
@@ -118,7 +119,7 @@ class RowPlaces {
 
   BRIDGE_DEVICE void find(int64_t row) {
     row_ = row;
-    const int64_t size = space_.size[space_.dims - 1];
+    const int64_t size = space_.size[kLastDim];
     outer_ = size == space_.rows ? 0 : simt::divide(row, size);
     inner_ = row - outer_ * size;
     row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
