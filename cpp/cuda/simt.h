@@ -30,6 +30,7 @@
 //   Word load_word<Word>(const void*);           // of 2, 4 or 8 bytes, as many aligned
 //   Vector16 load16(const void*);                // 16-byte aligned
 //   void store16(void*, Vector16);
+//   void store16_whole(void*, Vector16);         // of what is global: never cut into words
 //   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
 //   const char* load<Kernel>();                  // brings the code onto the current device
 //   const char* make_current(void* stream, const void* memory, int* entered);

@@ -98,8 +98,12 @@ BRIDGE_DEVICE Vector16 load16(const void* address) {
   return {{value.x, value.y, value.z, value.w}};
 }
 
-// In one instruction: stores behind a branch the compiler may join, and then cut into words.
 BRIDGE_DEVICE void store16(void* address, Vector16 value) {
+  *static_cast<uint4*>(address) =
+      make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
+}
+
+BRIDGE_DEVICE void store16_whole(void* address, Vector16 value) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(address)),
                "r"(value.words[0]), "r"(value.words[1]), "r"(value.words[2]), "r"(value.words[3])
                : "memory");

@@ -30,13 +30,14 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
       memcpy(element, &word, sizeof word);
     }
   }
+  template <bool kIsWhole = false>
   BRIDGE_DEVICE void write(char* to) const {
     if constexpr (kBytes >= 16) {
 #pragma unroll
       for (int i = 0; i < kBytes / 16; ++i) {
         simt::Vector16 words;
         memcpy(&words, reinterpret_cast<const char*>(element) + 16 * i, 16);
-        simt::store16(to + 16 * i, words);
+        kIsWhole ? simt::store16_whole(to + 16 * i, words) : simt::store16(to + 16 * i, words);
       }
     } else {
       using Word = std::conditional_t<kBytes == 8, uint64_t,
@@ -146,7 +147,9 @@ struct Store {
   BRIDGE_DEVICE void store(const Part& part, int q, T* to, bool has_vectors, int64_t stride,
                            int64_t row_stride) const {
     if constexpr (W::kIsAligned) {
-      if (part.is_in(q, 0)) vector.write(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
+      if (!part.is_in(q, 0)) return;
+      // Down columns the compiler would join the stores of both kinds of parts, and cut them then.
+      vector.template write<W::kHasRows>(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
     } else if (has_vectors && part.is_in(q, W::kVector - 1)) {
       vector.write(reinterpret_cast<char*>(to + part.col(q)));
     } else {

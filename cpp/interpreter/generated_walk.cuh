@@ -68,6 +68,7 @@ class RowPlaces {
       offset += outer_ * a.stride[kLastDim - 1];
     } else {
       int64_t rest = outer_;
+#pragma unroll 1
       for (int32_t d = kLastDim - 1; d > kLastDim - space_.dims; --d) {
         const int64_t above = simt::divide(rest, space_.size[d]);
         offset += (rest - above * space_.size[d]) * a.stride[d];

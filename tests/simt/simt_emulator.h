@@ -122,6 +122,8 @@ inline void store16(void* address, Vector16 value) {
   std::memcpy(address, &value, sizeof value);
 }
 
+inline void store16_whole(void* address, Vector16 value) { store16(address, value); }
+
 template <class Kernel>
 const char* launch(Grid grid, size_t dynamic_shared_bytes, void* /*stream*/,
                    const typename Kernel::Params& params) {
