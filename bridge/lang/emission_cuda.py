@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
 from bridge.lang.expressions import TYPES, Numbers
-from bridge.lang.program import Program
+from bridge.lang.program import COLUMNS, Program
 from bridge.lang.residents import Residents, streams_of
 from bridge.lang.sections import Tile
 
@@ -298,6 +298,10 @@ class _Section:
             return "w.col(q) + e"
         if operation == "keep":
             return self._drawn(instruction)
+        if operation == "exp_shifted":
+            x, largest = instruction.reads
+            if not emitter.nodes[largest[1]].axes & COLUMNS:
+                return self._exp_shifted(emitter.name(x), emitter.name(largest))
         return emitter.expression(instruction)
 
     def _drawn(self, instruction: Instruction) -> str:
@@ -311,6 +315,15 @@ class _Section:
         is_free = number in emitter.free.values()
         last = f"w.last_dropped({number})" if is_free else emitter.last_dropped(instruction)
         return f"d{self.draws[drawn]}[e] > {last}"
+
+    def _exp_shifted(self, x: str, largest: str) -> str:
+        """What the largest of a row says is found once: in the branches of vectors a compiler
+        computes it in each."""
+        shift = f"shift_{largest}"
+        line = f"const auto {shift} = math::detail::shift_of({largest});"
+        if line not in self.declared:
+            self.declared.append(line)
+        return f"math::exp_shifted({x}, {shift})"
 
     def lines(self) -> list[str]:
         meets = ["w.meet();"] if self.cells else []

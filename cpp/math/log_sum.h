@@ -29,12 +29,16 @@ BRIDGE_HD SoftmaxShift<Real> shift_of(Real largest) {
 
 }  // namespace detail
 
-// 2^lift e^(x - w log(2)).
+// 2^lift e^(x - w log(2)), of a row whose largest x says its shift.
+template <class Real>
+BRIDGE_HD Real exp_shifted(Real x, const SoftmaxShift<Real>& row) {
+  const auto scale = detail::scale_of_one<Real>();
+  return softmax_power<detail::ExactPrecision<Real>>(softmax_key(x, scale), row, scale);
+}
+
 template <class Real>
 BRIDGE_HD Real exp_shifted(Real x, Real largest) {
-  const auto scale = detail::scale_of_one<Real>();
-  return softmax_power<detail::ExactPrecision<Real>>(softmax_key(x, scale),
-                                                     detail::shift_of(largest), scale);
+  return exp_shifted(x, detail::shift_of(largest));
 }
 
 // The coarse part of a power; the fine one is what the power has beyond it.

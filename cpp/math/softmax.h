@@ -197,8 +197,10 @@ BRIDGE_HD SoftmaxShiftFor<Precision> softmax_shift(Real largest, const SoftmaxSc
     constexpr Real moderate = 4 * detail::SoftmaxTable<Real>::bound;
     const bool is_moderate = absolute(largest * scale.rate) < moderate;
     const Real whole = fma(largest, scale.rate, Table::magic) - Table::magic;
-    if (!is_moderate) return {largest, Table::magic, scale.floor};
-    return {Real(0), Table::magic - whole, scale.floor + largest};
+    // Without branches: a compiler computes it once for a row's elements, which it is the same for.
+    const Real magic = Table::magic - whole, floor = scale.floor + largest;
+    return {is_moderate ? Real(0) : largest, is_moderate ? magic : Table::magic,
+            is_moderate ? floor : scale.floor};
   }
 }
 
