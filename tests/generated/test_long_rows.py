@@ -17,8 +17,9 @@ from bridge import lang as bl
 from tests.frameworks import FRAMEWORKS, bits, numpy_dtype
 
 THREADS = (1, 2, 3, 5)
-# Of one part and of several, the last of which is shorter, and no whole step of a vector.
-COLUMNS = (5120, 70001, 131072)
+# Rows and columns: the last part may be shorter, and no whole step of a vector; the rows whose
+# columns are added are those of one lane of their tree, of one chunk and of two.
+SHAPES = ((1, 70001), (1, 131072), (3, 70001), (3, 131072), (40, 5121), (140, 2050))
 DTYPES = ("float32", "bfloat16", "float64")
 
 
@@ -44,7 +45,7 @@ def drawn(rng: np.random.Generator, rows: int, cols: int, dtype: str) -> tuple[A
     """Operands; the largest number of a row is in several parts of it, and so are the labels."""
     x = rng.standard_normal((rows, cols)).clip(-3, 2.5).astype(numpy_dtype(dtype))
     weight = rng.standard_normal(cols).astype(numpy_dtype(dtype))
-    return x, weight, np.array([cols - 1, 3, cols // 2])[:rows]
+    return x, weight, np.resize([cols - 1, 3, cols // 2], rows)
 
 
 def cotangent_of(array: Any) -> Any:
@@ -79,13 +80,12 @@ def on_any_threads(run: Callable[[], list[Any]], expected: list[Any]) -> None:
 @pytest.mark.long
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("is_strided", [False, True], ids=["side by side", "strided"])
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("cols", COLUMNS)
+@pytest.mark.parametrize("shape", SHAPES, ids="{0[0]}x{0[1]}".format)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_number_of_threads(
-    dtype: str, cols: int, rows: int, is_strided: bool, rng: np.random.Generator
+    dtype: str, shape: tuple[int, int], is_strided: bool, rng: np.random.Generator
 ) -> None:
-    x, weight, label = drawn(rng, rows, cols, dtype)
+    x, weight, label = drawn(rng, *shape, dtype)
     run = functools.partial(by_torch, x, weight, label, is_strided)
     torch.set_num_threads(1)
     expected = run()
