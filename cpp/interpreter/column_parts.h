@@ -56,6 +56,15 @@ void deal_columns(const interpreter::ColumnSplit& split, int64_t cols, const Run
       &job);
 }
 
+// Calls run(begin, end) for parts of the columns, on threads where these are dealt; else for all.
+template <class Run>
+void for_columns(const interpreter::ColumnSplit& split, int64_t cols, const Run& run) {
+  if (split.tasks == 1) return run(int64_t{0}, cols);
+  deal_columns(split, cols, [&](int64_t, ColumnParts& parts) {
+    parts.take([&](const ColumnPart& part) { run(part.begin, part.end); });
+  });
+}
+
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge

@@ -35,8 +35,9 @@ struct ColumnStack {
     nodes = memory;
     stride = width = round_up(cols);
     lanes = rows = depth = first = 0;
-    fill(nodes, stride, Real(-0.0));
   }
+  // Before the first row.
+  void clear_lane() const { fill(lane() + first, width, Real(-0.0)); }
   // The same for the columns [begin, end), whose rows a task adds while others add theirs.
   ColumnStack part(int64_t begin, int64_t end) const {
     ColumnStack part = *this;
@@ -62,14 +63,17 @@ struct ColumnStack {
     ++lanes;
     ++depth;
     rows = 0;
-    fill(lane() + first, width, Real(-0.0));
+    clear_lane();
   }
   void write(const interpreter::Sums& sums, int64_t cols) {
     while (depth > 0) merge();
+    const int64_t count = smaller(width, cols - first);
+    const interpreter::RoundedSums& output = sums.output;
     if (sums.node != nullptr)
-      copy(static_cast<Real*>(sums.node), nodes, cols);
+      copy(static_cast<Real*>(sums.node) + first, nodes + first, count);
     else
-      store_run(sums.output.dtype, sums.output.data, nodes, cols);
+      store_run(output.dtype, output.data + first * dtype_bytes(output.dtype), nodes + first,
+                count);
   }
 };
 

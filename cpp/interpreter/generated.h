@@ -173,12 +173,15 @@ class GeneratedMachine {
   }
 
   void run() {
+    for_sums(
+        [this](int s, int64_t begin, int64_t end) { stacks_[s].part(begin, end).clear_lane(); });
     here_.walk(rows_, rows_at_once(call_, split_), [this] {
       if (!is_converted_) convert_vectors();
       P::run(*this);
     });
-    for (int i = 0; i < P::kColumnSums; ++i)
-      stacks_[i].write(rows_.sums[P::column_sum(i)], call_.cols);
+    for_sums([this](int s, int64_t begin, int64_t end) {
+      stacks_[s].part(begin, end).write(rows_.sums[P::column_sum(s)], call_.cols);
+    });
   }
 
   // ---- For row sections. ----
@@ -227,6 +230,15 @@ class GeneratedMachine {
   }
 
  private:
+  // Calls run(column sum, begin, end) for parts of the columns, or all.
+  template <class Run>
+  void for_sums(const Run& run) const {
+    if (P::kColumnSums == 0) return;
+    for_columns(split_, call_.cols, [&](int64_t begin, int64_t end) {
+      for (int s = 0; s < P::kColumnSums; ++s) run(s, begin, end);
+    });
+  }
+
   // ---- One row, in pieces. ----
 
   // Whether words are used where they were drawn: one draw's at a time stand there.

@@ -110,7 +110,9 @@ class Machine {
         here_{call},
         end_(call.cols) {
     for (int32_t i = 0; i < view.header.results; ++i) {
-      if (view.result_role(i) == Role::row) stacks_[i].begin(memory_.sums[i], call.cols);
+      if (view.result_role(i) != Role::row) continue;
+      stacks_[i].begin(memory_.sums[i], call.cols);
+      stacks_[i].clear_lane();
     }
     // Several short rows are a piece, or a long one is several.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
