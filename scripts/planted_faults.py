@@ -17,6 +17,7 @@ DENORMALS = "tests/test_bits.py::test_denormals_survive_every_floating_point_mod
 COLUMN_TREE = "tests/test_bits.py::test_bias_gradient_follows_the_tree"
 ROW_TREE = "tests/test_bits.py::test_softmax_gradient_follows_the_tree"
 _DECLARED = "tests/declared/test_transforms.py"
+_LONG_ROWS = "tests/generated/test_long_rows.py::test_any_number_of_threads"
 
 
 @dataclass(frozen=True)
@@ -519,6 +520,34 @@ DECLARED = (
         "|| col + count == cols) ",
         "|| col + count > cols) ",
         tests="tests/declared/test_reductions.py::test_sums_follow_the_trees",
+    ),
+    Fault(
+        "programs: a part of a long row is no power of two of chunks",
+        "cpp/interpreter/interpreter.cpp",
+        "4 * tasks) cols *= 2;",
+        "4 * tasks) cols += kSumChunk;",
+        tests=f"{_LONG_ROWS}[float32-1x70001-side by side]",
+    ),
+    Fault(
+        "programs: of equally large numbers in parts of a long row the last one",
+        "cpp/interpreter/reductions.h",
+        "|| here <= before) return;\n    largest = part.largest;",
+        "|| here < before) return;\n    largest = part.largest;",
+        tests=f"{_LONG_ROWS}[float32-1x131072-side by side]",
+    ),
+    Fault(
+        "compiled programs: the column sums of a part of a long row are those of its first part",
+        "cpp/interpreter/generated.h",
+        "stacks_[s].part(part.begin, part.end); });",
+        "stacks_[s].part(0, split_.cols); });",
+        tests=f"{_LONG_ROWS}[float32-40x5121-side by side]",
+    ),
+    Fault(
+        "compiled programs: every part of a long row is reduced as its first one",
+        "cpp/interpreter/generated.h",
+        "reductions_[r].take_part(in.operation, memory_.part_of_row(i, r, part));",
+        "reductions_[r].take_part(in.operation, memory_.part_of_row(i, r, 0));",
+        tests=f"{_LONG_ROWS}[float32-1x70001-side by side]",
     ),
     Fault(
         "programs: short rows of one piece are summed from the first row",

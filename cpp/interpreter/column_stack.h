@@ -25,6 +25,7 @@ template <class Real>
 struct ColumnStack {
   Real* nodes;  // levels * stride
   int64_t stride, lanes, rows, depth;
+  int64_t first, width;  // the columns that this adds
 
   // How many numbers its memory holds.
   static int64_t size(int64_t rows, int64_t cols) { return levels_of(rows) * round_up(cols); }
@@ -32,13 +33,29 @@ struct ColumnStack {
   Real* lane() const { return nodes + depth * stride; }
   void begin(Real* memory, int64_t cols) {
     nodes = memory;
-    stride = round_up(cols);
-    lanes = rows = depth = 0;
-    fill(nodes, stride, Real(-0.0));
+    stride = width = round_up(cols);
+    lanes = rows = depth = first = 0;
+  }
+  // Before the first row.
+  void clear_lane() const { fill(lane() + first, width, Real(-0.0)); }
+  // The same for the columns [begin, end), whose rows a task adds while others add theirs.
+  ColumnStack part(int64_t begin, int64_t end) const {
+    ColumnStack part = *this;
+    part.first = begin;
+    part.width = round_up(end - begin);
+    return part;
+  }
+  // Takes over that tasks have added so many rows.
+  void rows_are_added(int64_t count) {
+    const int64_t all = width;
+    width = 0;
+    for (int64_t i = 0; i < count; ++i) row_is_added();
+    width = all;
   }
   void merge() {
     --depth;
-    add_to(lane(), lane() + stride, stride);
+    Real* const sum = lane() + first;
+    add_to(sum, sum + stride, width);
   }
   void row_is_added() {
     if (++rows < kLaneRows) return;
@@ -46,14 +63,17 @@ struct ColumnStack {
     ++lanes;
     ++depth;
     rows = 0;
-    fill(lane(), stride, Real(-0.0));
+    clear_lane();
   }
   void write(const interpreter::Sums& sums, int64_t cols) {
     while (depth > 0) merge();
+    const int64_t count = smaller(width, cols - first);
+    const interpreter::RoundedSums& output = sums.output;
     if (sums.node != nullptr)
-      copy(static_cast<Real*>(sums.node), nodes, cols);
+      copy(static_cast<Real*>(sums.node) + first, nodes + first, count);
     else
-      store_run(sums.output.dtype, sums.output.data, nodes, cols);
+      store_run(output.dtype, output.data + first * dtype_bytes(output.dtype), nodes + first,
+                count);
   }
 };
 

@@ -14,6 +14,7 @@
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
 #include "cpu/tile.h"
+#include "interpreter/column_parts.h"
 #include "interpreter/column_stack.h"
 #include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
@@ -91,49 +92,80 @@ class GeneratedMachine {
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
-  static int64_t rows_at_once(const bridge_program& call) {
-    const int64_t most = is_flat(call) ? kPiece : kAtOnce;
+  static int64_t rows_at_once(const bridge_program& call, const ColumnSplit& split) {
+    const int64_t most = is_flat(call) ? kPiece : kAtOnce * split.tasks;
     return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
   }
 
-  struct Memory {
-    int64_t row_stride, kept_stride, vector_stride;
-    Real *rows, *terms, *kept, *spread, *vectors;
-    int64_t *integer_rows, *integer_spread, *columns;
+  // What each of the tasks that columns are dealt to has of its own.
+  struct TaskMemory {
+    Real* terms;
     char *gathered, *tails;
     uint32_t* words;
     RandomWords* random;
-    Real* sums[P::kColumnSums + 1];
 
-    Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t row_count) {
+    TaskMemory() = default;
+    explicit TaskMemory(MemoryParts& parts) {
       constexpr int64_t streams = P::kLoadCount + P::kStoreCount;
-      const bool flat = is_flat(call);
-      const int64_t at_once = smaller(rows_at_once(call), row_count);
-      row_stride = round_up(at_once);
-      kept_stride = flat ? kPiece : at_once * round_up(call.cols);
-      rows = parts.take<Real>(P::kRows * row_stride);
-      integer_rows = parts.take<int64_t>(P::kIntegerRows * row_stride);
       terms = parts.take<Real>(P::kTerms * (kPiece + kStep));
-      kept = parts.take<Real>(P::kKept * kept_stride);
       gathered = parts.take<char>(streams * kPiece * kBytes);
       tails = parts.take<char>(streams * kStep * kBytes);
+      words = parts.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
+      random = parts.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
+    }
+  };
+
+  struct Memory {
+    int64_t row_stride, kept_stride, vector_stride, part_count;
+    Real *rows, *kept, *spread, *vectors;
+    int64_t *integer_rows, *integer_spread, *columns;
+    Real* sums[P::kColumnSums + 1];
+    PartReduction<Real>* parts_of_rows;
+    MemoryParts tasks;  // where what the tasks have begins
+    TaskMemory own;
+
+    Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t row_count,
+           const ColumnSplit& split)
+        : tasks(nullptr) {
+      const bool flat = is_flat(call);
+      const int64_t at_once = smaller(rows_at_once(call, split), row_count);
+      row_stride = round_up(at_once);
+      kept_stride = flat ? kPiece : at_once * round_up(call.cols);
+      part_count = split.tasks > 1 ? split.parts(call) : 0;
+      rows = parts.take<Real>(P::kRows * row_stride);
+      integer_rows = parts.take<int64_t>(P::kIntegerRows * row_stride);
+      kept = parts.take<Real>(P::kKept * kept_stride);
       spread = parts.take<Real>(flat ? P::kRows * kPiece : 0);
       vector_stride = !flat && call.cols <= kMostConverted ? round_up(call.cols) : 0;
       vectors = parts.take<Real>(P::kVectors * vector_stride);
       integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
       columns = parts.take<int64_t>(flat ? kPiece : 0);
-      words = parts.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
-      random = parts.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
       for (int i = 0; i < P::kColumnSums; ++i)
         sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
+      parts_of_rows = parts.take<PartReduction<Real>>(P::kMostReductions * at_once * part_count);
+      tasks = parts;
+      for (int64_t task = 0; task < split.tasks; ++task) own = TaskMemory(parts);
+    }
+    TaskMemory of_task(int64_t task) const {
+      MemoryParts parts = tasks;
+      TaskMemory found(parts);
+      for (; task > 0; --task) found = TaskMemory(parts);
+      return found;
+    }
+    PartReduction<Real>& part_of_row(int64_t row, int reduction, int64_t part) const {
+      return parts_of_rows[(row * P::kMostReductions + reduction) * part_count + part];
     }
   };
 
   GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows,
-                   MemoryParts parts)
-      : call_(call), rows_(rows), memory_(parts, view, call, rows.count), here_{call} {
+                   const ColumnSplit& split, MemoryParts parts)
+      : call_(call),
+        rows_(rows),
+        split_(split),
+        memory_(parts, view, call, rows.count, split),
+        here_{call} {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
-    if (is_flat(call)) number_columns(smaller(rows_at_once(call), rows.count));
+    if (is_flat(call)) number_columns(smaller(rows_at_once(call, split), rows.count));
     for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
     for (int i = 0; i < P::kThresholds; ++i)
       last_dropped_[i] = last_dropped(view.constants, P::threshold(i));
@@ -141,12 +173,15 @@ class GeneratedMachine {
   }
 
   void run() {
-    here_.walk(rows_, rows_at_once(call_), [this] {
+    for_sums(
+        [this](int s, int64_t begin, int64_t end) { stacks_[s].part(begin, end).clear_lane(); });
+    here_.walk(rows_, rows_at_once(call_, split_), [this] {
       if (!is_converted_) convert_vectors();
       P::run(*this);
     });
-    for (int i = 0; i < P::kColumnSums; ++i)
-      stacks_[i].write(rows_.sums[P::column_sum(i)], call_.cols);
+    for_sums([this](int s, int64_t begin, int64_t end) {
+      stacks_[s].part(begin, end).write(rows_.sums[P::column_sum(s)], call_.cols);
+    });
   }
 
   // ---- For row sections. ----
@@ -187,10 +222,23 @@ class GeneratedMachine {
     Tile::Stores::each([&](int s) {
       lines.store[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
     });
-    for (int64_t i = 0; i < here_.count; ++i) run_row<Tile>(i, lines);
+    if (split_.tasks > 1) return run_parts<Tile>(lines);
+    for (int64_t i = 0; i < here_.count; ++i) {
+      run_columns<Tile>(i, lines, 0, call_.cols);
+      for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
+    }
   }
 
  private:
+  // Calls run(column sum, begin, end) for parts of the columns, or all.
+  template <class Run>
+  void for_sums(const Run& run) const {
+    if (P::kColumnSums == 0) return;
+    for_columns(split_, call_.cols, [&](int64_t begin, int64_t end) {
+      for (int s = 0; s < P::kColumnSums; ++s) run(s, begin, end);
+    });
+  }
+
   // ---- One row, in pieces. ----
 
   // Whether words are used where they were drawn: one draw's at a time stand there.
@@ -203,9 +251,9 @@ class GeneratedMachine {
     Line store[P::kStoreCount + 1] = {};
   };
 
+  // The columns [begin, end), of which `begin` is a multiple of kPiece.
   template <class Tile>
-  void run_row(int64_t i, const Lines& lines) {
-    const int64_t cols = call_.cols;
+  void run_columns(int64_t i, const Lines& lines, int64_t begin, int64_t end) {
     for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
     places.constant = constants_;
@@ -213,15 +261,43 @@ class GeneratedMachine {
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
     constexpr int64_t kWidth = kDrawsInPlace<Tile> ? RandomWords::kMost : kPiece;
-    for (int64_t col = 0; col < cols; col += kWidth) {
-      const int64_t width = smaller(kWidth, cols - col);
+    for (int64_t col = begin; col < end; col += kWidth) {
+      const int64_t width = smaller(kWidth, end - col);
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
-        places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(cols) + col;
+        places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(call_.cols) + col;
       run_piece<Tile, false>(places, lines, i, 1, col, width);
     }
-    for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
+  }
+
+  // Parts of the columns of all rows, dealt to tasks. A task is a copy of this machine, with memory
+  // of its own for all but what is written column by column; what its rows come to meets here.
+  template <class Tile>
+  void run_parts(const Lines& lines) {
+    deal_columns(split_, call_.cols, [&](int64_t number, ColumnParts& parts) {
+      GeneratedMachine task = *this;
+      task.memory_.own = memory_.of_task(number);
+      parts.take([&](const ColumnPart& part) {
+        Tile::ColumnSums::each(
+            [&](int s) { task.stacks_[s] = stacks_[s].part(part.begin, part.end); });
+        for (int64_t i = 0; i < here_.count; ++i) {
+          task.template run_columns<Tile>(i, lines, part.begin, part.end);
+          for (int r = 0; r < Tile::kReduces; ++r)
+            memory_.part_of_row(i, r, part.number) = task.reductions_[r].part();
+        }
+      });
+    });
+    for (int64_t i = 0; i < here_.count; ++i) {
+      for (int r = 0; r < Tile::kReduces; ++r) {
+        const Reduces& in = Tile::kReductions[r];
+        reductions_[r].begin();
+        for (int64_t part = 0; part < memory_.part_count; ++part)
+          reductions_[r].take_part(in.operation, memory_.part_of_row(i, r, part));
+        end(in, reductions_[r], i);
+      }
+    }
+    Tile::ColumnSums::each([&](int s) { stacks_[s].rows_are_added(here_.count); });
   }
 
   // Places of one row, or of all rows where they are flat.
@@ -248,9 +324,9 @@ class GeneratedMachine {
                             by.start < 0 ? nullptr : integer_row(by.start)};
       places.words[d] = to;
       if constexpr (!kFlat && kDrawsInPlace<Tile>)
-        places.words[d] = drawn(*memory_.random, of, here_, i, col, width);
+        places.words[d] = drawn(*memory_.own.random, of, here_, i, col, width);
       else
-        draw(*memory_.random, of, here_, i, rows, col, width,
+        draw(*memory_.own.random, of, here_, i, rows, col, width,
              [=](const uint32_t* from, int64_t at, int64_t some) { copy(to + at, from, some); });
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] = term(t);
@@ -281,14 +357,14 @@ class GeneratedMachine {
     char* written[P::kStoreCount + 1];
     Tile::Loads::each([&](int l) {
       const int64_t bytes = P::load(l).bytes;
-      char* const tail = memory_.tails + l * kStep * kBytes;
+      char* const tail = memory_.own.tails + l * kStep * kBytes;
       memcpy(tail, places.load[l] + whole * bytes, static_cast<size_t>(rest * bytes));
       memset(tail + rest * bytes, 0, static_cast<size_t>((kStep - rest) * bytes));
       places.load[l] = tail;
     });
     Tile::Stores::each([&](int s) {
       written[s] = places.store[s] + whole * P::store(s).bytes;
-      places.store[s] = memory_.tails + (P::kLoadCount + s) * kStep * kBytes;
+      places.store[s] = memory_.own.tails + (P::kLoadCount + s) * kStep * kBytes;
     });
     for (int t = 0; t < P::kTerms; ++t) places.term[t] += whole;
     for (int k = 0; k < P::kKept; ++k) places.kept[k] += whole;
@@ -364,9 +440,9 @@ class GeneratedMachine {
     }
   }
 
-  char* gathered(int number) const { return memory_.gathered + number * kPiece * kBytes; }
-  Real* term(int number) const { return memory_.terms + number * (kPiece + kStep); }
-  uint32_t* words(int number) const { return memory_.words + number * (kPiece + kStep); }
+  char* gathered(int number) const { return memory_.own.gathered + number * kPiece * kBytes; }
+  Real* term(int number) const { return memory_.own.terms + number * (kPiece + kStep); }
+  uint32_t* words(int number) const { return memory_.own.words + number * (kPiece + kStep); }
 
   // ---- Reductions of a row that comes in pieces. ----
 
@@ -409,7 +485,8 @@ class GeneratedMachine {
 
   const bridge_program& call_;
   const Rows& rows_;
-  const Memory memory_;
+  const ColumnSplit& split_;
+  Memory memory_;
   Position here_;
   bool is_converted_ = false;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
@@ -419,8 +496,9 @@ class GeneratedMachine {
 };
 
 template <class P>
-void run_generated(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
-  GeneratedMachine<P>(view, call, rows, MemoryParts(scratch)).run();
+void run_generated(const View& view, const bridge_program& call, const Rows& rows,
+                   const ColumnSplit& split, void* scratch) {
+  GeneratedMachine<P>(view, call, rows, split, MemoryParts(scratch)).run();
 }
 
 template <class P>

@@ -44,6 +44,12 @@ const MachineTable& interpreting_machine(int isa, bool is_double);
 // Runs a call that was validated. Throws std::bad_alloc.
 void run_on(const MachineTable& machine, const View& view, const bridge_program& call,
             const bridge_executor* executor);
+// The columns of a call's rows dealt to at most so many tasks, in parts of `cols`, a power of two
+// of chunks of row_sum_tree.h.
+ColumnSplit split_into(int64_t tasks, int64_t cols, const bridge_executor* executor);
+// As run_on, batch by batch, with the columns of its rows, at least one, dealt so.
+void run_split(const MachineTable& machine, const View& view, const bridge_program& call,
+               const ColumnSplit& split);
 
 }  // namespace bridge::interpreter
 

@@ -1,5 +1,5 @@
-// Programs on the CPU: how the rows of a call are cut among threads. What runs them is in
-// machine.cpp, compiled once for each instruction set.
+// Programs on the CPU: how the rows of a call, or the columns of few, are cut among threads. What
+// runs them is in machine.cpp, compiled once for each instruction set.
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -16,10 +16,12 @@
 #include "interpreter/program_key.h"
 #include "walks/columns/column_sum_tree.h"
 #include "walks/dtypes.h"
+#include "walks/rows/row_sum_tree.h"
 
 namespace bridge {
 namespace {
 
+using interpreter::ColumnSplit;
 using interpreter::Counts;
 using interpreter::KnownProgram;
 using interpreter::MachineTable;
@@ -67,6 +69,27 @@ void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
   }
 }
 
+void run_tasks(const bridge_executor* executor, int64_t tasks, bridge_task task, void* context) {
+  parallel_for(executor, tasks, [=](int64_t i) { task(context, i); });
+}
+
+constexpr ColumnSplit kWholeRows = {1, 0, run_tasks, nullptr};
+
+// How columns are dealt to threads where so many units, rows or runs of them, would leave some
+// without work. Threads meet in every section of a program: it is to spare a quarter of the time.
+ColumnSplit split_for(const bridge_program& call, const Counts& counts, int64_t units,
+                      const bridge_executor* executor) {
+  const int64_t threads = threads_for(counts.batches * counts.rows * call.cols, executor);
+  if (threads <= units) return kWholeRows;
+  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  const int64_t most_chunks = (chunks + threads - 1) / threads;  // of a thread
+  if (4 * most_chunks * units >= 3 * chunks) return kWholeRows;
+  const int64_t tasks = chunks < threads ? chunks : threads;
+  int64_t cols = kSumChunk;  // of a part: several for each task, as in parts_for
+  while (call.cols / (2 * cols) >= 4 * tasks) cols *= 2;
+  return interpreter::split_into(tasks, cols, executor);
+}
+
 // Runs run(unit, scratch) for every unit, dealt to at most `parts` tasks with so many bytes each.
 // Throws std::bad_alloc.
 template <class Run>
@@ -96,13 +119,13 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
       counts.batches >= parts ? 1 : (parts + counts.batches - 1) / counts.batches;
   const int64_t row_parts = per_batch < counts.rows ? per_batch : counts.rows;
   const int64_t most = (counts.rows + row_parts - 1) / row_parts;
-  const size_t bytes = machine.scratch_bytes(view, call, most);
+  const size_t bytes = machine.scratch_bytes(view, call, most, kWholeRows);
   const int64_t units = counts.batches * row_parts;
   for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
     const int64_t part = unit % row_parts;
     const int64_t first = part_begin(counts.rows, row_parts, part);
     const int64_t count = part_begin(counts.rows, row_parts, part + 1) - first;
-    machine.run(view, call, {unit / row_parts, first, count, nullptr}, scratch);
+    machine.run(view, call, {unit / row_parts, first, count, nullptr}, kWholeRows, scratch);
   });
 }
 
@@ -132,7 +155,8 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
     return workspace.get() + (sum * units + unit) * node_bytes;
   };
   const int64_t most = node_chunks * kChunkRows;
-  const size_t bytes = machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows);
+  const size_t bytes =
+      machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows, kWholeRows);
   for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
     const int64_t batch = unit / nodes, first = unit % nodes * most;
     Sums targets[BRIDGE_MAX_PROGRAM_RESULTS] = {};
@@ -143,7 +167,8 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
           nodes > 1 ? Sums{node_of(sum++, unit), {}} : Sums{nullptr, sums_of(call, i, batch)};
     }
     const int64_t left = counts.rows - first;
-    machine.run(view, call, {batch, first, most < left ? most : left, targets}, scratch);
+    machine.run(view, call, {batch, first, most < left ? most : left, targets}, kWholeRows,
+                scratch);
   });
   if (nodes == 1) return;
   parallel_for_parts(executor, sums * counts.batches, parts, [&](int64_t task) {
@@ -216,10 +241,34 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   if (counts.batches == 0) return;
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
   prefer_huge_results(view, call, counts);
-  if (has_column_sums(view))
+  const bool has_sums = has_column_sums(view);
+  const int64_t units = counts.batches * (has_sums ? chunk_count(counts.rows) : counts.rows);
+  const ColumnSplit split = split_for(call, counts, units, executor);
+  if (split.tasks > 1)
+    run_split(machine, view, call, split);
+  else if (has_sums)
     run_nodes(machine, view, call, counts, is_double(call), executor);
   else
     run_rows(machine, view, call, counts, executor);
+}
+
+ColumnSplit interpreter::split_into(int64_t tasks, int64_t cols, const bridge_executor* executor) {
+  return {tasks, cols, run_tasks, executor};
+}
+
+void interpreter::run_split(const MachineTable& machine, const View& view,
+                            const bridge_program& call, const ColumnSplit& split) {
+  const Counts counts = counts_of(call);
+  Scratch scratch(machine.scratch_bytes(view, call, counts.rows, split));
+  if (scratch.data() == nullptr) throw std::bad_alloc();
+  const FloatEnvironment ieee;
+  for (int64_t batch = 0; batch < counts.batches; ++batch) {
+    Sums targets[BRIDGE_MAX_PROGRAM_RESULTS] = {};
+    for (int32_t i = 0; i < call.results; ++i) {
+      if (view.result_role(i) == Role::row) targets[i] = {nullptr, sums_of(call, i, batch)};
+    }
+    machine.run(view, call, {batch, 0, counts.rows, targets}, split, scratch.data());
+  }
 }
 
 bool interpreter::know(const int32_t* words, int64_t count, KnownProgram* program) {

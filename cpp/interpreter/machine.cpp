@@ -5,6 +5,7 @@
 #include "interpreter/machine.h"
 
 #include "cpu/tile.h"
+#include "interpreter/column_parts.h"
 #include "interpreter/column_stack.h"
 #include "interpreter/draws.h"
 #include "interpreter/memory_parts.h"
@@ -42,32 +43,76 @@ class Machine {
  public:
   static constexpr int64_t kWidth = 2048 / sizeof(Real);  // of a register
 
-  struct Memory {
-    Real *tiles, *rows;
-    int64_t *integer_tiles, *integer_rows;
+  // What each of the tasks that columns are dealt to has of its own.
+  struct TaskMemory {
+    Real* tiles;
+    int64_t* integer_tiles;
     PiecewiseReduction<Real>* reductions;
     RandomWords* words;
-    Real* sums[BRIDGE_MAX_PROGRAM_RESULTS];
 
-    Memory(MemoryParts& parts, const View& view, const bridge_program& call, int64_t row_count) {
-      const Header& header = view.header;
-      tiles = parts.take<Real>(header.tiles * kWidth);
-      rows = parts.take<Real>(header.rows * kWidth);
-      integer_tiles = parts.take<int64_t>(header.integer_tiles * kWidth);
-      integer_rows = parts.take<int64_t>(header.integer_rows * kWidth);
-      reductions = parts.take<PiecewiseReduction<Real>>(header.reductions);
+    TaskMemory() = default;
+    TaskMemory(MemoryParts& parts, const View& view) {
+      tiles = parts.take<Real>(view.header.tiles * kWidth);
+      integer_tiles = parts.take<int64_t>(view.header.integer_tiles * kWidth);
+      reductions = parts.take<PiecewiseReduction<Real>>(view.header.reductions);
       words = parts.take<RandomWords>(keeps(view) ? 1 : 0);
+    }
+    // Constants, and what a row has one of, stand in all columns of tiles.
+    void copy_tiles(const TaskMemory& from, const View& view) const {
+      copy(tiles, from.tiles, view.header.tiles * kWidth);
+      copy(integer_tiles, from.integer_tiles, view.header.integer_tiles * kWidth);
+    }
+  };
+
+  struct Memory {
+    Real* rows;
+    int64_t* integer_rows;
+    Real* sums[BRIDGE_MAX_PROGRAM_RESULTS];
+    PartReduction<Real>* row_parts;
+    int64_t part_count;
+    TaskMemory own;
+    MemoryParts tasks;  // where what the tasks have begins
+
+    Memory(MemoryParts& parts, const View& view, const bridge_program& call, int64_t row_count,
+           const ColumnSplit& split)
+        : tasks(nullptr) {
+      const Header& header = view.header;
+      rows = parts.take<Real>(header.rows * kWidth);
+      integer_rows = parts.take<int64_t>(header.integer_rows * kWidth);
       for (int32_t i = 0; i < header.results; ++i) {
         if (view.result_role(i) == Role::row)
           sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
       }
+      part_count = split.tasks > 1 ? split.parts(call) : 0;
+      row_parts = parts.take<PartReduction<Real>>(header.reductions * part_count);
+      own = TaskMemory(parts, view);
+      tasks = parts;
+      for (int64_t task = 0; part_count > 0 && task < split.tasks; ++task) TaskMemory(parts, view);
+    }
+    TaskMemory of_task(int64_t task, const View& view) const {
+      MemoryParts parts = tasks;
+      TaskMemory found(parts, view);
+      for (; task > 0; --task) found = TaskMemory(parts, view);
+      return found;
+    }
+    PartReduction<Real>& part_of_row(int32_t reduction, int64_t part) const {
+      return row_parts[reduction * part_count + part];
     }
   };
 
-  Machine(const View& view, const bridge_program& call, const Rows& rows, MemoryParts parts)
-      : view_(view), call_(call), rows_(rows), memory_(parts, view, call, rows.count), here_{call} {
+  Machine(const View& view, const bridge_program& call, const Rows& rows, const ColumnSplit& split,
+          MemoryParts parts)
+      : view_(view),
+        call_(call),
+        rows_(rows),
+        split_(split),
+        memory_(parts, view, call, rows.count, split),
+        here_{call},
+        end_(call.cols) {
     for (int32_t i = 0; i < view.header.results; ++i) {
-      if (view.result_role(i) == Role::row) stacks_[i].begin(memory_.sums[i], call.cols);
+      if (view.result_role(i) != Role::row) continue;
+      stacks_[i].begin(memory_.sums[i], call.cols);
+      stacks_[i].clear_lane();
     }
     // Several short rows are a piece, or a long one is several.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
@@ -93,9 +138,9 @@ class Machine {
     }
     return false;
   }
-  Real* tile(int32_t i) const { return memory_.tiles + i * kWidth; }
+  Real* tile(int32_t i) const { return memory_.own.tiles + i * kWidth; }
   Real* row(int32_t i) const { return memory_.rows + i * kWidth; }
-  int64_t* integer_tile(int32_t i) const { return memory_.integer_tiles + i * kWidth; }
+  int64_t* integer_tile(int32_t i) const { return memory_.own.integer_tiles + i * kWidth; }
   int64_t* integer_row(int32_t i) const { return memory_.integer_rows + i * kWidth; }
 
   void write_constants() const {
@@ -127,26 +172,67 @@ class Machine {
         run_piece(next, tile_count, 0, phase > 0);
       } else {
         begin_reductions(next, tile_count);
-        for (int64_t col = 0; col < call_.cols; col += kWidth) {
-          width_ = smaller(kWidth, call_.cols - col);
-          run_piece(next, tile_count, col, false);
-        }
+        if (split_.tasks > 1)
+          run_parts(next, tile_count);
+        else
+          run_columns(next, tile_count, 0);
         end_reductions(next, tile_count);
       }
       next += tile_count;
     }
   }
 
+  // The columns [begin, end_) of a row.
+  void run_columns(const Instruction* code, int32_t count, int64_t begin) {
+    for (int64_t col = begin; col < end_; col += kWidth) {
+      width_ = smaller(kWidth, end_ - col);
+      run_piece(code, count, col, false);
+    }
+  }
+
+  // Parts of a row's columns, dealt to tasks: copies of this machine, with memory of their own for
+  // all but what is written column by column.
+  void run_parts(const Instruction* code, int32_t count) {
+    deal_columns(split_, call_.cols, [&](int64_t number, ColumnParts& parts) {
+      Machine task = *this;
+      task.memory_.own = memory_.of_task(number, view_);
+      bool has_tiles = false;
+      parts.take([&](const ColumnPart& part) {
+        if (!has_tiles) task.memory_.own.copy_tiles(memory_.own, view_);
+        has_tiles = true;
+        task.begin_reductions(code, count);
+        for (int32_t i = 0; i < view_.header.results; ++i) {
+          if (view_.result_role(i) == Role::row)
+            task.stacks_[i] = stacks_[i].part(part.begin, part.end);
+        }
+        task.end_ = part.end;
+        task.run_columns(code, count, part.begin);
+        for (int32_t i = 0; i < count; ++i) {
+          const int32_t number = code[i].extra;
+          if (is_reduction(code[i].operation))
+            memory_.part_of_row(number, part.number) = task.memory_.own.reductions[number].part();
+        }
+      });
+    });
+    for (int32_t i = 0; i < count; ++i) {
+      const Instruction& in = code[i];
+      if (in.operation == kAddColumns) stacks_[in.a].rows_are_added(1);
+      for (int64_t part = 0; is_reduction(in.operation) && part < memory_.part_count; ++part)
+        memory_.own.reductions[in.extra].take_part(in.operation,
+                                                   memory_.part_of_row(in.extra, part));
+    }
+  }
+
   void begin_reductions(const Instruction* code, int32_t count) const {
     for (int32_t i = 0; i < count; ++i) {
-      if (is_reduction(code[i].operation)) memory_.reductions[code[i].extra].begin();
+      if (is_reduction(code[i].operation)) memory_.own.reductions[code[i].extra].begin();
     }
   }
   void end_reductions(const Instruction* code, int32_t count) const {
     for (int32_t i = 0; i < count; ++i) {
       const Instruction& in = code[i];
       if (!is_reduction(in.operation)) continue;
-      PiecewiseReduction<Real>& reduction = memory_.reductions[in.extra];
+      PiecewiseReduction<Real>& reduction = memory_.own.reductions[in.extra];
       if (in.operation == kSum)
         row(in.to)[0] = reduction.tree.end();
       else if (in.operation == kMax)
@@ -252,7 +338,7 @@ class Machine {
         for (int64_t i = 0; i < count_; ++i) {
           Real* sum = stack.lane() + col;
           for (int64_t j = 0; j < width_; ++j) sum[j] = sum[j] + from[i * width_ + j];
-          if (col + width_ == call_.cols) stack.row_is_added();
+          if (col + width_ == end_) stack.row_is_added();
         }
         return;
       }
@@ -261,16 +347,17 @@ class Machine {
       case kArgmax:
         return reduce(in, operation, col);
       default:
-        run_on_registers<kWidth>(in, operation, memory_.tiles, memory_.integer_tiles, padded);
+        run_on_registers<kWidth>(in, operation, memory_.own.tiles, memory_.own.integer_tiles,
+                                 padded);
     }
   }
 
   void reduce(const Instruction& in, int32_t operation, int64_t col) {
     Real* x = tile(in.a);
     if (!one_piece_) {
-      PiecewiseReduction<Real>& reduction = memory_.reductions[in.extra];
+      PiecewiseReduction<Real>& reduction = memory_.own.reductions[in.extra];
       if (operation == kSum)
-        reduction.add(x, col, width_, call_.cols);
+        reduction.add(x, col, width_, end_);
       else if (operation == kMax)
         reduction.take_largest(x, width_);
       else
@@ -298,7 +385,7 @@ class Machine {
     const uint32_t dropped = last_dropped(view_.constants, in.extra);
     const DrawIntegers of{integer_row(in.a), integer_row(in.b),
                           in.c < 0 ? nullptr : integer_row(in.c)};
-    draw(*memory_.words, of, here_, 0, count_, col, width_,
+    draw(*memory_.own.words, of, here_, 0, count_, col, width_,
          [=](const uint32_t* words, int64_t at, int64_t count) {
            for (int64_t j = 0; j < count; ++j) to[at + j] = truth<Real>(words[j] > dropped);
          });
@@ -308,18 +395,21 @@ class Machine {
   const View& view_;
   const bridge_program& call_;
   const Rows& rows_;
-  const Memory memory_;
+  const ColumnSplit& split_;
+  Memory memory_;
   ColumnStack<Real> stacks_[BRIDGE_MAX_PROGRAM_RESULTS];  // of column sums
   int64_t at_once_;                                       // how many rows a piece may have
   bool one_piece_;                                        // a row is
   Position here_;                                         // of the present rows
   int64_t count_ = 0;                                     // how many they are
+  int64_t end_;                                           // of the columns that this goes through
   int64_t width_ = 0;                                     // of the present piece
 };
 
 template <class Real>
-void run_machine(const View& view, const bridge_program& call, const Rows& rows, void* scratch) {
-  Machine<Real>(view, call, rows, MemoryParts(scratch)).run();
+void run_machine(const View& view, const bridge_program& call, const Rows& rows,
+                 const ColumnSplit& split, void* scratch) {
+  Machine<Real>(view, call, rows, split, MemoryParts(scratch)).run();
 }
 
 template <class Real>

@@ -1,4 +1,4 @@
-// What runs a program on some rows in one thread, compiled once for each instruction set.
+// What runs a program on some rows, compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_MACHINE_H_
 #define BRIDGE_INTERPRETER_MACHINE_H_
 
@@ -25,7 +25,21 @@ struct Rows {
   int64_t batch;
   int64_t first;
   int64_t count;
-  const Sums* sums;  // one for each result; null without column sums
+  const Sums* sums;  // one for each result; may be null without column sums
+};
+
+// How the columns of rows are dealt to tasks, where there are too few rows to deal these.
+struct ColumnSplit {
+  int64_t tasks;  // at most so many at once; 1: nothing is dealt
+  int64_t cols;   // of every part but the last: a power of two of chunks of row_sum_tree.h
+  // Runs task(context, i) for every i below `tasks`, on any threads. It is compiled for every
+  // processor, as what an instruction set has must not be what other code is linked to.
+  void (*run)(const bridge_executor* executor, int64_t tasks, bridge_task task, void* context);
+  const bridge_executor* executor;
+
+  int64_t parts(const bridge_program& call) const {
+    return tasks > 1 ? (call.cols + cols - 1) / cols : 1;
+  }
 };
 
 // Adds the nodes of one level of the tree of column sums, `count` vectors of `cols` numbers side by
@@ -33,9 +47,11 @@ struct Rows {
 using AddNodes = void (*)(void* nodes, int64_t count, int64_t cols, const RoundedSums& output);
 
 struct MachineTable {
-  // Bytes of memory, aligned to 64, that a thread needs for `rows` rows.
-  size_t (*scratch_bytes)(const View& view, const bridge_program& call, int64_t rows);
-  void (*run)(const View& view, const bridge_program& call, const Rows& rows, void* scratch);
+  // Bytes of memory, aligned to 64, that a run needs for `rows` rows.
+  size_t (*scratch_bytes)(const View& view, const bridge_program& call, int64_t rows,
+                          const ColumnSplit& split);
+  void (*run)(const View& view, const bridge_program& call, const Rows& rows,
+              const ColumnSplit& split, void* scratch);
   AddNodes add_nodes;
 };
 

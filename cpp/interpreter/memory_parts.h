@@ -35,9 +35,10 @@ class MemoryParts {
 
 // What a machine with memory of this kind needs for so many rows of a call.
 template <class Memory>
-size_t scratch_bytes(const interpreter::View& view, const bridge_program& call, int64_t rows) {
+size_t scratch_bytes(const interpreter::View& view, const bridge_program& call, int64_t rows,
+                     const interpreter::ColumnSplit& split) {
   MemoryParts parts(nullptr);
-  Memory(parts, view, call, rows);
+  Memory(parts, view, call, rows, split);
   return parts.bytes_from_null();
 }
 

@@ -90,6 +90,14 @@ void sum_rows(Real* x, int64_t count, int64_t cols, bool stays, Real* to) {
   }
 }
 
+// A reduction of a part of a row's columns.
+template <class Real>
+struct PartReduction {
+  Real node;  // of the sum
+  typename math::Format<Real>::SignedBits largest;
+  int64_t place;
+};
+
 // A row's reduction so far, where the row comes in several pieces.
 template <class Real>
 struct Reduction {
@@ -132,6 +140,19 @@ struct Reduction {
     if (before != before || here <= before) return;
     largest = order_of(here);
     place = col + place_of(here, x, count);
+  }
+
+  // What this is of a part of a row, all of which has been taken.
+  PartReduction<Real> part() { return {tree.end(), largest, place}; }
+  // The parts of a row in their order, each of as many chunks, a power of two, but the last, which
+  // may have fewer: then their sums are nodes of one level.
+  void take_part(int32_t operation, const PartReduction<Real>& part) {
+    if (operation == interpreter::kSum) return tree.add(part.node);
+    if (operation == interpreter::kMax) return take_order(part.largest);
+    const Real before = number_of<Real>(largest), here = number_of<Real>(part.largest);
+    if (before != before || here <= before) return;
+    largest = part.largest;
+    place = part.place;
   }
 };
 

@@ -10,9 +10,11 @@
 
 #include <memory>
 
+#include "interpreter/generated_programs.h"
 #include "program_reference.h"
 #include "random_call.h"
 #include "random_program.h"
+#include "walks/rows/row_sum_tree.h"
 
 namespace {
 
@@ -78,6 +80,20 @@ void compare(const char* isa, const bridge_program& call, const bridge_executor&
             (status == BRIDGE_OK ? "" : bridge_last_error()));
 }
 
+// Rows of several chunks: their columns in parts.
+void compare_split(int isa, const View& view, const bridge_program& call,
+                   const bridge_executor& executor, Arena& arena,
+                   const std::vector<std::vector<char>>& before,
+                   const std::vector<std::vector<char>>& expected, const std::string& text) {
+  using namespace bridge::interpreter;  // NOLINT: what the driver offers
+  const Counts counts = counts_of(call);
+  if (call.cols <= bridge::kSumChunk || counts.batches * counts.rows == 0) return;
+  arena.restore(before);
+  const int64_t cols = bridge::kSumChunk << pick(2);
+  run_split(interpreting_machine(isa, is_double(call)), view, call, split_into(3, cols, &executor));
+  check(arena.contents() == expected, std::to_string(cols) + " columns at a time: " + text);
+}
+
 void check_program(const RandomProgram& program, bool large) {
   const View view = view_of(program.words);
   Arena arena;
@@ -94,8 +110,53 @@ void check_program(const RandomProgram& program, bool large) {
     if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
     compare(*isa, made.call, one, arena, before, expected, made.text);
     if (large) compare(*isa, made.call, few, arena, before, expected, made.text);
+    const auto number = static_cast<int>(isa - bridge_cpu_isas());
+    compare_split(number, view, made.call, few, arena, before, expected, made.text);
   }
   bridge_set_cpu_isa(nullptr);
+}
+
+// What a call asks of its executor: how often, and for how many tasks at most.
+struct Asked {
+  int64_t times, most_tasks;
+};
+
+// The last task first, in one thread.
+void run_backwards(void* context, int64_t tasks, bridge_task task, void* task_context) {
+  Asked& asked = *static_cast<Asked*>(context);
+  ++asked.times;
+  asked.most_tasks = std::max(asked.most_tasks, tasks);
+  while (tasks-- > 0) task(task_context, tasks);
+}
+
+// A single row has work for every thread if it is long; a short one is left to the calling thread.
+void check_long_rows() {
+  int64_t dealt = 0;
+  for (int turn = 0; turn < 12; ++turn) {
+    ProgramSize size;
+    size.most_steps = 4;
+    const RandomProgram program = random_program(size);
+    const View view = view_of(program.words);
+    for (const int64_t cols : {int64_t{1500}, 131072 + pick(3000)}) {
+      Arena arena;
+      ProgramCall made;
+      made.call.cols = cols;
+      made.call.dims = static_cast<int32_t>(pick(2));
+      made.call.size[0] = 1;
+      make_arrays(
+          program.words, view, program.stores_last,
+          [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+      const auto before = arena.contents();
+      bridge::reference::run(view, made.call);
+      const auto expected = arena.contents();
+      Asked asked{0, 0};
+      const bridge_executor executor{&asked, 3, run_backwards};
+      compare("auto", made.call, executor, arena, before, expected, made.text);
+      if (cols == 1500) check(asked.times == 0, "a short row is not dealt: " + made.text);
+      dealt += asked.times > 0 && asked.most_tasks == 3;
+    }
+  }
+  check(dealt > 6, "few of the long rows were dealt to threads");
 }
 
 // A call of the words, whatever they are, on arrays of the roles that they name.
@@ -271,6 +332,7 @@ int main(int argc, char** argv) {
   check_signs_of_nan<float>();
   check_signs_of_nan<double>();
   check_rows_alone();
+  check_long_rows();
   printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

@@ -23,6 +23,9 @@ from tests.frameworks import DTYPES, numpy_dtype
 COLUMN_COUNTS = (7, 7, 1, 2, 3, 33, 33, 64, 64, 100, 511, 513, 256, 0, 1025, 2500)
 ROW_COUNTS = (1, 3, 3, 2, 5, 17, 17, 40, 40, 131, 131, 0)
 MOST_ELEMENTS = (5_000, 5_000, 5_000, 5_000, 120_000)
+# One call in so many has a few rows so long that their columns are dealt to threads.
+LONG_ROWS_ONE_IN = 24
+LONG_SPACES = ((65_536,), (1, 70_001), (2, 70_001))
 MOST_STEPS = 30
 
 FLOATS = (2.0, 1.0, -1.0, 0.5, 0.0, -0.0, 1e-3, 3.0, 1e30, math.inf, -math.inf, math.nan)
@@ -260,6 +263,9 @@ def random_call(number: int, steps: int) -> RandomCall:
     """A program, shapes, dtypes, layouts, and which derivatives are wanted."""
     program, draws = random_program(number, steps), Draws(f"{number} arrays")
     space = _space(draws)
+    long = Draws(f"{number} long rows")
+    if long.randrange(LONG_ROWS_ONE_IN) == 0:
+        space = long.choice(LONG_SPACES)
     floating = draws.choice([*DTYPES, "float32", ""])  # the same for all, or mixed
     operands = []
     for operand in program.operands:
