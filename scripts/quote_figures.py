@@ -21,6 +21,9 @@ from scripts.figures import code, exchanges, proofs, speed
 from scripts.figures.exchanges import GATHERS
 from scripts.figures.records import ROOT
 
+CATALOGUE = [
+    f"docs/ops/{page}.md" for page in ("norms", "gates", "rotary", "log_probs", "cross_entropy")
+]
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", speed.figures),
     ("docs/architecture.md", "code lines", code.code_lines),
@@ -28,6 +31,8 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", speed.crossings),
     ("docs/gpu.md", "gpu records", proofs.gpu_records),
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
+    ("docs/declare.md", "speed", speed.of_declarations),
+    *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),
     *(
         (f"docs/ops/{op}.md", "machine code", partial(code.machine_code, op))
         for op in code.WITH_KERNELS

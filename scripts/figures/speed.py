@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scripts.count_adapter_lines import OPS
-from scripts.figures.records import Report, machine_of, of_gpus, read, table
+from scripts.figures.records import ROOT, Report, machine_of, of_gpus, read, table
 from tools.bench import targets
 from tools.bench.summary import memory_lines
 
@@ -52,14 +52,7 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
         yield f"Not yet in docs/benchmarks/{name}."
         return
     yield f"Measured on {machine_of(report)} ([every row](../benchmarks/{name}))."
-    yield table(
-        ["speed", "measured", "aim", "reached"],
-        [
-            [line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
-            for line in targets.table(report)
-            if line.op == op
-        ],
-    )
+    yield aims(report, op)
     for row in report["rows"]:
         if row["op"] == op and f"empty ×{targets.CHAIN}" in row["timings"]:  # not in older files
             ours, empty = (f"{targets.further_call(row, n) * 1e6:.2f}" for n in ("bridge", "empty"))
@@ -67,15 +60,8 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
                 f"Of the {ours} µs of a further call inside one jit {empty} µs are XLA's own, "
                 "those of a handler that does nothing."
             )
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        form = row.get("form", row.get("approximate"))
-        groups.setdefault((form, row["what"], row["dtype"]), []).append(row)
     yield "How many times as fast, in the geometric mean of the shapes:"
-    yield table(
-        ["form", "pass", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
-        [[*group, *found] for group, rows in groups.items() if any(found := speedups(rows))],
-    )
+    yield means(rows)
     growth = [row for row in report["rows"] if row["op"] == op and row.get("part") == "growth"]
     if growth:
         yield f"{growth[0]['what'].capitalize()} of as many elements in rows of other lengths:"
@@ -90,6 +76,67 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
         )
     for note in report["notes"]:
         yield f"Note of the run: {note}."
+
+
+def of_catalogue(page: str) -> str:
+    """What was measured of the functions that a page's title names."""
+    title = (ROOT / page).read_text().partition("\n")[0]
+    names = title.removeprefix("# ").split(", ")
+    parts = []
+    for name, report in reports():
+        rows = [r for r in main_rows(report, "catalogue") if r["form"].split()[0] in names]
+        if not rows:
+            continue
+        shapes = sorted({tuple(row["shape"]) for row in rows})
+        sizes = ", ".join("×".join(map(str, shape)) for shape in shapes)
+        parts.append(
+            f"Measured on {machine_of(report)} ([every row](../benchmarks/{name})). How many times "
+            f"as fast, in the geometric mean of the shapes, {sizes}:"
+        )
+        parts.append(means(rows))
+        parts += [f"Note of the run: {note}." for note in report["notes"]]
+    return "\n\n".join(parts) or "Not measured yet."
+
+
+def of_declarations() -> str:
+    """What the catalogue as a whole, and ops like those of a user, come to, with their aims."""
+    parts = []
+    for name, report in reports():
+        for op, what in (("catalogue", "The ops of the catalogue"), ("declared", "Three others")):
+            if main_rows(report, op):
+                parts.append(f"{what}, on {machine_of(report)} ([every row](benchmarks/{name})):")
+                parts.append(aims(report, op))
+    return "\n\n".join(parts) or "Not measured yet."
+
+
+def reports() -> list[tuple[str, Report]]:
+    """What bench wrote, on every machine, with the name of its file."""
+    on_gpus = [(name, r) for name, record in of_gpus().items() for r in record["bench"].values()]
+    return [("cpu.json", read("cpu.json")), *on_gpus]
+
+
+def aims(report: Report, op: str) -> str:
+    """An op's aims, met and missed."""
+    return table(
+        ["speed", "measured", "aim", "reached"],
+        [
+            [line.what, line.measured, line.aim, "yes" if line.met else "**no**"]
+            for line in targets.table(report)
+            if line.op == op
+        ],
+    )
+
+
+def means(rows: list[dict[str, Any]]) -> str:
+    """How many times as fast as each peer, of all shapes."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        form = row.get("form", row.get("approximate"))
+        groups.setdefault((form, row["what"], row["dtype"]), []).append(row)
+    return table(
+        ["form", "pass", "dtype", *(targets.PEER_NAMES[peer] for peer in PEERS)],
+        [[*group, *found] for group, rows in groups.items() if any(found := speedups(rows))],
+    )
 
 
 def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
@@ -139,11 +186,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 def crossings() -> str:
     """What to_torch and to_jax cost, on every machine that was measured."""
     parts = []
-    reports = [("cpu.json", read("cpu.json"))]
-    gpus = of_gpus()
-    for name, record in gpus.items():
-        reports += [(name, report) for report in record["bench"].values()]
-    for name, report in reports:
+    for name, report in reports():
         rows = [
             [
                 f"`{row['what']}`" if "," not in row["what"] else row["what"],
@@ -165,6 +208,6 @@ def crossings() -> str:
         )
         parts.append(table(["", "bridge, µs", "from_dlpack, µs", "faster"], rows))
         parts += [f"Note of the run: {note}." for note in report["notes"]]
-    if not gpus:
+    if not of_gpus():
         parts.append("On a GPU: not measured yet.")
     return "\n\n".join(parts)

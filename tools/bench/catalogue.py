@@ -9,9 +9,9 @@ from typing import Any
 from bridge.cli.catalogue import ENTRIES, FIXED, Operands, shape_of
 from tools.bench.cases import TINY, Case, Function, Make, Op
 
-# In the caches and beyond them; and few rows of a vocabulary, as a sampler has them.
+# In the caches and beyond them; and one row, or few, of a vocabulary, as a sampler has them.
 SHAPES = ((64, 1024), (4096, 4096))
-FEW_ROWS = (8, 1 << 17)
+FEW_ROWS = ((1, 1 << 17), (8, 1 << 17))
 OF_VOCABULARIES = ("log_softmax", "logsumexp", "token_log_probs", "cross_entropy")
 QUICK = ("rms_norm", "swiglu packed")
 
@@ -23,7 +23,7 @@ class Catalogue(Op):
 
     def cases(self, framework: str, quick: bool) -> Iterator[Case]:
         chosen = [*itertools.product(SHAPES, ENTRIES)]
-        chosen += [(FEW_ROWS, form) for form in OF_VOCABULARIES]
+        chosen += [*itertools.product(FEW_ROWS, OF_VOCABULARIES)]
         dtypes: tuple[str, ...] = ("float32", "bfloat16")
         if quick:
             chosen, dtypes = [*itertools.product(SHAPES[:1], QUICK)], dtypes[:1]
