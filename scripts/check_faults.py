@@ -121,7 +121,7 @@ class Tree:
         path.write_text(faulty)
         try:
             module = self.build.module
-            if path.suffix not in (".py", ".cuh"):  # these are compiled by the tests
+            if path.suffix not in (".py", ".cu", ".cuh"):  # these are compiled by the tests
                 changed = ROOT / fault.file
                 module = self.build.again(changed, self.folder, self.folder / "objects")
             return self.test(module, [fault.tests, "-k", fault.keyword])

@@ -593,6 +593,13 @@ DECLARED = (
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
+        "compiled programs on CUDA: every constant of a call is its first",
+        "cpp/interpreter/generated_kernels.cu",
+        "memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);",
+        "memcpy(&constant.number, call.code + kHeaderWords + 0 * i, sizeof constant.number);",
+        tests="tests/generated/test_emulated.py::test_bias_dropout_add[0.1-float32]",
+    ),
+    Fault(
         "generated for CUDA: lanes of a chunk in another order",
         "cpp/interpreter/generated_columns.cuh",
         "const int64_t first = chunk * kChunkRows + lane() * kLaneRows;",
