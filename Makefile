@@ -86,7 +86,9 @@ soak: $(VENV)/.built
 	for i in $$(seq $(TIMES)); do $(BIN)/python -m pytest -q tests/distributed || exit 1; done
 
 bench: $(VENV)/.built
-	$(BIN)/python -m bridge bench --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
+	$(BIN)/python -m bridge bench --ops bias_gelu softmax bias_dropout_add border \
+	  --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
+	$(BIN)/python -m bridge bench --ops catalogue declared --json docs/benchmarks/cpu-catalogue.json
 
 # Minutes, on a machine that does nothing else; then writes the tables of docs/scaling.md.
 scaling: $(VENV)/.built

@@ -34,7 +34,7 @@ void use_devices(int count) { in_use = count; }
 int32_t bridge_cuda_arch(int32_t device) { return device < in_use ? 90 : 0; }
 static int64_t added = 0;
 int32_t bridge_program_cuda_add(const void* kernels) {
-  const int32_t device = ((const int32_t*)kernels)[7];  // behind three pointers and `arrays`
+  const int32_t device = ((const int32_t*)kernels)[10];  // behind `free`
   book += "add to " + std::to_string(device) + (device < in_use ? "\n" : ": not in use\n");
   return device < in_use ? 0 : 3;
 }
@@ -249,7 +249,7 @@ def test_compiled_kernels_are_added_to_devices_in_use(library: Path) -> None:
         assert archs_of("cuda") == []
         fake.use_devices(1)
         assert archs_of("cuda") == ["sm_90"]
-        add = lambda device: _native.add_generated_cuda(b"", [], device, b"", 8, 1, True)
+        add = lambda device: _native.add_generated_cuda(b"", [], [], device, b"", 8, 1, True)
         assert add(0) is True
         assert add(1) is False
         assert book() == ["preload 0", "add to 0", "preload 1: not in use", "add to 1: not in use"]

@@ -111,8 +111,9 @@ def of_declarations() -> str:
 
 def reports() -> list[tuple[str, Report]]:
     """What bench wrote, on every machine, with the name of its file."""
+    on_cpu = [(name, read(name)) for name in ("cpu.json", "cpu-catalogue.json")]
     on_gpus = [(name, r) for name, record in of_gpus().items() for r in record["bench"].values()]
-    return [("cpu.json", read("cpu.json")), *on_gpus]
+    return [*on_cpu, *on_gpus]
 
 
 def aims(report: Report, op: str) -> str:
