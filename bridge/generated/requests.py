@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -16,7 +17,7 @@ from bridge import _native
 from bridge.generated.cache import CompileError, forget, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
-from bridge.lang.bytecode import words_of
+from bridge.lang.bytecode import HEADER_WORDS, words_of
 from bridge.lang.emission import free_constants, source_of
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.program import Program
@@ -59,6 +60,15 @@ class Request:
         """Numbers of the constants that are read from a call's words: the same machine code runs
         the program with others, so that a parameter may be another one in every step."""
         return free_constants(self.program, self.has_start)
+
+    @functools.cached_property
+    def key(self) -> tuple[bytes, tuple[str, ...], str]:
+        """What machine code is made for: the words without what is read from those of a call."""
+        words = bytearray(self.words())
+        for number in self.free():
+            start = 4 * (HEADER_WORDS + 2 * number)
+            words[start : start + 8] = bytes(8)
+        return bytes(words), self.dtypes, self.arch
 
     def compile(self) -> None:
         """Compiles it, or finds it in the cache, and hands it to the native module: kernels for
@@ -116,16 +126,16 @@ class _Worker:
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.idle = threading.Condition(self.lock)
-        self.seen: set[Request] = set()
+        self.seen: set[tuple[bytes, tuple[str, ...], str]] = set()
         self.waiting = 0
         self.failed: set[str] = set()  # platforms
         self.thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
         with self.lock:
-            if request in self.seen or request.platform in self.failed:
+            if request.key in self.seen or request.platform in self.failed:
                 return
-            self.seen.add(request)
+            self.seen.add(request.key)
             self.waiting += 1
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="bridge", daemon=True)
@@ -134,9 +144,9 @@ class _Worker:
 
     def now(self, request: Request) -> None:
         with self.lock:
-            if request in self.seen or request.platform in self.failed:
+            if request.key in self.seen or request.platform in self.failed:
                 return
-            self.seen.add(request)
+            self.seen.add(request.key)
         self._attempt(request)
 
     def wait(self, seconds: float | None) -> bool:

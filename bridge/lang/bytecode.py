@@ -21,6 +21,7 @@ from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
 VERSION = 5
+HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
 
@@ -432,6 +433,7 @@ class Writer:
             len(self.reductions),
             self.count,
         ]
+        assert len(header) == HEADER_WORDS
         words = array.array("i", header)
         for number in self.constants:
             words.frombytes(struct.pack("=d", float(constant_of(self.nodes[number]))))

@@ -76,9 +76,19 @@ int device_of_memory(const Driver& driver, const void* memory, int* device) {
   return error;
 }
 
-LaunchAttribute cluster_of(int blocks) {
-  return {kClusterDimension, 0, {static_cast<uint32_t>(blocks), 1, 1}};
-}
+// A launch in clusters of so many blocks.
+struct ClusterConfig {
+  LaunchConfig config;
+  LaunchAttribute cluster;
+
+  ClusterConfig(const LaunchConfig& given, int blocks)
+      : config(given), cluster{kClusterDimension, 0, {static_cast<uint32_t>(blocks), 1, 1}} {
+    config.attributes = &cluster;
+    config.attribute_count = 1;
+  }
+  ClusterConfig(const ClusterConfig&) = delete;  // it points to itself
+  ClusterConfig& operator=(const ClusterConfig&) = delete;
+};
 
 }  // namespace
 
@@ -133,12 +143,10 @@ int arch_of(const Driver& driver, int device) {
   return 10 * major + minor;
 }
 
-int launch_clusters(const Driver& driver, void* kernel, LaunchConfig config, int blocks,
+int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& config, int blocks,
                     void** params) {
-  const LaunchAttribute cluster = cluster_of(blocks);
-  config.attributes = &cluster;
-  config.attribute_count = 1;
-  return driver.launch_kernel_ex(&config, kernel, params, nullptr);
+  const ClusterConfig clusters(config, blocks);
+  return driver.launch_kernel_ex(&clusters.config, kernel, params, nullptr);
 }
 
 int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most) {
@@ -150,12 +158,11 @@ int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int
     const bool is_portable = blocks <= kPortableCluster;
     if (driver.func_set_attribute(kernel, kNonPortableClusterSizeAllowed, !is_portable) != 0)
       continue;
-    const LaunchAttribute cluster = cluster_of(blocks);
     config.grid_x = static_cast<unsigned>(blocks);
-    config.attributes = &cluster;
-    config.attribute_count = 1;
+    const ClusterConfig clusters(config, blocks);
     int count = 0;
-    if (driver.max_active_clusters(&count, kernel, &config) == 0 && count > 0) return blocks;
+    if (driver.max_active_clusters(&count, kernel, &clusters.config) == 0 && count > 0)
+      return blocks;
   }
   return 1;
 }

@@ -14,8 +14,7 @@ namespace bridge::cuda {
 
 constexpr int kNoDevice = -1;
 
-// With the types of the driver's ABI, which needs no header of the toolkit: the functions return 0
-// or an error, a context and a stream are pointers, a device is its number.
+// As cuda.h has them.
 struct LaunchAttribute {
   int id;
   int padding;
@@ -27,6 +26,8 @@ struct LaunchConfig {
   const LaunchAttribute* attributes;
   unsigned attribute_count;
 };
+// With the types of the driver's ABI, which needs no header of the toolkit: the functions return 0
+// or an error, a context and a stream are pointers, a device is its number.
 struct Driver {
   int (*ctx_get_current)(void** context);
   int (*ctx_get_device)(int* device);
@@ -69,7 +70,7 @@ int enter(const Driver& driver, void* stream, const void* memory, int* entered);
 int arch_of(const Driver& driver, int device);
 
 // Launches a kernel in clusters of so many blocks, side by side in x. Returns 0 or an error.
-int launch_clusters(const Driver& driver, void* kernel, LaunchConfig config, int blocks,
+int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& config, int blocks,
                     void** params);
 
 // The largest power of two up to `most` of which a cluster of such blocks may be. Where it is more

@@ -94,17 +94,28 @@ void compare_split(int isa, const View& view, const bridge_program& call,
   check(arena.contents() == expected, std::to_string(cols) + " columns at a time: " + text);
 }
 
+struct BeforeAndAfter {
+  std::vector<std::vector<char>> before, expected;
+};
+
+// Makes the arrays of a call, and what the definition makes of them.
+BeforeAndAfter run_reference(const RandomProgram& program, const View& view, Arena& arena,
+                             ProgramCall& made) {
+  make_arrays(
+      program.words, view, program.stores_last,
+      [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
+  BeforeAndAfter found{arena.contents(), {}};
+  bridge::reference::run(view, made.call);
+  found.expected = arena.contents();
+  return found;
+}
+
 void check_program(const RandomProgram& program, bool large) {
   const View view = view_of(program.words);
   Arena arena;
   ProgramCall made;
   choose_sizes(kCols[pick(sizeof kCols / sizeof kCols[0])], large ? 150000 : 6000, &made.call);
-  make_arrays(
-      program.words, view, program.stores_last,
-      [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
-  const auto before = arena.contents();
-  bridge::reference::run(view, made.call);
-  const auto expected = arena.contents();
+  const auto [before, expected] = run_reference(program, view, arena, made);
   static const bridge_executor one{nullptr, 1, nullptr}, few = bridge_pool(3);
   for (const char* const* isa = bridge_cpu_isas(); *isa != nullptr; ++isa) {
     if (bridge_set_cpu_isa(*isa) != BRIDGE_OK) continue;
@@ -143,12 +154,7 @@ void check_long_rows() {
       made.call.cols = cols;
       made.call.dims = static_cast<int32_t>(pick(2));
       made.call.size[0] = 1;
-      make_arrays(
-          program.words, view, program.stores_last,
-          [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
-      const auto before = arena.contents();
-      bridge::reference::run(view, made.call);
-      const auto expected = arena.contents();
+      const auto [before, expected] = run_reference(program, view, arena, made);
       Asked asked{0, 0};
       const bridge_executor executor{&asked, 3, run_backwards};
       compare("auto", made.call, executor, arena, before, expected, made.text);

@@ -127,11 +127,19 @@ def test_half_a_library_is_compiled_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert library.read_bytes() == whole
 
 
-def _usual() -> Any:
+def _usual(eps: float = 1e-6) -> Any:
     from bridge.generated.ahead import usual_requests
     from bridge.ops.declared import traced
 
-    return usual_requests(traced(rms_norm.declaration, (True, True), 1e-6), "float32")
+    return usual_requests(traced(rms_norm.declaration, (True, True), eps), "float32")
+
+
+def test_a_parameter_that_changes_is_asked_for_once() -> None:
+    """What is remembered of a training run does not grow with every step's own number."""
+    usual = [request.key for request in _usual()]
+    assert len(set(usual)) == len(usual)
+    assert usual == [request.key for request in _usual(3e-5)]
+    assert usual != [request.key for request in _usual(0.5)]  # written out, as operations on it are
 
 
 @pytest.mark.long
