@@ -14,7 +14,7 @@ namespace {
 
 // How many levels of the tree of column sums so many rows need.
 inline int64_t levels_of(int64_t rows) {
-  int64_t lanes = (rows + kLaneRows - 1) / kLaneRows, levels = 2;
+  int64_t lanes = lane_count(rows), levels = 2;
   for (; lanes > 0; lanes /= 2) ++levels;
   return levels;
 }

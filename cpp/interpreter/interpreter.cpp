@@ -129,18 +129,18 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
   });
 }
 
-// So many chunks at most, so that the levels of the tree stay in cache.
-constexpr int64_t kMostNodeChunks = 32;
+// So many lanes at most, so that the levels of the tree stay in cache.
+constexpr int64_t kMostNodeLanes = 32 * kLanes;
 
-// With column sums: a part is a power of two of chunks, a node of the tree. Where a batch has
+// With column sums: a part is a power of two of lanes, a node of the tree. Where a batch has
 // several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
 void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
                const Counts& counts, bool is_double, const bridge_executor* executor) {
   const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
-  const int64_t chunks = chunk_count(counts.rows);
-  int64_t node_chunks = kMostNodeChunks;
-  const auto nodes_for = [&] { return (chunks + node_chunks - 1) / node_chunks; };
-  while (node_chunks > 1 && counts.batches * nodes_for() < parts) node_chunks /= 2;
+  const int64_t lanes = lane_count(counts.rows);
+  int64_t node_lanes = kMostNodeLanes;
+  const auto nodes_for = [&] { return (lanes + node_lanes - 1) / node_lanes; };
+  while (node_lanes > 1 && counts.batches * nodes_for() < parts) node_lanes /= 2;
   const int64_t nodes = nodes_for(), units = counts.batches * nodes;
   const int64_t node_bytes = call.cols * (is_double ? 8 : 4);
   int32_t sums = 0;
@@ -154,7 +154,7 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   const auto node_of = [&](int64_t sum, int64_t unit) {
     return workspace.get() + (sum * units + unit) * node_bytes;
   };
-  const int64_t most = node_chunks * kChunkRows;
+  const int64_t most = node_lanes * kLaneRows;
   const size_t bytes =
       machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows, kWholeRows);
   for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
@@ -242,7 +242,7 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
   prefer_huge_results(view, call, counts);
   const bool has_sums = has_column_sums(view);
-  const int64_t units = counts.batches * (has_sums ? chunk_count(counts.rows) : counts.rows);
+  const int64_t units = counts.batches * (has_sums ? lane_count(counts.rows) : counts.rows);
   const ColumnSplit split = split_for(call, counts, units, executor);
   if (split.tasks > 1)
     run_split(machine, view, call, split);

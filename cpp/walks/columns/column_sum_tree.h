@@ -15,6 +15,7 @@ constexpr int64_t kChunkRows = 128;
 constexpr int64_t kLaneRows = 16;
 constexpr int64_t kLanes = kChunkRows / kLaneRows;
 
+constexpr int64_t lane_count(int64_t rows) { return (rows + kLaneRows - 1) / kLaneRows; }
 constexpr int64_t chunk_count(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
 }  // namespace bridge
