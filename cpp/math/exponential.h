@@ -69,10 +69,10 @@ struct Exponent {
   Real rest;
 };
 
+// For x within the bound.
 template <class Real>
-BRIDGE_HD Exponent<Real> exponent_of(Real x) {
+BRIDGE_HD Exponent<Real> exponent_of_held(Real held) {
   using Table = ExponentTable<Real>;
-  const Real held = within(Table::bound, x);
   const Real shifted = fma(held, Table::log2e, Table::magic);
   const Real n = shifted - Table::magic;
   const Real f = fma(held, Table::log2e, -n);
@@ -82,6 +82,11 @@ BRIDGE_HD Exponent<Real> exponent_of(Real x) {
   return {shifted, f, rest};
 }
 
+template <class Real>
+BRIDGE_HD Exponent<Real> exponent_of(Real x) {
+  return exponent_of_held(within(ExponentTable<Real>::bound, x));
+}
+
 // 2^f, rounded about once.
 template <class Real>
 BRIDGE_HD Real power_of_fraction(Real f) {
@@ -89,28 +94,34 @@ BRIDGE_HD Real power_of_fraction(Real f) {
 }
 
 // top e^-size 2^lift, which is a normal number wherever it has not underflowed without the factor,
-// for size >= 0; rounded once more than 2^f - 1.
+// for size from 0 to the bound; rounded once more than 2^f - 1.
 template <class Real>
 BRIDGE_HD Real lifted_decay(Real top, Real size) {
-  const auto e = exponent_of(-size);
-  const auto scale = power_of_two_from(e.shifted);
-  constexpr Real lift = power_of_two<Real>(Exp2Table<Real>::lift);
+  const auto e = exponent_of_held(-size);
+  using Bits = typename Format<Real>::Bits;
+  // With the lift the exponent is that of a normal number.
+  constexpr Bits bias = Format<Real>::exponent_bias + Exp2Table<Real>::lift;
+  const Bits n = to_bits(e.shifted) - to_bits(ExponentTable<Real>::magic);
+  const Real scale = bit_cast<Real>((n + bias) << Format<Real>::mantissa_bits);
   const Real power = exp2_minus_one(e.f + e.rest);
-  return (fma(top, power, top) * scale.first) * (scale.second * lift);
+  return fma(top, power, top) * scale;
 }
 
-// top / (1 + power) * factor with the rounding of a division, for a power from 0 to 1.
 template <class Real>
-BRIDGE_HD Real over_one_and(Real top, Real power, Real factor) {
+struct Quotient {
+  Real rough;
+  Real exact;  // as a division rounds; not where `rough` is infinite, nor the sign of a zero
+};
+
+// top / (1 + power), for a power from 0 to 1.
+template <class Real>
+BRIDGE_HD Quotient<Real> over_one_and(Real top, Real power) {
   const Real d = 1 + power;
   const Real lost = power - (d - 1);
-  const Real rough = 1 / d;
-  const Real quotient = top * rough;
-  const Real rest = fma(-quotient, lost, fma(-quotient, d, top));
-  const Real exact = fma(rest, rough, quotient);
-  // Infinity has no rest, and to add one to a zero would cost its sign.
-  const bool plain = absolute(quotient) > Format<Real>::largest || quotient == 0;
-  return (plain ? quotient : exact) * factor;
+  const Real inverse = 1 / d;
+  const Real rough = top * inverse;
+  const Real rest = fma(-rough, lost, fma(-rough, d, top));
+  return {rough, fma(rest, inverse, rough)};
 }
 
 }  // namespace detail
@@ -154,14 +165,16 @@ BRIDGE_HD Real expm1(Real x) {
   return x > Real(Format<Real>::mantissa_bits + 8) ? large : near_zero;
 }
 
-// 1 / (1 + e^-x), from e^-|x|.
+// 1 / (1 + e^-x), from e^-|x|. A derivative takes it of x and of -x, and silu(x): what these have
+// in common is written alike, so that it is computed once.
 template <class Real>
 BRIDGE_HD Real sigmoid(Real x) {
   constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
-  const Real lifted = detail::lifted_decay(Real(1), absolute(x));
+  const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
+  const Real lifted = detail::lifted_decay(Real(1), size);
   const bool negative = is_negative(x);
-  return detail::over_one_and(negative ? lifted : Real(1), lifted * unlift,
-                              negative ? unlift : Real(1));
+  const Real top = negative ? lifted : Real(1);
+  return detail::over_one_and(top, lifted * unlift).exact * (negative ? unlift : Real(1));
 }
 
 // x / (1 + e^-x); -0 at -infinity.
@@ -169,10 +182,12 @@ template <class Real>
 BRIDGE_HD Real silu(Real x) {
   constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
   const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
+  const Real lifted = detail::lifted_decay(Real(1), size);
   const bool negative = is_negative(x);
-  return detail::over_one_and(negative ? detail::lifted_decay(-size, size) : x,
-                              detail::lifted_decay(Real(1), size) * unlift,
-                              negative ? unlift : Real(1));
+  const Real top = negative ? detail::lifted_decay(-size, size) : x;
+  const auto quotient = detail::over_one_and(top, lifted * unlift);
+  const bool plain = absolute(quotient.rough) > Format<Real>::largest || quotient.rough == 0;
+  return (plain ? quotient.rough : quotient.exact) * (negative ? unlift : Real(1));
 }
 
 // e^(-x^2), or e^(-x^2/2), with the square not rounded.

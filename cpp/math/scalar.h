@@ -135,7 +135,12 @@ BRIDGE_HD Real absolute(Real x) {
 // 0 where -0 is right; it does not know the bits for a minus.
 template <class Real>
 BRIDGE_HD Real negated(Real x) {
+#if defined(__CUDA_ARCH__)
   return bit_cast<Real>(to_bits(x) ^ Format<Real>::sign_bit);
+#else
+  // A sum carries into nothing, and GCC sees that the magnitude of -x is that of x.
+  return bit_cast<Real>(to_bits(x) + Format<Real>::sign_bit);
+#endif
 }
 
 // Its sign bit is set: true for -0 and for NaNs that carry it.
