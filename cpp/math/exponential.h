@@ -56,6 +56,15 @@ BRIDGE_HD PowerOfTwo<Real> power_of_two_from(Real shifted) {
   return {bit_cast<Real>((half + bias) << mantissa), bit_cast<Real>((n - half + bias) << mantissa)};
 }
 
+// 2^(n + Lift), where that is a normal number.
+template <int Lift, class Real>
+BRIDGE_HD Real normal_power_from(Real shifted) {
+  using Bits = typename Format<Real>::Bits;
+  constexpr Bits bias = Format<Real>::exponent_bias + Lift;
+  const Bits n = to_bits(shifted) - to_bits(ExponentTable<Real>::magic);
+  return bit_cast<Real>((n + bias) << Format<Real>::mantissa_bits);
+}
+
 template <class Real>
 BRIDGE_HD Real within(Real bound, Real x) {
   return min_keep_nan(bound, max_keep_nan(-bound, x));
@@ -98,13 +107,8 @@ BRIDGE_HD Real power_of_fraction(Real f) {
 template <class Real>
 BRIDGE_HD Real lifted_decay(Real top, Real size) {
   const auto e = exponent_of_held(-size);
-  using Bits = typename Format<Real>::Bits;
-  // With the lift the exponent is that of a normal number.
-  constexpr Bits bias = Format<Real>::exponent_bias + Exp2Table<Real>::lift;
-  const Bits n = to_bits(e.shifted) - to_bits(ExponentTable<Real>::magic);
-  const Real scale = bit_cast<Real>((n + bias) << Format<Real>::mantissa_bits);
   const Real power = exp2_minus_one(e.f + e.rest);
-  return fma(top, power, top) * scale;
+  return fma(top, power, top) * normal_power_from<Exp2Table<Real>::lift>(e.shifted);
 }
 
 template <class Real>

@@ -60,6 +60,15 @@ struct ErfNearZeroTable<double> {
   };
 };
 
+// e^x for x from -80 to -0.35: 2^n is normal, and n is not 0 (see exponent_of).
+template <class Real>
+BRIDGE_HD Real exp_of_moderate(Real x) {
+  using Table = ExponentTable<Real>;
+  const Real shifted = fma(x, Table::log2e, Table::magic);
+  const Real f = fma(x, Table::log2e, -(shifted - Table::magic));
+  return power_of_fraction(f + x * Table::log2e_low) * normal_power_from<0>(shifted);
+}
+
 template <class Real>
 BRIDGE_HD Real with_sign_of(Real x, Real size) {
   return bit_cast<Real>(to_bits(size) | (to_bits(x) & Format<Real>::sign_bit));
@@ -73,7 +82,8 @@ BRIDGE_HD Real tanh(Real x) {
   const Real square = size * size;
   const Real near_zero =
       fma(size * square, detail::polynomial<detail::TanhTable<Real>>(square), size);
-  const Real power = exp(-2 * size);
+  constexpr Real bound = sizeof(Real) == sizeof(float) ? 20 : 40;  // from there on it is 1
+  const Real power = detail::exp_of_moderate(-2 * min_keep_nan(bound, size));
   const Real beyond = 1 - 2 * power / (1 + power);
   return detail::with_sign_of(x, size < Real(0.625) ? near_zero : beyond);
 }
