@@ -1,10 +1,11 @@
 """CUDA kernels that came with the build: machine code of programs that training calls first.
 
-They lie in an archive beside the native module (cmake/write_hot_programs.py writes what it is made
-of). A device has all of them added at once, before the first program is called there: loading code
-may wait for the device, and later that could be for ever, beside a collective that itself waits for
-what the loading thread has yet to launch. A stream that is being captured is no obstacle: the
-library declares that the thread means no such stream while it loads, and compares on its own.
+They lie in an archive beside the native module; cmake/write_hot_programs.py writes what they are
+compiled from. A device has all of them added at once, by the thread that calls the first program
+there. Loading code may wait for the device: later that could be for ever, beside a collective which
+itself waits for what this thread has yet to launch. That a stream is being captured is no obstacle:
+while it loads, the library declares that the thread means no such stream, and it compares on a
+stream of its own.
 """
 
 from __future__ import annotations
