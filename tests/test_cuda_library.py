@@ -203,6 +203,8 @@ def test_kernels_of_the_build_are_added_to_devices_in_use(library: Path) -> None
     run(
         library,
         """
+        import threading
+
         build_has(2)
         fake.use_devices(1)
         load_shipped()
@@ -210,7 +212,9 @@ def test_kernels_of_the_build_are_added_to_devices_in_use(library: Path) -> None
         load_shipped()
         assert book() == []
         fake.use_devices(2)
-        load_shipped(1)
+        threads = [threading.Thread(target=load_shipped, args=(1,)) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
         assert book() == ["preload 1", "add to 1", "add to 1"]
         load_shipped()
         assert book() == []
