@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find cpp cmake bridge/catalogue -type f -not -name "*.pyc" 2>/dev/null) CMakeLists.txt \
+SOURCES := $(shell find cpp cmake bridge/catalogue bridge/lang -type f -not -name "*.pyc" 2>/dev/null) CMakeLists.txt \
   pyproject.toml
 LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 
@@ -25,7 +25,8 @@ $(VENV)/.installed: $(LOCKS)
 	  $(BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements/lock-cuda.txt; fi
 	touch $@
 
-# Editable, so that Python edits need no step; C++ edits make this again.
+# Editable, so that Python edits need no step; C++ edits, and those of what hot programs follow from,
+# make this again.
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
 	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .

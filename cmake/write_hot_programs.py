@@ -1,16 +1,21 @@
 """Writes the hot programs of the catalogue as C++, of which a build makes kernels.
 
 python cmake/write_hot_programs.py FOLDER ISA...
+python cmake/write_hot_programs.py FOLDER cuda
 
 FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set (the names
-of cpp/CMakeLists.txt, strongest first), and hot_programs.cpp, their table. A file that would be the
-same is left alone. The package is read from the source tree, before its native module is there.
+of cpp/CMakeLists.txt, strongest first), and hot_programs.cpp, their table. For CUDA it gets
+<digest>.cu, and an index of what bridge/generated/shipped.py must know of them. A file that would
+be the same is left alone. The package is read from the source tree, before its native module is
+there.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import types
+from dataclasses import astuple
 from pathlib import Path
 
 # The package without what its __init__ does, and with nothing in the place of the native module.
@@ -18,8 +23,9 @@ package = types.ModuleType("bridge")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
 sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
 
-from bridge.catalogue.hot import requests  # noqa: E402
+from bridge.catalogue.hot import cuda_requests, requests  # noqa: E402
 from bridge.generated.requests import Request  # noqa: E402
+from bridge.generated.shipped import INDEX, digest_of  # noqa: E402
 from bridge.lang.emission import source_of  # noqa: E402
 
 _END = """namespace bridge {{
@@ -65,18 +71,32 @@ def table(requests: list[Request], isas: list[str]) -> str:
     return "\n".join([*lines, "}  // namespace interpreter", "}  // namespace bridge", ""])
 
 
+def cpu_files(isas: list[str]) -> dict[str, str]:
+    found = list(requests())
+    files = {f"hot_{number}.cpp": program(number, each) for number, each in enumerate(found)}
+    return files | {"hot_programs.cpp": table(found, isas)}
+
+
+def cuda_files() -> dict[str, str]:
+    files, index = {}, {}
+    for request in cuda_requests():
+        source, *facts = astuple(request.emitted())
+        digest = digest_of(source)
+        files[f"{digest}.cu"] = source
+        index[digest] = request.words().hex(), request.dtype_numbers(), request.free(), facts
+    return files | {INDEX: json.dumps(index, indent=1)}
+
+
 def main() -> None:
     folder, isas = Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
-    found = list(requests())
-    files = {f"hot_{number}.cpp": program(number, each) for number, each in enumerate(found)}
-    files["hot_programs.cpp"] = table(found, isas)
+    files = cuda_files() if isas == ["cuda"] else cpu_files(isas)
     for name, text in files.items():
         path = folder / name
         if not path.is_file() or path.read_text() != text:
             path.write_text(text)
-    for path in folder.glob("*.cpp"):
-        if path.name not in files:
+    for path in folder.glob("*.c*"):
+        if path.suffix in (".cpp", ".cu") and path.name not in files:
             path.unlink()
 
 

@@ -613,6 +613,20 @@ DECLARED = (
         'op.ask_for_machine_code(params, dtypes, "cpu")',
         tests="tests/generated/test_requests.py::test_a_call_asks_for_its_platform_alone",
     ),
+    Fault(
+        "kernels of the build that a device refuses count as its own",
+        "bridge/generated/requests.py",
+        "return True\n        return False",
+        "return True\n        return found is not None",
+        tests="tests/generated/test_shipped.py::test_what_a_device_refuses_is_compiled",
+    ),
+    Fault(
+        "a device that comes into use later has no kernels of the build",
+        "bridge/generated/shipped.py",
+        "                return False\n    return arch",
+        "                return True\n    return arch",
+        tests="tests/generated/test_shipped.py::test_all_are_added_with_the_first_request",
+    ),
 )
 
 FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED)

@@ -58,10 +58,11 @@ OP(softmax) OP(softmax_derivative) OP(program)
 
 # Memory of the host that says it lies on a GPU: nothing reads it.
 PRELUDE = """
-import ctypes, sys
+import ctypes, os, sys
 import numpy as np
 import torch
 from bridge import _native
+from bridge.generated import load_shipped, shipped
 from bridge.ops import SOFTMAX, SoftmaxParams
 
 _native.set_cuda_library_path({library!r})
@@ -101,6 +102,12 @@ class OnGpu:
 
     def __dlpack__(self):
         return new_capsule(ctypes.addressof(self.managed), b"dltensor", None)
+
+
+def build_has(count):
+    os.environ["BRIDGE_COMPILE"] = "background"
+    empty = shipped.Kernels(b"", [], [], [8, 1, 1], b"")
+    shipped.shipped = lambda arch: dict.fromkeys(range(count if arch == "sm_90" else 0), empty)
 
 
 def softmax(device):
@@ -184,8 +191,49 @@ def test_importing_the_torch_adapter_loads_where_cuda_has_started(library: Path)
         assert book() == []
         from bridge.torch._adapter.kernels import load_kernels
         torch.cuda.is_initialized = lambda: True
+        build_has(2)
         load_kernels()
-        assert book() == ["preload 0", "preload 1: not in use"]
+        assert book() == ["preload 0", "preload 1: not in use", "add to 0", "add to 0"]
+        """,
+    )
+
+
+def test_kernels_of_the_build_are_added_to_devices_in_use(library: Path) -> None:
+    """All of them before the first program is called there, or a collective."""
+    run(
+        library,
+        """
+        import threading
+
+        build_has(2)
+        fake.use_devices(1)
+        load_shipped()
+        assert book() == ["preload 0", "add to 0", "add to 0"]
+        load_shipped()
+        assert book() == []
+        fake.use_devices(2)
+        threads = [threading.Thread(target=load_shipped, args=(1,)) for _ in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert book() == ["preload 1", "add to 1", "add to 1"]
+        load_shipped()
+        assert book() == []
+        """,
+    )
+
+
+def test_kernels_of_the_build_are_left_where_nothing_is_to_be_compiled(library: Path) -> None:
+    run(
+        library,
+        """
+        build_has(2)
+        fake.use_devices(2)
+        os.environ["BRIDGE_COMPILE"] = "0"
+        load_shipped()
+        assert book() == []
+        os.environ["BRIDGE_COMPILE"] = "background"
+        load_shipped()
+        assert book().count("add to 1") == 2
         """,
     )
 

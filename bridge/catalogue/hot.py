@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
@@ -36,11 +37,36 @@ OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
 }
 DTYPES = ("float32", "bfloat16")
 
+# Of these a build with CUDA has kernels too, in bfloat16: what a layer of a language model, but for
+# attention, and its loss call in a first training step. Others are compiled as they are called:
+# every build pays for these with time of nvcc, once for each architecture, and every process that
+# uses a GPU loads all of them and compares them with the interpreter.
+ON_CUDA = (
+    "rms_norm",
+    "swiglu packed",
+    "swiglu",
+    "bias_gelu tanh",
+    "bias_dropout_add",
+    "cross_entropy",
+)
+
 
 def requests() -> Iterator[Request]:
     """What the build compiles."""
     for name, dtype in itertools.product(OPS, DTYPES):
         yield from requests_of(name, dtype)
+
+
+def cuda_requests() -> Iterator[Request]:
+    """What it compiles for CUDA, for any architecture: of those, and of the mean of the losses."""
+    for name in ON_CUDA:
+        yield from requests_of(name, "bfloat16")
+    found = traced(cross_entropy.mean.declaration, (True, True))
+    forward, reverse = itertools.islice(usual_requests(found, "float32"), 2)
+    yield from (forward, reverse)
+    # JAX has no use for the gradient towards the counts of rows.
+    alone = replace(reverse.program, results=reverse.program.results[:1])
+    yield replace(reverse, program=alone, dtypes=reverse.dtypes[:-1])
 
 
 def requests_of(name: str, dtype: str) -> Iterator[Request]:

@@ -4,10 +4,11 @@ The first call of a program with operands of some dtypes asks for it; a thread h
 the background, and calls take it as soon as it is there. It gives the interpreter's bits: the
 native module compares them on random arrays before it takes what was compiled. The environment
 variable BRIDGE_COMPILE says when: "background" (or nothing), "now", in which the first call waits,
-or "0", never.
+or "0", never. For CUDA those of the build are added before the first call (`shipped`).
 """
 
 from bridge.generated.cache import CompileError
 from bridge.generated.requests import asked_for, finished
+from bridge.generated.shipped import load_shipped
 
-__all__ = ["CompileError", "asked_for", "finished"]
+__all__ = ["CompileError", "asked_for", "finished", "load_shipped"]

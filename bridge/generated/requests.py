@@ -17,9 +17,10 @@ from bridge import _native
 from bridge.generated.cache import CompileError, forget, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
+from bridge.generated.shipped import REFUSED, Kernels, digest_of, load_shipped, shipped
 from bridge.lang.bytecode import HEADER_WORDS, words_of
 from bridge.lang.emission import free_constants, source_of
-from bridge.lang.emission_cuda import cuda_source_of
+from bridge.lang.emission_cuda import Emitted, cuda_source_of
 from bridge.lang.program import Program
 
 # As numbered in cpp/include/bridge/bridge.h.
@@ -79,12 +80,12 @@ class Request:
         Raises:
           CompileError: if either fails.
         """
-        if self.is_there():
+        if self.is_there() or self.add_shipped():
             return
         path, add = self._for_cuda() if self.arch else self._for_cpu()
         try:
             add(self.words(), self.dtype_numbers())
-        except (RuntimeError, ValueError, MemoryError) as error:
+        except REFUSED as error:
             forget(path)
             raise CompileError(f"{self.program.name}: {error}") from error
 
@@ -104,19 +105,38 @@ class Request:
 
         return library, add
 
+    def add_shipped(self) -> bool:
+        """Adds the kernels for CUDA that came with the build, without a compiler or the cache.
+
+        Returns:
+          Whether there are any for it, and no device refused them.
+        """
+        if not self.arch or not shipped(self.arch):
+            return False
+        emitted = self.emitted()
+        found = shipped(self.arch).get(digest_of(emitted.source))
+        with contextlib.suppress(*REFUSED):
+            if found is not None:
+                self._add_to_devices(emitted, found.image)
+                return True
+        return False
+
+    def emitted(self) -> Emitted:
+        """As CUDA C++, the same for every architecture."""
+        of = self.program, self.arithmetic, self.dtypes, self.has_start
+        return cuda_source_of(*of, self.free())
+
+    def _add_to_devices(self, emitted: Emitted, image: bytes) -> None:
+        facts = [emitted.vector, emitted.cells, emitted.kinds]
+        kernels = Kernels(self.words(), self.dtype_numbers(), self.free(), facts, image)
+        for device in range(_native.cuda_device_count()):
+            if _native.cuda_arch(device) == self.arch:
+                kernels.add_to(device)
+
     def _for_cuda(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
-        free = self.free()
-        emitted = cuda_source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
+        emitted = self.emitted()
         cubin = cubin_of(emitted.source, self.arch)
-
-        def add(words: bytes, dtypes: list[int]) -> None:
-            for device in range(_native.cuda_device_count()):
-                if _native.cuda_arch(device) == self.arch:
-                    facts = emitted.vector, emitted.cells, emitted.kinds
-                    image = cubin.read_bytes()
-                    _native.add_generated_cuda(words, dtypes, free, device, image, *facts)
-
-        return cubin, add
+        return cubin, lambda words, dtypes: self._add_to_devices(emitted, cubin.read_bytes())
 
 
 class _Worker:
@@ -223,9 +243,11 @@ def asked_for(
     mode = os.environ.get("BRIDGE_COMPILE", "background")
     if mode == "0":
         return
+    if platform == "cuda":
+        load_shipped()
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
-        if request.is_there():
+        if request.is_there() or request.add_shipped():
             continue
         if mode == "now":
             _worker.now(request)

@@ -23,6 +23,7 @@ PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 KERNELS = ("softmax", "interpreter")
 PROGRAM_NAMES = tuple(f"{name}_gpu" for name in KERNELS)
 CUDA_LIBRARY = "libbridge_cuda.so"
+CUDA_PROGRAMS = "bridge_cuda_programs.zip"
 STAMP = "sources.sha256"
 
 
@@ -72,7 +73,7 @@ def place_prebuilt() -> str:
 def place(folder: Path) -> None:
     """Copies the libraries beside the package's Python files, and the programs to their folder."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
-    targets = dict.fromkeys((module_name(), CUDA_LIBRARY), ROOT / "bridge")
+    targets = dict.fromkeys((module_name(), CUDA_LIBRARY, CUDA_PROGRAMS), ROOT / "bridge")
     for name, target in (targets | dict.fromkeys(PROGRAM_NAMES, PROGRAMS)).items():
         found = next((path for path in folder.rglob(name) if path.is_file()), None)
         if found is not None:
@@ -94,7 +95,10 @@ def build(folder: Path, arch: str) -> None:
     command += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
     command += [f"-DBRIDGE_CUDA={'ON' if nvcc else 'OFF'}", f"-DBRIDGE_CUDA_ARCHS={arch}-real"]
     command += [f"-DBRIDGE_SIMT_GPU={'ON' if nvcc else 'OFF'}"]
-    targets = ["_native", *(("bridge_cuda", *PROGRAM_NAMES) if nvcc else ())]
+    targets = [
+        "_native",
+        *(("bridge_cuda", "bridge_cuda_programs", *PROGRAM_NAMES) if nvcc else ()),
+    ]
     if nvcc is None:
         print("no nvcc: without the CUDA library and the programs", flush=True)
     subprocess.run(command, check=True)

@@ -11,6 +11,7 @@ from scripts.gpu.environment import PYTHON, rehearsal_python
 from scripts.gpu.libraries import (
     BUILD,
     CUDA_LIBRARY,
+    CUDA_PROGRAMS,
     PREBUILT,
     PROGRAM_NAMES,
     ROOT,
@@ -42,7 +43,7 @@ def main() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     PREBUILT.mkdir(parents=True)
     build(BUILD, os.environ.get("BRIDGE_GPU_ARCH", "90"))
-    for name in (module_name(), CUDA_LIBRARY, *PROGRAM_NAMES):
+    for name in (module_name(), CUDA_LIBRARY, CUDA_PROGRAMS, *PROGRAM_NAMES):
         copy(next(path for path in BUILD.rglob(name) if path.is_file()), PREBUILT / name)
     (PREBUILT / STAMP).write_text(digest_of_sources() + "\n")
     (PREBUILT / "commit").write_text(f"{commit()}\n")

@@ -9,7 +9,9 @@ import pytest
 
 import bridge
 from bridge import _native
+from bridge.generated.shipped import shipped
 from tests.cuda.devices import jax_device, needs_gpu
+from tests.jax.subprocess_run import run
 from tests.lang import declarations
 
 torch = pytest.importorskip("torch")
@@ -88,3 +90,29 @@ def test_in_a_graph() -> None:
     x.copy_(torch.randn_like(x))
     graph.replay()
     assert torch.equal(y.cpu(), OPS["rms_norm"](x.cpu(), w.cpu()))
+
+
+# Where there is a graph, it captures the first call of all.
+FROM_THE_BUILD = """
+import contextlib
+import torch
+import bridge.torch as bt
+from bridge import _native
+
+graph = {graph}
+torch.manual_seed(0)
+x, weight = torch.randn(64, 1024).bfloat16(), torch.randn(1024).bfloat16()
+on_gpu = x.cuda(), weight.cuda()
+with torch.cuda.graph(graph) if graph else contextlib.nullcontext():
+    found = bt.rms_norm(*on_gpu)
+assert _native.generated_calls() == 1
+if graph:
+    graph.replay()
+assert torch.equal(found.cpu(), bt.rms_norm(x, weight))
+"""
+
+
+@pytest.mark.skipif(not shipped(_native.cuda_arch(0)), reason="nothing for this GPU in the build")
+@pytest.mark.parametrize("graph", ["None", "torch.cuda.CUDAGraph()"])
+def test_kernels_of_the_build_run_from_the_first_call_on(graph: str) -> None:
+    run(FROM_THE_BUILD.format(graph=graph), BRIDGE_COMPILE="background", PATH="")

@@ -160,4 +160,6 @@ def test_what_compile_refuses_for_cuda() -> None:
 def test_the_flags_are_those_of_the_cuda_library() -> None:
     text = (ROOT / "cpp" / "cuda" / "CMakeLists.txt").read_text()
     assert all(flag in text for flag in cuda_compiler._FLAGS)
+    assert f"set(exact {' '.join(cuda_compiler._FLAGS)})" in text
+    assert "-cubin -arch=${sm} -std=c++17 -O3 ${exact}" in text  # what comes with a build
     assert "-fmad=false" in cuda_compiler._FLAGS

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import check, is_zero_tensor
+from bridge.generated import load_shipped
 from bridge.ops import Role, Spec
 from bridge.ops.definition import shape_in, space_of
 
@@ -118,6 +119,7 @@ def load_kernels() -> None:
     """
     if torch.cuda.is_initialized():
         _native.prepare_cuda()
+        load_shipped()
 
 
 def _in_memory(tensor: Tensor) -> Tensor:

@@ -1,0 +1,277 @@
+"""Kernels for CUDA that came with the build: found without a compiler, and only where they fit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bridge
+import bridge.jax as bj
+import bridge.torch as bt
+from bridge import _native
+from bridge.catalogue import hot
+from bridge.generated import asked_for, cuda_compiler, requests, shipped
+from bridge.generated.requests import Request
+from bridge.ops import program
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITER = ROOT / "cmake" / "write_hot_programs.py"
+CHOSEN = list(hot.cuda_requests())
+IMAGE = b"\x7fELF, the machine code of "
+
+
+def write(folder: Path, seed: str = "0") -> dict[str, str]:
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    subprocess.run([sys.executable, str(WRITER), str(folder), "cuda"], env=environment, check=True)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write(tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture
+def archive(
+    written: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """One as the build makes it for sm_90, with other machine code."""
+    path = tmp_path / shipped.ARCHIVE
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(shipped.INDEX, written[shipped.INDEX])
+        for name in sorted(written):
+            if name.endswith(".cu"):
+                file.writestr(name.replace(".cu", ".sm_90.cubin"), IMAGE + name.encode())
+    monkeypatch.setattr(shipped, "_archive", lambda: path)
+    monkeypatch.setattr(shipped, "_loaded", set())
+    shipped.shipped.cache_clear()
+    yield path
+    shipped.shipped.cache_clear()
+
+
+class Machine:
+    """GPUs of an architecture; what they are given, and what is left to the compiler."""
+
+    def __init__(self) -> None:
+        self.arch, self.count, self.in_use = "sm_90", 2, 2
+        self.refuses: Callable[[bytes], bool] = lambda image: False
+        self.added: list[tuple[Any, ...]] = []
+        self.asked: list[Request] = []
+
+    def add(self, *given: Any) -> bool:
+        words, dtypes, free, device, image, *facts = given
+        if device >= self.in_use:
+            return False
+        if self.refuses(image):
+            raise RuntimeError("what was compiled gives other bits than the interpreter")
+        self.added.append((words, tuple(dtypes), tuple(free), device, image, *facts))
+        return True
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Without a compiler."""
+    machine = Machine()
+
+    def fails(*_: Any) -> Any:
+        raise AssertionError("a compiler is looked for")
+
+    monkeypatch.setenv("BRIDGE_COMPILE", "background")
+    monkeypatch.setattr(_native, "cuda_device_count", lambda: machine.count)
+    monkeypatch.setattr(_native, "cuda_arch", lambda device: machine.arch)
+    monkeypatch.setattr(_native, "add_generated_cuda", machine.add)
+    monkeypatch.setattr(cuda_compiler, "find_nvrtc", fails)
+    monkeypatch.setattr(cuda_compiler.shutil, "which", fails)
+    monkeypatch.setattr(requests._worker, "ask", machine.asked.append)
+    return machine
+
+
+def ask(request: Request) -> None:
+    asked_for(request.program, request.arithmetic, request.dtypes, request.has_start, "cuda")
+
+
+def expected(request: Request, device: int = 0) -> tuple[Any, ...]:
+    """What a device is given for it."""
+    emitted = request.emitted()
+    image = IMAGE + f"{shipped.digest_of(emitted.source)}.cu".encode()
+    facts = emitted.vector, emitted.cells, emitted.kinds
+    dtypes, free = tuple(request.dtype_numbers()), tuple(request.free())
+    return (request.words(), dtypes, free, device, image, *facts)
+
+
+def test_all_are_added_with_the_first_request(archive: Path, machine: Machine) -> None:
+    """At once, to the devices in use; each is what the request for it alone would add."""
+    machine.in_use = 1
+    ask(CHOSEN[0])
+    assert not machine.asked
+    assert {expected(each) for each in CHOSEN} == set(machine.added)
+    machine.in_use = 2
+    ask(CHOSEN[0])
+    assert {expected(each, 1) for each in CHOSEN} <= set(machine.added)
+
+
+@pytest.mark.parametrize("chosen", CHOSEN, ids=range(len(CHOSEN)))
+def test_a_request_needs_no_compiler(archive: Path, machine: Machine, chosen: Request) -> None:
+    ask(chosen)
+    assert not machine.asked
+    machine.added.clear()
+    # As if nothing had been added before: op.compile, and operands that the native module knows
+    # apart although their source is the same.
+    Request(chosen.program, chosen.arithmetic, chosen.dtypes, arch="sm_90").compile()
+    assert machine.added == [expected(chosen), expected(chosen, 1)]
+
+
+def test_labels_of_any_dtype(archive: Path, machine: Machine) -> None:
+    """JAX's are of int32."""
+    chosen = next(each for each in CHOSEN if "int64" in each.dtypes)
+    dtypes = [dtype.replace("int64", "int32") for dtype in chosen.dtypes]
+    asked_for(chosen.program, chosen.arithmetic, dtypes, platform="cuda")
+    assert not machine.asked
+
+
+def test_what_training_calls_in_bfloat16_is_among_them(
+    archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(program, "asked_for", lambda *of: calls.append(of[:-1]))
+    torch.manual_seed(0)
+    x, residual = (torch.randn(3, 72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    weight, bias = (torch.randn(72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
+    # Kinds of calls that no test before this one made: each asks once in a process.
+    for y in (
+        bt.rms_norm(x, weight, eps=0.03125),
+        bt.swiglu(x),
+        bt.swiglu(x, residual),
+        bt.bias_gelu(x, bias),
+        bt.bias_dropout_add(x, bias, residual, p=0.375, seed=1),
+        bt.cross_entropy(x, torch.tensor([1, 2, -100])),
+    ):
+        y.sum().backward()
+    for call in calls:
+        asked_for(*call, "cuda")
+    assert not machine.asked
+
+
+def test_so_is_what_jax_calls(
+    archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(program, "asked_for", lambda *of: calls.append(of[:-1]))
+
+    def loss(x: Any, weight: Any, bias: Any, labels: Any) -> Any:
+        y = bj.rms_norm(x, weight)
+        y = bj.bias_gelu(y + bj.swiglu(y, x), bias)
+        y = bj.bias_dropout_add(y, bias, x, p=0.1, seed=1)
+        return bj.cross_entropy(y + jnp.tile(bj.swiglu(y), 2), labels)
+
+    row = jax.ShapeDtypeStruct((72,), "bfloat16")
+    x, labels = (jax.ShapeDtypeStruct((3, *s), d) for s, d in (((72,), "bfloat16"), ((), "int32")))
+    step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
+    step.trace(x, row, row, labels).lower(lowering_platforms=("cuda",))
+    assert len(calls) >= 12
+    for call in calls:
+        asked_for(*call, "cuda")
+    assert not machine.asked
+
+
+def test_another_architecture_is_compiled_for(archive: Path, machine: Machine) -> None:
+    machine.arch = "sm_80"
+    ask(CHOSEN[0])
+    assert not machine.added
+    assert [each.arch for each in machine.asked] == ["sm_80"]
+
+
+def test_a_program_that_is_not_among_them_is_compiled(archive: Path, machine: Machine) -> None:
+    ask(next(hot.requests_of("rms_norm", "float32")))
+    assert len(machine.asked) == 1
+
+
+def test_what_a_device_refuses_is_compiled(archive: Path, machine: Machine) -> None:
+    """As machine code of another program in its place, whose bits are not the interpreter's."""
+    wrong = expected(CHOSEN[0])[4]
+    machine.refuses = lambda image: image == wrong
+    for each in CHOSEN:
+        ask(each)
+    assert [each.words() for each in machine.asked] == [CHOSEN[0].words()]
+    assert {expected(each) for each in CHOSEN[1:]} <= set(machine.added)
+
+
+@pytest.mark.parametrize("damage", ["absent", "no archive", "half", "an image", "the index"])
+def test_what_is_missing_or_damaged_is_compiled(
+    archive: Path, machine: Machine, damage: str
+) -> None:
+    content = archive.read_bytes()
+    image = expected(CHOSEN[0])[4]
+    changed = {
+        "no archive": b"text",
+        "half": content[: len(content) // 2],
+        "an image": content.replace(image, image.replace(b"ELF", b"elf")),
+        "the index": content.replace(b'"', b"'", 1),
+    }
+    if damage == "absent":
+        archive.unlink()
+    else:
+        assert changed[damage] != content
+        archive.write_bytes(changed[damage])
+    for each in CHOSEN:
+        ask(each)
+    is_one = damage == "an image"
+    assert len(machine.asked) == (1 if is_one else len(CHOSEN))
+    assert len({words for words, *_ in machine.added}) == (len(CHOSEN) - 1 if is_one else 0)
+
+
+def test_nothing_is_added_where_nothing_is_to_be_compiled(
+    archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_COMPILE", "0")
+    for each in CHOSEN:
+        ask(each)
+    assert not machine.added
+    assert not machine.asked
+
+
+def test_they_are_there_without_any_compiler_for_a_gpu_that_is_not(
+    archive: Path, machine: Machine
+) -> None:
+    machine.count = 0
+    Request(**{**vars(CHOSEN[0]), "arch": "sm_90"}).compile()
+    with pytest.raises(AssertionError, match="a compiler is looked for"):
+        Request(**{**vars(CHOSEN[0]), "arch": "sm_80"}).compile()
+
+
+def test_the_build_writes_the_same_again(written: dict[str, str], tmp_path: Path) -> None:
+    """Else all would be compiled again, and no request would find them."""
+    assert write(tmp_path, seed="1") == written
+    assert len(written) == len(CHOSEN) + 1
+    for each in CHOSEN:
+        source = each.emitted().source
+        assert written[f"{shipped.digest_of(source)}.cu"] == source
+
+
+@pytest.mark.skipif(not bridge.build_info()["cuda"], reason="needs a build with CUDA")
+def test_the_package_that_is_installed_has_them() -> None:
+    """For each architecture of the library that is no PTX; `make` builds what is older."""
+    shipped.shipped.cache_clear()
+    archs = [f"sm_{arch}" for arch in _native.cuda_archs().split(",") if arch.isdecimal()]
+    for arch in archs:
+        found = shipped.shipped(arch)
+        for each in CHOSEN:
+            emitted = each.emitted()
+            kernels = found[shipped.digest_of(emitted.source)]
+            own = each.words(), each.dtype_numbers(), each.free()
+            assert kernels[:4] == (*own, [emitted.vector, emitted.cells, emitted.kinds])
+            assert kernels.image[:4] == b"\x7fELF"
+            names = [f"bridge_{kind}".encode() for kind in ("short_aligned", "long_any")]
+            assert all(name in kernels.image for name in names)
+        assert len(found) == len(CHOSEN)
