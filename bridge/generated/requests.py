@@ -247,9 +247,11 @@ def asked_for(
         load_shipped()
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
-        if request.is_there() or request.add_shipped():
+        if request.is_there() or request.key in _worker.seen:
             continue
-        if mode == "now":
+        if request.add_shipped():
+            _worker.seen.add(request.key)
+        elif mode == "now":
             _worker.now(request)
         else:
             _worker.ask(request)
