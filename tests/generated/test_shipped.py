@@ -91,6 +91,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(cuda_compiler, "find_nvrtc", fails)
     monkeypatch.setattr(cuda_compiler.shutil, "which", fails)
     monkeypatch.setattr(requests._worker, "ask", machine.asked.append)
+    monkeypatch.setattr(requests._worker, "seen", set())
     return machine
 
 
