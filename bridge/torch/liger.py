@@ -1,10 +1,12 @@
-"""Liger-Kernel's norms, gated units, rotary embedding and cross-entropy: change the import alone.
+"""Liger-Kernel's norms, gated units, rotary embeddings, softmax and cross-entropy.
+
+Change the import, nothing else.
 
 Originals: `liger_kernel/transformers` and its `functional.py`, and the autograd Functions of
-`liger_kernel/ops`; all three are imported from here. Of the losses cross-entropy is here, as a
-module and as a function. Everything has derivatives of any order, in reverse and forward mode,
-torch.func and torch.compile; rounds 16-bit tensors once; and runs on the CPU too. Where these
-differ:
+`liger_kernel/ops`; all three are imported from here. Of the losses the cross-entropies are here.
+Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
+(but experts, whose sizes depend on values); rounds 16-bit tensors once, matrix products apart; and
+runs on the CPU too. Where these differ:
 
 - What is computed is never written over. Where the original stores gradients in its arguments, or
   with `in_place` in the gradient that it was given, and a second backward pass is wrong or raises,
@@ -17,8 +19,13 @@ differ:
 - Rotary embedding gives new tensors, where the original writes into q and k if those lie so that it
   can; the tables have gradients where they want them; `unsqueeze_dim` is honoured; odd head sizes,
   whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
-- A loss of 16-bit logits is float32. Class weights, and results beside the loss and its part of
-  z-loss, are refused. Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`.
+  Each sample has its own table of Llama 4's, where there are several; there all have the first.
+- A loss of 16-bit logits is float32. Class weights are refused, and of the linear loss results
+  beside the loss and `use_token_scaling`. `z_loss` has its gradient, where the original has none.
+  Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`. Label smoothing of
+  logits that ranks share is over the whole vocabulary, and "partition" is refused there.
+- Tiled MLPs: gradients of parameters are autograd's, where the original adds to their `grad`; fn
+  draws the same random numbers in the backward pass.
 - DTensors stay sharded, where the RMS norm of the original gathers them.
 """
 
