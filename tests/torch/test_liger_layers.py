@@ -422,3 +422,26 @@ def test_an_expert_that_is_not_there() -> None:
         module(torch.ones(1, 16), torch.tensor([[3]]), torch.ones(1, 1))
     with pytest.raises(ValueError, match="hidden_act is 'gelu'"):
         liger.LigerExperts(config(num_experts=3, hidden_act="gelu"))
+
+
+def test_methods_of_functions(draw: Any) -> None:
+    """A user's Function that calls `forward` and `backward` has the gradients of `apply`."""
+    q, k = draw(2, 3, 2, 4, grad=True), draw(2, 3, 1, 4, grad=True)
+    freqs = torch.polar(torch.ones((), dtype=torch.float64), draw(3, 2))
+    tables = draw(3, 2, 3, 4), draw(3, 2, 3, 4)
+    x, weights = draw(5, 4, grad=True), draw(5, 2, grad=True)
+    up, down = draw(3, 6, 4, grad=True), draw(3, 4, 3, grad=True)
+    index = torch.tensor([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]])
+    heads = q.transpose(1, 2), k.transpose(1, 2)
+    calls: list[tuple[Any, tuple[Any, ...], tuple[Tensor, ...]]] = [
+        (liger.LigerLlama4RopeFunction, (q, k, freqs), (q, k)),
+        (liger.LigerQwen2VLMRopeFunction, (*heads, *tables, (1, 1)), (q, k)),
+        (liger.LigerFusedMoEFunction, (x, up, down, index, weights), (x, up, down, weights)),
+    ]
+    for function, arguments, inputs in calls:
+        assert issubclass(function, Function)
+        found, expected = (f.apply(*arguments) for f in (caller_of(function), function))
+        found, expected = (y if isinstance(y, tuple) else (y,) for y in (found, expected))
+        g = [draw(*y.shape) for y in expected]
+        for one, other in zip(grad(found, inputs, g), grad(expected, inputs, g), strict=True):
+            assert_close(one, other)

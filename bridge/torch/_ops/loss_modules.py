@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.checks import checked_call
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 
@@ -50,7 +50,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels without that dimension."""
-        check_tensors("CrossEntropyLoss", required=2, input=input, target=target)
+        checked_call("CrossEntropyLoss", input=input, target=target)
         return cross_entropy(
             input.movedim(1, -1) if input.ndim > 2 else input,
             target,
@@ -126,6 +126,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of input `[..., in_features]` and labels `[...]`."""
+        checked_call("LinearCrossEntropyLoss", input=input, target=target)
         return linear_cross_entropy(
             input,
             self.linear.weight,

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.overrides import is_overridden
+from bridge.torch._adapter.checks import checked_call
 from bridge.torch._ops.norms import layer_norm, rms_norm
 
 
@@ -91,10 +90,7 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 def _check_size(module: str, x: Any, shape: tuple[int, ...]) -> None:
-    if is_overridden((x,)):  # of which the op is told
-        return
-    check_tensors(module, x=x)
-    if tuple(x.shape[-1:]) != tuple(shape):
+    if checked_call(module, x=x) and tuple(x.shape[-1:]) != tuple(shape):
         raise ValueError(
             f"{module}: x has shape {list(x.shape)}, expected {shape[0]} in the last dimension"
         )

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.overrides import is_overridden
+from bridge.torch._adapter.checks import checked_call
 from bridge.torch._ops.log_probs import log_softmax
 from bridge.torch._ops.softmax import scaled_softmax
 
@@ -73,8 +72,6 @@ def _along(module: str, dim: Any, function: Callable[[Tensor], Tensor], x: Tenso
     """The function of x along a dimension."""
     if dim == -1:
         return function(x)
-    if not is_overridden((x,)):
-        check_tensors(module, input=x)
-        if not -x.ndim <= dim < x.ndim:
-            raise ValueError(f"{module}: input has shape {list(x.shape)}, and no dimension {dim}")
+    if checked_call(module, input=x) and not -x.ndim <= dim < x.ndim:
+        raise ValueError(f"{module}: input has shape {list(x.shape)}, and no dimension {dim}")
     return function(x.movedim(dim, -1)).movedim(-1, dim)
