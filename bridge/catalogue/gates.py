@@ -114,17 +114,7 @@ def run_glu(
       ValueError: if activation is unknown, a number or a shape cannot be, or a separate `up` is
         said to be interleaved.
     """
-    if activation not in ACTIVATIONS:
-        known = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"glu: activation is {activation!r}, expected one of {known}")
-    if limit is not None:
-        limit = real_number("glu", "limit", limit)
-        if not limit > 0:
-            raise ValueError(f"glu: limit is {limit}, expected a positive number")
-    linear_offset = real_number("glu", "linear_offset", linear_offset)
-    if not math.isfinite(linear_offset):
-        raise ValueError(f"glu: linear_offset is {linear_offset}, expected a finite number")
-    static = {"activation": activation, "limit": limit, "linear_offset": linear_offset}
+    static = check_options(activation, limit, linear_offset)
     weight = one_a_row(gate, weight)
     if up is not None:
         if interleaved:
@@ -141,6 +131,28 @@ def run_glu(
         )
         bias, up_bias = (bias[half] for half in halves)
     return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
+
+
+def check_options(
+    activation: Any, limit: Any, linear_offset: Any, function: str = "glu"
+) -> dict[str, Any]:
+    """What a declaration is told beside its operands.
+
+    Raises:
+      TypeError: if a number is none.
+      ValueError: if activation is unknown, or a number cannot be.
+    """
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"{function}: activation is {activation!r}, expected one of {known}")
+    if limit is not None:
+        limit = real_number(function, "limit", limit)
+        if not limit > 0:
+            raise ValueError(f"{function}: limit is {limit}, expected a positive number")
+    linear_offset = real_number(function, "linear_offset", linear_offset)
+    if not math.isfinite(linear_offset):
+        raise ValueError(f"{function}: linear_offset is {linear_offset}, expected a finite number")
+    return {"activation": activation, "limit": limit, "linear_offset": linear_offset}
 
 
 def one_a_row(x: Any, weight: Any) -> Any:

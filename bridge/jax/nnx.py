@@ -33,9 +33,20 @@ except ImportError as error:
         "bridge.jax.nnx needs flax, which cannot be imported: pip install 'bridge-ops[nnx]'"
     ) from error
 
+from bridge.jax._ops.nnx_gates import GEGLU, GLU, ReGLU, SwiGLU
 from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm
 
-__all__ = ["BiasDropoutAdd", "BiasGELU", "FusedScaleMaskSoftmax", "LayerNorm", "RMSNorm"]
+__all__ = [
+    "GEGLU",
+    "GLU",
+    "BiasDropoutAdd",
+    "BiasGELU",
+    "FusedScaleMaskSoftmax",
+    "LayerNorm",
+    "RMSNorm",
+    "ReGLU",
+    "SwiGLU",
+]
 
 
 class BiasGELU(nnx.Module):

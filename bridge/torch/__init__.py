@@ -14,12 +14,13 @@ from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
-from bridge.torch._ops.loss_modules import CrossEntropyLoss
+from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyLoss
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
-from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm, SwiGLU
+from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.rotary import rotary
 from bridge.torch._ops.softmax import (
@@ -28,6 +29,7 @@ from bridge.torch._ops.softmax import (
     scaled_softmax,
     scaled_softmax_backward,
 )
+from bridge.torch._ops.softmax_modules import LogSoftmax, Softmax
 from bridge.torch._ops.viewless import make_viewless_tensor
 
 
@@ -47,11 +49,18 @@ if TYPE_CHECKING:
 _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 
 __all__ = [
+    "GEGLU",
+    "GLU",
     "BiasDropoutAdd",
     "BiasGELU",
     "CrossEntropyLoss",
     "LayerNorm",
+    "LinearCrossEntropyLoss",
+    "LogSoftmax",
     "RMSNorm",
+    "ReGLU",
+    "Softmax",
+    "SquaredReLU",
     "SwiGLU",
     "all_gather",
     "bias_dropout_add",

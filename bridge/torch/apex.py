@@ -1,7 +1,8 @@
 """apex's norms, softmax and cross-entropy under their own names: change the import, nothing else.
 
 Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functional`
-`fused_softmax.py`, and in `apex/contrib/xentropy` `softmax_xentropy.py`. Where the norms differ:
+`fused_softmax.py`, and in `apex/contrib` `layer_norm/layer_norm.py` and
+`xentropy/softmax_xentropy.py`. Where the norms differ:
 
 - One path, on the CPU, under torch.compile and in a trace too, where the original composes torch's
   own operations, of other dtypes there.
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 
 from bridge.torch._drop_ins.apex_norms import (
+    FastLayerNormFN,
     FusedLayerNormAffineFunction,
     FusedLayerNormAffineMixedDtypesFunction,
     FusedLayerNormFunction,
@@ -56,6 +58,8 @@ from bridge.torch._drop_ins.scale_mask_softmax import (
 )
 
 __all__ = [
+    "FastLayerNorm",
+    "FastLayerNormFN",
     "FusedLayerNorm",
     "FusedLayerNormAffineFunction",
     "FusedLayerNormAffineMixedDtypesFunction",
@@ -208,3 +212,32 @@ class MixedFusedRMSNorm(_Mixed, FusedRMSNorm):
             self.normalized_shape,
             self.eps,
         )
+
+
+class FastLayerNorm(torch.nn.Module):
+    """Layer norm over the last dimension, in the input's dtype, of `apex/contrib/layer_norm`.
+
+    Args:
+      hidden_size: d, the size of the last dimension, any.
+      eps: a positive number, kept as `epsilon`.
+      memory_efficient: kept as an attribute, and changes nothing.
+
+    Attributes:
+      weight, bias: parameters `[hidden_size]`, ones and zeros at first.
+    """
+
+    def __init__(self, hidden_size: int, eps: float = 1e-5, memory_efficient: bool = False) -> None:
+        super().__init__()
+        self.epsilon, self.memory_efficient = eps, memory_efficient
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size))
+        self.bias = torch.nn.Parameter(torch.empty(hidden_size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The weight is 1, the bias 0."""
+        torch.nn.init.ones_(self.weight)
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `fused_layer_norm_affine`."""
+        return fused_layer_norm_affine(x, self.weight, self.bias, self.weight.shape, self.epsilon)

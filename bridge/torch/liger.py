@@ -1,10 +1,12 @@
-"""Liger-Kernel's norms, gated units, rotary embedding and cross-entropy: change the import alone.
+"""Liger-Kernel's norms, gated units, rotary embeddings, softmax and cross-entropy.
+
+Change the import, nothing else.
 
 Originals: `liger_kernel/transformers` and its `functional.py`, and the autograd Functions of
-`liger_kernel/ops`; all three are imported from here. Of the losses cross-entropy is here, as a
-module and as a function. Everything has derivatives of any order, in reverse and forward mode,
-torch.func and torch.compile; rounds 16-bit tensors once; and runs on the CPU too. Where these
-differ:
+`liger_kernel/ops`; all three are imported from here. Of the losses the cross-entropies are here.
+Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
+(but experts, whose sizes depend on values); rounds 16-bit tensors once, matrix products apart; and
+runs on the CPU too. Where these differ:
 
 - What is computed is never written over. Where the original stores gradients in its arguments, or
   with `in_place` in the gradient that it was given, and a second backward pass is wrong or raises,
@@ -17,19 +19,18 @@ differ:
 - Rotary embedding gives new tensors, where the original writes into q and k if those lie so that it
   can; the tables have gradients where they want them; `unsqueeze_dim` is honoured; odd head sizes,
   whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
-- A loss of 16-bit logits is float32. Class weights, and results beside the loss and its part of
-  z-loss, are refused. Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`.
+  Each sample has its own table of Llama 4's, where there are several; there all have the first.
+- A loss of 16-bit logits is float32. Class weights are refused, and of the linear loss results
+  beside the loss and `use_token_scaling`. `z_loss` has its gradient, where the original has none.
+  Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`. Label smoothing of
+  logits that ranks share is over the whole vocabulary, and "partition" is refused there.
+- Tiled MLPs: gradients of parameters are autograd's, where the original adds to their `grad`; fn
+  draws the same random numbers in the backward pass.
 - DTensors stay sharded, where the RMS norm of the original gathers them.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.autograd import Function
-
-from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
 from bridge.torch._drop_ins.liger_gates import (
     LigerBlockSparseTop2MLP,
     LigerFalconH1SwiGLUMLP,
@@ -47,6 +48,31 @@ from bridge.torch._drop_ins.liger_gates import (
     liger_geglu,
     liger_relu_squared,
     liger_swiglu,
+)
+from bridge.torch._drop_ins.liger_losses import (
+    CrossEntropyOutput,
+    LigerCrossEntropyFunction,
+    LigerCrossEntropyLoss,
+    LigerFusedLinearCrossEntropyFunction,
+    LigerFusedLinearCrossEntropyLoss,
+    liger_cross_entropy,
+    liger_fused_linear_cross_entropy,
+)
+from bridge.torch._drop_ins.liger_mlps import (
+    LigerExperts,
+    LigerFalconH1MLP,
+    LigerFusedMoEFunction,
+    LigerMLP,
+    LigerMLPFunction,
+    LigerTiledGEGLUMLP,
+    LigerTiledMLPFunction,
+    LigerTiledSwiGLUMLP,
+    apply_tiled_mlp,
+)
+from bridge.torch._drop_ins.liger_modulated_norm import (
+    LigerModulatedRMSNorm,
+    LigerModulatedRMSNormFunction,
+    liger_modulated_rms_norm,
 )
 from bridge.torch._drop_ins.liger_norms import (
     LigerFusedAddRMSNorm,
@@ -66,29 +92,55 @@ from bridge.torch._drop_ins.liger_norms import (
     liger_layer_norm,
     liger_rms_norm,
 )
-from bridge.torch._drop_ins.losses import (
-    LigerCrossEntropyLoss,
-    LigerFusedLinearCrossEntropyLoss,
-    liger_cross_entropy,
-    liger_fused_linear_cross_entropy,
+from bridge.torch._drop_ins.liger_rotary import (
+    LigerLlama4RopeFunction,
+    LigerQwen2VLMRopeFunction,
+    LigerRopeFunction,
+    liger_llama4_text_rotary_pos_emb,
+    liger_llama4_vision_rotary_pos_emb,
+    liger_multimodal_rotary_pos_emb,
+    liger_qwen2vl_mrope,
+    liger_rope,
+    liger_rotary_pos_emb,
+    liger_rotary_pos_emb_vision,
 )
-from bridge.torch._ops.rotary import rotary
+from bridge.torch._drop_ins.liger_softmax import (
+    LigerSoftmax,
+    LigerSoftmaxFunction,
+    liger_softmax,
+)
+from bridge.torch._drop_ins.liger_split_losses import (
+    LigerVocabParallelCEFunction,
+    LigerVocabParallelCrossEntropy,
+)
 
 __all__ = [
+    "CrossEntropyOutput",
     "LigerBlockSparseTop2MLP",
+    "LigerCrossEntropyFunction",
     "LigerCrossEntropyLoss",
+    "LigerExperts",
+    "LigerFalconH1MLP",
     "LigerFalconH1SwiGLUMLP",
     "LigerFusedAddRMSNorm",
     "LigerFusedAddRMSNormFunction",
     "LigerFusedGateUpSiLUMulFunction",
+    "LigerFusedLinearCrossEntropyFunction",
     "LigerFusedLinearCrossEntropyLoss",
+    "LigerFusedMoEFunction",
     "LigerGEGLUMLP",
     "LigerGEGLUMLPForGemma4",
     "LigerGELUMulFunction",
     "LigerHunyuanV1SwiGLUMLP",
     "LigerLayerNorm",
     "LigerLayerNormFunction",
+    "LigerLlama4RopeFunction",
+    "LigerMLP",
+    "LigerMLPFunction",
+    "LigerModulatedRMSNorm",
+    "LigerModulatedRMSNormFunction",
     "LigerPhi3SwiGLUMLP",
+    "LigerQwen2VLMRopeFunction",
     "LigerQwen3MoeSwiGLUMLP",
     "LigerRMSNorm",
     "LigerRMSNormForGemma",
@@ -103,69 +155,30 @@ __all__ = [
     "LigerReLUSquaredFunction",
     "LigerRopeFunction",
     "LigerSiLUMulFunction",
+    "LigerSoftmax",
+    "LigerSoftmaxFunction",
     "LigerSwiGLUMLP",
+    "LigerTiledGEGLUMLP",
+    "LigerTiledMLPFunction",
+    "LigerTiledSwiGLUMLP",
+    "LigerVocabParallelCEFunction",
+    "LigerVocabParallelCrossEntropy",
+    "apply_tiled_mlp",
     "liger_cross_entropy",
     "liger_fused_add_rms_norm",
     "liger_fused_linear_cross_entropy",
     "liger_geglu",
     "liger_layer_norm",
+    "liger_llama4_text_rotary_pos_emb",
+    "liger_llama4_vision_rotary_pos_emb",
+    "liger_modulated_rms_norm",
+    "liger_multimodal_rotary_pos_emb",
+    "liger_qwen2vl_mrope",
     "liger_relu_squared",
     "liger_rms_norm",
     "liger_rope",
     "liger_rotary_pos_emb",
     "liger_rotary_pos_emb_vision",
+    "liger_softmax",
     "liger_swiglu",
 ]
-
-
-def liger_rotary_pos_emb(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    position_ids: Tensor | None = None,
-    unsqueeze_dim: int = 1,
-) -> tuple[Tensor, Tensor]:
-    """q and k `[batch, heads, positions, d]`, turned by `bridge.torch.rotary`, each in its dtype.
-
-    Args:
-      q, k: of any numbers of heads.
-      cos, sin: `[1, positions, d]`, `[batch, positions, d]` or `[positions, d]`, doubled.
-      position_ids: not looked at: the tables are for the positions that there are.
-      unsqueeze_dim: the dimension of the heads: 2 for `[batch, positions, heads, d]`.
-
-    Raises:
-      TypeError, ValueError: as `bridge.torch.rotary`.
-    """
-    if is_overridden(given := (q, k, cos, sin)):
-        return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors("liger_rotary_pos_emb", required=4, q=q, k=k, cos=cos, sin=sin)
-    heads = unsqueeze_dim if unsqueeze_dim < 0 else unsqueeze_dim - q.ndim
-    cos, sin = (t.unsqueeze(heads) if t.ndim < q.ndim else t for t in (cos, sin))
-    return rotary(q, cos, sin).to(q.dtype), rotary(k, cos, sin).to(k.dtype)
-
-
-liger_rope = liger_rotary_pos_emb
-
-
-def liger_rotary_pos_emb_vision(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The same for q and k `[positions, heads, d]` and tables `[positions, d]`."""
-    return liger_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)
-
-
-class LigerRopeFunction(Function, metaclass=DropIn):
-    """`LigerRopeFunction.apply(q, k, cos, sin, position_ids, unsqueeze_dim)`."""
-
-    @staticmethod
-    def apply(  # type: ignore[override]
-        q: Tensor,
-        k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        position_ids: Tensor | None = None,
-        unsqueeze_dim: int = 1,
-    ) -> tuple[Tensor, Tensor]:
-        """As `liger_rotary_pos_emb`."""
-        return liger_rotary_pos_emb(q, k, cos, sin, position_ids, unsqueeze_dim)

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import bridge.torch
 from bridge.torch._sharded import shards
+from bridge.torch.liger import LigerVocabParallelCrossEntropy
 from tests.declared.split_columns import CASES, COLUMNS
 from tests.distributed.gather_checks import numbers, same_bits
 from tests.distributed.group_checks import raises
@@ -184,6 +185,9 @@ def cross_entropy_of_a_group(place: Place) -> None:
                 assert type(found) is Tensor
                 assert same_bits(found, expected), (columns, options)
                 assert same_bits(dx, gradient[..., own]), (columns, options)
+        expected = bridge.torch.cross_entropy(whole, labels, reduction="none", label_smoothing=0.1)
+        loss = LigerVocabParallelCrossEntropy(label_smoothing=0.1)
+        assert same_bits(loss(part, labels, group), expected)
     with raises(ValueError, f"labels has {columns}, expected numbers of columns"):
         bridge.torch.cross_entropy(
             whole.detach()[..., own], torch.full((2, 32), columns), group=group

@@ -279,3 +279,35 @@ def test_no_dimensions() -> None:
 def test_softmax_is_that_of_megatron() -> None:
     for name in ("GenericScaledMaskedSoftmax", "FusedScaleMaskSoftmax", "ScaledMaskedSoftmax"):
         assert getattr(apex, name) is getattr(megatron, name)
+
+
+# apex/contrib/test/layer_norm: of rows of any length, where the original has a list of them.
+@pytest.mark.parametrize("dtype", [FLOAT, HALF, BFLOAT], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5, 768), (7, 41)], ids=str)
+@pytest.mark.parametrize("memory_efficient", [True, False])
+def test_fast_layer_norm(draw: Any, shape: Any, dtype: torch.dtype, memory_efficient: bool) -> None:
+    d = shape[-1]
+    module = apex.FastLayerNorm(d, 1e-3, memory_efficient).to(dtype)
+    tensors = [draw(*shape, dtype=dtype) / 3, draw(d, dtype=dtype), draw(d, dtype=dtype)]
+    ours = as_function(module)
+    replay(ours, lambda x, w, b: layer_norm(x, (d,), w, b, 1e-3), tensors, ulps=16)
+    fn = apex.FastLayerNormFN
+    assert issubclass(fn, torch.autograd.Function)
+    assert_same_bits(fn.apply(*tensors, 1e-3, memory_efficient), ours(*tensors))
+    apart = torch.stack((tensors[0],) * 2, -1)[..., 0]
+    assert_same_bits(ours(apart, *tensors[1:]), ours(*tensors))
+    original = torch.nn.LayerNorm(d, dtype=dtype)
+    original.load_state_dict(module.state_dict())
+    module.load_state_dict(original.state_dict())
+    assert_same_bits(pickle.loads(pickle.dumps(module))(tensors[0]), module(tensors[0]))
+    assert (module.epsilon, module.memory_efficient) == (1e-3, memory_efficient)
+
+
+def test_fast_layer_norm_under_autocast() -> None:
+    """The tensors are converted first, as in the original."""
+    module, x = apex.FastLayerNorm(8), torch.randn(3, 8)
+    with torch.autocast("cpu", BFLOAT):
+        assert module(x).dtype == BFLOAT
+        assert apex.FastLayerNormFN.apply(x, module.weight, module.bias, 1e-5).dtype == FLOAT
+    with pytest.raises(ValueError, match=r"x has shape \[3, 7\], expected \[8\]"):
+        module(torch.randn(3, 7))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad, grad, gradcheck, gradgradcheck
-from torch.nn.functional import gelu, relu, rms_norm, silu
+from torch.nn.functional import cross_entropy, gelu, linear, relu, rms_norm, silu
 
 from bridge.torch import apex, liger, megatron, slapo, towhee
 from tests.torch.attention import above_diagonal, softmax64
@@ -136,6 +136,29 @@ DROP_INS = {
         (TOKENS, TOKENS),
         (0.5, 2.0),
         lambda a, b, gate, down: silu(a * gate) * b * down,
+    ),
+    "LigerSoftmaxFunction": DropIn(
+        liger.LigerSoftmaxFunction, SCORES, (), lambda x: softmax64(x, None, 1.0)
+    ),
+    "LigerModulatedRMSNormFunction": DropIn(
+        liger.LigerModulatedRMSNormFunction,
+        (TOKENS, ROW, TOKENS, TOKENS),
+        (1e-2, 1.0),
+        lambda x, w, scale, shift, eps, offset: (
+            (1 + scale) * rms_norm(x, (4,), offset + w, eps) + shift
+        ),
+    ),
+    "LigerMLPFunction": DropIn(
+        liger.LigerMLPFunction,
+        (TOKENS, (3, 4), (3, 4), (4, 3)),
+        (0.5, 2.0),
+        lambda x, gate, up, down, m, n: linear(silu(linear(x, gate) * m) * linear(x, up), down) * n,
+    ),
+    "LigerVocabParallelCEFunction": DropIn(
+        liger.LigerVocabParallelCEFunction,
+        (TOKENS,),
+        (torch.tensor([3, 0]), None, -100, 0.1, "pytorch", "global"),
+        lambda x, labels, *_: cross_entropy(x, labels, reduction="none", label_smoothing=0.1),
     ),
     "AllGather": DropIn(towhee.AllGather, ((3, 4),), (ALONE,), lambda x, _: x + 0.0),
     "AllGather2": DropIn(towhee.AllGather2, ((3, 4),), (ALONE,), lambda x, _: x + 0.0),

@@ -85,9 +85,10 @@ def test_liger(reduction: str) -> None:
     }
     loss = liger.LigerCrossEntropyLoss(**options)
     close(loss(rows, labels), reduced(plain + z), logits)
-    both = liger.liger_cross_entropy(rows, labels, return_z_loss=True, **options)
-    close(both[0], reduced(plain + z), logits)
-    close(both[1], reduced(z), logits)
+    more = liger.LigerCrossEntropyLoss(return_z_loss=True, **options)(rows, labels)
+    close(more.loss, reduced(plain + z), logits)
+    close(more.z_loss, reduced(z), logits)
+    assert more.token_accuracy is more.predicted_tokens is None
     hidden = torch.randn(24, 9, requires_grad=True)
     weight, bias = torch.randn(37, 9), torch.randn(37)
     linear = liger.LigerFusedLinearCrossEntropyLoss(**options)
@@ -104,9 +105,139 @@ def test_liger(reduction: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_what_liger_predicts(reduction: str, dtype: torch.dtype) -> None:
+    logits, labels = drawn(dtype)
+    rows, labels = logits.detach().flatten(0, 1), labels.flatten()
+    largest = torch.as_tensor(rows.double().numpy().argmax(-1))
+    labels[::2] = largest[::2]
+    labels[::5] = -100
+    options = {"reduction": reduction, "return_token_accuracy": True}
+    found = liger.liger_cross_entropy(rows, labels, return_predicted_tokens=True, **options)
+    is_kept = labels != -100
+    assert torch.equal(found.predicted_tokens, torch.where(is_kept, largest, -1))
+    hits = (largest == labels).float()
+    expected = hits if reduction == "none" else hits[is_kept].mean()
+    torch.testing.assert_close(found.token_accuracy, expected)
+    assert found.z_loss is None
+    alone = liger.LigerCrossEntropyLoss(**options)(rows, labels)
+    assert torch.equal(alone.token_accuracy, found.token_accuracy)
+    assert alone.predicted_tokens is None
+    nothing = liger.liger_cross_entropy(rows[:0], labels[:0], **options)
+    assert nothing.token_accuracy.count_nonzero() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_functions_of_liger(reduction: str, dtype: torch.dtype) -> None:
+    """By position, through `apply`, and through `forward` and `backward` of a user's Function."""
+    logits, labels = drawn(dtype)
+    rows, labels = logits.flatten(0, 1).detach().requires_grad_(), labels.flatten()
+    hidden = torch.randn(24, 9).to(dtype).requires_grad_()
+    weight, bias = (torch.randn(*s).to(dtype).requires_grad_() for s in ((37, 9), (37,)))
+    options = (5, 1e-3, 0.1, reduction, 8.0)
+    named = dict(
+        zip(
+            ("ignore_index", "lse_square_scale", "label_smoothing", "reduction", "softcap"),
+            options,
+            strict=True,
+        )
+    )
+    calls: list[Any] = [
+        (
+            liger.LigerCrossEntropyFunction,
+            (rows, labels, None, *options, True, True, True),
+            (rows,),
+            liger.liger_cross_entropy(rows, labels, **named),
+        ),
+        (
+            liger.LigerFusedLinearCrossEntropyFunction,
+            (hidden, weight, labels, bias, None, *options, False, None, False, False, False),
+            (hidden, weight, bias),
+            liger.LigerFusedLinearCrossEntropyLoss(**named)(weight, hidden, labels, bias),
+        ),
+    ]
+    for function, arguments, inputs, expected in calls:
+        assert issubclass(function, torch.autograd.Function)
+
+        class Caller(torch.autograd.Function):
+            forward = staticmethod(function.forward)
+            backward = staticmethod(function.backward)
+
+        g = torch.randn_like(expected)
+        gradients = torch.autograd.grad(expected, inputs, g)
+        unit = torch.finfo(dtype).eps
+        for apply in (function.apply, Caller.apply):
+            loss, *others = apply(*arguments)
+            assert torch.equal(loss, expected)
+            assert [x is None for x in others] == [function is not calls[0][0]] * 3
+            for one, other in zip(torch.autograd.grad(loss, inputs, g), gradients, strict=True):
+                assert one.dtype == dtype
+                torch.testing.assert_close(one, other, rtol=4 * unit, atol=4 * unit)
+
+
+@pytest.mark.parametrize("formula", ["pytorch", "megatron"])
+@pytest.mark.parametrize("mode", ["global", "partition"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_losses_of_split_rows_of_liger(formula: str, mode: str, dtype: torch.dtype) -> None:
+    """Of one rank; `tests/distributed` has several."""
+    logits, labels = drawn(dtype)
+    smoothing = 0.1 * 37 / 36 if formula == "megatron" else 0.1
+    module = liger.LigerVocabParallelCrossEntropy(5, 0.1, "none", formula, mode)
+    found = module(logits, labels)
+    assert found.dtype == torch.float32
+    close(found, reference(logits, labels, label_smoothing=smoothing, ignore_index=5), logits)
+    apply = liger.LigerVocabParallelCEFunction.apply
+    assert torch.equal(apply(logits, labels, None, 5, 0.1, formula, mode), found)
+    assert f"label_smoothing_formula={formula!r}" in repr(module)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("weight", torch.ones(3)), ("return_token_accuracy", True)]
+    ("options", "words"),
+    [
+        ({"reduction": "mean"}, "reduction is 'mean', expected 'none'"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1.0, expected a number from 0 on"),
+        ({"label_smoothing_formula": "nemo"}, "formula is 'nemo', expected 'pytorch' or"),
+        ({"label_smoothing_mode": "local"}, "mode is 'local', expected 'global' or 'partition'"),
+    ],
 )
-def test_what_there_is_no_equivalent_of(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"LigerCrossEntropyLoss: {name} is given, expected None"):
-        liger.LigerCrossEntropyLoss(**{name: value})
+def test_options_of_split_rows_of_liger(options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        liger.LigerVocabParallelCrossEntropy(**options)
+
+
+class TwoRanks:
+    """What is asked of a group before it is used."""
+
+    def size(self) -> int:
+        return 2
+
+
+def test_smoothing_of_a_part_alone() -> None:
+    loss = liger.LigerVocabParallelCrossEntropy(
+        label_smoothing=0.1, label_smoothing_mode="partition"
+    )
+    with pytest.raises(ValueError, match="label_smoothing_mode is 'partition', expected 'global'"):
+        loss(torch.ones(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64), TwoRanks())
+
+
+@pytest.mark.parametrize("name", ["ce_weight", "return_z_loss", "use_token_scaling"])
+def test_what_the_linear_loss_refuses(name: str) -> None:
+    with pytest.raises(ValueError, match=f"LigerFusedLinearCrossEntropyLoss: {name} is given"):
+        liger.LigerFusedLinearCrossEntropyLoss(**{name: True})
+    hidden, labels = torch.ones(2, 3), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=f"LigerFusedLinearCrossEntropyFunction: {name} is given"):
+        liger.liger_fused_linear_cross_entropy(hidden, torch.ones(4, 3), labels, **{name: True})
+
+
+def test_what_there_is_no_equivalent_of() -> None:
+    weight, labels = torch.ones(3), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="LigerCrossEntropyLoss: weight is given, expected None"):
+        liger.LigerCrossEntropyLoss(weight)
+    with pytest.raises(ValueError, match="LigerCrossEntropyFunction: weight is given"):
+        liger.LigerCrossEntropyFunction.apply(torch.ones(2, 3), labels, weight)
+    with pytest.raises(ValueError, match="reduction is 'max', expected"):
+        liger.LigerCrossEntropyLoss(reduction="max")
+    loss = liger.LigerCrossEntropyLoss(return_token_accuracy=True)
+    assert (loss.weight, loss.return_token_accuracy, loss.return_z_loss) == (None, True, False)

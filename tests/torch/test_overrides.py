@@ -77,6 +77,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }
+TABLES = torch.ones(3, 1, 4, 4)
 DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "GeLUFunction": lambda x, b: megatron.GeLUFunction.apply(x, b),
     "bias_gelu": lambda x, b: megatron.bias_gelu(b[None], x),
@@ -113,6 +114,15 @@ DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "liger_rope": lambda x, b: liger.liger_rope(
         x[None, None, :, 1:], x[None, None, :, 1:], x[:, 1:], x[:, 1:]
     )[0],
+    "liger_softmax": lambda x, b: liger.liger_softmax(x),
+    "LigerMLPFunction": lambda x, b: liger.LigerMLPFunction.apply(x, x, x, x.T),
+    "liger_llama4_text_rotary_pos_emb": lambda x, b: liger.liger_llama4_text_rotary_pos_emb(
+        x[None, None, :, 1:], x[None, None, :, 1:], torch.ones(1, 2, dtype=torch.complex64)
+    )[0],
+    "liger_qwen2vl_mrope": lambda x, b: liger.liger_qwen2vl_mrope(
+        x[None, None, :, 1:], x[None, None, :, 1:], TABLES, TABLES, (1, 1)
+    )[0],
+    "liger_cross_entropy": lambda x, b: liger.liger_cross_entropy(x, torch.arange(4)),
     "new_gelu": lambda x, b: slapo.new_gelu(x),
     "bias_new_gelu": lambda x, b: slapo.bias_new_gelu(x, b[None]),
     "bias_dropout": lambda x, b: slapo.bias_dropout(x, b, 0.5),

@@ -96,6 +96,10 @@ TENSORS: dict[str, Function] = {
     "log_softmax x": bt.log_softmax,
     "cross_entropy logits": lambda v: bt.cross_entropy(v, LABELS),
     "CrossEntropyLoss input": lambda v: bt.CrossEntropyLoss()(v, LABELS),
+    "LinearCrossEntropyLoss input": lambda v: bt.LinearCrossEntropyLoss(3, 4)(v, LABELS),
+    "Softmax input": bt.Softmax(0),
+    "GLU gate": bt.GLU("relu"),
+    "SquaredReLU x": bt.SquaredReLU(),
     "linear_cross_entropy hidden": lambda v: bt.linear_cross_entropy(v, X, LABELS),
     "linear_cross_entropy weight": lambda v: bt.linear_cross_entropy(X, v, LABELS),
     "bias_swiglu bias": lambda v: megatron.bias_swiglu(PAIRS, v),
@@ -110,6 +114,12 @@ TENSORS: dict[str, Function] = {
     "FusedRMSNorm x": lambda v: apex.FusedRMSNorm(3)(v),
     "fused_layer_norm_affine weight": lambda v: apex.fused_layer_norm_affine(X, v, BIAS, 3),
     "liger_geglu up": lambda v: liger.liger_geglu(X, v),
+    "liger_softmax x": liger.liger_softmax,
+    "LigerModulatedRMSNorm scale": lambda v: liger.LigerModulatedRMSNorm(3)(X, v),
+    "liger_llama4_text_rotary_pos_emb xq": lambda v: liger.liger_llama4_text_rotary_pos_emb(
+        v, SCORES, X
+    ),
+    "liger_qwen2vl_mrope k": lambda v: liger.liger_qwen2vl_mrope(SCORES, v, X, X, (1, 1)),
     "liger_rope q": lambda v: liger.liger_rope(v, SCORES, X, X),
     "new_gelu x": slapo.new_gelu,
     "bias_new_gelu x": lambda v: slapo.bias_new_gelu(v, BIAS),

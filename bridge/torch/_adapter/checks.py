@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bridge.ops import Spec
 from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._adapter.overrides import is_overridden
 
 _DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
 
@@ -40,6 +41,21 @@ def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> N
                 f"{function}: {name} is on {tensor.device}, expected {first.device}, where "
                 f"{first_name} is"
             )
+
+
+def checked_call(module: str, /, **arguments: Any) -> bool:
+    """`check_tensors` for the call of a module, whose arguments are all there.
+
+    Returns:
+      False where `__torch_function__` is to be asked: nothing is checked then, and the op is told.
+    """
+    tensors = tuple(arguments.values())
+    # Nested tensors override all of torch, and are refused.
+    is_nested = any(isinstance(t, Tensor) and t.is_nested for t in tensors)
+    if is_overridden(tensors) and not is_nested:
+        return False
+    check_tensors(module, required=len(arguments), **arguments)
+    return True
 
 
 def check_flags(function: str, /, **flags: Any) -> None:

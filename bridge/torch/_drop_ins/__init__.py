@@ -7,5 +7,7 @@
   and, beside it, `squared_relu`, each a file of Megatron-LM's.
 - `norms`: the norms over several dimensions; on it `apex_norms`, the functions of apex, and
   `fused_layer_norm`, a file of Megatron-LM's.
-- `liger_norms`, `liger_gates`: those of Liger-Kernel.
+- `losses`: the cross-entropies of Megatron-LM and apex.
+- `liger_norms`, `liger_modulated_norm`, `liger_gates`, `liger_mlps`, `liger_rotary`,
+  `liger_softmax`, `liger_losses`, `liger_split_losses`: those of Liger-Kernel.
 """

@@ -1,4 +1,4 @@
-"""The functions of `apex/normalization/fused_layer_norm.py` of apex."""
+"""The functions of `apex/normalization/fused_layer_norm.py` and `apex/contrib/layer_norm`."""
 
 from __future__ import annotations
 
@@ -98,6 +98,17 @@ class FusedRMSNormFunction(Function, metaclass=DropIn):
     ) -> Tensor:
         """RMS norm without a weight; autocast leaves it alone."""
         return rms_norm_over(normalized_shape, input, None, eps)
+
+
+class FastLayerNormFN(Function, metaclass=DropIn):
+    """`FastLayerNormFN.apply(x, gamma, beta, epsilon)`, of `apex/contrib/layer_norm`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False
+    ) -> Tensor:
+        """Layer norm over the trailing dimensions that gamma has, in the dtype of x."""
+        return FusedLayerNormAffineFunction.apply(x, gamma, beta, gamma.shape, epsilon)
 
 
 def fused_layer_norm_affine(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,23 +43,25 @@ def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable
         ctx.arguments = [None if isinstance(a, Tensor) else a for a in arguments]
         return apply(*arguments)
 
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         arguments = [
             argument if tensor is None else tensor
             for argument, tensor in zip(ctx.arguments, ctx.saved_tensors, strict=True)
         ]
-        smooth = [
-            i for i, a in enumerate(arguments) if isinstance(a, Tensor) and a.is_floating_point()
-        ]
+        smooth = _smooth(arguments)
+        wanted: list[int] = []  # of the results, of which some may be None or whole numbers
 
-        def run(*tensors: Tensor) -> Any:
+        def run(*tensors: Tensor) -> tuple[Tensor, ...]:
             given = dict(zip(smooth, tensors, strict=True))
-            return apply(*[given.get(i, argument) for i, argument in enumerate(arguments)])
+            found = apply(*[given.get(i, argument) for i, argument in enumerate(arguments)])
+            results = found if isinstance(found, tuple) else (found,)
+            wanted[:] = _smooth(results)
+            return tuple(results[i] for i in wanted)
 
         pull_back = torch.func.vjp(run, *[arguments[i] for i in smooth])[1]
-        given = cotangents if len(cotangents) > 1 else cotangents[0]
-        found = dict(zip(smooth, pull_back(given), strict=True))
-        return tuple(found.get(i) for i in range(len(arguments)))
+        found = pull_back(tuple(cotangents[i] for i in wanted))
+        gradients = dict(zip(smooth, found, strict=True))
+        return tuple(gradients.get(i) for i in range(len(arguments)))
 
     # Code that uses apex asks for the names of the arguments.
     signature = inspect.signature(apply)
@@ -67,3 +69,8 @@ def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable
     parameters = [ctx, *signature.parameters.values()]
     forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return forward, backward
+
+
+def _smooth(values: Sequence[Any]) -> list[int]:
+    """Which of them have derivatives."""
+    return [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_floating_point()]

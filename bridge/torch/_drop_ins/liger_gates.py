@@ -90,9 +90,15 @@ class LigerReLUSquared(torch.nn.Module):
         return LigerReLUSquaredFunction.apply(x)
 
 
-def _check_silu(config: Any) -> None:
-    if config.hidden_act not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {config.hidden_act!r}, expected 'silu' or 'swish'")
+def check_activation(config: Any, *known: str) -> None:
+    """Raises ValueError where the config names another than these."""
+    given = getattr(config, "hidden_act", known[0])
+    if given not in known:
+        raise ValueError(f"hidden_act is {given!r}, expected {' or '.join(map(repr, known))}")
+
+
+def check_silu(config: Any) -> None:
+    check_activation(config, "silu", "swish")
 
 
 class _GatedMLP(torch.nn.Module):
@@ -123,7 +129,7 @@ class LigerSwiGLUMLP(_GatedMLP):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        _check_silu(config)
+        check_silu(config)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(LigerSiLUMulFunction.apply(self.gate_proj(x), self.up_proj(x)))  # type: ignore[no-any-return]
@@ -134,7 +140,7 @@ class LigerQwen3MoeSwiGLUMLP(LigerSwiGLUMLP):
 
     def __init__(self, config: Any, intermediate_size: int | None = None) -> None:
         _GatedMLP.__init__(self, config, intermediate_size)
-        _check_silu(config)
+        check_silu(config)
 
 
 class LigerHunyuanV1SwiGLUMLP(LigerSwiGLUMLP):
@@ -156,7 +162,7 @@ class LigerFalconH1SwiGLUMLP(_GatedMLP):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config, bias=getattr(config, "mlp_bias", False))
-        _check_silu(config)
+        check_silu(config)
         gate_multiplier, down_multiplier = config.mlp_multipliers
         self.gate_multiplier, self.down_multiplier = float(gate_multiplier), float(down_multiplier)
 
@@ -178,7 +184,7 @@ class LigerPhi3SwiGLUMLP(torch.nn.Module):
             self.hidden_size, 2 * self.intermediate_size, bias=False
         )
         self.down_proj = torch.nn.Linear(self.intermediate_size, self.hidden_size, bias=False)
-        _check_silu(config)
+        check_silu(config)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(swiglu(self.gate_up_proj(x)))  # type: ignore[no-any-return]
@@ -194,7 +200,7 @@ class LigerBlockSparseTop2MLP(torch.nn.Module):
         self.w1 = torch.nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)
         self.w2 = torch.nn.Linear(self.ffn_dim, self.hidden_dim, bias=False)
         self.w3 = torch.nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)
-        _check_silu(config)
+        check_silu(config)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.w2(LigerSiLUMulFunction.apply(self.w1(x), self.w3(x)))  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from bridge.torch._ops.norms import layer_norm, rms_norm
 _CASTING_MODES = ("llama", "gemma", "none", 0, 1, -1)
 
 
-def _check_mode(casting_mode: str | int) -> None:
+def check_mode(casting_mode: str | int) -> None:
     if casting_mode not in _CASTING_MODES:
         raise AssertionError(
             f"rms_norm: casting_mode is {casting_mode!r}, expected 'llama', 'gemma' or 'none'"
@@ -33,7 +33,7 @@ class LigerRMSNormFunction(Function, metaclass=DropIn):
         row_mode: bool | None = None,
     ) -> Tensor:
         """X·r·(offset + W) in the dtype of X, or X·r where W is None."""
-        _check_mode(casting_mode)
+        check_mode(casting_mode)
         return rms_norm(X, W, eps=eps, offset=0.0 if W is None else offset).to(X.dtype)  # type: ignore[no-any-return]
 
 
@@ -51,7 +51,7 @@ class LigerFusedAddRMSNormFunction(Function, metaclass=DropIn):
         in_place: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The RMS norm of S = X + R, and S, both in the dtype of X."""
-        _check_mode(casting_mode)
+        check_mode(casting_mode)
         y, s = rms_norm(X, W, R, eps=eps, offset=offset)
         return y.to(X.dtype), s.to(X.dtype)
 

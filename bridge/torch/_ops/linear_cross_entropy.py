@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from torch.utils.checkpoint import checkpoint
 
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
@@ -16,6 +15,7 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._ops.cross_entropy import losses_of, reduce
 from bridge.torch._ops.labels import check_labels
 
@@ -103,13 +103,7 @@ def _again(
     def losses(hidden: Tensor, labels: Tensor) -> Any:
         return losses_of(linear(hidden, weight, bias), labels, options)
 
-    is_kept = torch.is_grad_enabled() and (
-        torch.compiler.is_compiling() or not is_watched((hidden, weight, bias))
-    )
-    found = [
-        checkpoint(losses, *part, use_reentrant=False) if is_kept else losses(*part)
-        for part in _parts(count, hidden, labels)
-    ]
+    found = [recomputed(losses, part, weight, bias) for part in _parts(count, hidden, labels)]
     return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.checks import checked_call
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 
 
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
@@ -49,7 +50,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels without that dimension."""
-        check_tensors("CrossEntropyLoss", required=2, input=input, target=target)
+        checked_call("CrossEntropyLoss", input=input, target=target)
         return cross_entropy(
             input.movedim(1, -1) if input.ndim > 2 else input,
             target,
@@ -59,3 +60,86 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
             z_loss=self.z_loss,
             softcap=self.softcap,
         )
+
+
+class LinearCrossEntropyLoss(torch.nn.Module):
+    """A linear layer and the cross-entropy of its logits, by `linear_cross_entropy`.
+
+    The constructor and the state dict are those of `torch.nn.LinearCrossEntropyLoss`, which torch
+    has from 2.13 on. The loss of 16-bit logits is float32, and a mean in which every label is
+    ignored is 0.
+
+    Args:
+      in_features: the size of the last dimension of the input.
+      num_classes: V, the number of classes.
+      out_features: (): each row has one label.
+      bias: whether the layer has one.
+      device, dtype: of the layer's parameters.
+      reduction, label_smoothing: as for `cross_entropy`.
+      weight: None: classes have no weights.
+      ignore_index: as for `cross_entropy`; None is -100.
+      options: None: `chunk` says how rows are cut.
+      chunk, z_loss, softcap: as for `linear_cross_entropy`.
+
+    Attributes:
+      linear: the `torch.nn.Linear(in_features, num_classes, bias)`.
+
+    Raises:
+      ValueError: out_features, weight or options is given.
+
+    Example:
+      >>> loss = LinearCrossEntropyLoss(8, 100)
+      >>> loss(torch.randn(2, 8), torch.tensor([0, 99])).shape
+      torch.Size([])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: Any = None,
+        chunk: int | None = None,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__()
+        name = "LinearCrossEntropyLoss"
+        if tuple(out_features) != ():
+            raise ValueError(f"{name}: out_features is {tuple(out_features)}, expected ()")
+        for argument, value in (("weight", weight), ("options", options)):
+            if value is not None:
+                raise ValueError(f"{name}: {argument} is given, expected None")
+        self.num_classes, self.out_features = num_classes, ()
+        self.reduction, self.label_smoothing = reduction, label_smoothing
+        self.ignore_index = ignore_index
+        self.chunk, self.z_loss, self.softcap = chunk, z_loss, softcap
+        self.linear = torch.nn.Linear(in_features, num_classes, bias, device, dtype)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """The loss of input `[..., in_features]` and labels `[...]`."""
+        checked_call("LinearCrossEntropyLoss", input=input, target=target)
+        return linear_cross_entropy(
+            input,
+            self.linear.weight,
+            target,
+            bias=self.linear.bias,
+            chunk=self.chunk,
+            reduction=self.reduction,
+            ignore_index=-100 if self.ignore_index is None else self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            z_loss=self.z_loss,
+            softcap=self.softcap,
+        )
+
+    def extra_repr(self) -> str:
+        names = ("reduction", "ignore_index", "label_smoothing", "chunk", "z_loss", "softcap")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

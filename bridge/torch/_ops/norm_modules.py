@@ -1,4 +1,4 @@
-"""The normalisations and the gated unit as modules, with the constructors of `torch.nn`."""
+"""The normalisations as modules, with the constructors of `torch.nn`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._ops.gates import swiglu
+from bridge.torch._adapter.checks import checked_call
 from bridge.torch._ops.norms import layer_norm, rms_norm
 
 
@@ -91,45 +90,7 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 def _check_size(module: str, x: Any, shape: tuple[int, ...]) -> None:
-    check_tensors(module, x=x)
-    if tuple(x.shape[-1:]) != tuple(shape):
+    if checked_call(module, x=x) and tuple(x.shape[-1:]) != tuple(shape):
         raise ValueError(
             f"{module}: x has shape {list(x.shape)}, expected {shape[0]} in the last dimension"
         )
-
-
-class SwiGLU(torch.nn.Module):
-    """`swiglu` of what is packed: follows a `torch.nn.Linear(d, 2 * features)`.
-
-    Args:
-      limit, linear_offset, interleaved: as for `glu`.
-
-    Example:
-      >>> torch.nn.Sequential(torch.nn.Linear(8, 32), SwiGLU())(torch.randn(2, 8)).shape
-      torch.Size([2, 16])
-    """
-
-    def __init__(
-        self,
-        limit: float | None = None,
-        linear_offset: float = 0.0,
-        interleaved: bool = False,
-    ) -> None:
-        super().__init__()
-        self.limit, self.linear_offset, self.interleaved = limit, linear_offset, interleaved
-
-    def forward(
-        self, gate: Tensor, up: Tensor | None = None, weight: Tensor | None = None
-    ) -> Tensor:
-        return swiglu(
-            gate,
-            up,
-            weight=weight,
-            limit=self.limit,
-            linear_offset=self.linear_offset,
-            interleaved=self.interleaved,
-        )
-
-    def extra_repr(self) -> str:
-        options = ("limit", "linear_offset", "interleaved")
-        return ", ".join(f"{name}={getattr(self, name)}" for name in options)

@@ -1,0 +1,90 @@
+"""The gated units as modules of Flax NNX."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from bridge.catalogue.gates import check_options
+from bridge.jax._adapter.arguments import as_flag
+from bridge.jax._ops.gates import glu
+
+
+class GLU(nnx.Module):
+    """`bridge.jax.glu` of what is packed: follows an `nnx.Linear(d, 2 * features)`.
+
+    `flax.nnx.glu` is another: there sigmoid is the activation, and the gate the second half.
+
+    Args:
+      activation, limit, linear_offset, interleaved: as for `glu`.
+
+    Raises:
+      TypeError, ValueError: as for `glu`.
+
+    Example:
+      >>> GLU("gelu_tanh")(jnp.ones((2, 32))).shape
+      (2, 16)
+    """
+
+    def __init__(
+        self,
+        activation: str = "silu",
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_options(activation, limit, linear_offset, name)
+        self.activation, self.limit = activation, limit
+        self.linear_offset = linear_offset
+        self.interleaved = as_flag(name, "interleaved", interleaved)
+
+    def __call__(
+        self, gate: jax.Array, up: jax.Array | None = None, weight: jax.Array | None = None
+    ) -> jax.Array:
+        """`[..., features]` of gate `[..., 2 * features]`, or of gate and up of that shape.
+
+        Args:
+          gate, up, weight: as for `glu`.
+        """
+        return glu(
+            gate,
+            up,
+            activation=self.activation,
+            weight=weight,
+            limit=self.limit,
+            linear_offset=self.linear_offset,
+            interleaved=self.interleaved,
+        )
+
+
+class _Named(GLU):
+    """`GLU` with the activation of its name."""
+
+    _activation: str
+
+    def __init__(
+        self,
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__(self._activation, limit, linear_offset, interleaved)
+
+
+class SwiGLU(_Named):
+    """`GLU("silu")`, whose other arguments it takes."""
+
+    _activation = "silu"
+
+
+class GEGLU(_Named):
+    """`GLU("gelu")`, whose other arguments it takes: with x·Φ(x), as `geglu`."""
+
+    _activation = "gelu"
+
+
+class ReGLU(_Named):
+    """`GLU("relu")`, whose other arguments it takes."""
+
+    _activation = "relu"

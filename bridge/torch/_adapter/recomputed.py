@@ -1,0 +1,28 @@
+"""What the backward pass computes again instead of keeping it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from bridge.torch._adapter.autograd import is_watched
+
+
+def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *others: Any) -> Any:
+    """function(*operands), whose backward pass runs it again.
+
+    Under torch.func and where a call is traced, other than by torch.compile, it is an ordinary
+    call: these see every operation, and keep what they want.
+
+    Args:
+      others: tensors that the function reads besides.
+    """
+    if torch.is_grad_enabled() and (
+        torch.compiler.is_compiling() or not is_watched((*operands, *others))
+    ):
+        return checkpoint(function, *operands, use_reentrant=False)
+    return function(*operands)

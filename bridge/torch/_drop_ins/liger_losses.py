@@ -1,0 +1,301 @@
+"""The cross-entropies of Liger-Kernel: the files of its `ops`, `transformers` and `functional.py`.
+
+Nothing is written over the logits, a loss of 16-bit logits is float32, and a mean of no row is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.catalogue.cross_entropy import Options
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
+from bridge.torch._ops.log_probs import logsumexp
+
+
+@dataclass
+class CrossEntropyOutput:
+    """What the functions and modules return where more than the loss is asked for.
+
+    Attributes:
+      loss: a scalar, or one number for each row.
+      z_loss: the part of it that `lse_square_scale` adds.
+      token_accuracy: how many of the rows have their largest logit at the label, from 0 to 1, of
+        those that are not ignored; without a reduction 0 or 1 for each row.
+      predicted_tokens: the column of the largest logit of each row, −1 where it is ignored.
+    """
+
+    loss: Tensor
+    z_loss: Tensor | None = None
+    token_accuracy: Tensor | None = None
+    predicted_tokens: Tensor | None = None
+
+
+class LigerCrossEntropyFunction(Function, metaclass=DropIn):
+    """`LigerCrossEntropyFunction.apply(_input, target, weight, ignore_index, ...)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        _input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> tuple[Tensor | None, ...]:
+        """The loss of `[rows, V]`, and what else `CrossEntropyOutput` has or None, as there.
+
+        Raises:
+          ValueError: there are class weights.
+        """
+        _refuse("LigerCrossEntropyFunction", weight=weight)
+        loss = cross_entropy(
+            _input,
+            target,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=lse_square_scale,
+            softcap=softcap,
+        )
+        if not (return_z_loss or return_token_accuracy or return_predicted_tokens):
+            return loss, None, None, None
+        is_kept = target != ignore_index
+
+        def reduced(rows: Tensor) -> Tensor:
+            if reduction == "none":
+                return rows
+            return rows.sum() / is_kept.sum().clamp(min=1) if reduction == "mean" else rows.sum()
+
+        z_loss = accuracy = predicted = None
+        if return_z_loss:
+            capped = _input if softcap is None else softcap * torch.tanh(_input / softcap)
+            squares = lse_square_scale * logsumexp(capped).square()
+            z_loss = reduced(torch.where(is_kept, squares, 0.0))
+        if return_token_accuracy or return_predicted_tokens:
+            predicted = torch.where(is_kept, _input.argmax(-1), -1)
+        if return_token_accuracy:
+            hits = (is_kept & (predicted == target)).float()
+            accuracy = hits if reduction == "none" else hits.sum() / is_kept.sum().clamp(min=1)
+        return loss, z_loss, accuracy, predicted if return_predicted_tokens else None
+
+
+class LigerFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
+    """`LigerFusedLinearCrossEntropyFunction.apply(_input, weight, target, bias, ...)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        _input: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        ce_weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        accum_dtype: torch.dtype | None = None,
+        use_token_scaling: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> tuple[Tensor | None, ...]:
+        """The loss of `_input @ weight.T + bias`, and three times None.
+
+        Gradients of 16-bit weights are summed in float32, whatever accum_dtype.
+
+        Raises:
+          ValueError: ce_weight, use_token_scaling or a result beside the loss is asked for.
+        """
+        _refuse(
+            "LigerFusedLinearCrossEntropyFunction",
+            ce_weight=ce_weight,
+            return_z_loss=return_z_loss,
+            use_token_scaling=use_token_scaling,
+            return_token_accuracy=return_token_accuracy,
+            return_predicted_tokens=return_predicted_tokens,
+        )
+        loss = linear_cross_entropy(
+            _input,
+            weight,
+            target,
+            bias=bias,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=lse_square_scale,
+            softcap=softcap,
+        )
+        return loss, None, None, None
+
+
+def liger_cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    lse_square_scale: float = 0.0,
+    softcap: float | None = None,
+    return_z_loss: bool = False,
+    return_token_accuracy: bool = False,
+    return_predicted_tokens: bool = False,
+) -> Any:
+    """The loss of `[rows, V]`, or a `CrossEntropyOutput` where more is asked for.
+
+    Raises:
+      ValueError: weight, size_average or reduce is given.
+    """
+    _refuse("liger_cross_entropy", weight=weight, size_average=size_average, reduce=reduce)
+    found = LigerCrossEntropyFunction.apply(
+        input,
+        target,
+        None,
+        ignore_index,
+        lse_square_scale,
+        label_smoothing,
+        reduction,
+        softcap,
+        return_z_loss,
+        return_token_accuracy,
+        return_predicted_tokens,
+    )
+    if return_z_loss or return_token_accuracy or return_predicted_tokens:
+        return CrossEntropyOutput(*found)  # type: ignore[arg-type]
+    return found[0]
+
+
+def liger_fused_linear_cross_entropy(
+    input: Tensor, weight: Tensor, target: Tensor, *others: Any, **options: Any
+) -> Tensor:
+    """The loss of `input @ weight.T + bias`.
+
+    Args:
+      input: `[rows, features]`; weight: `[V, features]`; target: `[rows]`.
+      others, options: those of `LigerFusedLinearCrossEntropyFunction.apply` behind these, in its
+        order or by name.
+    """
+    found = LigerFusedLinearCrossEntropyFunction.apply(input, weight, target, *others, **options)
+    return found[0]  # type: ignore[return-value]
+
+
+class _LigerLoss(torch.nn.Module):
+    """A loss that keeps what its constructor is told as attributes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._names = tuple(options)
+        for name, value in options.items():
+            setattr(self, name, value)
+        names = ("reduction", "ignore_index", "label_smoothing", "lse_square_scale", "softcap")
+        Options.of(type(self).__name__, *[options[name] for name in names])  # raises
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._names}
+
+
+class LigerCrossEntropyLoss(_LigerLoss):
+    """`liger_cross_entropy` as a module.
+
+    Raises:
+      TypeError, ValueError: an option is none that `bridge.torch.cross_entropy` takes; there are
+        class weights.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> None:
+        _refuse("LigerCrossEntropyLoss", weight=weight)
+        super().__init__(
+            weight=None,
+            ignore_index=ignore_index,
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            return_z_loss=return_z_loss,
+            return_token_accuracy=return_token_accuracy,
+            return_predicted_tokens=return_predicted_tokens,
+        )
+
+    def forward(self, _input: Tensor, target: Tensor) -> Any:
+        """As `liger_cross_entropy(_input, target, ...)`."""
+        return liger_cross_entropy(_input, target, **self._options)
+
+
+class LigerFusedLinearCrossEntropyLoss(_LigerLoss):
+    """`liger_fused_linear_cross_entropy` as a module.
+
+    Raises:
+      TypeError, ValueError: as for `LigerCrossEntropyLoss`; what the function refuses is asked for.
+    """
+
+    def __init__(
+        self,
+        ce_weight: Tensor | None = None,
+        ignore_index: int = -100,
+        lse_square_scale: float = 0.0,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        softcap: float | None = None,
+        return_z_loss: bool = False,
+        accum_dtype: torch.dtype | None = None,
+        use_token_scaling: bool = False,
+        return_token_accuracy: bool = False,
+        return_predicted_tokens: bool = False,
+    ) -> None:
+        refused = {
+            "ce_weight": ce_weight,
+            "return_z_loss": return_z_loss,
+            "use_token_scaling": use_token_scaling,
+            "return_token_accuracy": return_token_accuracy,
+            "return_predicted_tokens": return_predicted_tokens,
+        }
+        _refuse("LigerFusedLinearCrossEntropyLoss", **refused)
+        super().__init__(
+            **refused,
+            ignore_index=ignore_index,
+            lse_square_scale=lse_square_scale,
+            label_smoothing=label_smoothing,
+            reduction=reduction,
+            softcap=softcap,
+            accum_dtype=accum_dtype,
+        )
+
+    def forward(
+        self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        """The loss of `_input @ lin_weight.T + bias`."""
+        return liger_fused_linear_cross_entropy(_input, lin_weight, target, bias, **self._options)
+
+
+def _refuse(function: str, **given: Any) -> None:
+    """Raises ValueError for what there is no equivalent of."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{function}: {name} is given, expected None")

@@ -1,0 +1,243 @@
+"""Liger-Kernel's feed-forward layers that it computes in tiles, in one kernel, or for experts.
+
+The matrix products are torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.functional import linear
+
+from bridge.torch._adapter.recomputed import recomputed
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.liger_gates import (
+    LigerFalconH1SwiGLUMLP,
+    LigerGEGLUMLP,
+    LigerSiLUMulFunction,
+    LigerSwiGLUMLP,
+    check_activation,
+    check_silu,
+)
+from bridge.torch._ops.gates import swiglu
+
+
+class LigerMLPFunction(Function, metaclass=DropIn):
+    """`LigerMLPFunction.apply(input, gate_weight, up_weight, down_weight, 1.0, 1.0)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        input: Tensor,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        down_weight: Tensor,
+        gate_multiplier: float = 1.0,
+        down_multiplier: float = 1.0,
+    ) -> Tensor:
+        """down(silu(gate(x)·gate_multiplier)·up(x))·down_multiplier for weights `[out, in]`."""
+        gate, up = linear(input, gate_weight), linear(input, up_weight)
+        y = linear(LigerSiLUMulFunction.apply(gate, up, gate_multiplier), down_weight)
+        return y if down_multiplier == 1.0 else y * down_multiplier
+
+
+class LigerMLP(LigerSwiGLUMLP):
+    """As LigerSwiGLUMLP, whose projections the original has in its kernels here."""
+
+
+class LigerFalconH1MLP(LigerFalconH1SwiGLUMLP):
+    """As LigerFalconH1SwiGLUMLP, without biases.
+
+    Raises:
+      ValueError: config.mlp_bias is true, as in the original; config.hidden_act is another.
+    """
+
+    def __init__(self, config: Any) -> None:
+        if getattr(config, "mlp_bias", False):
+            raise ValueError("LigerFalconH1MLP: config.mlp_bias is true, expected no bias")
+        super().__init__(config)
+
+
+class LigerTiledMLPFunction(Function, metaclass=DropIn):
+    """`LigerTiledMLPFunction.apply(fn, mlp_module, x, shards, compute_params)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        fn: Callable[[Any, Tensor], Tensor],
+        mlp_module: Any,
+        x: Tensor,
+        shards: int,
+        compute_params: Any = None,
+    ) -> Tensor:
+        """fn(mlp_module, part) of so many parts of x, along the last dimension but one.
+
+        The backward pass computes each part again. Parameters have gradients as of any call, where
+        the original adds to their `grad` itself; compute_params changes nothing.
+        """
+        parameters = tuple(mlp_module.parameters())
+        parts = x.chunk(shards, -2)
+        found = [recomputed(lambda x: fn(mlp_module, x), (x,), *parameters) for x in parts]
+        return torch.cat(found, -2)
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        fn, mlp_module, x, shards, *_ = arguments
+        ctx.save_for_backward(x)
+        ctx.call = fn, mlp_module, shards, len(arguments)
+        return LigerTiledMLPFunction.apply(*arguments)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The gradient of x; those of parameters are added to their `grad`, as in the original."""
+        fn, mlp_module, shards, count = ctx.call
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = LigerTiledMLPFunction.apply(fn, mlp_module, x, shards)
+        torch.autograd.backward(y, g)
+        return tuple(x.grad if i == 2 else None for i in range(count))
+
+
+def apply_tiled_mlp(
+    fn: Callable[[Any, Tensor], Tensor],
+    mlp_module: Any,
+    x: Tensor,
+    num_shards: int | None = None,
+    compute_params: Any = None,
+) -> Tensor:
+    """`LigerTiledMLPFunction.apply`, in as many parts as make each about as long as it is wide.
+
+    Args:
+      fn: called with the module and a part of x, `[..., positions, d]`; what it gives is put
+        together along the last dimension but one.
+      mlp_module: a module whose parameters fn reads.
+      x: `[..., positions, d]`.
+      num_shards: how many parts, 1 at least; None for positions / d, rounded up.
+      compute_params: changes nothing.
+    """
+    positions, d = x.shape[-2:]
+    shards = -(-positions // d) if num_shards is None else num_shards
+    return LigerTiledMLPFunction.apply(fn, mlp_module, x, max(1, shards), compute_params)
+
+
+class LigerTiledSwiGLUMLP(LigerSwiGLUMLP):
+    """LigerSwiGLUMLP, a part of the sequence at a time, which the backward pass computes again.
+
+    Args:
+      config: anything with `hidden_size` and `intermediate_size`.
+      num_shards: how many parts; None for positions / hidden_size, rounded up.
+
+    Raises:
+      ValueError: config.hidden_act is there, and neither "silu" nor "swish".
+    """
+
+    def __init__(self, config: Any, num_shards: int | None = None) -> None:
+        super().__init__(config)
+        self.num_shards = num_shards
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer of x `[..., positions, hidden_size]`, which has the shape of x."""
+        return apply_tiled_mlp(LigerSwiGLUMLP.forward, self, x, self.num_shards)
+
+
+class LigerTiledGEGLUMLP(LigerGEGLUMLP):
+    """LigerGEGLUMLP, a part of the sequence at a time, which the backward pass computes again.
+
+    Args:
+      config, num_shards: as for LigerTiledSwiGLUMLP.
+
+    Raises:
+      ValueError: config.hidden_act is there, and none of "gelu", "gelu_new", "gelu_pytorch_tanh",
+        all of which are the tanh form here, as in the original.
+    """
+
+    def __init__(self, config: Any, num_shards: int | None = None) -> None:
+        super().__init__(config)
+        check_activation(config, "gelu", "gelu_new", "gelu_pytorch_tanh")
+        self.num_shards = num_shards
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer of x `[..., positions, hidden_size]`, which has the shape of x."""
+        return apply_tiled_mlp(LigerGEGLUMLP.forward, self, x, self.num_shards)
+
+
+class LigerFusedMoEFunction(Function, metaclass=DropIn):
+    """`LigerFusedMoEFunction.apply(x, gate_up_proj, down_proj, top_k_index, top_k_weights)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        x: Tensor,
+        gate_up_proj: Tensor,
+        down_proj: Tensor,
+        top_k_index: Tensor,
+        top_k_weights: Tensor,
+    ) -> Tensor:
+        """The sum of what each token's experts make of it, by their weights, in the dtype of x.
+
+        How many tokens an expert has is read by the host; no part of it depends on the order in
+        which threads run.
+
+        Args:
+          x: tokens `[T, d]`.
+          gate_up_proj: `[E, 2m, d]`, the gate's rows before the others; down_proj: `[E, d, m]`.
+          top_k_index: `[T, K]`, numbers of experts; top_k_weights: `[T, K]`.
+
+        Raises:
+          ValueError: there is no expert of a number.
+        """
+        count, chosen = gate_up_proj.shape[0], top_k_index.flatten()
+        order = chosen.argsort(stable=True)
+        sizes = torch.bincount(chosen, minlength=count).tolist()
+        if len(sizes) > count:
+            raise ValueError(
+                f"LigerFusedMoEFunction: top_k_index has {len(sizes) - 1}, expected numbers of "
+                f"{count} experts"
+            )
+        tokens = x[order // top_k_index.shape[-1]].split(sizes)
+        found = [
+            linear(swiglu(linear(own, gate_up)), down)
+            for own, gate_up, down in zip(tokens, gate_up_proj, down_proj, strict=True)
+        ]
+        each = torch.cat(found)[order.argsort()].unflatten(0, top_k_index.shape)
+        return (each * top_k_weights[..., None]).sum(-2).to(x.dtype)
+
+
+class LigerExperts(torch.nn.Module):
+    """Experts of one size, with the parameters and the call of Hugging Face's `MixtralExperts`.
+
+    Args:
+      config: anything with `hidden_size`, `hidden_act`, `num_experts` or else `num_local_experts`,
+        and `moe_intermediate_size` or else `intermediate_size`.
+
+    Attributes:
+      gate_up_proj: parameter `[experts, 2·intermediate_dim, hidden_size]`, not initialised, as in
+        the original; down_proj: `[experts, hidden_size, intermediate_dim]`, likewise.
+
+    Raises:
+      ValueError: config.hidden_act is neither "silu" nor "swish".
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        check_silu(config)
+        either = lambda name, other: getattr(config, name if hasattr(config, name) else other)  # noqa: E731
+        self.num_experts = either("num_experts", "num_local_experts")
+        self.intermediate_dim = either("moe_intermediate_size", "intermediate_size")
+        self.hidden_dim = config.hidden_size
+        shape = self.num_experts, 2 * self.intermediate_dim, self.hidden_dim
+        self.gate_up_proj = torch.nn.Parameter(torch.empty(shape))
+        shape = self.num_experts, self.hidden_dim, self.intermediate_dim
+        self.down_proj = torch.nn.Parameter(torch.empty(shape))
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        """As `LigerFusedMoEFunction.apply`, for any leading dimensions."""
+        found = LigerFusedMoEFunction.apply(
+            hidden_states.reshape(-1, self.hidden_dim),
+            self.gate_up_proj,
+            self.down_proj,
+            top_k_index.reshape(-1, top_k_index.shape[-1]),
+            top_k_weights.reshape(-1, top_k_weights.shape[-1]),
+        )
+        return found.reshape(hidden_states.shape)

@@ -1,0 +1,31 @@
+"""The softmax of Liger-Kernel."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._ops.softmax import scaled_softmax
+
+
+class LigerSoftmaxFunction(Function, metaclass=DropIn):
+    """`LigerSoftmaxFunction.apply(input_)`."""
+
+    @staticmethod
+    def apply(input_: Tensor) -> Tensor:  # type: ignore[override]
+        """Softmax over the last dimension, as `bridge.torch.scaled_softmax(input_)`."""
+        return scaled_softmax(input_)
+
+
+def liger_softmax(x: Tensor) -> Tensor:
+    """As `bridge.torch.scaled_softmax(x)`."""
+    return LigerSoftmaxFunction.apply(x)
+
+
+class LigerSoftmax(torch.nn.Module):
+    """`liger_softmax` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return LigerSoftmaxFunction.apply(x)

@@ -1,0 +1,113 @@
+"""The gated units and the squared ReLU as modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue.gates import check_options
+from bridge.torch._adapter.checks import check_flags
+from bridge.torch._ops.gates import glu, squared_relu
+
+
+class GLU(torch.nn.Module):
+    """`glu` of what is packed: follows a `torch.nn.Linear(d, 2 * features)`.
+
+    `torch.nn.GLU` is another: there sigmoid is the activation, and the gate the second half.
+
+    Args:
+      activation, limit, linear_offset, interleaved: as for `glu`.
+
+    Raises:
+      TypeError, ValueError: as for `glu`.
+
+    Example:
+      >>> layer = torch.nn.Sequential(torch.nn.Linear(8, 32), GLU("gelu_tanh"))
+      >>> layer(torch.randn(2, 8)).shape
+      torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        activation: str = "silu",
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__()
+        check_flags(type(self).__name__, interleaved=interleaved)
+        check_options(activation, limit, linear_offset, type(self).__name__)
+        self.activation, self.limit = activation, limit
+        self.linear_offset, self.interleaved = linear_offset, interleaved
+
+    def forward(
+        self, gate: Tensor, up: Tensor | None = None, weight: Tensor | None = None
+    ) -> Tensor:
+        """`[..., features]` of gate `[..., 2 * features]`, or of gate and up of that shape.
+
+        Args:
+          gate, up, weight: as for `glu`.
+        """
+        return glu(
+            gate,
+            up,
+            activation=self.activation,
+            weight=weight,
+            limit=self.limit,
+            linear_offset=self.linear_offset,
+            interleaved=self.interleaved,
+        )
+
+    def extra_repr(self) -> str:
+        options = ("activation", "limit", "linear_offset", "interleaved")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
+
+
+class _Named(GLU):
+    """`GLU` with the activation of its name."""
+
+    _activation: str
+
+    def __init__(
+        self,
+        limit: float | None = None,
+        linear_offset: float = 0.0,
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__(self._activation, limit, linear_offset, interleaved)
+
+
+class SwiGLU(_Named):
+    """`GLU("silu")`, whose other arguments it takes.
+
+    Example:
+      >>> torch.nn.Sequential(torch.nn.Linear(8, 32), SwiGLU())(torch.randn(2, 8)).shape
+      torch.Size([2, 16])
+    """
+
+    _activation = "silu"
+
+
+class GEGLU(_Named):
+    """`GLU("gelu")`, whose other arguments it takes: with x·Φ(x), as `geglu`."""
+
+    _activation = "gelu"
+
+
+class ReGLU(_Named):
+    """`GLU("relu")`, whose other arguments it takes."""
+
+    _activation = "relu"
+
+
+class SquaredReLU(torch.nn.Module):
+    """`squared_relu` as a module.
+
+    Example:
+      >>> SquaredReLU()(torch.tensor([-1.0, 3.0]))
+      tensor([0., 9.])
+    """
+
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """max(x, 0)²·weight; x and weight as for `squared_relu`."""
+        return squared_relu(x, weight)
