@@ -58,7 +58,7 @@ class Section:
             "template <bool kFlat>",
             "void body(const Places<P>& at, int64_t count)",
             [
-                *text.head,
+                *text.head(),
                 *pointers,
                 "if (count % kStep != 0) __builtin_unreachable();",
                 *_loop("count", [*text.loop, *written]),
@@ -108,7 +108,7 @@ class Section:
             [
                 "constexpr bool kFlat = false;",
                 "constexpr int32_t q = kSumQuarter;",
-                *part.head,
+                *part.head(),
                 *begun,
                 f"struct Terms {{ Real t[{len(self.folded)}]; }};",
                 "const auto terms = [&](int32_t i) __attribute__((always_inline)) {",
@@ -129,7 +129,7 @@ class Section:
             value = self.emitter.as_stored(pick.value)
             lines += [
                 "{",
-                *(f"  {line}" for line in part.head),
+                *(f"  {line}" for line in part.head(value)),
                 f"  const int64_t i = place_in_piece({part.of_row(pick.column)}, at.col, width);",
                 "  if (i >= 0) {",
                 *(f"    {line}" for line in part.loop),

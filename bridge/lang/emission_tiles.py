@@ -159,7 +159,7 @@ class TileText:
         """What its reductions take."""
         return [self.emitter.as_stored(instruction.reads[0]) for instruction in self.reductions]
 
-    @property
-    def head(self) -> list[str]:
-        free = self.emitter.free_in(self.loop, "at.constant[{}]")
-        return [*free, *self.before]
+    def head(self, *others: str) -> list[str]:
+        """What stands before the loop, and before other expressions of what it defines."""
+        lines = [*self.loop, *self.terms, *others]
+        return [*self.emitter.free_in(lines, "at.constant[{}]"), *self.before]

@@ -184,6 +184,21 @@ def test_numbers_are_read_from_a_call() -> None:
     assert _native.generated_calls() == before + 3
 
 
+def test_sums_of_numbers_that_are_read_from_a_call() -> None:
+    @bridge.op
+    def counted(x: bridge.Full, label: bridge.PerRow[int], *, each: float = 0.3) -> Any:
+        at_label = bl.where(bl.column() == label, each, -0.0)
+        return x + bl.sum(each) * bl.sum(at_label), bl.column_sum(each)
+
+    operands = torch.randn(30, 2000), torch.arange(30)
+    interpreted = counted(*operands)
+    before = _native.generated_calls()
+    counted.compile(dtypes=["float32"])
+    for compiled, expected in zip(counted(*operands), interpreted, strict=True):
+        assert torch.equal(compiled, expected)
+    assert _native.generated_calls() == before + 1
+
+
 def test_words_that_are_no_program_are_refused(cache: Any) -> None:
     with pytest.raises(ValueError, match="its words are malformed"):
         _native.add_generated(b"\0" * 44, [], [], "x86-64-v3", "nowhere")
