@@ -22,7 +22,12 @@ constexpr int64_t kCachedBytes = int64_t{24} << 20;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
-BRIDGE_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+// What the compiler knows to be no negative number it divides by a shift alone.
+BRIDGE_DEVICE int thread_index() {
+  const int index = static_cast<int>(threadIdx.x);
+  __builtin_assume(index >= 0);
+  return index;
+}
 
 BRIDGE_DEVICE void sync() { __syncthreads(); }
 
@@ -74,6 +79,11 @@ BRIDGE_DEVICE T shuffle(T value, int lane) {
 template <class T>
 BRIDGE_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+BRIDGE_DEVICE int64_t unknown(int64_t value) {
+  asm("" : "+l"(value));
+  return value;
 }
 
 template <class T, int kCount, int kTag = 0>

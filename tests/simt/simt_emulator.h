@@ -91,6 +91,8 @@ T shuffle_xor(T value, int mask, int line = __builtin_LINE()) {
   return value;
 }
 
+inline int64_t unknown(int64_t value) { return value; }
+
 template <class T, int kCount, int kTag = 0>
 T* shared_array() {
   static const char key = 0;
