@@ -62,12 +62,14 @@ class Residents(Expressions):
         return _ELEMENTS_OF_THREAD * size // 4
 
     def _choose_kept(self) -> None:
-        """Streams that several sections read first, then values in the order of sections."""
+        """Streams that several sections read first, those of all rows last, then values in the
+        order of sections."""
         left = _KEPT_REGISTERS
         self.kept_loads: set[Any] = set()
         self.kept: set[Any] = set()
-        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in self.load_counts]
-        candidates = [each for each in candidates if self.load_counts[each[1]] > 1]
+        several = [stream for stream, count in self.load_counts.items() if count > 1]
+        several.sort(key=lambda stream: self.is_shared(stream[0]))
+        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in several]
         for tile in tile_sections(self.writer):
             for value in tile.written:
                 size = 1 if self.dtype(value) == "bool" else self.real_bytes

@@ -52,24 +52,21 @@ class RowSum {
     walk.leave(cell, walk.chunk(), root_);
   }
   // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
-  // first those of a thread.
+  // as many in a turn as a warp has threads: thread by thread, the sums of turns stay, and are
+  // added then.
   BRIDGE_DEVICE Real end(const W& walk, int cell) const {
     if (!walk.is_shared()) return root_;
-    constexpr int kEach = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
-    const int each = walk.chunks() <= simt::kWarpThreads ? 1 : kEach;
-    Real node[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int chunk = walk.lane() * each + i;
-      const bool is_there = i < each && chunk < walk.chunks();
-      node[i] = is_there ? walk.template left<Real>(cell, chunk) : Real(-0.0);
+    constexpr int kTurns = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
+    const int chunks = walk.chunks();
+    Real kept = Real(-0.0);
+#pragma unroll 1
+    for (int turn = 0; turn == 0 || turn * simt::kWarpThreads < chunks; ++turn) {
+      const int chunk = turn * simt::kWarpThreads + walk.lane();
+      const Real node = chunk < chunks ? walk.template left<Real>(cell, chunk) : Real(-0.0);
+      const Real sum = rows::reduce_group<rows::Sum, simt::kWarpThreads>(node);
+      if (turn == walk.lane() % kTurns) kept = sum;
     }
-#pragma unroll
-    for (int width = 1; width < kEach; width *= 2) {
-#pragma unroll
-      for (int i = 0; i < kEach; i += 2 * width) node[i] = node[i] + node[i + width];
-    }
-    return rows::reduce_group<rows::Sum, simt::kWarpThreads>(node[0]);
+    return rows::reduce_group<rows::Sum, kTurns>(kept);
   }
 
  private:
