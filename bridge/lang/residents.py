@@ -7,8 +7,8 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.expressions import ELEMENTS, Expressions
-from bridge.lang.sections import streams_of, tile_sections
+from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_picks
 
 # A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
 # leave it, so many are for what it keeps from section to section, and with what a section loads
@@ -22,7 +22,10 @@ class Residents(Expressions):
     """The sections of a program, and what stays in registers from one to the next.
 
     Attributes:
-      tiles: with all that each computes.
+      all: with all that each computes.
+      tiles: without sums of which all terms but one are absent.
+      picks: those sums, of each section.
+      loads, stores, sums: numbers of streams that are read and written, and of column sums.
       load_counts: how many sections read a stream.
       kept_loads, kept: streams and values that stay, where rows do.
       whole: streams of which a section loads a whole chunk before it computes.
@@ -32,7 +35,11 @@ class Residents(Expressions):
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, "w", free)
-        self.tiles = tile_sections(writer, keeps=False)
+        self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
+        self.all = tile_sections(writer, keeps=False)
+        without = [without_picks(writer, tile) for tile in self.all]
+        self.tiles: list[Tile] = [tile for tile, _ in without]
+        self.picks: list[dict[Any, Pick]] = [picks for _, picks in without]
         self.load_counts: dict[Any, int] = {}
         for tile in self.tiles:
             for stream in streams_of(tile):

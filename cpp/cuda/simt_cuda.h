@@ -81,6 +81,11 @@ BRIDGE_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+BRIDGE_DEVICE uint32_t unknown(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 BRIDGE_DEVICE int64_t unknown(int64_t value) {
   asm("" : "+l"(value));
   return value;

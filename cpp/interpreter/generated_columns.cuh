@@ -23,6 +23,7 @@ struct RowsPart {
   BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const { return q * row_stride; }
   BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || q < walk.rows(); }
   BRIDGE_DEVICE bool is_in(int q, int) const { return reaches(q); }
+  BRIDGE_DEVICE bool is_written(int q) const { return reaches(q); }
 };
 
 template <class P>
