@@ -227,7 +227,9 @@ def _cut_powers(emitter: Residents, tile: Tile) -> set[Any]:
         coarse = [each.to for each in readers if each.operation == "exp_coarse"]
         fine = [each for each in readers if [*each.reads] == [power.to, *coarse]]
         are_parts = len(readers) == 2 and all(each.operation == "sub" for each in fine)
-        is_of_row = not emitter.nodes[power.reads[1][1]].axes & COLUMNS
-        if is_of_row and are_parts and len(coarse) == len(fine) == 1:
+        x, largest = (value[1] for value in power.reads)
+        # Of what is larger than the largest there are powers that overflow otherwise.
+        is_below = emitter.nodes[largest].operation == "max" and emitter.nodes[largest].inputs == (x,)
+        if is_below and are_parts and len(coarse) == len(fine) == 1:
             found.add(power.to)
     return found
