@@ -132,6 +132,7 @@ class _Emitter(Residents):
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
             "bool kIsLarge": str(is_large).lower(),
             "bool kIsResident": str(self.is_resident).lower(),
+            "bool kIsTight": str(self.is_tight).lower(),
             "int kColumnSums": len(self.sums),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }

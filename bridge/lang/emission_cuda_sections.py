@@ -229,7 +229,8 @@ def _cut_powers(emitter: Residents, tile: Tile) -> set[Any]:
         are_parts = len(readers) == 2 and all(each.operation == "sub" for each in fine)
         x, largest = (value[1] for value in power.reads)
         # Of what is larger than the largest there are powers that overflow otherwise.
-        is_below = emitter.nodes[largest].operation == "max" and emitter.nodes[largest].inputs == (x,)
+        found_of = emitter.nodes[largest]
+        is_below = found_of.operation == "max" and found_of.inputs == (x,)
         if is_below and are_parts and len(coarse) == len(fine) == 1:
             found.add(power.to)
     return found

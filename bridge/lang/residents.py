@@ -15,6 +15,9 @@ from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_
 # before it computes so many; fewer where numbers of 16 bits, two in one, will take one each.
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
+_SUM_REGISTERS = 26  # for a sum beside another
+_DRAWN_REGISTERS = 18  # for random words
+_SPARE_REGISTERS = 24  # of them, with which a compiler may join sections
 _LOADED_REGISTERS, _LOADED_REGISTERS_OF_16_BITS = 80, 64
 
 
@@ -28,6 +31,7 @@ class Residents(Expressions):
       loads, stores, sums: numbers of streams that are read and written, and of column sums.
       load_counts: how many sections read a stream.
       kept_loads, kept: streams and values that stay, where rows do.
+      is_tight: whether a compiler that joins sections would run out of registers.
       whole: streams of which a section loads a whole chunk before it computes.
     """
 
@@ -71,7 +75,12 @@ class Residents(Expressions):
     def _choose_kept(self) -> None:
         """Streams that several sections read first, those of all rows last, then values in the
         order of sections."""
-        left = _KEPT_REGISTERS
+        sums = max(
+            (sum(i.operation == "sum" for i in tile.instructions) for tile in self.tiles), default=0
+        )
+        draws = any(i.operation == "keep" for tile in self.tiles for i in tile.instructions)
+        beside = _SUM_REGISTERS * max(sums - 1, 0) + _DRAWN_REGISTERS * draws
+        left = _KEPT_REGISTERS - beside
         self.kept_loads: set[Any] = set()
         self.kept: set[Any] = set()
         several = [stream for stream, count in self.load_counts.items() if count > 1]
@@ -86,8 +95,14 @@ class Residents(Expressions):
             if registers <= left:
                 chosen.add(what)
                 left -= registers
+        kept = sum(self._registers(self.element(stream[0])[1]) for stream in self.kept_loads)
+        kept += sum(
+            self._registers(1 if self.dtype(value) == "bool" else self.real_bytes)
+            for value in self.kept
+        )
+        self.is_tight = kept + beside > _KEPT_REGISTERS - _SPARE_REGISTERS
         most = _LOADED_REGISTERS_OF_16_BITS if self.vector == 8 else _LOADED_REGISTERS
-        self._choose_whole(most - (_KEPT_REGISTERS - left))
+        self._choose_whole(most - kept - beside)
 
     def _choose_whole(self, left: int) -> None:
         """Streams of which a whole chunk is loaded at once: those of all rows last, which caches

@@ -30,6 +30,7 @@ BRIDGE_DEVICE int thread_index() {
 }
 
 BRIDGE_DEVICE void sync() { __syncthreads(); }
+BRIDGE_DEVICE void sync_warp() { __syncwarp(); }
 
 // Before architecture 9.0 every cluster is a single block.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -36,6 +36,7 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr bool kIsAligned = true;
   static constexpr bool kIsResident = false;
   static constexpr bool kHasRows = true;
+  static constexpr bool kLoadsLate = false;
   static constexpr int kSlots = simt::kWarpThreads;  // vectors side by side in a block
   static_assert(kGeneratedThreads / kSlots == kLanes && kLaneRows % kVectors == 0);
 

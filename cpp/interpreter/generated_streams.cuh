@@ -81,15 +81,19 @@ class Load {
   BRIDGE_DEVICE void load_again(const Part& part) {
     if constexpr (!(kIsKept && W::kIsResident)) {
       load(part);
-    } else if constexpr (sizeof(T) == 2) {
-      // The compiler would keep what it made of them: twice the registers.
+    } else if constexpr (Vector::kBytes % 4 == 0) {
+      // The compiler would keep what it made of them as well.
 #pragma unroll
       for (Vector& vector : vector_) vector.hide();
     }
   }
   template <class Part>
   BRIDGE_DEVICE void load_vector(const Part& part, int q) {
-    if constexpr (!kIsWhole && !kIsShared) read(part, q, vector_[0]);
+    if constexpr (!kIsWhole && !kIsShared) {
+      // Else all of them would be on their way at once, and take the registers of what stays.
+      if (W::kLoadsLate && q % 2 == 0) simt::sync_warp();
+      read(part, q, vector_[0]);
+    }
   }
 
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {

@@ -170,6 +170,7 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kIsResident = kIsResident_;
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
   static constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
@@ -331,10 +332,10 @@ struct GeneratedKernel {
   // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
   // be asked.
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
-  static constexpr Extent kUsual = !kIsAligned || P::kIsLarge || !(kIsShort || kIsResident)
-                                       ? Extent::any
-                                   : kIsShort ? Extent::alike
-                                              : Extent::full;
+  static constexpr bool kMayJoin = kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight);
+  static constexpr Extent kUsual = kMayJoin && kIsShort      ? Extent::alike
+                                   : kMayJoin && kIsResident ? Extent::full
+                                                             : Extent::any;
 
   static BRIDGE_DEVICE void run(const Params& params) {
     if constexpr (kUsual != Extent::any) {
