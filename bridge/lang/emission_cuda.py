@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.lang import roles
-from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
-from bridge.lang.expressions import TYPES, Numbers
-from bridge.lang.program import COLUMNS, Program
-from bridge.lang.residents import Residents, streams_of
-from bridge.lang.sections import Tile
+from bridge.lang.bytecode import Instruction, Writer
+from bridge.lang.emission_cuda_sections import SectionText
+from bridge.lang.program import Program
+from bridge.lang.residents import Residents
 
 # With more operations in its sections a program is no longer written out for each element of a
 # thread: it would be slow to compile, and too long for the instruction cache.
@@ -83,7 +82,6 @@ class _Emitter(Residents):
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, free)
-        self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
         self.cells = 0
 
     # ---- What a row has one of ----
@@ -116,7 +114,7 @@ class _Emitter(Residents):
         for section in range(self.writer.count + 1):
             lines += self._row_section(section)
             if section < self.writer.count:
-                text = _Section(self, self.tiles[section])
+                text = SectionText(self, section)
                 self.cells = max(self.cells, text.cells)
                 lines += text.lines()
         lines = self.free_in(lines, "w.constant({})") + lines
@@ -134,6 +132,7 @@ class _Emitter(Residents):
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
             "bool kIsLarge": str(is_large).lower(),
             "bool kIsResident": str(self.is_resident).lower(),
+            "bool kIsTight": str(self.is_tight).lower(),
             "int kColumnSums": len(self.sums),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }
@@ -190,162 +189,6 @@ class _Emitter(Residents):
             "  static BRIDGE_DEVICE void end_columns(W& w, int64_t chunk, int64_t chunks) {",
             *lines,
             "  }",
-        ]
-
-
-class _Section:
-    """A tile section: what it declares, and what it does for a chunk, a vector and an element."""
-
-    def __init__(self, emitter: _Emitter, tile: Tile) -> None:
-        self.emitter = emitter
-        self.cells = 0
-        self.declared: list[str] = []
-        self.loads: list[str] = []
-        self.vector: list[str] = []
-        self.body: list[str] = []
-        self.stored: list[str] = []
-        self.added: list[str] = []  # behind each vector
-        self.ended: list[str] = []  # and each chunk
-        self.shared: list[str] = []  # before the warps of a row meet
-        self.behind: list[str] = []
-        self.draws = Numbers()
-        for stream in streams_of(tile):
-            self._take(stream)
-        for instruction in tile.instructions:
-            self._write(instruction)
-
-    def _take(self, stream: tuple[int, int]) -> None:
-        emitter = self.emitter
-        is_first = stream not in emitter.loads
-        name = f"x{emitter.loads[stream]}"
-        if is_first:
-            element = emitter.element(stream[0])[0]
-            how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
-            how.append(str(emitter.is_shared(stream[0])).lower())
-            kind = f"Load<W, {element}, {', '.join(how)}>"
-            self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
-        self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
-        self.vector.append(f"{name}.load_vector(part, q);")
-
-    def _write(self, instruction: Instruction) -> None:
-        operation = instruction.operation
-        if operation in ("store", "add_columns"):
-            self._store(instruction)
-        elif operation == "sum":
-            self._sum(instruction)
-        elif operation in REDUCTIONS:
-            self._largest(instruction)
-        else:
-            self._define(instruction)
-
-    def _store(self, instruction: Instruction) -> None:
-        result, half = instruction.arguments
-        emitter = self.emitter
-        array = emitter.operands + result
-        if instruction.operation == "add_columns":
-            number = emitter.sums[result]
-            name, element = f"z{number}", "Real"
-            put, stored = "put_term", f"w.add_columns({number}, {name}, part, q);"
-        else:
-            name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
-            to = f"w.template place<{element}>({array}, {half})"
-            self.declared.append(f"{element}* const {name}_to = {to};")
-            strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
-            put, stored = "put", f"{name}.store(part, q, {name}_to, {strides});"
-        self.vector.append(f"Store<W, {element}> {name};")
-        self.body.append(f"{name}.{put}(e, {emitter.as_stored(instruction.reads[0])});")
-        self.stored.append(stored)
-
-    def _sum(self, instruction: Instruction) -> None:
-        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
-        self.declared.append(f"RowSum<W> s{number};")
-        self.vector.append(f"Terms<W> t{number};")
-        self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
-        self.added.append(f"s{number}.add(q, t{number});")
-        self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
-        self.behind.append(self.emitter.defined(instruction.to, f"s{number}.end(w, {self.cells})"))
-        self.cells += 1
-
-    def _largest(self, instruction: Instruction) -> None:
-        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
-        is_place = instruction.operation == "argmax"
-        self.declared.append(f"RowLargest<W, {str(is_place).lower()}> s{number};")
-        self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
-        self.shared.append(f"s{number}.share(w, {self.cells});")
-        self.behind.append(f"s{number}.end(w, {self.cells});")
-        found = f"s{number}.{'place' if is_place else 'number'}()"
-        self.behind.append(self.emitter.defined(instruction.to, found))
-        self.cells += 2 if is_place else 1
-
-    def _define(self, instruction: Instruction) -> None:
-        """Computes a value, or takes it from where it stayed."""
-        emitter, value = self.emitter, instruction.to
-        text, name = self._text(instruction), f"k{value[1]}"
-        if value in emitter.kept and instruction.again:
-            text = f"{name}.kIs ? {name}.take(q, e) : ({text})"
-        self.body.append(emitter.defined(value, text))
-        if value in emitter.kept and not instruction.again:
-            self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, true> {name};")
-            self.body.append(f"{name}.put(q, e, {emitter.name(value)});")
-
-    def _text(self, instruction: Instruction) -> str:
-        operation, emitter = instruction.operation, self.emitter
-        if operation in ("load", "load_mask"):
-            operand, half = instruction.arguments
-            stream = emitter.loads[operand, half]
-            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, e)"
-        if operation == "column":
-            return "w.col(q) + e"
-        if operation == "keep":
-            return self._drawn(instruction)
-        if operation == "exp_shifted":
-            x, largest = instruction.reads
-            if not emitter.nodes[largest[1]].axes & COLUMNS:
-                return self._exp_shifted(emitter.name(x), emitter.name(largest))
-        return emitter.expression(instruction)
-
-    def _drawn(self, instruction: Instruction) -> str:
-        drawn = ", ".join(self.emitter.name(value) for value in instruction.reads)
-        drawn += ", int64_t(0)" * (3 - len(instruction.reads))
-        if drawn not in self.draws:
-            words = f"d{self.draws[drawn]}"
-            self.vector.append(f"uint32_t {words}[W::kVector];")
-            self.vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, {words});")
-        emitter, number = self.emitter, instruction.extra
-        is_free = number in emitter.free.values()
-        last = f"w.last_dropped({number})" if is_free else emitter.last_dropped(instruction)
-        return f"d{self.draws[drawn]}[e] > {last}"
-
-    def _exp_shifted(self, x: str, largest: str) -> str:
-        """What the largest of a row says is found once: in the branches of vectors a compiler
-        computes it in each."""
-        shift = f"shift_{largest}"
-        line = f"const auto {shift} = math::detail::shift_of({largest});"
-        if line not in self.declared:
-            self.declared.append(line)
-        return f"math::exp_shifted({x}, {shift})"
-
-    def lines(self) -> list[str]:
-        meets = ["w.meet();"] if self.cells else []
-        return [
-            *self.declared,
-            *meets,
-            "w.each_chunk([&](const auto& part) {",
-            *(f"  {line}" for line in self.loads),
-            "  w.each_vector([&](int q) {",
-            *(f"    {line}" for line in self.vector),
-            "    if (part.reaches(q)) {",
-            "      w.each_element([&](int e) {",
-            *(f"        {line}" for line in self.body),
-            "      });",
-            *(f"      {line}" for line in self.stored),
-            "    }",
-            *(f"    {line}" for line in self.added),
-            "  });",
-            f"}}, [&] {{ {' '.join(self.ended)} }});",
-            *self.shared,
-            *meets,
-            *self.behind,
         ]
 
 

@@ -7,14 +7,17 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.expressions import ELEMENTS, Expressions
-from bridge.lang.sections import streams_of, tile_sections
+from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_picks
 
 # A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
 # leave it, so many are for what it keeps from section to section, and with what a section loads
 # before it computes so many; fewer where numbers of 16 bits, two in one, will take one each.
 _ELEMENTS_OF_THREAD = 32
 _KEPT_REGISTERS = 72
+_SUM_REGISTERS = 26  # for a sum beside another
+_DRAWN_REGISTERS = 18  # for random words
+_SPARE_REGISTERS = 24  # of them, with which a compiler may join sections
 _LOADED_REGISTERS, _LOADED_REGISTERS_OF_16_BITS = 80, 64
 
 
@@ -22,9 +25,13 @@ class Residents(Expressions):
     """The sections of a program, and what stays in registers from one to the next.
 
     Attributes:
-      tiles: with all that each computes.
+      all: with all that each computes.
+      tiles: without sums of which all terms but one are absent.
+      picks: those sums, of each section.
+      loads, stores, sums: numbers of streams that are read and written, and of column sums.
       load_counts: how many sections read a stream.
       kept_loads, kept: streams and values that stay, where rows do.
+      is_tight: whether a compiler that joins sections would run out of registers.
       whole: streams of which a section loads a whole chunk before it computes.
     """
 
@@ -32,7 +39,11 @@ class Residents(Expressions):
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, "w", free)
-        self.tiles = tile_sections(writer, keeps=False)
+        self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
+        self.all = tile_sections(writer, keeps=False)
+        without = [without_picks(writer, tile) for tile in self.all]
+        self.tiles: list[Tile] = [tile for tile, _ in without]
+        self.picks: list[dict[Any, Pick]] = [picks for _, picks in without]
         self.load_counts: dict[Any, int] = {}
         for tile in self.tiles:
             for stream in streams_of(tile):
@@ -62,12 +73,19 @@ class Residents(Expressions):
         return _ELEMENTS_OF_THREAD * size // 4
 
     def _choose_kept(self) -> None:
-        """Streams that several sections read first, then values in the order of sections."""
-        left = _KEPT_REGISTERS
+        """Streams that several sections read first, those of all rows last, then values in the
+        order of sections."""
+        sums = max(
+            (sum(i.operation == "sum" for i in tile.instructions) for tile in self.tiles), default=0
+        )
+        draws = any(i.operation == "keep" for tile in self.tiles for i in tile.instructions)
+        beside = _SUM_REGISTERS * max(sums - 1, 0) + _DRAWN_REGISTERS * draws
+        left = _KEPT_REGISTERS - beside
         self.kept_loads: set[Any] = set()
         self.kept: set[Any] = set()
-        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in self.load_counts]
-        candidates = [each for each in candidates if self.load_counts[each[1]] > 1]
+        several = [stream for stream, count in self.load_counts.items() if count > 1]
+        several.sort(key=lambda stream: self.is_shared(stream[0]))
+        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in several]
         for tile in tile_sections(self.writer):
             for value in tile.written:
                 size = 1 if self.dtype(value) == "bool" else self.real_bytes
@@ -77,8 +95,14 @@ class Residents(Expressions):
             if registers <= left:
                 chosen.add(what)
                 left -= registers
+        kept = sum(self._registers(self.element(stream[0])[1]) for stream in self.kept_loads)
+        kept += sum(
+            self._registers(1 if self.dtype(value) == "bool" else self.real_bytes)
+            for value in self.kept
+        )
+        self.is_tight = kept + beside > _KEPT_REGISTERS - _SPARE_REGISTERS
         most = _LOADED_REGISTERS_OF_16_BITS if self.vector == 8 else _LOADED_REGISTERS
-        self._choose_whole(most - (_KEPT_REGISTERS - left))
+        self._choose_whole(most - kept - beside)
 
     def _choose_whole(self, left: int) -> None:
         """Streams of which a whole chunk is loaded at once: those of all rows last, which caches

@@ -153,3 +153,24 @@ def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
         return None
     zero = constant_of(writer.nodes[other[1]])
     return Pick(value, column) if zero == 0 and math.copysign(1, zero) < 0 else None
+
+
+def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:
+    """A section without those of its sums that are picks, and these by what they are the sum of.
+
+    Only of sections that still reduce something: behind that all who share a row have read it.
+    """
+    found = {}
+    for instruction in tile.instructions:
+        if instruction.operation in REDUCTIONS and (pick := pick_of(writer, tile, instruction)):
+            part = part_of(tile, (), (pick.value,))
+            if all(each.operation != "keep" for each in part.instructions):
+                found[instruction.to] = pick
+    roots = [
+        number
+        for number, each in enumerate(tile.instructions)
+        if (each.to is None or each.operation in REDUCTIONS) and each.to not in found
+    ]
+    if not any(tile.instructions[root].operation in REDUCTIONS for root in roots):
+        return tile, {}
+    return part_of(tile, roots), found

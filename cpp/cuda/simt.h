@@ -25,6 +25,9 @@
 //                                                // has begun by the last sync_cluster
 //   T shuffle(T value, int lane);                // all 32 lanes of the warp take part
 //   T shuffle_xor(T value, int mask);
+//   void sync_warp();                            // no load that stands behind goes before
+//   uint32_t unknown(uint32_t);                  // the same, of which a compiler knows nothing
+//   int64_t unknown(int64_t);
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
 //   T* dynamic_shared<T>();
 //   Word load_word<Word>(const void*);           // of 2, 4 or 8 bytes, as many aligned

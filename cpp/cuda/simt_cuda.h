@@ -22,9 +22,15 @@ constexpr int64_t kCachedBytes = int64_t{24} << 20;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
-BRIDGE_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+// What the compiler knows to be no negative number it divides by a shift alone.
+BRIDGE_DEVICE int thread_index() {
+  const int index = static_cast<int>(threadIdx.x);
+  __builtin_assume(index >= 0);
+  return index;
+}
 
 BRIDGE_DEVICE void sync() { __syncthreads(); }
+BRIDGE_DEVICE void sync_warp() { __syncwarp(); }
 
 // Before architecture 9.0 every cluster is a single block.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -74,6 +80,16 @@ BRIDGE_DEVICE T shuffle(T value, int lane) {
 template <class T>
 BRIDGE_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+BRIDGE_DEVICE uint32_t unknown(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+BRIDGE_DEVICE int64_t unknown(int64_t value) {
+  asm("" : "+l"(value));
+  return value;
 }
 
 template <class T, int kCount, int kTag = 0>

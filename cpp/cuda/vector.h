@@ -48,7 +48,8 @@ BRIDGE_HD constexpr uint32_t lowest_pair() {
   return std::is_same_v<T, math::bfloat16> ? 0xff80ff80u : 0xfc00fc00u;
 }
 
-// The larger of two elements of 16 bits, of each half of the words; NaN where one is.
+// The larger of two elements of 16 bits, of each half of the words; NaN where one is, and +0 is
+// larger than -0.
 template <class T>
 BRIDGE_DEVICE uint32_t larger_pair(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)
@@ -61,7 +62,9 @@ BRIDGE_DEVICE uint32_t larger_pair(uint32_t a, uint32_t b) {
   return result;
 #else
   const math::FloatPair x = math::to_float_pair<T>(a), y = math::to_float_pair<T>(b);
-  const auto larger = [](float p, float q) { return p > q || p != p ? p : q; };
+  const auto larger = [](float p, float q) {
+    return p > q || p != p || (p == q && !math::is_negative(p)) ? p : q;
+  };
   return math::round_to_pair<T>({larger(x.first, y.first), larger(x.second, y.second)});
 #endif
 }

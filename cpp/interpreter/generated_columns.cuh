@@ -20,11 +20,10 @@ struct RowsPart {
   const W& walk;
 
   BRIDGE_DEVICE int col(int) const { return walk.col(0); }
-  BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const {
-    return q * row_stride + walk.col(0);
-  }
+  BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const { return q * row_stride; }
   BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || q < walk.rows(); }
   BRIDGE_DEVICE bool is_in(int q, int) const { return reaches(q); }
+  BRIDGE_DEVICE bool is_written(int q) const { return reaches(q); }
 };
 
 template <class P>
@@ -37,6 +36,7 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr bool kIsAligned = true;
   static constexpr bool kIsResident = false;
   static constexpr bool kHasRows = true;
+  static constexpr bool kLoadsLate = false;
   static constexpr int kSlots = simt::kWarpThreads;  // vectors side by side in a block
   static_assert(kGeneratedThreads / kSlots == kLanes && kLaneRows % kVectors == 0);
 
@@ -46,7 +46,8 @@ class ColumnWalk : public RowPlaces<P> {
     const int slot = static_cast<int>(simt::block_index().x) * kSlots + slot_in_block();
     col_ = slot * kVector;
     const bool has_columns = col_ < space_.cols;
-    const int64_t chunks = (space_.rows + kChunkRows - 1) / kChunkRows;
+    const auto chunks =
+        static_cast<int64_t>((static_cast<uint64_t>(space_.rows) + kChunkRows - 1) / kChunkRows);
     for (int64_t chunk = simt::block_index().y; chunk < chunks; chunk += simt::block_count().y) {
 #pragma unroll
       for (int s = 0; s < P::kColumnSums; ++s) {
@@ -54,11 +55,11 @@ class ColumnWalk : public RowPlaces<P> {
         for (int e = 0; e < kVector; ++e) sum_[s][e] = Real(-0.0);
       }
       const int64_t first = chunk * kChunkRows + lane() * kLaneRows;
+      const int64_t left = has_columns ? space_.rows - first : 0;
+      const int rows = static_cast<int>(left < kLaneRows ? left : kLaneRows);
 #pragma unroll 1
-      for (int i = 0; i < static_cast<int>(kLaneRows); i += kVectors) {
-        const int64_t left = space_.rows - first - i;
-        if (!has_columns || left <= 0) break;
-        rows_ = left < kVectors ? static_cast<int>(left) : kVectors;
+      for (int i = 0; i < rows; i += kVectors) {
+        rows_ = rows - i < kVectors ? rows - i : kVectors;
         this->row_ = this->row_in_batch_ = first + i;
         P::row(*this);
       }
@@ -71,7 +72,7 @@ class ColumnWalk : public RowPlaces<P> {
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
     return static_cast<T*>(a.data) + interpreter::element_of(a, space_.cols, half, 0) +
-           row_ * this->row_stride(array);
+           simt::unknown(this->row_ * this->row_stride(array) + col_);
   }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int) const { return col_; }
@@ -136,7 +137,6 @@ class ColumnWalk : public RowPlaces<P> {
 
  private:
   using RowPlaces<P>::params_;
-  using RowPlaces<P>::row_;
   using RowPlaces<P>::space_;
 
   static BRIDGE_DEVICE int lane() { return simt::thread_index() / kSlots; }

@@ -30,6 +30,13 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
       memcpy(element, &word, sizeof word);
     }
   }
+  BRIDGE_DEVICE void hide() {
+    uint32_t words[kBytes / 4];
+    memcpy(words, element, kBytes);
+#pragma unroll
+    for (uint32_t& word : words) word = simt::unknown(word);
+    memcpy(element, words, kBytes);
+  }
   template <bool kIsWhole = false>
   BRIDGE_DEVICE void write(char* to) const {
     if constexpr (kBytes >= 16) {
@@ -72,24 +79,39 @@ class Load {
   }
   template <class Part>
   BRIDGE_DEVICE void load_again(const Part& part) {
-    if constexpr (!(kIsKept && W::kIsResident)) load(part);
+    if constexpr (!(kIsKept && W::kIsResident)) {
+      load(part);
+    } else if constexpr (Vector::kBytes % 4 == 0) {
+      // The compiler would keep what it made of them as well.
+#pragma unroll
+      for (Vector& vector : vector_) vector.hide();
+    }
   }
   template <class Part>
   BRIDGE_DEVICE void load_vector(const Part& part, int q) {
-    if constexpr (!kIsWhole && !kIsShared) read(part, q, vector_[0]);
+    if constexpr (!kIsWhole && !kIsShared) {
+      // Else all of them would be on their way at once, and take the registers of what stays.
+      if (W::kLoadsLate && q % 2 == 0) simt::sync_warp();
+      read(part, q, vector_[0]);
+    }
   }
 
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {
     if constexpr (std::is_same_v<T, math::bfloat16> && W::kIsAligned) {
       // As in widen_element: of a word that holds two.
-      uint32_t word;
-      memcpy(&word, at(q).element + e / 2 * 2, sizeof word);
+      const uint32_t word = pair(q, e / 2);
       return math::bit_cast<float>(e % 2 != 0 ? word & 0xffff0000u : word << 16);
     } else {
       return simt::widen<typename W::Real>(at(q).element[e]);
     }
   }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
+  // Two elements of 16 bits.
+  BRIDGE_DEVICE uint32_t pair(int q, int i) const {
+    uint32_t word;
+    memcpy(&word, at(q).element + 2 * i, sizeof word);
+    return word;
+  }
 
  private:
   // Single elements have too many addresses for a whole chunk.
@@ -147,7 +169,7 @@ struct Store {
   BRIDGE_DEVICE void store(const Part& part, int q, T* to, bool has_vectors, int64_t stride,
                            int64_t row_stride) const {
     if constexpr (W::kIsAligned) {
-      if (!part.is_in(q, 0)) return;
+      if (!part.is_written(q)) return;
       // Down columns the compiler would join the stores of both kinds of parts, and cut them then.
       vector.template write<W::kHasRows>(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
     } else if (has_vectors && part.is_in(q, W::kVector - 1)) {

@@ -52,24 +52,21 @@ class RowSum {
     walk.leave(cell, walk.chunk(), root_);
   }
   // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
-  // first those of a thread.
+  // as many in a turn as a warp has threads: thread by thread, the sums of turns stay, and are
+  // added then.
   BRIDGE_DEVICE Real end(const W& walk, int cell) const {
     if (!walk.is_shared()) return root_;
-    constexpr int kEach = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
-    const int each = walk.chunks() <= simt::kWarpThreads ? 1 : kEach;
-    Real node[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int chunk = walk.lane() * each + i;
-      const bool is_there = i < each && chunk < walk.chunks();
-      node[i] = is_there ? walk.template left<Real>(cell, chunk) : Real(-0.0);
+    constexpr int kTurns = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
+    const int chunks = walk.chunks();
+    Real kept = Real(-0.0);
+#pragma unroll 1
+    for (int turn = 0; turn == 0 || turn * simt::kWarpThreads < chunks; ++turn) {
+      const int chunk = turn * simt::kWarpThreads + walk.lane();
+      const Real node = chunk < chunks ? walk.template left<Real>(cell, chunk) : Real(-0.0);
+      const Real sum = rows::reduce_group<rows::Sum, simt::kWarpThreads>(node);
+      if (turn == walk.lane() % kTurns) kept = sum;
     }
-#pragma unroll
-    for (int width = 1; width < kEach; width *= 2) {
-#pragma unroll
-      for (int i = 0; i < kEach; i += 2 * width) node[i] = node[i] + node[i + width];
-    }
-    return rows::reduce_group<rows::Sum, simt::kWarpThreads>(node[0]);
+    return rows::reduce_group<rows::Sum, kTurns>(kept);
   }
 
  private:
@@ -78,45 +75,95 @@ class RowSum {
   Real half_[W::kVector];
 };
 
-// The largest of a row, in the order of order.h, and the first place of it, where zeros are equal.
-template <class W, bool kHasPlace>
+// The largest of a row, in the order of order.h. Elements of T, as memory has them, are compared
+// there: two of 16 bits at once.
+template <class W, class T>
 class RowLargest {
+ public:
+  using Real = typename W::Real;
+
+  BRIDGE_DEVICE void put(bool is_in, Real x) {
+    if (is_in) largest_ = larger_number(x, largest_);
+  }
+  template <class Part, class Load>
+  BRIDGE_DEVICE void put_vector(const Part& part, int q, const Load& x) {
+    if constexpr (kHasPairs) {
+      if (!part.is_in(q, 0)) return;
+#pragma unroll
+      for (int i = 0; i < W::kVector / 2; ++i) {
+        pair_ = simt::larger_pair<T>(x.pair(q, i), pair_);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e), x.real(q, e));
+    }
+  }
+  // Behind the thread's last element of the row.
+  BRIDGE_DEVICE void share(const W& walk, int cell) {
+    if constexpr (kHasPairs) {
+      const math::FloatPair both = math::to_float_pair<T>(pair_);
+      largest_ = larger_number(Real(both.first), Real(both.second));
+    }
+    exchange();
+    walk.leave(cell, walk.warp(), largest_);
+  }
+  BRIDGE_DEVICE void end(const W& walk, int cell) {
+    if (!walk.is_shared()) return;
+#pragma unroll 1
+    for (int i = walk.lane(); i < walk.warps(); i += simt::kWarpThreads)
+      largest_ = larger_number(walk.template left<Real>(cell, i), largest_);
+    exchange();
+  }
+  BRIDGE_DEVICE Real number() const { return largest_; }
+
+ private:
+  static constexpr bool kHasPairs =
+      W::kIsAligned && (std::is_same_v<T, math::bfloat16> || std::is_same_v<T, math::float16>);
+
+  // With the other threads of a row in the warp.
+  BRIDGE_DEVICE void exchange() {
+#pragma unroll
+    for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
+      largest_ = larger_number(simt::shuffle_xor(largest_, bit), largest_);
+  }
+
+  Real largest_ = Real(-__builtin_inf());
+  uint32_t pair_ = kHasPairs ? simt::lowest_pair<T>() : 0;
+};
+
+// The first place of the largest of a row, where zeros are equal.
+template <class W>
+class RowPlaceOfLargest {
  public:
   using Real = typename W::Real;
   using Order = typename math::Format<Real>::SignedBits;
 
   BRIDGE_DEVICE void put(bool is_in, int col, Real x) {
     if (!is_in) return;
-    const Order order = order_of(kHasPlace && x == 0 ? Real(0) : x);
-    if (kHasPlace && order == best_ && col < place_) place_ = col;
+    const Order order = order_of(x == 0 ? Real(0) : x);
+    if (order == best_ && col < place_) place_ = col;
     if (order <= best_) return;
     best_ = order;
     place_ = col;
   }
-  // Behind the thread's last element of the row.
   BRIDGE_DEVICE void share(const W& walk, int cell) {
     exchange();
     walk.leave(cell, walk.warp(), best_);
-    if (kHasPlace) walk.leave(cell + 1, walk.warp(), place_);
+    walk.leave(cell + 1, walk.warp(), place_);
   }
   BRIDGE_DEVICE void end(const W& walk, int cell) {
     if (!walk.is_shared()) return;
-    for (int i = walk.lane(); i < walk.warps(); i += simt::kWarpThreads) {
-      take(walk.template left<Order>(cell, i),
-           kHasPlace ? walk.template left<int>(cell + 1, i) : 0);
-    }
+    for (int i = walk.lane(); i < walk.warps(); i += simt::kWarpThreads)
+      take(walk.template left<Order>(cell, i), walk.template left<int>(cell + 1, i));
     exchange();
   }
-  BRIDGE_DEVICE Real number() const { return number_of<Real>(best_); }
   BRIDGE_DEVICE int64_t place() const { return place_; }
 
  private:
-  // With the other threads of a row in the warp.
   BRIDGE_DEVICE void exchange() {
 #pragma unroll
-    for (int bit = W::kGroup / 2; bit > 0; bit /= 2) {
-      take(simt::shuffle_xor(best_, bit), kHasPlace ? simt::shuffle_xor(place_, bit) : 0);
-    }
+    for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
+      take(simt::shuffle_xor(best_, bit), simt::shuffle_xor(place_, bit));
   }
   BRIDGE_DEVICE void take(Order best, int place) {
     if (best > best_ || (best == best_ && place < place_)) place_ = place;

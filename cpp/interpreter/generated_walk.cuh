@@ -23,17 +23,27 @@
 
 namespace bridge::interpreter {
 
-// What a thread has of a chunk, which may be all in the row or not.
-template <class W, bool kIsFull>
+// How much of a chunk is in the row: any part of it; of its vectors those that all threads have, or
+// none has; or all of it.
+enum class Extent { any, alike, full };
+
+// What a thread has of a chunk.
+template <class W, Extent kExtent>
 struct Part {
   const W& walk;
 
   BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
   // How far vector q is from the first of its row.
   BRIDGE_DEVICE int64_t offset(int q, int64_t) const { return walk.col(q); }
-  // Whether the warp has any column of the row in its vectors q, and the thread this element.
-  BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || walk.reaches(q); }
-  BRIDGE_DEVICE bool is_in(int q, int e) const { return kIsFull || walk.is_in(q, e); }
+  // Whether the warp has any column of the row in its vectors q, and the thread this element; a
+  // thread without a row of its own may have those of another, which it only reads.
+  BRIDGE_DEVICE bool reaches(int q) const { return kExtent == Extent::full || walk.reaches(q); }
+  BRIDGE_DEVICE bool is_in(int q, int e) const {
+    return kExtent == Extent::any ? walk.is_in(q, e) : reaches(q);
+  }
+  BRIDGE_DEVICE bool is_written(int q) const {
+    return is_in(q, 0) && (kExtent != Extent::alike || walk.has_row());
+  }
 };
 
 constexpr int32_t kLastDim = BRIDGE_MAX_DIMS - 1;
@@ -64,17 +74,7 @@ class RowPlaces {
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
     int64_t offset = interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[kLastDim];
-    if (space_.dims <= 2) {
-      offset += outer_ * a.stride[kLastDim - 1];
-    } else {
-      int64_t rest = outer_;
-#pragma unroll 1
-      for (int32_t d = kLastDim - 1; d > kLastDim - space_.dims; --d) {
-        const int64_t above = simt::divide(rest, space_.size[d]);
-        offset += (rest - above * space_.size[d]) * a.stride[d];
-        rest = above;
-      }
-    }
+    if (outer_ != 0) offset += outer_offset(a);
     return static_cast<T*>(a.data) + offset;
   }
   template <class T>
@@ -85,6 +85,16 @@ class RowPlaces {
     const int32_t dtype = params_.array[array].dtype;
     const auto* const start = static_cast<const char*>(params_.array[array].data);
     return load_integer(dtype, start + (place<char>(array, 0) - start) * element_bytes(dtype));
+  }
+
+  // The element of a row that is in one of its columns.
+  template <class T>
+  BRIDGE_DEVICE T element_at(int array, int half, int64_t col) const {
+    return place<T>(array, half)[col * col_stride(array)];
+  }
+  // The number of a column, -1 for what is none.
+  BRIDGE_DEVICE int place_of(int64_t col) const {
+    return col >= 0 && col < space_.cols ? static_cast<int>(col) : -1;
   }
 
   // The random words of a vector, that many rows behind the present one.
@@ -121,9 +131,26 @@ class RowPlaces {
   BRIDGE_DEVICE void find(int64_t row) {
     row_ = row;
     const int64_t size = space_.size[kLastDim];
-    outer_ = size == space_.rows ? 0 : simt::divide(row, size);
-    inner_ = row - outer_ * size;
+    outer_ = 0;
+    inner_ = row;
+    if (size != space_.rows) {
+      outer_ = simt::divide(row, size);
+      inner_ = row - outer_ * size;
+    }
     row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
+  }
+
+  // Where a row is that has neighbours along more than one dimension.
+  BRIDGE_DEVICE int64_t outer_offset(const bridge_program_array& a) const {
+    if (space_.dims <= 2) return outer_ * a.stride[kLastDim - 1];
+    int64_t offset = 0, rest = outer_;
+#pragma unroll 1
+    for (int32_t d = kLastDim - 1; d > kLastDim - space_.dims; --d) {
+      const int64_t above = simt::divide(rest, space_.size[d]);
+      offset += (rest - above * space_.size[d]) * a.stride[d];
+      rest = above;
+    }
+    return offset;
   }
 
   const Params& params_;
@@ -131,7 +158,7 @@ class RowPlaces {
   int64_t row_ = 0, outer_ = 0, inner_ = 0, row_in_batch_ = 0;
 };
 
-template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_>
+template <class P, int kGroup_, int kVectors_, bool kIsAligned_, bool kIsResident_, Extent kExtent>
 class Walk : public RowPlaces<P> {
  public:
   using typename RowPlaces<P>::Real;
@@ -143,6 +170,7 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kIsResident = kIsResident_;
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
   static constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
@@ -155,7 +183,8 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE void run() {
     const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
     const int in_warp = thread % simt::kWarpThreads;
-    const int warps = space_.threads / simt::kWarpThreads;  // of a block
+    const int warps =  // of a block
+        static_cast<int>(static_cast<uint32_t>(space_.threads) / simt::kWarpThreads);
     lane_ = in_warp % kGroup;
     warp_ = is_shared() ? warp : 0;
     if (is_cluster()) warp_ += simt::cluster_rank() * warps;
@@ -177,12 +206,14 @@ class Walk : public RowPlaces<P> {
 
   BRIDGE_DEVICE bool is_shared() const { return !kIsShort && space_.warps > 1; }
   BRIDGE_DEVICE bool is_cluster() const { return blocks_log2() > 0; }
+  BRIDGE_DEVICE bool has_row() const { return has_row_; }
   BRIDGE_DEVICE int lane() const { return lane_; }
   BRIDGE_DEVICE int warp() const { return warp_; }
   BRIDGE_DEVICE int warps() const { return space_.warps; }
   BRIDGE_DEVICE int chunk() const { return chunk_; }
   BRIDGE_DEVICE int chunks() const {
-    return (space_.cols + static_cast<int>(kSumChunk) - 1) / static_cast<int>(kSumChunk);
+    constexpr uint32_t kCols = static_cast<uint32_t>(kSumChunk);
+    return static_cast<int>((static_cast<uint32_t>(space_.cols) + kCols - 1) / kCols);
   }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
@@ -272,10 +303,10 @@ class Walk : public RowPlaces<P> {
 
   template <class Body>
   BRIDGE_DEVICE void run_chunk(const Body& body) const {
-    if constexpr (kIsAligned && !kIsShort && !P::kIsLarge) {
-      if (first_col(kVectors) <= space_.cols) return body(Part<Walk, true>{*this});
+    if constexpr (kExtent == Extent::any && kIsAligned && !kIsShort && !P::kIsLarge) {
+      if (first_col(kVectors) <= space_.cols) return body(Part<Walk, Extent::full>{*this});
     }
-    body(Part<Walk, false>{*this});
+    body(Part<Walk, kExtent>{*this});
   }
   BRIDGE_DEVICE int blocks_log2() const { return kIsShort ? 0 : space_.blocks_log2; }
   template <class T>
@@ -298,8 +329,33 @@ struct GeneratedKernel {
   static constexpr int kThreads = kGeneratedThreads;
   static constexpr int kMinBlocks = P::kMinBlocks;
 
+  // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
+  // be asked.
+  static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kMayJoin = kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight);
+  static constexpr Extent kUsual = kMayJoin && kIsShort      ? Extent::alike
+                                   : kMayJoin && kIsResident ? Extent::full
+                                                             : Extent::any;
+
   static BRIDGE_DEVICE void run(const Params& params) {
-    Walk<P, kGroup, kVectors, kIsAligned, kIsResident>(params).run();
+    if constexpr (kUsual != Extent::any) {
+      if (is_usual(params.space)) return run_of<kUsual>(params);
+    }
+    run_of<Extent::any>(params);
+  }
+
+ private:
+  static BRIDGE_DEVICE bool is_usual(const GeneratedSpace& space) {
+    constexpr int kAlike = (kIsShort ? 1 : kVectors) * kGroup * P::kVector;
+    if (static_cast<uint32_t>(space.cols) % kAlike != 0) return false;
+    // The last block of a cluster may have warps without a chunk.
+    const int warps = space.threads / simt::kWarpThreads << space.blocks_log2;
+    return kIsShort || space.blocks_log2 == 0 || warps == space.warps;
+  }
+
+  template <Extent kExtent>
+  static BRIDGE_DEVICE void run_of(const Params& params) {
+    Walk<P, kGroup, kVectors, kIsAligned, kIsResident, kExtent>(params).run();
   }
 };
 

@@ -30,6 +30,17 @@ BRIDGE_HD typename math::Format<Real>::SignedBits lowest_order() {
   return order_of(Real(-__builtin_inf()));
 }
 
+// The larger one in that order.
+template <class Real>
+BRIDGE_HD Real larger_number(Real a, Real b) {
+#if defined(__CUDA_ARCH__)
+  // So do instructions of a GPU order floats.
+  if constexpr (sizeof(Real) == sizeof(float)) return math::max_keep_nan(a, b);
+#endif
+  const auto first = order_of(a), second = order_of(b);
+  return number_of<Real>(first > second ? first : second);
+}
+
 }  // namespace bridge::interpreter
 
 #endif  // BRIDGE_INTERPRETER_ORDER_H_

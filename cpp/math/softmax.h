@@ -264,10 +264,14 @@ using SoftmaxTerm =
     std::conditional_t<std::is_same_v<Precision, Single>, SoftmaxParts<typename Precision::real>,
                        typename Precision::real>;
 
+// Of a power and this the sum has the coarse part.
+template <class Real>
+constexpr Real coarse_magic = 0x1.8p12f * power_of_two<Real>(detail::Exp2Table<Real>::lift);
+
 template <class Precision, class Real>
 BRIDGE_HD SoftmaxTerm<Precision> softmax_term(Real power) {
   if constexpr (std::is_same_v<Precision, Single>) {
-    constexpr Real magic = 0x1.8p12f * power_of_two<Real>(detail::Exp2Table<Real>::lift);
+    constexpr Real magic = coarse_magic<Real>;
     const Real coarse = (power + magic) - magic;
     return {coarse, power - coarse};
   } else {

@@ -91,6 +91,10 @@ T shuffle_xor(T value, int mask, int line = __builtin_LINE()) {
   return value;
 }
 
+inline uint32_t unknown(uint32_t value) { return value; }
+inline int64_t unknown(int64_t value) { return value; }
+inline void sync_warp() {}
+
 template <class T, int kCount, int kTag = 0>
 T* shared_array() {
   static const char key = 0;

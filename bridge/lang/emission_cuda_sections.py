@@ -1,0 +1,236 @@
+"""The tile sections of a program as CUDA C++ (emission_cuda.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.lang.bytecode import REDUCTIONS, Instruction
+from bridge.lang.expressions import TYPES, Numbers
+from bridge.lang.program import COLUMNS
+from bridge.lang.residents import Residents
+from bridge.lang.sections import Pick, Tile, makers, part_of, sole_column, streams_of
+
+
+class SectionText:
+    """A tile section: what it declares, and what it does for a chunk, a vector and an element."""
+
+    def __init__(self, emitter: Residents, section: int) -> None:
+        tile = emitter.tiles[section]
+        self.emitter, self.made_by, self.cut = emitter, makers(tile), _cut_powers(emitter, tile)
+        self.cells = 0
+        self.declared: list[str] = []
+        self.loads: list[str] = []
+        self.vector: list[str] = []
+        self.body: list[str] = []
+        self.stored: list[str] = []
+        self.added: list[str] = []  # behind each vector
+        self.ended: list[str] = []  # and each chunk
+        self.shared: list[str] = []  # before the warps of a row meet
+        self.behind: list[str] = []
+        self.draws = Numbers()
+        for value, pick in emitter.picks[section].items():
+            self._pick(value, pick, emitter.all[section])
+        for stream in streams_of(tile):
+            self._take(stream)
+        for instruction in tile.instructions:
+            self._write(instruction)
+
+    def _pick(self, value: Any, pick: Pick, tile: Tile) -> None:
+        """A sum of one term, which is read by itself."""
+        emitter, lines = self.emitter, []
+        for instruction in part_of(tile, (), (pick.value,)).instructions:
+            if instruction.operation in ("load", "load_mask"):
+                array, half = instruction.arguments
+                text = f"w.template element_at<{emitter.element(array)[0]}>({array}, {half}, col)"
+                is_mask = instruction.operation == "load_mask"
+                text = f"{text} != 0" if is_mask else f"simt::widen<Real>({text})"
+            elif instruction.operation == "column":
+                text = "col"
+            else:
+                text = emitter.expression(instruction)
+            lines.append(emitter.defined(instruction.to, text))
+        name = emitter.name(value)
+        self.declared += [
+            f"Real {name} = Real(-0.0);",
+            f"if (const int64_t col = w.place_of({emitter.name(pick.column)}); col >= 0) {{",
+            *(f"  {line}" for line in lines),
+            f"  {name} = {emitter.as_stored(pick.value)};",
+            "}",
+        ]
+
+    def _take(self, stream: tuple[int, int]) -> None:
+        emitter = self.emitter
+        is_first = stream not in emitter.loads
+        name = f"x{emitter.loads[stream]}"
+        if is_first:
+            element = emitter.element(stream[0])[0]
+            how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
+            how.append(str(emitter.is_shared(stream[0])).lower())
+            kind = f"Load<W, {element}, {', '.join(how)}>"
+            self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
+        self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
+        self.vector.append(f"{name}.load_vector(part, q);")
+
+    def _write(self, instruction: Instruction) -> None:
+        operation = instruction.operation
+        if operation in ("store", "add_columns"):
+            self._store(instruction)
+        elif operation == "sum":
+            self._sum(instruction)
+        elif operation in REDUCTIONS:
+            self._largest(instruction)
+        else:
+            self._define(instruction)
+
+    def _store(self, instruction: Instruction) -> None:
+        result, half = instruction.arguments
+        emitter = self.emitter
+        array = emitter.operands + result
+        if instruction.operation == "add_columns":
+            number = emitter.sums[result]
+            name, element = f"z{number}", "Real"
+            put, stored = "put_term", f"w.add_columns({number}, {name}, part, q);"
+        else:
+            name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
+            to = f"w.template place<{element}>({array}, {half})"
+            self.declared.append(f"{element}* const {name}_to = {to};")
+            strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
+            put, stored = "put", f"{name}.store(part, q, {name}_to, {strides});"
+        self.vector.append(f"Store<W, {element}> {name};")
+        self.body.append(f"{name}.{put}(e, {emitter.as_stored(instruction.reads[0])});")
+        self.stored.append(stored)
+
+    def _sum(self, instruction: Instruction) -> None:
+        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
+        self.declared.append(f"RowSum<W> s{number};")
+        self.vector.append(f"Terms<W> t{number};")
+        self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
+        self.added.append(f"s{number}.add(q, t{number});")
+        self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
+        self.behind.append(self.emitter.defined(instruction.to, f"s{number}.end(w, {self.cells})"))
+        self.cells += 1
+
+    def _largest(self, instruction: Instruction) -> None:
+        number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
+        is_place = instruction.operation == "argmax"
+        source = self.made_by[instruction.reads[0]]
+        if is_place:
+            self.declared.append(f"RowPlaceOfLargest<W> s{number};")
+            self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
+        elif source.operation == "load":
+            element = self.emitter.element(source.arguments[0])[0]
+            stream = self.emitter.loads[tuple(source.arguments)]
+            self.declared.append(f"RowLargest<W, {element}> s{number};")
+            self.stored.append(f"s{number}.put_vector(part, q, x{stream});")
+        else:
+            self.declared.append(f"RowLargest<W, Real> s{number};")
+            self.body.append(f"s{number}.put(part.is_in(q, e), {value});")
+        self.shared.append(f"s{number}.share(w, {self.cells});")
+        self.behind.append(f"s{number}.end(w, {self.cells});")
+        found = f"s{number}.{'place' if is_place else 'number'}()"
+        self.behind.append(self.emitter.defined(instruction.to, found))
+        self.cells += 2 if is_place else 1
+
+    def _define(self, instruction: Instruction) -> None:
+        """Computes a value, or takes it from where it stayed."""
+        emitter, value = self.emitter, instruction.to
+        if value in self.cut:
+            x, largest = map(emitter.name, instruction.reads)
+            self._of_row(f"row_{largest}", f"math::shifted_row({largest})")
+            text = f"math::parts_of_exp_shifted({x}, row_{largest})"
+            self.body.append(f"const auto parts_{emitter.name(value)} = {text};")
+            return
+        text, name = self._text(instruction), f"k{value[1]}"
+        if value in emitter.kept and instruction.again:
+            text = f"{name}.kIs ? {name}.take(q, e) : ({text})"
+        self.body.append(emitter.defined(value, text))
+        if value in emitter.kept and not instruction.again:
+            self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, true> {name};")
+            self.body.append(f"{name}.put(q, e, {emitter.name(value)});")
+
+    def _text(self, instruction: Instruction) -> str:
+        operation, emitter = instruction.operation, self.emitter
+        if operation in ("load", "load_mask"):
+            operand, half = instruction.arguments
+            stream = emitter.loads[operand, half]
+            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, e)"
+        if operation == "column":
+            return "w.col(q) + e"
+        if operation == "keep":
+            return self._drawn(instruction)
+        column = sole_column(self.made_by, instruction.to)
+        if column is not None:
+            # Numbers of 32 bits are compared.
+            place = f"at{instruction.to[1]}"
+            self.declared.append(f"const int {place} = w.place_of({emitter.name(column)});")
+            return f"w.col(q) + e == {place}"
+        if instruction.reads and instruction.reads[0] in self.cut:
+            part = "coarse" if operation == "exp_coarse" else "fine"
+            return f"parts_{emitter.name(instruction.reads[0])}.{part}"
+        if operation == "exp_shifted":
+            x, largest = map(emitter.name, instruction.reads)
+            if not emitter.nodes[instruction.reads[1][1]].axes & COLUMNS:
+                self._of_row(f"shift_{largest}", f"math::detail::shift_of({largest})")
+                return f"math::exp_shifted({x}, shift_{largest})"
+        return emitter.expression(instruction)
+
+    def _drawn(self, instruction: Instruction) -> str:
+        drawn = ", ".join(self.emitter.name(value) for value in instruction.reads)
+        drawn += ", int64_t(0)" * (3 - len(instruction.reads))
+        if drawn not in self.draws:
+            words = f"d{self.draws[drawn]}"
+            self.vector.append(f"uint32_t {words}[W::kVector];")
+            self.vector.append(f"if (part.reaches(q)) w.draw({drawn}, q, {words});")
+        emitter, number = self.emitter, instruction.extra
+        is_free = number in emitter.free.values()
+        last = f"w.last_dropped({number})" if is_free else emitter.last_dropped(instruction)
+        return f"d{self.draws[drawn]}[e] > {last}"
+
+    def _of_row(self, name: str, text: str) -> None:
+        """What the largest of a row says is found once: in the branches of vectors a compiler
+        computes it in each."""
+        line = f"const auto {name} = {text};"
+        if line not in self.declared:
+            self.declared.append(line)
+
+    def lines(self) -> list[str]:
+        meets = ["w.meet();"] if self.cells else []
+        return [
+            *self.declared,
+            *meets,
+            "w.each_chunk([&](const auto& part) {",
+            *(f"  {line}" for line in self.loads),
+            "  w.each_vector([&](int q) {",
+            *(f"    {line}" for line in self.vector),
+            "    if (part.reaches(q)) {",
+            "      w.each_element([&](int e) {",
+            *(f"        {line}" for line in self.body),
+            "      });",
+            *(f"      {line}" for line in self.stored),
+            "    }",
+            *(f"    {line}" for line in self.added),
+            "  });",
+            f"}}, [&] {{ {' '.join(self.ended)} }});",
+            *self.shared,
+            *meets,
+            *self.behind,
+        ]
+
+
+def _cut_powers(emitter: Residents, tile: Tile) -> set[Any]:
+    """The powers of a section that nothing reads but what takes their coarse and fine parts."""
+    found = set()
+    for power in tile.instructions:
+        if power.operation != "exp_shifted" or power.to in emitter.kept:
+            continue
+        readers = [each for each in tile.instructions if power.to in each.reads]
+        coarse = [each.to for each in readers if each.operation == "exp_coarse"]
+        fine = [each for each in readers if [*each.reads] == [power.to, *coarse]]
+        are_parts = len(readers) == 2 and all(each.operation == "sub" for each in fine)
+        x, largest = (value[1] for value in power.reads)
+        # Of what is larger than the largest there are powers that overflow otherwise.
+        found_of = emitter.nodes[largest]
+        is_below = found_of.operation == "max" and found_of.inputs == (x,)
+        if is_below and are_parts and len(coarse) == len(fine) == 1:
+            found.add(power.to)
+    return found
