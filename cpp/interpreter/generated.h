@@ -408,7 +408,7 @@ class GeneratedMachine {
     for (int r = 0; r < Tile::kReduces; ++r) {
       const Reduces& in = Tile::kReductions[r];
       Real* const x = term(in.term);
-      if (in.operation == kSum) sum_rows(x, rows, cols, false, row(in.to));
+      if (in.operation == kSum) sum_rows(x, rows, cols, row(in.to));
       for (int64_t i = 0; i < rows && in.operation != kSum; ++i) {
         if (in.operation == kMax)
           row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));
