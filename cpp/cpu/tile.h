@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX512BW__)
 #include <immintrin.h>
 #endif
 
@@ -58,6 +58,61 @@ template <class T>
 inline void copy(T* to, const T* from, int64_t count) {
   memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 }
+
+// The first and the last kBytes of some bytes that are at most twice as many.
+template <int64_t kBytes>
+inline __attribute__((always_inline)) void copy_ends(char* to, const char* from, int64_t bytes) {
+  char first[kBytes], last[kBytes];
+  memcpy(first, from, kBytes);
+  memcpy(last, from + bytes - kBytes, kBytes);
+  memcpy(to, first, kBytes);
+  memcpy(to + bytes - kBytes, last, kBytes);
+}
+
+// load_few brings `count` elements, at most kCount, into a buffer of these, and zeros behind them;
+// store_few writes so many of a buffer. Without a call, which would take longer than all else of a
+// short row, and with masks where there are any: what is stored in pieces cannot be forwarded to a
+// load of the whole.
+#if defined(__AVX512BW__)
+inline __mmask64 mask_of_first(int64_t bytes) {
+  return bytes <= 0 ? 0 : bytes >= 64 ? ~uint64_t{0} : ~uint64_t{0} >> (64 - bytes);
+}
+template <int64_t kCount, class T>
+inline __attribute__((always_inline)) void load_few(const T* from, T* to, int64_t count) {
+  constexpr int64_t size = sizeof(T), per_line = 64 / size;
+  for (int64_t i = 0; i < kCount; i += per_line)
+    _mm512_storeu_si512(to + i,
+                        _mm512_maskz_loadu_epi8(mask_of_first((count - i) * size), from + i));
+}
+template <int64_t kCount, class T>
+inline __attribute__((always_inline)) void store_few(T* to, const T* from, int64_t count) {
+  constexpr int64_t size = sizeof(T), per_line = 64 / size;
+  for (int64_t i = 0; i < kCount; i += per_line)
+    _mm512_mask_storeu_epi8(to + i, mask_of_first((count - i) * size),
+                            _mm512_loadu_si512(from + i));
+}
+#else
+template <int64_t kCount, class T>
+inline __attribute__((always_inline)) void store_few(T* to, const T* from, int64_t count) {
+  constexpr int64_t size = sizeof(T), most = kCount * size;
+  const int64_t bytes = count * size;
+  char* const target = reinterpret_cast<char*>(to);
+  const char* const source = reinterpret_cast<const char*>(from);
+  if (most >= 128 && bytes >= 128) return copy_ends<128>(target, source, bytes);
+  if (most >= 64 && bytes >= 64) return copy_ends<64>(target, source, bytes);
+  if (most >= 32 && bytes >= 32) return copy_ends<32>(target, source, bytes);
+  if (bytes >= 16) return copy_ends<16>(target, source, bytes);
+  if (bytes >= 8) return copy_ends<8>(target, source, bytes);
+  if (size <= 4 && bytes >= 4) return copy_ends<4>(target, source, bytes);
+  if (size <= 2 && bytes >= 2) return copy_ends<2>(target, source, bytes);
+  if (size == 1 && bytes == 1) *target = *source;
+}
+template <int64_t kCount, class T>
+inline __attribute__((always_inline)) void load_few(const T* from, T* to, int64_t count) {
+  memset(to, 0, kCount * sizeof(T));
+  store_few<kCount>(to, from, count);
+}
+#endif
 
 template <class Real>
 inline void add_to(Real* sum, const Real* term, int64_t count) {
@@ -122,7 +177,12 @@ inline void load_run_of<math::float16, float>(const void* from, float* tile, int
   const math::float16* const elements = static_cast<const math::float16*>(from);
   const int64_t whole = count / kF16Lanes * kF16Lanes;
   for (int64_t i = 0; i < whole; i += kF16Lanes) widen_lanes(elements + i, tile + i);
-  for (int64_t i = whole; i < count; ++i) tile[i] = math::to_float(elements[i]);
+  if (whole == count) return;
+  alignas(64) math::float16 narrow[kStep];
+  alignas(64) float wide[kF16Lanes];
+  load_few<kStep>(elements + whole, narrow, count - whole);
+  widen_lanes(narrow, wide);
+  store_few<kF16Lanes>(tile + whole, wide, count - whole);
 }
 
 // Always inline: of a block whose length is known there remain but its instructions.
@@ -133,7 +193,12 @@ inline __attribute__((always_inline)) void store_run_of<math::float16, float>(vo
   math::float16* const elements = static_cast<math::float16*>(to);
   const int64_t whole = count / kF16Lanes * kF16Lanes;
   for (int64_t i = 0; i < whole; i += kF16Lanes) narrow_lanes(tile + i, elements + i);
-  for (int64_t i = whole; i < count; ++i) elements[i] = math::round_to<math::float16>(tile[i]);
+  if (whole == count) return;
+  alignas(64) float wide[kF16Lanes];
+  alignas(64) math::float16 narrow[kStep] = {};
+  load_few<kF16Lanes>(tile + whole, wide, count - whole);
+  narrow_lanes(wide, narrow);
+  store_few<kStep>(elements + whole, narrow, count - whole);
 }
 
 #endif

@@ -83,9 +83,13 @@ class GeneratedMachine {
 
   // Terms are added in pieces of this length; so long is what is gathered, too.
   static constexpr int64_t kPiece = kSumChunk;
-  // Shorter rows are computed side by side, and so many elements of longer ones between a row
-  // section and the next, as a second-level cache holds.
-  static constexpr int64_t kFlatCols = 64;
+  // Shorter rows are computed side by side: where they are reduced, those of a quarter of a chunk,
+  // unless the rows are added up, which takes each of them once more.
+  static constexpr int64_t kFlatCols =
+      P::kMostReductions > 0 && P::kColumnSums == 0 ? kSumQuarter : 64;
+  static constexpr int64_t kSpread = kPiece + kStep;  // what rows have one of, side by side
+  // So many elements of longer ones are computed between a row section and the next, as a
+  // second-level cache holds.
   static constexpr int64_t kAtOnce = 16384;
   // Vectors are converted once for many rows, unless they are longer than this.
   static constexpr int64_t kMostConverted = 16384;
@@ -135,10 +139,10 @@ class GeneratedMachine {
       rows = parts.take<Real>(P::kRows * row_stride);
       integer_rows = parts.take<int64_t>(P::kIntegerRows * row_stride);
       kept = parts.take<Real>(P::kKept * kept_stride);
-      spread = parts.take<Real>(flat ? P::kRows * kPiece : 0);
+      spread = parts.take<Real>(flat ? P::kRows * kSpread : 0);
       vector_stride = !flat && call.cols <= kMostConverted ? round_up(call.cols) : 0;
       vectors = parts.take<Real>(P::kVectors * vector_stride);
-      integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kPiece : 0);
+      integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kSpread : 0);
       columns = parts.take<int64_t>(flat ? kPiece : 0);
       for (int i = 0; i < P::kColumnSums; ++i)
         sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
@@ -216,7 +220,7 @@ class GeneratedMachine {
     Tile::Loads::each([&](int l) {
       const Stream& stream = P::load(l);
       lines.load[l] = stream.is_vector && memory_.vector_stride > 0
-                          ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes}
+                          ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes, true}
                           : Line::of(here_, call_.operand[stream.array], stream);
     });
     Tile::Stores::each([&](int s) {
@@ -308,12 +312,21 @@ class GeneratedMachine {
     const Piece piece{here_, i, rows, col, width};
     Tile::Loads::each([&](int l) {
       const Line& line = lines.load[l];
-      places.load[l] =
-          line.first != nullptr ? line.at(i, col) : loads_of<Real>(P::load(l), piece, gathered(l));
+      const Stream& stream = P::load(l);
+      if (line.first == nullptr) {
+        places.load[l] = loads_of<Real>(stream, piece, gathered(l));
+      } else if (!stream.is_converted || line.is_converted) {
+        places.load[l] = line.at(i, col);
+      } else {
+        load_run(call_.operand[stream.array].dtype, line.at(i, col),
+                 reinterpret_cast<Real*>(gathered(l)), width);
+        places.load[l] = gathered(l);
+      }
     });
     Tile::Stores::each([&](int s) {
       const Line& line = lines.store[s];
-      places.store[s] = line.first != nullptr
+      places.store[s] = P::store(s).is_converted ? gathered(P::kLoadCount + s)
+                        : line.first != nullptr
                             ? line.at(i, col)
                             : stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
@@ -346,8 +359,14 @@ class GeneratedMachine {
     for (int r = 0; r < Tile::kReduces && !is_reduced; ++r)
       reduce(Tile::kReductions[r], reductions_[r], col, width);
     Tile::Stores::each([&](int s) {
-      if (lines.store[s].first == nullptr)
-        write_stores<Real>(P::store(s), piece, gathered(P::kLoadCount + s));
+      const Line& line = lines.store[s];
+      const Stream& stream = P::store(s);
+      const char* const tile = gathered(P::kLoadCount + s);
+      if (line.first == nullptr)
+        write_stores<Real>(stream, piece, tile);
+      else if (stream.is_converted)
+        store_run(call_.result[stream.array].dtype, line.at(i, col),
+                  reinterpret_cast<const Real*>(tile), width);
     });
   }
 
@@ -356,10 +375,12 @@ class GeneratedMachine {
   void run_tail(Places<P>& places, int64_t whole, int64_t rest) {
     char* written[P::kStoreCount + 1];
     Tile::Loads::each([&](int l) {
-      const int64_t bytes = P::load(l).bytes;
       char* const tail = memory_.own.tails + l * kStep * kBytes;
-      memcpy(tail, places.load[l] + whole * bytes, static_cast<size_t>(rest * bytes));
-      memset(tail + rest * bytes, 0, static_cast<size_t>((kStep - rest) * bytes));
+      with_size(P::load(l).bytes, [&](auto element) {
+        using T = decltype(element);
+        load_few<kStep>(reinterpret_cast<const T*>(places.load[l]) + whole,
+                        reinterpret_cast<T*>(tail), rest);
+      });
       places.load[l] = tail;
     });
     Tile::Stores::each([&](int s) {
@@ -379,7 +400,11 @@ class GeneratedMachine {
     }
     Tile::template body<kFlat>(places, kStep);
     Tile::Stores::each([&](int s) {
-      memcpy(written[s], places.store[s], static_cast<size_t>(rest * P::store(s).bytes));
+      with_size(P::store(s).bytes, [&](auto element) {
+        using T = decltype(element);
+        store_few<kStep>(reinterpret_cast<T*>(written[s]),
+                         reinterpret_cast<const T*>(places.store[s]), rest);
+      });
     });
   }
 
@@ -392,13 +417,16 @@ class GeneratedMachine {
     places.constant = constants_;
     places.last_dropped = last_dropped_;
     const auto spread = [&](auto* to, const auto* from) {
-      for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, cols, from[i]);
+      // In whole steps, into the next row's place.
+      const int64_t padded = round_up(cols);
+      if (padded % kStep != 0) __builtin_unreachable();
+      for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, padded, from[i]);
       fill(to + count, round_up(count) - count, from[0]);
       return to;
     };
-    Tile::Rows::each([&](int r) { places.row[r] = spread(memory_.spread + r * kPiece, row(r)); });
+    Tile::Rows::each([&](int r) { places.row[r] = spread(memory_.spread + r * kSpread, row(r)); });
     Tile::IntegerRows::each([&](int r) {
-      places.integer_row[r] = spread(memory_.integer_spread + r * kPiece, integer_row(r));
+      places.integer_row[r] = spread(memory_.integer_spread + r * kSpread, integer_row(r));
     });
     for (int k = 0; k < P::kKept; ++k) places.kept[k] = memory_.kept + k * memory_.kept_stride;
     places.columns = memory_.columns;
@@ -408,7 +436,7 @@ class GeneratedMachine {
     for (int r = 0; r < Tile::kReduces; ++r) {
       const Reduces& in = Tile::kReductions[r];
       Real* const x = term(in.term);
-      if (in.operation == kSum) sum_rows(x, rows, cols, false, row(in.to));
+      if (in.operation == kSum) sum_rows(x, rows, cols, row(in.to));
       for (int64_t i = 0; i < rows && in.operation != kSum; ++i) {
         if (in.operation == kMax)
           row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));

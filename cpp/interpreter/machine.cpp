@@ -366,8 +366,7 @@ class Machine {
     }
     const int64_t cols = call_.cols;
     if (operation == kSum) {
-      // What is behind a row may be overwritten, but for a constant's: it stays.
-      sum_rows(x, count_, cols, in.a < view_.header.constants, row(in.to));
+      sum_rows(x, count_, cols, row(in.to));
       return pad(row(in.to), count_);
     }
     if (operation == kMax) {

@@ -17,10 +17,40 @@ struct Terms {
   inline __attribute__((always_inline)) Real term(int64_t i) const { return from[i]; }
 };
 
-// The sum of a chunk's first `count` terms, at most kSumChunk and a whole number of steps.
+// The sum of `count` terms, 1 to kSumChunk; of those behind the last whole step the tail has a
+// step, padded with -0.0.
+template <class Real>
+inline __attribute__((always_inline)) Real sum_terms(const Real* terms, const Real* tail,
+                                                     int64_t count) {
+  constexpr int64_t q = kSumQuarter;
+  const Terms<Real> from{terms}, last{tail};
+  if (count == kSumChunk) {
+    struct {
+      const Real* from;
+      inline __attribute__((always_inline)) Real term(int64_t i) const {
+        return (from[i] + from[i + q]) + (from[i + 2 * q] + from[i + 3 * q]);
+      }
+    } const quarters{terms};
+    return sum_steps<q / kStep, false, Real>(quarters, quarters);
+  }
+  if (count > q) return sum_chunk<Real>(from, last, count);
+  const int64_t steps = count / kStep;
+  return count % kStep == 0 ? sum_steps<false, Real>(steps, from, last)
+                            : sum_steps<true, Real>(steps + 1, from, last);
+}
+
+// The same of whole steps.
 template <class Real>
 Real sum_of_steps(const Real* terms, int64_t count) {
-  return sum_chunk<Real>(Terms<Real>{terms}, Terms<Real>{terms}, count);
+  return sum_terms(terms, terms, count);
+}
+
+// Less than a step of terms, and -0.0 behind them; there is a step of numbers.
+template <class Real>
+inline void pad_step(const Real* terms, int64_t count, Real* to) {
+  BRIDGE_INDEPENDENT
+  for (int32_t i = 0; i < kStep; ++i)
+    to[i] = i < static_cast<int32_t>(count) ? terms[i] : Real(-0.0);
 }
 
 using interpreter::lowest_order;
@@ -66,27 +96,17 @@ int64_t place_of_largest(const Real* x, int64_t cols) {
   return place_of(number_of<Real>(largest_order(x, cols)), x, cols);
 }
 
-// The sums of rows of a chunk at most that stand side by side in a tile. What is behind a single
-// row is overwritten, unless it `stays`.
+// The sums of rows of a chunk at most that stand side by side, with a step of numbers behind them.
 template <class Real>
-void sum_rows(Real* x, int64_t count, int64_t cols, bool stays, Real* to) {
-  const int64_t padded = round_up(cols);
+void sum_rows(const Real* x, int64_t count, int64_t cols, Real* to) {
   if (cols == 0) return fill(to, count, Real(-0.0));
-  if (count == 1 && !stays) {
-    fill(x + cols, padded - cols, Real(-0.0));
-    to[0] = sum_of_steps(x, padded);
-    return;
-  }
   if (cols == 1) return copy(to, x, count);
-  alignas(64) Real terms[kSumChunk];
-  if (cols != padded) fill(terms + cols, padded - cols, Real(-0.0));
+  const int64_t whole = cols / kStep * kStep;
+  alignas(64) Real tail[kStep];
   for (int64_t i = 0; i < count; ++i) {
     const Real* from = x + i * cols;
-    if (cols != padded) {
-      copy(terms, from, cols);
-      from = terms;
-    }
-    to[i] = sum_of_steps(from, padded);
+    if (whole != cols) pad_step(from + whole, cols - whole, tail);
+    to[i] = sum_terms(from, tail, cols);
   }
 }
 
@@ -106,16 +126,16 @@ struct Reduction {
   int64_t place;
 
   void begin() {
-    tree = ChunkTree<Real>();
+    tree.begin();
     largest = lowest_order<Real>();
     place = 0;
   }
 
   // A whole chunk, or what is left of a row: what is behind it in its last step is overwritten.
   void add_chunk(Real* x, int64_t count) {
-    const int64_t padded = round_up(count);
-    fill(x + count, padded - count, Real(-0.0));
-    tree.add(sum_of_steps(x, padded));
+    const int64_t whole = count / kStep * kStep;
+    if (whole != count) pad_step(x + whole, count - whole, x + whole);
+    tree.add(sum_of_steps(x, round_up(count)));
   }
 
   // One whose quarters are added.

@@ -31,9 +31,12 @@ struct Piece {
     return here.data(array, interpreter::element_of(array, here.call.cols, stream.half, col)) +
            row * here.row_stride(array) * bytes;
   }
+  // Whether its elements lie side by side in memory.
+  bool is_run(const bridge_program_array& array) const {
+    return array.col_stride == 1 && (rows == 1 || here.row_stride(array) == width);
+  }
   bool is_adjacent(const bridge_program_array& array, const Stream& stream) const {
-    return !stream.is_converted && array.col_stride == 1 &&
-           (rows == 1 || here.row_stride(array) == width);
+    return !stream.is_converted && is_run(array);
   }
 };
 
@@ -42,11 +45,13 @@ struct Line {
   char* first;
   int64_t row_bytes;
   int64_t element_bytes;
+  bool is_converted = false;  // already, to the arithmetic type
 
   static Line of(const Position& here, const bridge_program_array& array, const Stream& stream) {
     const Piece piece{here, 0, 1, 0, 0};
-    if (!piece.is_adjacent(array, stream)) return {};
-    return {piece.first_of(array, stream), here.row_stride(array) * stream.bytes, stream.bytes};
+    const int64_t bytes = interpreter::element_bytes(array.dtype);
+    if (!piece.is_run(array)) return {};
+    return {piece.first_of(array, stream), here.row_stride(array) * bytes, bytes};
   }
   char* at(int64_t row, int64_t col) const { return first + row * row_bytes + col * element_bytes; }
 };
@@ -58,6 +63,10 @@ const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
   const char* from = piece.first_of(array, stream);
   if (piece.is_adjacent(array, stream)) return from;
   const int64_t step = piece.here.row_stride(array) * interpreter::element_bytes(array.dtype);
+  if (stream.is_converted && piece.is_run(array)) {
+    load_run(array.dtype, from, reinterpret_cast<Real*>(tile), piece.rows * piece.width);
+    return tile;
+  }
   for (int64_t r = 0; r < piece.rows; ++r, from += step) {
     char* const own = tile + r * piece.width * stream.bytes;
     if (r > 0 && step == 0)
@@ -84,6 +93,9 @@ void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   char* to = piece.first_of(array, stream);
   const int64_t bytes = interpreter::element_bytes(array.dtype);
   const int64_t step = piece.here.row_stride(array) * bytes;
+  if (stream.is_converted && piece.is_run(array))
+    return store_run(array.dtype, to, reinterpret_cast<const Real*>(tile),
+                     piece.rows * piece.width);
   for (int64_t r = 0; r < piece.rows; ++r, to += step, tile += piece.width * stream.bytes) {
     if (stream.is_converted)
       store_strided(array.dtype, to, array.col_stride, reinterpret_cast<const Real*>(tile),

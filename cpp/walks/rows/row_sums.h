@@ -3,6 +3,8 @@
 #ifndef BRIDGE_WALKS_ROWS_ROW_SUMS_H_
 #define BRIDGE_WALKS_ROWS_ROW_SUMS_H_
 
+#include <type_traits>
+
 #include "cpu/tile.h"
 #include "math/softmax.h"
 #include "walks/rows/row_sum_tree.h"
@@ -83,24 +85,88 @@ void add_quarters(int64_t streams, const Terms& terms, const Terms& tail, int64_
   }
 }
 
+// What part kFirst of kParts comes to where others are folded onto it that are kStride apart, or a
+// power of two times that: the furthest first.
+template <int kParts, int kFirst, int kStride, class At>
+inline __attribute__((always_inline)) auto folded(const At& at) {
+  if constexpr (kFirst + kStride >= kParts)
+    return at(kFirst);
+  else
+    return folded<kParts, kFirst, 2 * kStride>(at) +
+           folded<kParts, kFirst + kStride, 2 * kStride>(at);
+}
+
 // The last steps of a chunk, over the lanes of one step.
 template <class Term, int64_t kCount>
 inline __attribute__((always_inline)) Term fold_lanes(Lanes<Term, kCount>& lane) {
   static_assert(kStep == 32, "one step of lanes is folded");
-  fold(lane, 16, 16);
-  fold(lane, 8, 8);
-  fold(lane, 4, 4);
-  return (lane.at(0) + lane.at(2)) + (lane.at(1) + lane.at(3));
+  if constexpr (std::is_floating_point_v<Term>) {
+    // In registers of a size that every processor has, which a compiler does not find by itself.
+    constexpr int kWidth = 16 / sizeof(Term);
+    typedef Term Part __attribute__((vector_size(16), aligned(alignof(Term)), may_alias));
+    const Part* const parts = reinterpret_cast<const Part*>(lane.lane);
+    const auto at = [=](int part) __attribute__((always_inline)) { return parts[part]; };
+    const Part sum = folded<kStep / kWidth, 0, 1>(at);
+    if constexpr (kWidth == 2)
+      return sum[0] + sum[1];
+    else
+      return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+  } else {
+    fold(lane, 16, 16);
+    fold(lane, 8, 8);
+    fold(lane, 4, 4);
+    return (lane.at(0) + lane.at(2)) + (lane.at(1) + lane.at(3));
+  }
+}
+
+// The sum of so many steps of terms, at most a quarter of a chunk, of which tail has the last one
+// if kTail. In registers: for terms that take no code.
+template <int kSteps, bool kTail, class Term, class Terms>
+inline __attribute__((always_inline)) Term sum_steps(const Terms& terms, const Terms& tail) {
+  static_assert(kSteps * kStep <= kSumQuarter);
+  Lanes<Term, kStep> sum;
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < kStep; ++i) {
+    const auto at = [&](int64_t step) __attribute__((always_inline)) {
+      return kTail && step == kSteps - 1 ? tail.term(i) : terms.term(i + step * kStep);
+    };
+    sum.set(i, folded<kSteps, 0, 1>(at));
+  }
+  return fold_lanes(sum);
+}
+
+template <bool kTail, class Term, class Terms>
+inline __attribute__((always_inline)) Term sum_steps(int64_t steps, const Terms& terms,
+                                                     const Terms& tail) {
+  static_assert(kSumQuarter == 8 * kStep, "a case for each number of steps");
+  switch (steps) {
+    case 1:
+      return sum_steps<1, kTail, Term>(terms, tail);
+    case 2:
+      return sum_steps<2, kTail, Term>(terms, tail);
+    case 3:
+      return sum_steps<3, kTail, Term>(terms, tail);
+    case 4:
+      return sum_steps<4, kTail, Term>(terms, tail);
+    case 5:
+      return sum_steps<5, kTail, Term>(terms, tail);
+    case 6:
+      return sum_steps<6, kTail, Term>(terms, tail);
+    case 7:
+      return sum_steps<7, kTail, Term>(terms, tail);
+    default:
+      return sum_steps<8, kTail, Term>(terms, tail);
+  }
 }
 
 // The sum of a whole chunk whose quarters are added.
 template <class Term>
-inline __attribute__((always_inline)) Term fold_quarters(Lanes<Term, kSumQuarter>& sum) {
-  constexpr int64_t q = kSumQuarter;
-  fold(sum, q / 2, q / 2);
-  fold(sum, q / 4, q / 4);
-  fold(sum, q / 8, q / 8);
-  return fold_lanes(sum);
+inline __attribute__((always_inline)) Term fold_quarters(const Lanes<Term, kSumQuarter>& sum) {
+  struct {
+    const Lanes<Term, kSumQuarter>& sum;
+    inline __attribute__((always_inline)) Term term(int64_t i) const { return sum.at(i); }
+  } const terms{sum};
+  return sum_steps<kSumQuarter / kStep, false, Term>(terms, terms);
 }
 
 // The sum of a chunk of `count` terms, 1 to kSumChunk: those of the whole steps, and of the columns
@@ -129,6 +195,7 @@ inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const T
     add_quarters<false>(quarters, terms, tail, end, q, sum);
     width = quarters > 0 ? q : end;
   }
+  if (width == q) return fold_quarters(sum);
   for (int64_t half = q / 2; half >= kStep; half /= 2) {
     if (width <= half) continue;
     const int64_t more = width - half;
@@ -144,6 +211,7 @@ inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const T
 template <class Term>
 class ChunkTree {
  public:
+  void begin() { chunks_ = depth_ = 0; }
   void add(Term chunk) {
     for (int64_t bits = chunks_++; bits & 1; bits >>= 1) chunk = node_[--depth_] + chunk;
     node_[depth_++] = chunk;
