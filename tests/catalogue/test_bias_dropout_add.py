@@ -11,6 +11,7 @@ import torch
 import bridge.torch as bt
 from bridge import _native
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
+from bridge.catalogue.hot import requests_of
 from bridge.lang.philox import philox4x32, words
 
 
@@ -73,6 +74,8 @@ def test_one_compiled_program_for_every_p() -> None:
     """What the build compiled takes calls of any probability, forward and backward."""
     x, bias, residual = torch.randn(3, 70), torch.randn(70), torch.randn(3, 70)
     leaves = [tensor.requires_grad_() for tensor in (x, bias, residual)]
+    for request in requests_of("bias_dropout_add", "float32"):
+        request.compile()  # where a test before this one in its process had them forgotten
     for p in (0.0123, 0.1, 0.5, 0.98):
         before = _native.generated_calls()
         y = bt.bias_dropout_add(*leaves, p=p, seed=1)
