@@ -113,11 +113,11 @@ class SectionText:
     def _largest(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
         is_place = instruction.operation == "argmax"
-        source = self.made_by[instruction.reads[0]]
+        source = self.made_by.get(instruction.reads[0])  # None of a number, and of a row's own
         if is_place:
             self.declared.append(f"RowPlaceOfLargest<W> s{number};")
             self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
-        elif source.operation == "load":
+        elif source is not None and source.operation == "load":
             element = self.emitter.element(source.arguments[0])[0]
             stream = self.emitter.loads[tuple(source.arguments)]
             self.declared.append(f"RowLargest<W, {element}> s{number};")

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bridge
+from bridge import lang as bl
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.catalogue.bias_gelu import bias_gelu
 from bridge.generated.ahead import usual_requests
@@ -77,6 +79,15 @@ def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
 def test_sums_of_a_single_column(tmp_path: Path) -> None:
     found = traced(picked.declaration, (True, True))
     run([next(usual_requests(found, "bfloat16"))], tmp_path, calls=30, seed=3)
+
+
+def test_reductions_of_numbers(tmp_path: Path) -> None:
+    @bridge.op
+    def counted(x: bridge.Full, *, each: float = 0.3) -> Any:
+        return x + bl.sum(each) * bl.max(each) + bl.argmax(each), bl.column_sum(each)
+
+    found = traced(counted.declaration, (True,), 0.3)
+    run([next(usual_requests(found, "float32"))], tmp_path, calls=10, seed=4)
 
 
 @pytest.mark.long
