@@ -12,6 +12,7 @@ there.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import types
@@ -25,7 +26,7 @@ sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._n
 
 from bridge.catalogue.hot import cuda_requests, requests  # noqa: E402
 from bridge.generated.requests import Request  # noqa: E402
-from bridge.generated.shipped import INDEX, digest_of  # noqa: E402
+from bridge.generated.shipped import INDEX  # noqa: E402
 from bridge.lang.emission import source_of  # noqa: E402
 
 _END = """namespace bridge {{
@@ -81,7 +82,7 @@ def cuda_files() -> dict[str, str]:
     files, index = {}, {}
     for request in cuda_requests():
         source, *facts = astuple(request.emitted())
-        digest = digest_of(source)
+        digest = hashlib.sha256(source.encode()).hexdigest()
         files[f"{digest}.cu"] = source
         index[digest] = request.words().hex(), request.dtype_numbers(), request.free(), facts
     return files | {INDEX: json.dumps(index, indent=1)}

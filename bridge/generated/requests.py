@@ -10,15 +10,22 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from bridge import _native
 from bridge.generated.cache import CompileError, forget, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
-from bridge.generated.shipped import REFUSED, Kernels, digest_of, load_shipped, shipped
-from bridge.lang.bytecode import HEADER_WORDS, words_of
+from bridge.generated.shipped import (
+    REFUSED,
+    Kernels,
+    fixed_words,
+    key_of,
+    load_shipped,
+    shipped,
+)
+from bridge.lang.bytecode import words_of
 from bridge.lang.emission import free_constants, source_of
 from bridge.lang.emission_cuda import Emitted, cuda_source_of
 from bridge.lang.program import Program
@@ -64,12 +71,8 @@ class Request:
 
     @functools.cached_property
     def key(self) -> tuple[bytes, tuple[str, ...], str]:
-        """What machine code is made for: the words without what is read from those of a call."""
-        words = bytearray(self.words())
-        for number in self.free():
-            start = 4 * (HEADER_WORDS + 2 * number)
-            words[start : start + 8] = bytes(8)
-        return bytes(words), self.dtypes, self.arch
+        """What the native module tells machine code apart by."""
+        return fixed_words(self.words(), self.free()), self.dtypes, self.arch
 
     def compile(self) -> None:
         """Compiles it, or finds it in the cache, and hands it to the native module: kernels for
@@ -111,14 +114,14 @@ class Request:
         Returns:
           Whether there are any for it, and no device refused them.
         """
-        if not self.arch or not shipped(self.arch):
+        if not self.arch:
             return False
-        emitted = self.emitted()
-        found = shipped(self.arch).get(digest_of(emitted.source))
+        key = key_of(self.words(), self.dtype_numbers(), self.free())
+        if (found := shipped(self.arch).get(key)) is None:
+            return False
         with contextlib.suppress(*REFUSED):
-            if found is not None:
-                self._add_to_devices(emitted, found.image)
-                return True
+            self._add_to_devices(found.facts, found.image)
+            return True
         return False
 
     def emitted(self) -> Emitted:
@@ -126,8 +129,7 @@ class Request:
         of = self.program, self.arithmetic, self.dtypes, self.has_start
         return cuda_source_of(*of, self.free())
 
-    def _add_to_devices(self, emitted: Emitted, image: bytes) -> None:
-        facts = [emitted.vector, emitted.cells, emitted.kinds]
+    def _add_to_devices(self, facts: list[int], image: bytes) -> None:
         kernels = Kernels(self.words(), self.dtype_numbers(), self.free(), facts, image)
         for device in range(_native.cuda_device_count()):
             if _native.cuda_arch(device) == self.arch:
@@ -135,8 +137,8 @@ class Request:
 
     def _for_cuda(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
         emitted = self.emitted()
-        cubin = cubin_of(emitted.source, self.arch)
-        return cubin, lambda words, dtypes: self._add_to_devices(emitted, cubin.read_bytes())
+        cubin, facts = cubin_of(emitted.source, self.arch), [*astuple(emitted)[1:]]
+        return cubin, lambda words, dtypes: self._add_to_devices(facts, cubin.read_bytes())
 
 
 class _Worker:

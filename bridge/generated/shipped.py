@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bridge import _native
+from bridge.lang.bytecode import HEADER_WORDS
 
 ARCHIVE = "bridge_cuda_programs.zip"
 INDEX = "index.json"
@@ -43,9 +44,23 @@ class Kernels(NamedTuple):
         return _native.add_generated_cuda(words, dtypes, free, device, image, vector, cells, kinds)
 
 
-def digest_of(source: str) -> str:
-    """What tells CUDA C++ apart, for all constants that are read from a call's words."""
-    return hashlib.sha256(source.encode()).hexdigest()
+Key = tuple[bytes, tuple[int, ...]]
+
+_INT64 = 6  # as numbered in cpp/include/bridge/bridge.h: behind it are the other integers
+
+
+def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
+    """A program without the constants that are read from a call's words."""
+    fixed = bytearray(words)
+    for number in free:
+        start = 4 * (HEADER_WORDS + 2 * number)
+        fixed[start : start + 8] = bytes(8)
+    return bytes(fixed)
+
+
+def key_of(words: bytes, dtypes: Sequence[int], free: Sequence[int]) -> Key:
+    """What kernels are made for, which read integers of any dtype."""
+    return fixed_words(words, free), tuple([min(dtype, _INT64) for dtype in dtypes])
 
 
 def _archive() -> Path:
@@ -53,18 +68,20 @@ def _archive() -> Path:
 
 
 @functools.cache
-def shipped(arch: str) -> dict[str, Kernels]:
-    """What came for an architecture, by the digest of its source; nothing of a damaged archive."""
+def shipped(arch: str) -> dict[Key, Kernels]:
+    """What came for an architecture; nothing of a damaged archive."""
     import zipfile
 
     found = {}
     # Whatever a damaged archive raises, among much else by its checksums: what is missing is
     # compiled.
     with contextlib.suppress(Exception), zipfile.ZipFile(_archive()) as archive:
-        for digest, (words, dtypes, free, facts) in json.loads(archive.read(INDEX)).items():
+        for name, (words, dtypes, free, facts) in json.loads(archive.read(INDEX)).items():
             with contextlib.suppress(Exception):
-                image = archive.read(f"{digest}.{arch}.cubin")
-                found[digest] = Kernels(bytes.fromhex(words), dtypes, free, facts, image)
+                kernels = Kernels(
+                    bytes.fromhex(words), dtypes, free, facts, archive.read(f"{name}.{arch}.cubin")
+                )
+                found[key_of(*kernels[:3])] = kernels
     return found
 
 
