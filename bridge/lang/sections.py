@@ -14,7 +14,7 @@ from bridge.lang.program import constant_of
 _CHEAP = frozenset(
     (
         *("neg", "abs", "not", "add", "sub", "mul", "fma", "minimum", "maximum", "where"),
-        *("lt", "le", "eq", "ne", "and", "or", "float", "column"),
+        *("lt", "le", "eq", "ne", "and", "or", "float", "column", "round_float32"),
     )
 )
 _MOST_AGAIN = 8  # such operations

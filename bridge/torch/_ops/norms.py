@@ -10,14 +10,13 @@ from torch import Tensor
 from bridge.catalogue import norms
 from bridge.catalogue.norms import check_eps, check_offset
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
-from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry
 
 # Made now: a first call under torch.compile could not.
 _of_rms_norm, _of_layer_norm = norms.rms_norm.torch.resolve, norms.layer_norm.torch.resolve  # type: ignore[attr-defined]
-_add_rms_norm, _add_layer_norm = norms.add_rms_norm.torch, norms.add_layer_norm.torch
+_of_add_rms_norm = norms.add_rms_norm.torch.resolve  # type: ignore[attr-defined]
+_of_add_layer_norm = norms.add_layer_norm.torch.resolve  # type: ignore[attr-defined]
 
 
 def rms_norm(
@@ -64,12 +63,9 @@ def rms_norm(
     """
     if residual is None:
         return _rms_norm((x, weight), out, eps, offset)
-    if is_overridden(given := (x, weight, residual, out)):
-        return hand_over(given)
-    eps = check_eps("rms_norm", fixed(eps))
-    offset = check_offset("rms_norm", fixed(offset), weight is not None)
-    x, residual, of_sum = _summands("rms_norm", x, residual, out)
-    return _add_rms_norm(x, residual, weight, eps=eps, offset=offset, **of_sum)
+    if out is not None:
+        raise ValueError(_OUT.format("rms_norm"))
+    return _rms_norm_of_sum((x, residual, weight), None, eps, offset)
 
 
 def layer_norm(
@@ -109,21 +105,24 @@ def layer_norm(
     """
     if residual is None:
         return _layer_norm((x, weight, bias), out, eps)
-    if is_overridden(given := (x, weight, bias, residual, out)):
-        return hand_over(given)
-    eps = check_eps("layer_norm", fixed(eps))
-    x, residual, of_sum = _summands("layer_norm", x, residual, out)
-    return _add_layer_norm(x, residual, weight, bias, eps=eps, **of_sum)
-
-
-def _summands(
-    function: str, x: Tensor, residual: Tensor, out: Tensor | None
-) -> tuple[Tensor, Tensor, dict[str, str]]:
     if out is not None:
-        raise ValueError(f"{function}: out is given with a residual, expected one of the two")
+        raise ValueError(_OUT.format("layer_norm"))
+    return _layer_norm_of_sum((x, residual, weight, bias), None, eps)
+
+
+_OUT = "{}: out is given with a residual, expected one of the two"
+
+
+def _resolve_sum(function: str, resolve: Any, operands: tuple[Any, ...], *values: Any) -> Any:
+    """`resolve` for the normalisation of a sum, whose dtype follows from those of two tensors."""
+    x, residual, *others = operands
     check_tensors(function, required=2, x=x, residual=residual)
     dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")
-    return norms.summands(x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype)))
+    x, residual, of_sum = norms.summands(
+        x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype))
+    )
+    dtype, like = of_sum.get("dtype", "float32"), of_sum.get("like", "x")
+    return resolve((x, residual, *others), *values, dtype, like)
 
 
 def _resolve_rms_norm(operands: tuple[Any, ...], eps: Any, offset: Any) -> Any:
@@ -137,5 +136,18 @@ def _resolve_layer_norm(operands: tuple[Any, ...], eps: Any) -> Any:
     return _of_layer_norm(operands, eps)
 
 
+def _resolve_rms_norm_of_sum(operands: tuple[Any, ...], eps: Any, offset: Any) -> Any:
+    eps = check_eps("rms_norm", eps)
+    offset = check_offset("rms_norm", offset, operands[2] is not None)
+    return _resolve_sum("rms_norm", _of_add_rms_norm, operands, eps, offset)
+
+
+def _resolve_layer_norm_of_sum(operands: tuple[Any, ...], eps: Any) -> Any:
+    eps = check_eps("layer_norm", eps)
+    return _resolve_sum("layer_norm", _of_add_layer_norm, operands, eps)
+
+
 _rms_norm = declared_entry("rms_norm", _resolve_rms_norm)
 _layer_norm = declared_entry("layer_norm", _resolve_layer_norm)
+_rms_norm_of_sum = declared_entry("rms_norm", _resolve_rms_norm_of_sum, several=True)
+_layer_norm_of_sum = declared_entry("layer_norm", _resolve_layer_norm_of_sum, several=True)
