@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cpu/task_ranges.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -77,12 +79,11 @@ class Pool {
     const int64_t workers = start_workers((width < tasks ? width : tasks) - 1);
     task_ = task;
     context_ = context;
-    tasks_ = tasks;
-    next_.store(0, std::memory_order_relaxed);
+    tasks_.deal(tasks, workers + 1);
     left_.store(0, std::memory_order_relaxed);
     places_.store(workers);  // Publishes the job: a worker that takes a place sees all of it.
     work_.ring(workers);
-    take_tasks();
+    take_tasks(0);
     // Workers that did not wake in time are not waited for: their places are withdrawn.
     const int64_t joined = workers - places_.exchange(0);
     const auto all_left = [&] { return left_.load() == joined; };
@@ -96,18 +97,15 @@ class Pool {
   // and the pool is never destroyed: at exit they sleep, and touch nothing that is torn down.
   int64_t start_workers(int64_t wanted) {
     try {
-      for (; workers_ < wanted; ++workers_) std::thread([this] { work(); }).detach();
+      for (; workers_ < wanted; ++workers_)
+        std::thread([this, number = workers_ + 1] { work(number); }).detach();
     } catch (...) {
     }
     return workers_ < wanted ? workers_ : wanted;
   }
 
-  void take_tasks() {
-    for (;;) {
-      const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
-      if (i >= tasks_) return;
-      task_(context_, i);
-    }
+  void take_tasks(int64_t thread) {
+    tasks_.take(thread, [this](int64_t task) { task_(context_, task); });
   }
 
   bool take_place() {
@@ -117,12 +115,12 @@ class Pool {
     return false;
   }
 
-  [[noreturn]] void work() {
+  [[noreturn]] void work(int64_t thread) {
     const auto offered = [this] { return places_.load() > 0; };
     for (;;) {
       if (!spin_until(kWorkerSpin, offered)) work_.wait(offered);
       if (!take_place()) continue;
-      take_tasks();
+      take_tasks(thread);
       left_.fetch_add(1);
       done_.ring(1);
     }
@@ -134,8 +132,7 @@ class Pool {
   // The job. A worker reads it only between taking a place and adding itself to left_.
   bridge_task task_ = nullptr;
   void* context_ = nullptr;
-  int64_t tasks_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
+  TaskRanges tasks_;
   alignas(64) std::atomic<int64_t> places_{0};  // How many workers may still join the job.
   alignas(64) std::atomic<int64_t> left_{0};    // How many have joined and finished.
   Bell work_;

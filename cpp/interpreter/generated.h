@@ -89,15 +89,17 @@ class GeneratedMachine {
       P::kMostReductions > 0 && P::kColumnSums == 0 ? kSumQuarter : 64;
   static constexpr int64_t kSpread = kPiece + kStep;  // what rows have one of, side by side
   // So many elements of longer ones are computed between a row section and the next, as a
-  // second-level cache holds.
-  static constexpr int64_t kAtOnce = 16384;
+  // first-level cache holds; of each of the tasks that columns are dealt to, which meet there.
+  static constexpr int64_t kAtOnce = 2048, kAtOnceOfTask = 16384;
   // Vectors are converted once for many rows, unless they are longer than this.
   static constexpr int64_t kMostConverted = 16384;
   static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
   static int64_t rows_at_once(const bridge_program& call, const ColumnSplit& split) {
-    const int64_t most = is_flat(call) ? kPiece : kAtOnce * split.tasks;
+    const int64_t most = is_flat(call)      ? kPiece
+                         : split.tasks == 1 ? kAtOnce
+                                            : kAtOnceOfTask * split.tasks;
     return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
   }
 
@@ -179,9 +181,16 @@ class GeneratedMachine {
   void run() {
     for_sums(
         [this](int s, int64_t begin, int64_t end) { stacks_[s].part(begin, end).clear_lane(); });
-    here_.walk(rows_, rows_at_once(call_, split_), [this] {
+    here_.walk(rows_, rows_.count, [this] {
       if (!is_converted_) convert_vectors();
-      P::run(*this);
+      find_lines();
+      const int64_t count = here_.count, at_once = rows_at_once(call_, split_);
+      for (row_ = 0; row_ < count; row_ += at_once) {
+        here_.count = smaller(at_once, count - row_);
+        P::run(*this);
+        here_.skip(here_.count);
+      }
+      here_.count = count;
     });
     for_sums([this](int s, int64_t begin, int64_t end) {
       stacks_[s].part(begin, end).write(rows_.sums[P::column_sum(s)], call_.cols);
@@ -216,19 +225,9 @@ class GeneratedMachine {
   template <class Tile>
   void tile() {
     if (is_flat(call_)) return run_flat<Tile>();
-    Lines lines;
-    Tile::Loads::each([&](int l) {
-      const Stream& stream = P::load(l);
-      lines.load[l] = stream.is_vector && memory_.vector_stride > 0
-                          ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes, true}
-                          : Line::of(here_, call_.operand[stream.array], stream);
-    });
-    Tile::Stores::each([&](int s) {
-      lines.store[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
-    });
-    if (split_.tasks > 1) return run_parts<Tile>(lines);
+    if (split_.tasks > 1) return run_parts<Tile>();
     for (int64_t i = 0; i < here_.count; ++i) {
-      run_columns<Tile>(i, lines, 0, call_.cols);
+      run_columns<Tile>(i, 0, call_.cols);
       for (int r = 0; r < Tile::kReduces; ++r) end(Tile::kReductions[r], reductions_[r], i);
     }
   }
@@ -249,15 +248,21 @@ class GeneratedMachine {
   template <class Tile>
   static constexpr bool kDrawsInPlace = Tile::Words::kCount == 1 && Tile::kReduces == 0;
 
-  // Of the rows that are walked at once.
-  struct Lines {
-    Line load[P::kLoadCount + 1] = {};
-    Line store[P::kStoreCount + 1] = {};
-  };
+  // Of the rows from here on, but where several are computed side by side.
+  void find_lines() {
+    for (int l = 0; l < P::kLoadCount && !is_flat(call_); ++l) {
+      const Stream& stream = P::load(l);
+      loads_[l] = stream.is_vector && memory_.vector_stride > 0
+                      ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes, true}
+                      : Line::of(here_, call_.operand[stream.array], stream);
+    }
+    for (int s = 0; s < P::kStoreCount && !is_flat(call_); ++s)
+      stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
+  }
 
   // The columns [begin, end), of which `begin` is a multiple of kPiece.
   template <class Tile>
-  void run_columns(int64_t i, const Lines& lines, int64_t begin, int64_t end) {
+  void run_columns(int64_t i, int64_t begin, int64_t end) {
     for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
     Places<P> places;
     places.constant = constants_;
@@ -270,7 +275,7 @@ class GeneratedMachine {
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(call_.cols) + col;
-      run_piece<Tile, false>(places, lines, i, 1, col, width);
+      run_piece<Tile, false>(places, i, 1, col, width);
     }
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
   }
@@ -278,15 +283,15 @@ class GeneratedMachine {
   // Parts of the columns of all rows, dealt to tasks. A task is a copy of this machine, with memory
   // of its own for all but what is written column by column; what its rows come to meets here.
   template <class Tile>
-  void run_parts(const Lines& lines) {
-    deal_columns(split_, call_.cols, [&](int64_t number, ColumnParts& parts) {
+  void run_parts() {
+    deal_columns(split_, call_.cols, [&](int64_t number, const auto& parts) {
       GeneratedMachine task = *this;
       task.memory_.own = memory_.of_task(number);
-      parts.take([&](const ColumnPart& part) {
+      parts([&](const ColumnPart& part) {
         Tile::ColumnSums::each(
             [&](int s) { task.stacks_[s] = stacks_[s].part(part.begin, part.end); });
         for (int64_t i = 0; i < here_.count; ++i) {
-          task.template run_columns<Tile>(i, lines, part.begin, part.end);
+          task.template run_columns<Tile>(i, part.begin, part.end);
           for (int r = 0; r < Tile::kReduces; ++r)
             memory_.part_of_row(i, r, part.number) = task.reductions_[r].part();
         }
@@ -306,28 +311,27 @@ class GeneratedMachine {
 
   // Places of one row, or of all rows where they are flat.
   template <class Tile, bool kFlat>
-  void run_piece(Places<P>& places, const Lines& lines, int64_t i, int64_t rows, int64_t col,
-                 int64_t width) {
+  void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
     const int64_t count = rows * width, whole = count / kStep * kStep;
     const Piece piece{here_, i, rows, col, width};
     Tile::Loads::each([&](int l) {
-      const Line& line = lines.load[l];
+      const Line& line = loads_[l];
       const Stream& stream = P::load(l);
       if (line.first == nullptr) {
         places.load[l] = loads_of<Real>(stream, piece, gathered(l));
       } else if (!stream.is_converted || line.is_converted) {
-        places.load[l] = line.at(i, col);
+        places.load[l] = line.at(row_ + i, col);
       } else {
-        load_run(call_.operand[stream.array].dtype, line.at(i, col),
+        load_run(call_.operand[stream.array].dtype, line.at(row_ + i, col),
                  reinterpret_cast<Real*>(gathered(l)), width);
         places.load[l] = gathered(l);
       }
     });
     Tile::Stores::each([&](int s) {
-      const Line& line = lines.store[s];
+      const Line& line = stores_[s];
       places.store[s] = P::store(s).is_converted ? gathered(P::kLoadCount + s)
                         : line.first != nullptr
-                            ? line.at(i, col)
+                            ? line.at(row_ + i, col)
                             : stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
@@ -359,13 +363,13 @@ class GeneratedMachine {
     for (int r = 0; r < Tile::kReduces && !is_reduced; ++r)
       reduce(Tile::kReductions[r], reductions_[r], col, width);
     Tile::Stores::each([&](int s) {
-      const Line& line = lines.store[s];
+      const Line& line = stores_[s];
       const Stream& stream = P::store(s);
       const char* const tile = gathered(P::kLoadCount + s);
       if (line.first == nullptr)
         write_stores<Real>(stream, piece, tile);
       else if (stream.is_converted)
-        store_run(call_.result[stream.array].dtype, line.at(i, col),
+        store_run(call_.result[stream.array].dtype, line.at(row_ + i, col),
                   reinterpret_cast<const Real*>(tile), width);
     });
   }
@@ -432,7 +436,7 @@ class GeneratedMachine {
     places.columns = memory_.columns;
     // Column sums are added row by row, from terms.
     Tile::ColumnSums::each([&](int s) { places.lane[s] = term(Tile::kReduces + s); });
-    run_piece<Tile, true>(places, Lines{}, 0, rows, 0, cols);
+    run_piece<Tile, true>(places, 0, rows, 0, cols);
     for (int r = 0; r < Tile::kReduces; ++r) {
       const Reduces& in = Tile::kReductions[r];
       Real* const x = term(in.term);
@@ -515,7 +519,10 @@ class GeneratedMachine {
   const Rows& rows_;
   const ColumnSplit& split_;
   Memory memory_;
-  Position here_;
+  Position here_;    // of the rows that are walked at once
+  int64_t row_ = 0;  // the first of them, counted from where the lines begin
+  Line loads_[P::kLoadCount + 1] = {};
+  Line stores_[P::kStoreCount + 1] = {};
   bool is_converted_ = false;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];

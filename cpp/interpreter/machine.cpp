@@ -193,11 +193,11 @@ class Machine {
   // Parts of a row's columns, dealt to tasks: copies of this machine, with memory of their own for
   // all but what is written column by column.
   void run_parts(const Instruction* code, int32_t count) {
-    deal_columns(split_, call_.cols, [&](int64_t number, ColumnParts& parts) {
+    deal_columns(split_, call_.cols, [&](int64_t number, const auto& parts) {
       Machine task = *this;
       task.memory_.own = memory_.of_task(number, view_);
       bool has_tiles = false;
-      parts.take([&](const ColumnPart& part) {
+      parts([&](const ColumnPart& part) {
         if (!has_tiles) task.memory_.own.copy_tiles(memory_.own, view_);
         has_tiles = true;
         task.begin_reductions(code, count);

@@ -93,6 +93,12 @@ struct Position {
     }
   }
 
+  // Goes on by so many rows, which are still of those that walk() found.
+  void skip(int64_t rows) {
+    first += rows;
+    if (has_rows()) index[call.dims - 1] += rows;
+  }
+
   // The first row's first element, in elements and in bytes, and how far on the next row's is.
   int64_t offset(const bridge_program_array& array) const {
     int64_t elements = 0;

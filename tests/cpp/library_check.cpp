@@ -1,7 +1,7 @@
 // What every call of the CPU library promises, whatever the op (a program stands for all):
 // the caller's floating-point environment plays no part and comes back, calls from several threads
-// and nested tasks share one pool, few elements wake nobody, the pool survives a fork, and an
-// instruction set is taken or refused by name.
+// and nested tasks share one pool, a thread's tasks are its own from call to call, few elements
+// wake nobody, the pool survives a fork, and an instruction set is taken or refused by name.
 //
 //   library_check
 #include <bridge/bridge.h>
@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/task_ranges.h"
 #include "interpreter/program.h"
 #include "random_arrays.h"
 
@@ -130,6 +131,37 @@ void check_pool() {
   check(all, "every task runs once, nested ones too");
 }
 
+// Every thread begins with tasks that no other begins with, and all are taken once.
+void check_task_ranges() {
+  bool all = true;
+  for (const int64_t threads : {1, 2, 3, 31, 32, 33, 100})
+    for (const int64_t tasks : {0, 1, 7, 32, 400}) {
+      bridge::TaskRanges ranges;
+      std::vector<std::atomic<int>> taken(static_cast<size_t>(tasks));
+      std::vector<std::thread> others;
+      const auto take = [&](int64_t thread) {
+        ranges.take(thread, [&](int64_t task) { ++taken[static_cast<size_t>(task)]; });
+      };
+      ranges.deal(tasks, threads);
+      for (int64_t t = 1; t < std::min<int64_t>(threads, 5); ++t) others.emplace_back(take, t);
+      take(0);
+      for (std::thread& thread : others) thread.join();
+      for (const std::atomic<int>& count : taken) all = all && count == 1;
+    }
+  check(all, "every task is dealt once");
+  std::vector<int64_t> firsts;
+  bridge::TaskRanges ranges;
+  for (int64_t thread = 0; thread < 4; ++thread) {
+    bool is_first = true;
+    ranges.deal(12, 4);
+    ranges.take(thread, [&](int64_t task) {
+      if (is_first) firsts.push_back(task);
+      is_first = false;
+    });
+  }
+  check(firsts == std::vector<int64_t>{0, 3, 6, 9}, "a thread begins with its own tasks");
+}
+
 // A call on few elements stays in the thread that makes it.
 void check_few_elements() {
   int64_t runs = 0;
@@ -201,6 +233,7 @@ int main(int argc, char** argv) {
   if (argc > 2 && strcmp(argv[1], "--one-call") == 0) return one_call(argv[2]);
   check_float_environment();
   check_pool();
+  check_task_ranges();
   check_few_elements();
   check_fork();
   check_isa_from_environment();

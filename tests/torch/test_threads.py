@@ -19,7 +19,7 @@ from bridge.torch._adapter.autograd import _frontend, plan_of
 
 @pytest.fixture
 def own_threads():
-    _native.use_openmp(0)
+    _native.use_openmp(0, 0)
     yield
     threads.lend()
 
@@ -39,7 +39,7 @@ def test_the_runtime_plays_no_part_in_the_bits(own_threads):
         expected = call()
         threads.lend()
         assert torch.equal(call(), expected)
-        _native.use_openmp(0)
+        _native.use_openmp(0, 0)
 
 
 def test_many_threads_at_once():

@@ -21,7 +21,7 @@ def lend() -> None:
     try:
         # Nothing new is loaded: the symbol is found as torch itself finds it.
         loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        address = ctypes.cast(loaded.GOMP_parallel, ctypes.c_void_p).value
+        functions = loaded.GOMP_parallel, loaded.omp_get_thread_num
     except (OSError, AttributeError):  # another platform, or a torch with other threads
         return
-    _native.use_openmp(address or 0)
+    _native.use_openmp(*[ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions])

@@ -7,13 +7,19 @@
 #include <algorithm>
 #include <atomic>
 
+#include "cpu/task_ranges.h"
+
 namespace bridge::border {
 namespace {
 
 // The call that a compiler makes of `#pragma omp parallel`.
 using GompParallel = void (*)(void (*region)(void*), void* data, unsigned threads, unsigned flags);
 
+// The number of the calling thread in its team.
+using ThreadNumber = int (*)();
+
 std::atomic<GompParallel> runtime{nullptr};
+std::atomic<ThreadNumber> thread_number{nullptr};
 
 // OpenMP's workers do not live on in a child of fork, and GNU's runtime waits for them for ever.
 void forget() { runtime.store(nullptr); }
@@ -22,34 +28,34 @@ void forget() { runtime.store(nullptr); }
 struct Job {
   bridge_task task;
   void* context;
-  int64_t tasks;
-  std::atomic<int64_t> next{0};
+  ThreadNumber number;
+  TaskRanges tasks;
 };
 
 // What every thread of the team does. The runtime may give fewer threads than were asked for.
 void take_tasks(void* data) {
   Job& job = *static_cast<Job*>(data);
-  for (;;) {
-    const int64_t i = job.next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= job.tasks) return;
-    job.task(job.context, i);
-  }
+  job.tasks.take(job.number(), [&](int64_t task) { job.task(job.context, task); });
 }
 
 void run_on_openmp(void* context, int64_t tasks, bridge_task task, void* task_context) {
   const auto width = static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
-  Job job{task, task_context, tasks};
   const GompParallel parallel = runtime.load();
-  if (parallel == nullptr || tasks <= 1)
-    take_tasks(&job);
-  else
-    parallel(take_tasks, &job, static_cast<unsigned>(std::min(width, tasks)), 0);
+  if (parallel == nullptr || tasks <= 1) {
+    for (int64_t i = 0; i < tasks; ++i) task(task_context, i);
+    return;
+  }
+  const int64_t threads = std::min(width, tasks);
+  Job job{task, task_context, thread_number.load(), {}};
+  job.tasks.deal(tasks, threads);
+  parallel(take_tasks, &job, static_cast<unsigned>(threads), 0);
 }
 
 }  // namespace
 
-void use_openmp(std::uintptr_t gomp_parallel) {
-  runtime.store(reinterpret_cast<GompParallel>(gomp_parallel));
+void use_openmp(std::uintptr_t gomp_parallel, std::uintptr_t omp_get_thread_num) {
+  thread_number.store(reinterpret_cast<ThreadNumber>(omp_get_thread_num));
+  runtime.store(omp_get_thread_num == 0 ? nullptr : reinterpret_cast<GompParallel>(gomp_parallel));
 }
 
 bridge_executor cpu_executor(int32_t threads) {

@@ -8,9 +8,9 @@
 
 namespace bridge::border {
 
-// Names the runtime by its GOMP_parallel, which GNU's, LLVM's and Intel's have; 0 for none. The
+// Names the runtime by two of its functions, which GNU's, LLVM's and Intel's have; 0 for none. The
 // runtime is never linked: a second one in the process would fight the first.
-void use_openmp(std::uintptr_t gomp_parallel);
+void use_openmp(std::uintptr_t gomp_parallel, std::uintptr_t omp_get_thread_num);
 
 // An executor of `threads` threads of that runtime, or of the library's own pool.
 bridge_executor cpu_executor(int32_t threads);

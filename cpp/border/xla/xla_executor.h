@@ -10,6 +10,8 @@
 #include <bridge/bridge.h>
 #include <xla/ffi/api/ffi.h>
 
+#include "cpu/task_ranges.h"
+
 namespace bridge::border {
 
 // The pool can schedule but not join, and its threads may all be busy with handlers that wait as
@@ -27,7 +29,7 @@ class XlaExecutor {
 
  private:
   struct Shared {
-    std::atomic<int64_t> next{0};
+    TaskRanges ranges;
     std::atomic<int64_t> done{0};
     int64_t tasks;
     bridge_task task;
@@ -35,28 +37,31 @@ class XlaExecutor {
     std::mutex mutex;
     std::condition_variable finished;
 
-    void work() {
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+    Shared(int64_t count, int64_t threads, bridge_task run, void* context)
+        : tasks(count), task(run), task_context(context) {
+      ranges.deal(count, threads);
+    }
+
+    void work(int64_t thread) {
+      ranges.take(thread, [this](int64_t i) {
         task(task_context, i);
         if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) {
           std::lock_guard<std::mutex> lock(mutex);
           finished.notify_all();
         }
-      }
+      });
     }
   };
 
   static void run(void* context, int64_t tasks, bridge_task task, void* task_context) {
     auto* self = static_cast<XlaExecutor*>(context);
-    auto shared = std::make_shared<Shared>();
-    shared->tasks = tasks;
-    shared->task = task;
-    shared->task_context = task_context;
     const int64_t width = self->pool_->num_threads();
-    for (int64_t i = 1; i < tasks && i < width; ++i) {
-      self->pool_->Schedule([shared] { shared->work(); });
+    const int64_t threads = tasks < width ? tasks : width;
+    auto shared = std::make_shared<Shared>(tasks, threads, task, task_context);
+    for (int64_t i = 1; i < threads; ++i) {
+      self->pool_->Schedule([shared, i] { shared->work(i); });
     }
-    shared->work();
+    shared->work(0);
     std::unique_lock<std::mutex> lock(shared->mutex);
     shared->finished.wait(lock,
                           [&] { return shared->done.load(std::memory_order_acquire) == tasks; });
