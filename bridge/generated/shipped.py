@@ -50,11 +50,12 @@ _INT64 = 6  # as numbered in cpp/include/bridge/bridge.h: behind it are the othe
 
 
 def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
-    """A program without the constants that are read from a call's words."""
+    """A program without the constants that are read from a call's words, all bits of which are set:
+    no constant is such a number."""
     fixed = bytearray(words)
     for number in free:
         start = 4 * (HEADER_WORDS + 2 * number)
-        fixed[start : start + 8] = bytes(8)
+        fixed[start : start + 8] = b"\xff" * 8
     return bytes(fixed)
 
 

@@ -17,6 +17,8 @@ import bridge
 from bridge import _native
 from bridge import lang as bl
 from bridge.generated import CompileError, compiler
+from bridge.generated.ahead import usual_requests
+from bridge.ops.declared import traced
 from tests.declared.ops import SEVEN, rms_norm
 
 pytestmark = pytest.mark.processes
@@ -256,3 +258,17 @@ def test_the_flags_are_those_of_the_kernels() -> None:
         for flag in compiler._flags(isa, "g++"):
             own = ("-std", "-fPIC", "-shared", "-DBRIDGE", "-w", "-fno-thread-jumps")
             assert flag in text or flag.startswith(own)
+
+
+def test_a_constant_that_operations_are_made_for_makes_another_program() -> None:
+    """Others are read from a call's words, and one machine code serves all of them."""
+
+    @bridge.op
+    def scaled(x: bridge.Full, *, by: float):
+        return bl.exp(x) * by
+
+    keys = [
+        next(iter(usual_requests(traced(scaled.declaration, (True,), by), "float32"))).key
+        for by in (0.3, 0.7, 0.0)
+    ]
+    assert keys[0] == keys[1] != keys[2]
