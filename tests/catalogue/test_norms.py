@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -187,6 +188,19 @@ def test_transforms(norm: str, rng: Any) -> None:
     ):
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(np.asarray(a), b.numpy())
+
+
+def test_calls_on_other_dtypes_follow_each_other() -> None:
+    """What was found out in one call is not used for another, whose sum has another dtype."""
+    floats = (torch.float32, torch.bfloat16, torch.float16)
+    for x_dtype, r_dtype, w_dtype in itertools.product(floats, floats, (None, *floats)):
+        x, residual = torch.randn(3, 40).to(x_dtype), torch.randn(3, 40).to(r_dtype)
+        weight = None if w_dtype is None else torch.randn(40).to(w_dtype)
+        expected = bridge.torch.rms_norm(x + residual, weight)
+        y, h = bridge.torch.rms_norm(x, weight, residual)
+        assert y.dtype == expected.dtype
+        assert torch.equal(y, expected)
+        assert torch.equal(h, x + residual)
 
 
 def test_out() -> None:
