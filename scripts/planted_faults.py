@@ -547,7 +547,7 @@ DECLARED = (
         "cpp/interpreter/generated.h",
         "stacks_[s].part(part.begin, part.end); });",
         "stacks_[s].part(0, split_.cols); });",
-        tests=f"{_LONG_ROWS}[float32-3x70001-side by side]",
+        tests=f"{_LONG_ROWS}[float32-19x70001-side by side]",
     ),
     Fault(
         "compiled programs: every part of a long row is reduced as its first one",

@@ -18,9 +18,9 @@ from tests.frameworks import FRAMEWORKS, bits, numpy_dtype
 
 THREADS = (1, 2, 3, 5)
 # Rows and columns: the last part may be shorter, and no whole step of a vector; the rows whose
-# columns are added are those of one lane of their tree, which threads share, and of a few lanes or
-# many, which are dealt to them.
-SHAPES = ((1, 70001), (1, 131072), (3, 70001), (3, 131072), (40, 5121), (140, 2050), (700, 300))
+# columns are added are those of one lane of their tree, or of two, which threads share, and of few
+# lanes or many, which are dealt to them.
+SHAPES = ((1, 70001), (1, 131072), (19, 70001), (3, 131072), (40, 5121), (140, 2050), (700, 300))
 DTYPES = ("float32", "bfloat16", "float64")
 
 
