@@ -7,6 +7,8 @@ import functools
 import hashlib
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -73,13 +75,17 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
         found = folder / f"{digest.hexdigest()}{suffix}"
         if _is_whole(found):
             return found
-        with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as work:
-            made = make(Path(work))
+        # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
+        work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
+        try:
+            made = make(work)
             content = made.read_bytes()
             made.replace(found)
-            checksum = Path(work, "checksum")
+            checksum = work / "checksum"
             checksum.write_text(hashlib.sha256(content).hexdigest())
             checksum.replace(found.with_suffix(".sha256"))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
         return found
     except OSError as error:
         raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
@@ -106,7 +112,13 @@ _running: set[subprocess.Popen[str]] = set()
 def stop() -> None:
     """Ends compilers that run: the process they are for ends."""
     for process in list(_running):
-        process.kill()
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With all that it has started, which its end waits for."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @functools.lru_cache(maxsize=8)
@@ -129,15 +141,17 @@ def run(command: Sequence[str], source: Path, made: Path) -> None:
     whole = [*command, str(source), "-o", str(made)]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     try:
-        with subprocess.Popen(whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True) as run:
+        with subprocess.Popen(
+            whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True, start_new_session=True
+        ) as run:
             _running.add(run)
             # Whoever waits for nothing else gets the processor all the same.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, run.pid, _NICENESS)
             try:
                 errors = run.communicate(timeout=_SECONDS)[1]
-            except subprocess.TimeoutExpired:
-                run.kill()
+            except BaseException:
+                _kill(run)
                 raise
             finally:
                 _running.discard(run)

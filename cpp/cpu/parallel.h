@@ -5,6 +5,7 @@
 #include <bridge/bridge.h>
 
 #include "cpu/float_environment.h"
+#include "cpu/task_ranges.h"
 
 namespace bridge {
 
@@ -39,12 +40,6 @@ void parallel_for(const bridge_executor* executor, int64_t tasks, const Body& bo
         (*static_cast<const Body*>(context))(index);
       },
       const_cast<Body*>(&body));
-}
-
-// The first item of part `part` when `items` are dealt evenly to `parts` (part == parts: the end).
-inline int64_t part_begin(int64_t items, int64_t parts, int64_t part) {
-  const int64_t each = items / parts, rest = items % parts;
-  return part * each + (part < rest ? part : rest);
 }
 
 // Runs body(i) for every i in [0, items), dealt evenly in order to at most `parts` tasks.

@@ -164,12 +164,18 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
-    code = PROGRAM.partition("with warnings")[0] + "soft_relu(torch.ones(9, 1000))\n"
+    # What registers for the end after `bridge.generated` is called before it.
+    code = "import atexit, time, bridge.generated\natexit.register(time.sleep, 0.3)\n"
+    code += PROGRAM.partition("with warnings")[0] + (
+        "soft_relu(torch.ones(9, 1000))\ntime.sleep(0.3)\n"
+    )
     environment = {**os.environ, "BRIDGE_CACHE_DIR": str(tmp_path), "BRIDGE_COMPILE": "background"}
-    for script in ("sleep 100", 'exec g++ "$@"'):
+    while_it_has_a_folder = "while ls new-* >&2; do sleep 0.05; done; exit 1"
+    for script in ("sleep 100", 'exec g++ "$@"', while_it_has_a_folder):
         environment["CXX"] = broken_compiler(tmp_path, script)
         done = subprocess.run(
-            [sys.executable, "-c", code + "import time; time.sleep(0.3)\n"],
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
             env=environment,
             capture_output=True,
             text=True,
