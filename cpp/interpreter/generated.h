@@ -13,155 +13,21 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
-#include "cpu/tile.h"
-#include "interpreter/column_parts.h"
-#include "interpreter/column_stack.h"
 #include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
-#include "interpreter/memory_parts.h"
+#include "interpreter/generated_memory.h"
 #include "interpreter/position.h"
-#include "interpreter/reductions.h"
-#include "interpreter/streams.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-using namespace interpreter;  // NOLINT: one name for the parts of a program
-
-// Numbers known when this is compiled.
-template <int... kNumbers>
-struct List {
-  static constexpr int kCount = sizeof...(kNumbers);
-  template <class Run>
-  static inline __attribute__((always_inline)) void each(const Run& run) {
-    (run(kNumbers), ...);
-  }
-};
-
-// A reduction of terms that a tile section writes, into a row register.
-struct Reduces {
-  int32_t operation;
-  int32_t term;
-  int32_t to;
-  bool is_picked;  // where rows are not flat, by Tile_<n>::picks
-};
-
-// The place of a column among the `width` that begin with `first`; negative if it is none of them.
-inline int64_t place_in_piece(int64_t column, int64_t first, int64_t width) {
-  return column >= first && column < first + width ? column - first : -1;
-}
-
-// Random words: row registers of integers say how they are drawn (program.h).
-struct Draws {
-  int32_t seed, offset, start;
-};
-
-// Where a tile section reads and writes, from one place on. Without places of its own a list still
-// has one, for arrays of none are not C++.
-template <class P>
-struct Places {
-  using Real = typename P::Real;
-  const char* load[P::kLoadCount + 1];
-  char* store[P::kStoreCount + 1];
-  Real* term[P::kTerms + 1];
-  Real* kept[P::kKept + 1];
-  Real* lane[P::kColumnSums + 1];
-  const uint32_t* words[P::kDrawCount + 1];
-  const Real* constant;
-  const uint32_t* last_dropped;  // of thresholds that are read from a call's words
-  const Real* row[P::kRows + 1];
-  const int64_t* integer_row[P::kIntegerRows + 1];
-  const int64_t* columns;  // flat: of each place
-  int64_t col;             // else of the first place
-};
-
 template <class P>
 class GeneratedMachine {
  public:
   using Real = typename P::Real;
-
-  // Terms are added in pieces of this length; so long is what is gathered, too.
-  static constexpr int64_t kPiece = kSumChunk;
-  // Shorter rows are computed side by side: where they are reduced, those of a quarter of a chunk,
-  // unless the rows are added up, which takes each of them once more.
-  static constexpr int64_t kFlatCols =
-      P::kMostReductions > 0 && P::kColumnSums == 0 ? kSumQuarter : 64;
-  static constexpr int64_t kSpread = kPiece + kStep;  // what rows have one of, side by side
-  // So many elements of longer ones are computed between a row section and the next, as a
-  // first-level cache holds; of each of the tasks that columns are dealt to, which meet there.
-  static constexpr int64_t kAtOnce = 2048, kAtOnceOfTask = 16384;
-  // Vectors are converted once for many rows, unless they are longer than this.
-  static constexpr int64_t kMostConverted = 16384;
-  static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
-
-  static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
-  static int64_t rows_at_once(const bridge_program& call, const ColumnSplit& split) {
-    const int64_t most = is_flat(call)      ? kPiece
-                         : split.tasks == 1 ? kAtOnce
-                                            : kAtOnceOfTask * split.tasks;
-    return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
-  }
-
-  // What each of the tasks that columns are dealt to has of its own.
-  struct TaskMemory {
-    Real* terms;
-    char *gathered, *tails;
-    uint32_t* words;
-    RandomWords* random;
-
-    TaskMemory() = default;
-    explicit TaskMemory(MemoryParts& parts) {
-      constexpr int64_t streams = P::kLoadCount + P::kStoreCount;
-      terms = parts.take<Real>(P::kTerms * (kPiece + kStep));
-      gathered = parts.take<char>(streams * kPiece * kBytes);
-      tails = parts.take<char>(streams * kStep * kBytes);
-      words = parts.take<uint32_t>(P::kDrawCount * (kPiece + kStep));
-      random = parts.take<RandomWords>(P::kDrawCount > 0 ? 1 : 0);
-    }
-  };
-
-  struct Memory {
-    int64_t row_stride, kept_stride, vector_stride, part_count;
-    Real *rows, *kept, *spread, *vectors;
-    int64_t *integer_rows, *integer_spread, *columns;
-    Real* sums[P::kColumnSums + 1];
-    PartReduction<Real>* parts_of_rows;
-    MemoryParts tasks;  // where what the tasks have begins
-    TaskMemory own;
-
-    Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t row_count,
-           const ColumnSplit& split)
-        : tasks(nullptr) {
-      const bool flat = is_flat(call);
-      const int64_t at_once = smaller(rows_at_once(call, split), row_count);
-      row_stride = round_up(at_once);
-      kept_stride = flat ? kPiece : at_once * round_up(call.cols);
-      part_count = split.tasks > 1 ? split.parts(call) : 0;
-      rows = parts.take<Real>(P::kRows * row_stride);
-      integer_rows = parts.take<int64_t>(P::kIntegerRows * row_stride);
-      kept = parts.take<Real>(P::kKept * kept_stride);
-      spread = parts.take<Real>(flat ? P::kRows * kSpread : 0);
-      vector_stride = !flat && call.cols <= kMostConverted ? round_up(call.cols) : 0;
-      vectors = parts.take<Real>(P::kVectors * vector_stride);
-      integer_spread = parts.take<int64_t>(flat ? P::kIntegerRows * kSpread : 0);
-      columns = parts.take<int64_t>(flat ? kPiece : 0);
-      for (int i = 0; i < P::kColumnSums; ++i)
-        sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
-      parts_of_rows = parts.take<PartReduction<Real>>(P::kMostReductions * at_once * part_count);
-      tasks = parts;
-      for (int64_t task = 0; task < split.tasks; ++task) own = TaskMemory(parts);
-    }
-    TaskMemory of_task(int64_t task) const {
-      MemoryParts parts = tasks;
-      TaskMemory found(parts);
-      for (; task > 0; --task) found = TaskMemory(parts);
-      return found;
-    }
-    PartReduction<Real>& part_of_row(int64_t row, int reduction, int64_t part) const {
-      return parts_of_rows[(row * P::kMostReductions + reduction) * part_count + part];
-    }
-  };
+  using Memory = GeneratedMemory<P>;
+  static constexpr int64_t kPiece = Memory::kPiece, kBytes = Memory::kBytes;
 
   GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows,
                    const ColumnSplit& split, MemoryParts parts)
@@ -171,7 +37,8 @@ class GeneratedMachine {
         memory_(parts, view, call, rows.count, split),
         here_{call} {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
-    if (is_flat(call)) number_columns(smaller(rows_at_once(call, split), rows.count));
+    if (Memory::is_flat(call))
+      number_columns(smaller(Memory::rows_at_once(call, split), rows.count));
     for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
     for (int i = 0; i < P::kThresholds; ++i)
       last_dropped_[i] = last_dropped(view.constants, P::threshold(i));
@@ -184,7 +51,7 @@ class GeneratedMachine {
     here_.walk(rows_, rows_.count, [this] {
       if (!is_converted_) convert_vectors();
       find_lines();
-      const int64_t count = here_.count, at_once = rows_at_once(call_, split_);
+      const int64_t count = here_.count, at_once = Memory::rows_at_once(call_, split_);
       for (row_ = 0; row_ < count; row_ += at_once) {
         here_.count = smaller(at_once, count - row_);
         P::run(*this);
@@ -224,7 +91,7 @@ class GeneratedMachine {
 
   template <class Tile>
   void tile() {
-    if (is_flat(call_)) return run_flat<Tile>();
+    if (Memory::is_flat(call_)) return run_flat<Tile>();
     if (split_.tasks > 1) return run_parts<Tile>();
     for (int64_t i = 0; i < here_.count; ++i) {
       run_columns<Tile>(i, 0, call_.cols);
@@ -250,13 +117,13 @@ class GeneratedMachine {
 
   // Of the rows from here on, but where several are computed side by side.
   void find_lines() {
-    for (int l = 0; l < P::kLoadCount && !is_flat(call_); ++l) {
+    for (int l = 0; l < P::kLoadCount && !Memory::is_flat(call_); ++l) {
       const Stream& stream = P::load(l);
       loads_[l] = stream.is_vector && memory_.vector_stride > 0
                       ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes, true}
                       : Line::of(here_, call_.operand[stream.array], stream);
     }
-    for (int s = 0; s < P::kStoreCount && !is_flat(call_); ++s)
+    for (int s = 0; s < P::kStoreCount && !Memory::is_flat(call_); ++s)
       stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
   }
 
@@ -428,9 +295,10 @@ class GeneratedMachine {
       fill(to + count, round_up(count) - count, from[0]);
       return to;
     };
-    Tile::Rows::each([&](int r) { places.row[r] = spread(memory_.spread + r * kSpread, row(r)); });
+    Tile::Rows::each(
+        [&](int r) { places.row[r] = spread(memory_.spread + r * Memory::kSpread, row(r)); });
     Tile::IntegerRows::each([&](int r) {
-      places.integer_row[r] = spread(memory_.integer_spread + r * kSpread, integer_row(r));
+      places.integer_row[r] = spread(memory_.integer_spread + r * Memory::kSpread, integer_row(r));
     });
     for (int k = 0; k < P::kKept; ++k) places.kept[k] = memory_.kept + k * memory_.kept_stride;
     places.columns = memory_.columns;
