@@ -119,6 +119,8 @@ class Options:
                     f"{function}: softcap is {cap}, expected a positive finite number or None"
                 )
         index = whole_number(function, "ignore_index", ignore_index, -(2**63))
+        if index >= 2**63:
+            raise ValueError(f"{function}: ignore_index is {index}, expected one of 64 bits")
         return Options(reduction, index, smoothing, z, cap)
 
     @property

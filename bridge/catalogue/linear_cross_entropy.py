@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import INTEGERS
-from bridge.ops.scalars import whole_number
 
 # Fewer rows leave a matrix product waiting for the weight.
 _FEWEST = 256
 
 
-def chunk_rows(function: str, chunk: Any, rows: int, features: int, columns: int) -> int:
-    """Rows of a chunk: by default so many that their logits take about the memory of `hidden`.
-
-    Raises:
-      TypeError: chunk is no integer; ValueError: it is less than 1.
-    """
-    if chunk is not None:
-        return min(whole_number(function, "chunk", chunk, 1), max(rows, 1))
-    wanted = rows * features // max(columns, 1)
-    return min(max(1 << max(wanted - 1, 0).bit_length(), _FEWEST), max(rows, 1))
+def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int:
+    """Rows of a chunk: None for so many that their logits take about the memory of `hidden`."""
+    if chunk is None:
+        wanted = rows * features // max(columns, 1)
+        chunk = max(1 << max(wanted - 1, 0).bit_length(), _FEWEST)
+    return min(chunk, max(rows, 1))
 
 
 def check_shapes(function: str, shapes: dict[str, tuple[int, ...] | None]) -> None:

@@ -13,12 +13,17 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a num
     """The number as a float, of what is one in Python, NumPy or a framework.
 
     Raises:
-      TypeError: if it is none, is complex, or is an array with dimensions.
+      TypeError: if it is none, is complex, is an array with dimensions, or requires a gradient.
     """
     if type(value) is float:
         return value
     if getattr(value, "is_nested", False):  # a tensor of torch that has no shape
         raise TypeError(f"{function}: {argument} is nested, expected {expected}")
+    if getattr(value, "requires_grad", False):
+        raise TypeError(
+            f"{function}: {argument} requires a gradient, which it would not get, expected "
+            f"{expected}"
+        )
     dtype, shape = getattr(value, "dtype", None), tuple(getattr(value, "shape", ()))
     if shape:
         found = f"shape {list(shape)}"

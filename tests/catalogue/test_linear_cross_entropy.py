@@ -13,6 +13,8 @@ import jax.test_util
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
+import torch.utils.checkpoint
 
 import bridge.jax
 import bridge.torch
@@ -70,6 +72,8 @@ def test_values_and_gradients(
         )
 
 
+# torch.compile itself makes an object of torch's class of Functions.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_torchs_transforms(reduction: str) -> None:
     torch.manual_seed(0)
@@ -96,6 +100,130 @@ def test_torchs_transforms(reduction: str) -> None:
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     found = torch.autograd.grad(compiled(h, w, b).sum(), (h, w))
     torch.testing.assert_close(found, first)
+
+
+def _gradients(f: Any, *operands: Any, scale: float = 1.0) -> list[Any]:
+    given = [operand.detach().clone().requires_grad_() for operand in operands]
+    return [g.double() / scale for g in torch.autograd.grad(f(*given) * scale, given)]
+
+
+def _distance(found: Any, expected: Any) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@each
+def test_small_shares_in_float16(own: Any, rng: Any) -> None:
+    """A row's share of a mean over many rows is less than float16 has: it comes in at the end."""
+    rows, features, columns = 4000, 8, 2000
+    hidden = rng.normal(size=(rows, features)).astype(np.float16)
+    weight = (0.05 * rng.normal(size=(columns, features))).astype(np.float16)
+    labels = rng.integers(0, columns, rows)
+    scale = np.float32(2**16)
+    _, *found = own.vjp(
+        lambda h, w: own.ops.linear_cross_entropy(h, w, own.array(labels)), (hidden, weight), scale
+    )
+    h, w = hidden.astype(float), weight.astype(float)
+    _, d = reference(h @ w.T, labels, np.ones(()), "mean")
+    for gradient, expected in zip(found, (d @ w, d.T @ h), strict=True):
+        off = np.linalg.norm(gradient.astype(float) / scale - expected)
+        assert off < 2e-3 * np.linalg.norm(expected)
+
+
+def test_float16_sums_that_overflow_where_their_mean_does_not() -> None:
+    hidden, weight = torch.full((6000, 4), 20.0).half(), torch.zeros(3, 4).half()
+    labels = torch.zeros(6000, dtype=torch.long)
+    (found,) = _gradients(lambda w: bridge.torch.linear_cross_entropy(hidden, w, labels), weight)
+    torch.testing.assert_close(
+        found[0], torch.full((4,), -20.0 * 2 / 3).double(), rtol=1e-3, atol=0
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("form", ["mean", "none", "compiled"])
+def test_the_weights_gradient_is_summed_in_float32(form: str) -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(4096, 16).bfloat16(), torch.randn(32, 16).bfloat16() / 2
+    labels = torch.randint(0, 32, (4096,))
+
+    def f(w: Any) -> Any:
+        reduction = "none" if form == "none" else "mean"
+        options: Any = {"chunk": 32, "reduction": reduction}
+        return bridge.torch.linear_cross_entropy(hidden, w, labels, **options).mean()
+
+    torch._dynamo.reset()
+    run = torch.compile(f, fullgraph=True, backend="aot_eager") if form == "compiled" else f
+    plain = torch.nn.functional.cross_entropy
+    (expected,) = _gradients(lambda w: plain(hidden.double() @ w.T, labels), weight.double())
+    assert _distance(_gradients(run, weight)[0], expected) < 3e-3
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_other_numbers_of_rows_share_a_graph() -> None:
+    weight = torch.randn(64, 64, requires_grad=True)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    run = torch.compile(bridge.torch.linear_cross_entropy, backend=counter, fullgraph=True)
+    for rows in range(300, 306):
+        run(torch.randn(rows, 64), weight, torch.zeros(rows, dtype=torch.long)).backward()
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_autocast(reduction: str) -> None:
+    hidden = torch.randn(5, 8, dtype=torch.bfloat16)
+    weight, bias = torch.randn(9, 8), torch.randn(9)
+    labels = torch.arange(5)
+
+    def own(w: Any, b: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            options: Any = {"bias": b, "reduction": reduction}
+            return bridge.torch.linear_cross_entropy(hidden, w, labels, **options).sum()
+
+    def plain(w: Any, b: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = torch.nn.functional.linear(hidden, w, b)
+            return bridge.torch.cross_entropy(logits, labels, reduction=reduction).sum()
+
+    assert own(weight, bias) == plain(weight, bias)
+    of_both = [_gradients(f, weight, bias) for f in (own, plain)]
+    for found, expected in zip(*of_both, strict=True):
+        assert _distance(found, expected) < 1e-2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_what_autograd_sees(reduction: str) -> None:
+    """Memory is given back after the backward pass, changes in place are refused, and an outer
+    checkpoint computes the call again."""
+    hidden, labels = torch.randn(6, 8), torch.arange(6)
+
+    def f(w: Any) -> Any:
+        return bridge.torch.linear_cross_entropy(hidden, w, labels, reduction=reduction).sum()
+
+    weight = torch.randn(9, 8, requires_grad=True)
+    loss = f(weight)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    expected = weight.grad
+    weight.grad = None
+    torch.utils.checkpoint.checkpoint(f, weight, use_reentrant=False).backward()
+    assert torch.equal(weight.grad, expected)
+    loss = f(weight)
+    with torch.no_grad():
+        weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@each
+def test_no_features(own: Any) -> None:
+    none = np.zeros((3, 0), np.float32), np.zeros((5, 0), np.float32)
+    labels = own.array(np.zeros(3, np.int32))
+    value, dh, _ = own.vjp(
+        lambda h, w: own.ops.linear_cross_entropy(h, w, labels), none, np.ones((), np.float32)
+    )
+    np.testing.assert_allclose(value, np.log(5), rtol=1e-6)
+    assert dh.shape == (3, 0)
 
 
 @pytest.mark.long

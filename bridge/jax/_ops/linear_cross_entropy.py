@@ -24,6 +24,7 @@ from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
 from bridge.jax._ops.labels import check_labels
 from bridge.ops.form import INTEGERS
+from bridge.ops.scalars import whole_number
 
 ArrayLike = jax.typing.ArrayLike
 _NAME = "linear_cross_entropy"
@@ -85,7 +86,9 @@ def linear_cross_entropy(
     check_dtypes(_NAME, dtypes, dtypes.pop("labels"))
     shape, (columns, features) = named["hidden"].shape, named["weight"].shape
     check_labels(_NAME, labels, columns, options.ignore_index)
-    per = chunk_rows(_NAME, chunk, math.prod(shape[:-1]), features, columns)
+    if chunk is not None:
+        chunk = whole_number(_NAME, "chunk", chunk, 1)
+    per = chunk_rows(chunk, math.prod(shape[:-1]), features, columns)
     return _compiled(options, per)(*arrays)
 
 

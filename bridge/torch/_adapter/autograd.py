@@ -212,7 +212,10 @@ class Plan(Kernel):
         if not self._constant:
             return totals
         # Autograd has no floating result without a tangent.
-        return [zeros(ctx.constant[i]) if i in ctx.constant else t for i, t in enumerate(totals)]
+        return [
+            zeros(ctx.constant[i]) if t is None and i in ctx.constant else t
+            for i, t in enumerate(totals)
+        ]
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
         return ctx.likes if self._zeros else {}

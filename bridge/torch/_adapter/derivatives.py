@@ -162,9 +162,16 @@ class Derivatives:
 
     @functools.cached_property
     def constant(self) -> tuple[int, ...]:
-        """Wanted floats without tangents: what is saved, where that is a result."""
-        moving = {i for call in self._jvp(self._smooth) for i in _given(call)}
-        return tuple(i for i in self.wanted if i not in moving and self.results[i] in FLOATING)
+        """Wanted floats that may have no tangent: by some operand they do not change."""
+        moving = [
+            {i for call in self._jvp(given) for i in _given(call)}
+            for given in _all_and_each(self._smooth)
+        ]
+        return tuple(
+            i
+            for i in self.wanted
+            if self.results[i] in FLOATING and not all(i in each for each in moving)
+        )
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:

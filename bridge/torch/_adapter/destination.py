@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -138,10 +139,11 @@ def _has_rows(x: Tensor) -> bool:
     if x.ndim == 0 or x.numel() == 0:
         return True
     try:
-        x.view(-1, x.shape[-1])
+        rows = x.view(-1, x.shape[-1])
     except RuntimeError:
         return False
-    return x.shape[-1] == 1 or x.stride(-1) == 1
+    are_apart = len(rows) == 1 or rows.stride(0) >= rows.shape[1]
+    return are_apart and (rows.shape[1] == 1 or rows.stride(1) == 1)
 
 
 class _Overwrite(Rules):
@@ -172,12 +174,34 @@ class _Overwritten(Rules):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         plan, wanted = ctx.plan, ctx.needs_input_grad
-        given = [cotangent is not None for cotangent in cotangents]
-        steps = plan.derivatives.vjp_steps(wanted, given)
-        is_all = len(steps) == 1 and steps[0].is_plain and [p for _, p in steps[0].places] == [1]
-        if torch.is_grad_enabled() or not is_all or 0 not in plan.derivatives.kept:
+        if torch.is_grad_enabled() or (step := _only_step(plan, wanted, cotangents)) is None:
             return plan.vjp(ctx, cotangents, wanted)
-        x = ctx.saved_tensors[plan.derivatives.kept.index(0)].detach()
-        (step,) = steps
-        _write(step.plan, step.pick((*ctx.saved_tensors, *cotangents, None)), x)
+        kept = ctx.saved_tensors  # once: where they are computed again, that is done once
+        x = kept[plan.derivatives.kept.index(0)].detach()
+        _write(step.plan, step.pick((*kept, *cotangents, None)), x)
         return step.arrange((*step.plan.place(x), None))
+
+
+def _only_step(plan: Plan, wanted: Sequence[bool], cotangents: Sequence[Any]) -> Any:
+    """What makes the first operand's cotangent, if that is all and may go where the operand is."""
+    steps = plan.derivatives.vjp_steps(
+        tuple(wanted), [cotangent is not None for cotangent in cotangents]
+    )
+    place = len(wanted) - len(plan.dtypes)
+    is_all = len(steps) == 1 and steps[0].is_plain and [p for _, p in steps[0].places] == [place]
+    return steps[0] if is_all and 0 in plan.derivatives.kept else None
+
+
+def pull_over(
+    plan: Plan, operands: tuple[Any, ...], results: Results, cotangents: Sequence[Any]
+) -> Tensor:
+    """The first operand's cotangent, written over it, where nothing is recorded.
+
+    Args:
+      results: those of `plan.saving`; cotangents: of those that are wanted, or None.
+    """
+    step = _only_step(plan, [i == 0 for i in range(len(operands))], cotangents)
+    assert step is not None, plan.name
+    kept = plan.derivatives.keep((*operands, *results))
+    _write(step.plan, step.pick((*kept, *cotangents, None)), operands[0])
+    return operands[0]  # type: ignore[no-any-return]

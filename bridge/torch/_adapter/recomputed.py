@@ -24,5 +24,9 @@ def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *othe
     if torch.is_grad_enabled() and (
         torch.compiler.is_compiling() or not is_watched((*operands, *others))
     ):
-        return checkpoint(function, *operands, use_reentrant=False)
+        count = len(operands)
+        # All that is read is handed over, for autograd to refuse what was changed since.
+        return checkpoint(
+            lambda *given: function(*given[:count]), *operands, *others, use_reentrant=False
+        )
     return function(*operands)

@@ -161,7 +161,10 @@ def liger_cross_entropy(
     Raises:
       ValueError: weight, size_average or reduce is given.
     """
-    _refuse("liger_cross_entropy", weight=weight, size_average=size_average, reduce=reduce)
+    # False is a choice, too.
+    legacy = {"size_average": size_average, "reduce": reduce}
+    given = {name: None if value is None else True for name, value in legacy.items()}
+    _refuse("liger_cross_entropy", weight=weight, **given)
     found = LigerCrossEntropyFunction.apply(
         input,
         target,

@@ -13,7 +13,7 @@ from bridge.catalogue.cross_entropy import Options
 from bridge.ops import PROGRAM
 from bridge.torch._adapter.autograd import Plan, plan_of
 from bridge.torch._adapter.chain import chained
-from bridge.torch._adapter.destination import call_overwritten
+from bridge.torch._adapter.destination import call_overwritten, pull_over
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import Results, dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -104,6 +104,25 @@ def losses_of(
         return found if is_mean else found[:1]  # type: ignore[no-any-return]
     found = of_rows(logits, labels, **options.of_rows)
     return found if is_mean else (found,)
+
+
+def losses_and_gradient(
+    logits: Tensor, labels: Tensor, options: Options, g: Tensor | None
+) -> tuple[Any, Any]:
+    """`losses_of`, where nothing is recorded, and the gradient, which is put where the logits are.
+
+    Args:
+      g: cotangents of the losses, or None for no gradient.
+    """
+    is_mean = options.reduction == "mean"
+    of_rows: Any = _counted_losses if is_mean else _row_losses
+    operands, count = (logits, labels), 1 + is_mean
+    params = of_rows.prepare(*operands, **options.of_rows)
+    plan = plan_of(PROGRAM, params, dtypes_of(operands), "cross_entropy")
+    if g is None:
+        return plan.run_below(operands)[:count], None
+    results = plan.saving.run_below(operands)
+    return results[:count], pull_over(plan, operands, results, (g, None)[:count])
 
 
 def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> Tensor:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from bridge._private.torch import functorch_active
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
-from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_watched
+from bridge.ops.scalars import whole_number
+from bridge.torch._adapter.autograd import forward_ad, is_watched
 from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.dispatcher import library
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.recomputed import recomputed
-from bridge.torch._ops.cross_entropy import losses_of, reduce
+from bridge.torch._ops.cross_entropy import losses_and_gradient, losses_of, reduce
 from bridge.torch._ops.labels import check_labels
 
 _NAME = "linear_cross_entropy"
@@ -43,7 +48,8 @@ def linear_cross_entropy(
     the result are not those of `bridge.jax`.
 
     Args:
-      hidden: `[..., features]`.
+      hidden: `[..., features]`. Under autocast, it, weight and bias are converted to its dtype, but
+        float64 ones.
       weight: `[V, features]`, of hidden's dtype.
       labels: `[...]` of any integer dtype.
       bias: `[V]`, of hidden's dtype, or None.
@@ -70,6 +76,7 @@ def linear_cross_entropy(
     numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
     options = Options.of(_NAME, reduction, *numbers)
     check_tensors(_NAME, required=3, hidden=hidden, weight=weight, labels=labels, bias=bias)
+    hidden, weight, bias = _autocast(hidden, weight, bias)
     shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
     check_shapes(_NAME, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})
     floating = {"hidden": hidden, "weight": weight, "bias": bias}
@@ -79,30 +86,41 @@ def linear_cross_entropy(
         NAMES.get(labels.dtype, str(labels.dtype)),
     )
     check_labels(_NAME, labels, weight.shape[0], options.ignore_index)
-    rows = hidden.reshape(-1, hidden.shape[-1])
-    count = chunk_rows(_NAME, chunk, rows.shape[0], *reversed(weight.shape))
+    if chunk is not None:
+        chunk = whole_number(_NAME, "chunk", fixed(chunk), 1)
+    # By the number of labels: one of features may be 0.
+    rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.reshape(-1), bias)
-    at_once = (
-        options.reduction != "none"
-        and not torch.compiler.is_compiling()
-        and not is_watched(operands)
-        and forward_ad._current_level < 0
-        and is_recorded((rows, weight, bias))
-    )
-    if at_once:
-        return _AtOnce.apply(*operands, count, options)  # type: ignore[no-any-return]
-    found = _again(*operands, count, options)
-    return found.reshape(labels.shape) if options.reduction == "none" else found
+    is_plain = torch.compiler.is_compiling() or not is_watched(operands)
+    if is_plain and not functorch_active() and forward_ad._current_level < 0:
+        is_wanted = [
+            torch.is_grad_enabled() and t is not None and t.requires_grad
+            for t in (rows, weight, bias)
+        ]
+        found = _InChunks.apply(*operands, chunk, options, is_wanted)
+    else:
+        found = _again(*operands, chunk, options)
+    return found.reshape(labels.shape) if options.reduction == "none" else found  # type: ignore[no-any-return]
+
+
+def _autocast(*tensors: Tensor | None) -> Any:
+    """What `torch.nn.functional.linear` would take in the place of these."""
+    kind = tensors[0].device.type  # type: ignore[union-attr]
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
 def _again(
-    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, count: int, options: Options
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
     """The losses of `[rows, features]`; backward passes compute each chunk's logits again."""
 
     def losses(hidden: Tensor, labels: Tensor) -> Any:
         return losses_of(linear(hidden, weight, bias), labels, options)
 
+    count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
     found = [recomputed(losses, part, weight, bias) for part in _parts(count, hidden, labels)]
     return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
 
@@ -112,8 +130,9 @@ def _parts(count: int, *arrays: Tensor) -> Any:
     return zip(*[array.split(count) for array in arrays], strict=True)
 
 
-class _AtOnce(torch.autograd.Function):
-    """A mean or a sum whose gradients are formed in the forward pass, but for their factor."""
+class _InChunks(torch.autograd.Function):
+    """A mean or a sum whose gradients are formed in the forward pass, but for their factor; and the
+    losses of rows, whose logits are computed again."""
 
     @staticmethod
     def forward(
@@ -122,60 +141,149 @@ class _AtOnce(torch.autograd.Function):
         weight: Tensor,
         labels: Tensor,
         bias: Any,
-        count: int,
+        chunk: int | None,
         options: Options,
+        is_wanted: list[bool],
     ) -> Tensor:
-        ctx.save_for_backward(hidden, weight, labels, bias)
-        ctx.count, ctx.options = count, options
-        of_hidden, of_weight, _, of_bias, *_ = ctx.needs_input_grad
-        share = _share(labels, options, hidden.dtype)
-        dh = torch.empty_like(hidden) if of_hidden else None
-        dw = _zeros_for_sums(weight) if of_weight else None
-        db = _zeros_for_sums(bias) if of_bias else None
-        found = []
-        rows_of_dh = _parts(count, hidden if dh is None else dh)
-        for (h, own), (written,) in zip(_parts(count, hidden, labels), rows_of_dh, strict=True):
-            logits = linear(h, weight, bias).requires_grad_()
-            with torch.enable_grad():
-                of_rows = losses_of(logits, own, options, overwrite=True)
-            (d,) = torch.autograd.grad(of_rows[:1], logits, [share.expand(len(own))])
-            found.append([each.detach() for each in of_rows])
-            if dh is not None:
-                written.copy_(d @ weight)
-            if dw is not None:
-                dw += d.t() @ h
-            if db is not None:
-                db += d.sum(0, dtype=db.dtype)
-            del logits, of_rows, d  # or those of two chunks would be there
-        ctx.gradients = [
-            None if gradient is None else gradient.to(like.dtype)
-            for gradient, like in ((dh, hidden), (dw, weight), (db, bias))
-        ]
-        return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
+        operands = (hidden, weight, labels, bias)
+        share, asked = None, [False] * 3
+        if options.reduction != "none":
+            share = torch.ones((), dtype=_sums(hidden.dtype), device=hidden.device)
+            asked = is_wanted
+        *found, dh, dw, db = _pass(operands, share, chunk, options, asked)
+        ctx.chunk, ctx.options, ctx.is_wanted = chunk, options, is_wanted
+        if share is not None and options.reduction == "mean":
+            share = share / found[1].sum().clamp(min=1)  # type: ignore[union-attr]
+        ctx.save_for_backward(*operands, share, dh, dw, db)
+        return reduce(options.reduction, *found)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        if torch.is_grad_enabled():  # these are differentiated again
-            hidden, weight, labels, bias = ctx.saved_tensors
-            is_wanted = ctx.needs_input_grad[:4]
-            wanted = [t for t, i in zip(ctx.saved_tensors, is_wanted, strict=True) if i]
-            loss = _again(hidden, weight, labels, bias, ctx.count, ctx.options)
-            made = iter(torch.autograd.grad(loss, wanted, g, create_graph=True))
-            return (*[next(made) if i else None for i in is_wanted], None, None)
-        dh, dw, db = (None if each is None else each * g for each in ctx.gradients)
-        return dh, dw, None, db, None, None
+        *operands, share, dh, dw, db = ctx.saved_tensors
+        hidden, weight, labels, bias = operands
+        is_wanted = ctx.is_wanted
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # of second order
+            smooth = [t for t, i in zip((hidden, weight, bias), is_wanted, strict=True) if i]
+            loss = _again(hidden, weight, labels, bias, ctx.chunk, ctx.options)
+            found = iter(torch.autograd.grad(loss, smooth, g, create_graph=True))
+            dh, dw, db = (next(found) if i else None for i in is_wanted)
+        else:
+            if share is None:
+                *_, dh, dw, db = _pass(operands, g, ctx.chunk, ctx.options, is_wanted)
+            factor = None if share is None else share * g
+            made = zip((dh, dw, db), (hidden, weight, bias), is_wanted, strict=True)
+            dh, dw, db = (_times(d, factor, like.dtype) if i else None for d, like, i in made)
+        return dh, dw, None, db, None, None, None
 
 
-def _share(labels: Tensor, options: Options, dtype: torch.dtype) -> Tensor:
-    """What the result changes by with each row's loss."""
-    one = torch.ones((), dtype=_SUMS.get(dtype, dtype), device=labels.device)
-    if options.reduction == "sum":
-        return one
-    return one / (labels != options.ignore_index).sum().clamp(min=1)
+def _times(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """gradient·factor, rounded once: a loss scale may be more than 16 bits hold."""
+    if factor is None:
+        return gradient.to(dtype)
+    if gradient.dtype == dtype == factor.dtype:
+        return gradient * factor
+    factor = factor.reshape([1] * gradient.ndim)  # or it would be rounded first
+    if torch.compiler.is_compiling():
+        return (gradient * factor).to(dtype)
+    found = torch.empty_like(gradient, dtype=dtype)
+    # In parts, for torch converts all that it is given before it multiplies.
+    for part, written in _parts(1024, gradient, found):
+        torch.mul(part, factor, out=written)
+    return found
 
 
-def _zeros_for_sums(like: Tensor) -> Tensor:
-    return torch.zeros_like(like, dtype=_SUMS.get(like.dtype, like.dtype))
+def _pass(
+    operands: Sequence[Any], g: Tensor | None, chunk: int | None, options: Options, wanted: Any
+) -> list[Tensor | None]:
+    """One pass over the chunks.
+
+    Args:
+      g: cotangents of the losses, `[rows]` or one for all.
+      wanted: which of the gradients of hidden, weight and bias are.
+
+    Returns:
+      The loss of each row, for a mean 1 for each that counts, and the gradients or None; those of
+      weight and bias in the dtype of sums.
+    """
+    given = (*operands, g, chunk, *astuple(options), wanted)
+    if torch.compiler.is_compiling():
+        found = torch.ops.bridge.linear_cross_entropy(*given)
+    else:
+        found = _run(*given)
+    is_mean = options.reduction == "mean"
+    made = [each if i else None for each, i in zip(found[2:], wanted, strict=True)]
+    return [*found[: 1 + is_mean], *made]
 
 
-_SUMS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+def _run(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None,
+    g: Tensor | None,
+    chunk: int | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    """Losses, counts and three gradients; what is not asked for is empty."""
+    options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
+    of = (hidden, weight, labels, bias, g, chunk, *astuple(options), wanted)
+    found, counts, dh, dw, db = _empty(*of)
+    for gradient in (dw, db):
+        gradient.zero_()
+    g = None if g is None else g.expand(len(hidden))
+    count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
+    # The sum of so many terms overflows in float16 where their mean does not.
+    scale = 2.0 ** -max(count.bit_length() - 5, 0) if hidden.dtype == torch.float16 else 1.0
+    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
+        for start in range(0, len(hidden), count):
+            rows = slice(start, start + count)
+            h, logits = hidden[rows], linear(hidden[rows], weight, bias)
+            of_rows, d = losses_and_gradient(
+                logits, labels[rows], options, g[rows] if g is not None and any(wanted) else None
+            )
+            for to, made in zip((found, counts), of_rows, strict=False):
+                to[rows] = made
+            if wanted[0]:
+                torch.mm(d, weight, out=dh[rows])
+            if wanted[1]:
+                dw.add_(d.t() @ (h if scale == 1 else h * scale), alpha=1 / scale)
+            if wanted[2]:
+                db += d.sum(0, dtype=db.dtype)
+            del logits, of_rows, made, d  # or those of two chunks would be there
+    return [found, counts, dh, dw, db]
+
+
+def _empty(hidden: Tensor, weight: Tensor, *others: Any) -> list[Tensor]:
+    """What `_run` gives, with nothing in it."""
+    reduction, wanted = others[4], others[-1]
+    rows, (columns, features) = hidden.shape[0], weight.shape
+    sums = _sums(hidden.dtype)
+    shapes = [
+        ((rows,), sums, True),
+        ((rows,), sums, reduction == "mean"),
+        ((rows, features), hidden.dtype, wanted[0]),
+        ((columns, features), sums, wanted[1]),
+        ((columns,), sums, wanted[2]),
+    ]
+    return [hidden.new_empty(shape if i else (0,), dtype=dtype) for shape, dtype, i in shapes]
+
+
+def _sums(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+# For torch.compile, which would make one graph of as many chunks as there happen to be.
+library.define(
+    f"{_NAME}(Tensor hidden, Tensor weight, Tensor labels, Tensor? bias, Tensor? g, SymInt? chunk, "
+    "str reduction, int ignore_index, float label_smoothing, float z_loss, float softcap, "
+    "bool[3] wanted) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+for _key in ("CPU", "CUDA"):
+    library.impl(_NAME, _run, _key)
+torch.library.register_fake(f"bridge::{_NAME}", _empty, lib=library)

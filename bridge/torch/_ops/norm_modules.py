@@ -23,7 +23,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
     Args:
       normalized_shape: d, the size of the last dimension, or a tuple of it.
-      eps: a positive number; None is the machine epsilon of the input's dtype, as in torch.
+      eps: a positive number; None is the machine epsilon of the dtype that is computed in, as in
+        torch: float64's for float64, else float32's.
       elementwise_affine: whether to have a weight.
       device, dtype: of the weight.
 
@@ -49,7 +50,9 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         """y, or (y, x + residual)."""
         _check_size("RMSNorm", x, self.normalized_shape)
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        eps = self.eps
+        if eps is None:
+            eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
         return rms_norm(x, self.weight, residual, eps=eps)
 
 
