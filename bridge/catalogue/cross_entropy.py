@@ -75,8 +75,7 @@ def total(losses: bl.Full):
 @declared()
 @named("cross_entropy")
 def mean(losses: bl.Full, counts: bl.Full):
-    count = bl.sum(counts)
-    return bl.where(count == 0, 0.0, bl.sum(losses) / count)
+    return bl.sum(losses) / bl.maximum(bl.sum(counts), 1.0)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def check_options(
       TypeError: if a number is none.
       ValueError: if activation is unknown, or a number cannot be.
     """
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"{function}: activation is {activation!r}, expected one of {known}")
     if limit is not None:

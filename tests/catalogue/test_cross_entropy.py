@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import bridge.jax
 import bridge.torch
@@ -134,6 +135,22 @@ def test_overwriting_is_a_change_in_place() -> None:
         bridge.torch.cross_entropy((wide_leaf * 1).t(), labels, overwrite_logits=True), wide_leaf
     )
     assert torch.equal(a, b)
+
+
+def test_what_nothing_is_written_over() -> None:
+    """Logits whose rows share memory; those that a checkpoint computes again are, once."""
+    labels = torch.tensor([0, 2])
+    leaf = torch.randn(1, 3, requires_grad=True)
+
+    def own(x: Any, overwrite: bool = True) -> Any:
+        return bridge.torch.cross_entropy(x, labels, overwrite_logits=overwrite)
+
+    (expected,) = torch.autograd.grad(own(leaf.expand(2, 3), False), leaf)
+    (found,) = torch.autograd.grad(own(leaf.expand(2, 3)), leaf)
+    assert torch.equal(found, expected)
+    checkpoint = torch.utils.checkpoint.checkpoint
+    again = checkpoint(lambda x: own(x.expand(2, 3) * 1), leaf, use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(again, leaf)[0], expected)
 
 
 @each
@@ -300,6 +317,11 @@ REFUSED: dict[str, Refusal] = {
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), softcap=0),
         ValueError,
         "softcap is 0.0, expected a positive finite number or None",
+    ),
+    "wide ignore_index": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=2**63),
+        ValueError,
+        "ignore_index is 9223372036854775808, expected one of 64 bits",
     ),
     "ignore_index": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=1.0),

@@ -169,6 +169,13 @@ def test_softmaxes_as_modules(name: str) -> None:
     assert ours(torch.ones(2, 0)).shape == (2, 0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_eps_of_a_norm_that_is_given_none(dtype: torch.dtype) -> None:
+    x = (0.01 * torch.randn(4, 8)).to(dtype)
+    own, original = bt.RMSNorm(8, dtype=dtype), torch.nn.RMSNorm(8, dtype=dtype)
+    torch.testing.assert_close(own(x), original(x), rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
 def test_norms_are_traced() -> None:
     for norm in (bt.RMSNorm(5, eps=1e-3), bt.LayerNorm(5)):
         x = torch.randn(3, 5)

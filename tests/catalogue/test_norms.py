@@ -167,6 +167,44 @@ def test_derivatives_of_second_order_and_forward_mode(norm: str) -> None:
 
 
 @both
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_derivatives_along_some_operands(norm: str, has_residual: bool) -> None:
+    """What a moving operand does not change has the tangent 0: a gradient of weights, by weights.
+
+    Towards all subsets of the operands, of a loss that is linear in the result.
+    """
+    torch.manual_seed(0)
+    shapes = [(2, 3), (3,), *[(2, 3)] * has_residual]
+    operands = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
+    factor = torch.randn(2, 3, dtype=torch.float64)
+
+    def loss(f: Any, *given: Any) -> Any:
+        found = f(*given)
+        return sum((y * factor).sum() for y in (found if has_residual else (found,)))
+
+    def plain(x: Any, w: Any, r: Any = 0.0) -> Any:
+        s = x + r
+        m = s.mean(-1, keepdim=True) if norm == "layer_norm" else 0.0
+        eps = 1e-5 if norm == "layer_norm" else 1e-6
+        y = (s - m) / ((s - m).square().mean(-1, keepdim=True) + eps).sqrt() * w
+        return (y, s) if has_residual else y
+
+    def own(x: Any, w: Any, r: Any = None) -> Any:
+        return getattr(bridge.torch, norm)(x, w, residual=r)
+
+    for chosen in itertools.product([False, True], repeat=len(operands)):
+        places = tuple(i for i, is_chosen in enumerate(chosen) if is_chosen)
+        for transform in (
+            torch.func.hessian,
+            lambda f, i: torch.func.jacfwd(torch.func.jacfwd(f, i), i),
+        ):
+            if not places:
+                continue
+            found, expected = (transform(partial(loss, f), places)(*operands) for f in (own, plain))
+            torch.testing.assert_close(found, expected)
+
+
+@both
 def test_transforms(norm: str, rng: Any) -> None:
     x, residual = (numbers(rng, (4, 3, 8), "float32") for _ in range(2))
     weight = numbers(rng, 8, "float32")
@@ -256,6 +294,19 @@ def test_offsets(own: Any, offset: float, weight: Any, words: str) -> None:
     x = np.ones((2, 4), np.float32)
     with pytest.raises(ValueError, match=words):
         own.call(lambda x: own.ops.rms_norm(x, None if weight is None else x[0], offset=offset), x)
+
+
+def test_numbers_that_require_a_gradient_are_refused() -> None:
+    offset = torch.ones((), requires_grad=True)
+    x = torch.ones(2, 4)
+    with pytest.raises(TypeError, match="rms_norm: offset requires a gradient, which it would not"):
+        bridge.torch.rms_norm(x, x[0], offset=offset)
+    with pytest.raises(TypeError, match="scaled_softmax: scale requires a gradient"):
+        torch.func.grad(lambda scale: bridge.torch.scaled_softmax(x, scale).sum())(torch.ones(()))
+    assert torch.equal(
+        bridge.torch.rms_norm(x, x[0], offset=offset.detach()),
+        bridge.torch.rms_norm(x, x[0], offset=1.0),
+    )
 
 
 def test_traced_numbers_are_refused() -> None:

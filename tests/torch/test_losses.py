@@ -241,3 +241,10 @@ def test_what_there_is_no_equivalent_of() -> None:
         liger.LigerCrossEntropyLoss(reduction="max")
     loss = liger.LigerCrossEntropyLoss(return_token_accuracy=True)
     assert (loss.weight, loss.return_token_accuracy, loss.return_z_loss) == (None, True, False)
+
+
+@pytest.mark.parametrize("name", ["size_average", "reduce"])
+def test_liger_refuses_what_torch_has_deprecated(name: str) -> None:
+    logits, labels = drawn()
+    with pytest.raises(ValueError, match=f"{name} is given, expected None"):
+        liger.liger_cross_entropy(logits[0], labels[0], **{name: False})

@@ -111,6 +111,16 @@ def split_as(value: Any, aval: Any) -> Any:
     return value if is_alike else _moved(value, wanted)
 
 
+def unsplit(value: Any, dims: slice) -> Any:
+    """Under a mesh with explicit axes an array that is split along none of these dimensions."""
+    own = jax.typeof(value).sharding
+    axes = list(own.spec) + [None] * (value.ndim - len(own.spec))
+    if not any(axes[dims]):
+        return value
+    axes[dims] = [None] * len(axes[dims])
+    return jax.sharding.reshard(value, NamedSharding(own.mesh, PartitionSpec(*axes)))
+
+
 def _moved(value: Any, sharding: Any) -> Any:
     own = jax.typeof(value).sharding
     if own == sharding:

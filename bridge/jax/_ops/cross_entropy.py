@@ -10,6 +10,7 @@ import numpy as np
 from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue.cross_entropy import Options
 from bridge.jax._adapter.arguments import refuse_traced
+from bridge.jax._adapter.avals import unsplit
 from bridge.jax._ops.labels import check_labels
 
 ArrayLike = jax.typing.ArrayLike
@@ -87,6 +88,8 @@ def axis_size(function: str, axis_name: Any) -> int:
       ValueError: there is no such axis here.
     """
     try:
+        if isinstance(axis_name, (tuple, list)):
+            raise TypeError("several axes")
         return int(jax.lax.axis_size(axis_name))
     except (NameError, TypeError, KeyError) as error:
         raise ValueError(
@@ -112,5 +115,5 @@ def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return of_rows
-    flat = [each.reshape(-1) for each in (of_rows, *counts)]
+    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *counts)]
     return (losses.mean if counts else losses.total).jax(*flat)

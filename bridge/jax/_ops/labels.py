@@ -12,6 +12,8 @@ from bridge.catalogue.labels import check_range
 
 def check_labels(function: str, labels: Any, columns: int, ignore_index: int | None = None) -> None:
     """Raises ValueError for a label out of range, where nobody waits to see it."""
+    if (convert := getattr(labels, "__jax_array__", None)) is not None:
+        labels = convert()
     if not _is_at_hand(labels):
         return
     known = np.asarray(labels)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
@@ -89,16 +91,43 @@ def linear_cross_entropy(
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", chunk, 1)
     per = chunk_rows(chunk, math.prod(shape[:-1]), features, columns)
-    return _compiled(options, per)(*arrays)
+    run = _compiled(*_fitted(options, jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))), per)
+    spec = jax.typeof(named["labels"]).sharding.spec if reduction == "none" else PartitionSpec()
+    mesh = _explicit_mesh(arrays)
+    # XLA splits the chunks: types that say how would have to say it of all that is in them.
+    return run(*arrays) if mesh is None else _auto(run, mesh, spec)(*arrays)
+
+
+def _explicit_mesh(arrays: Any) -> Any:
+    """The mesh along whose explicit axes any is split, or None."""
+    for array in arrays:
+        mesh = None if array is None else jax.typeof(array).sharding.mesh
+        if mesh is not None and not mesh.empty and mesh.explicit_axes:
+            return mesh
+    return None
+
+
+def _auto(run: Any, mesh: Any, spec: Any) -> Any:
+    axes = mesh.explicit_axes
+    return jax.sharding.auto_axes(run, axes=axes, out_sharding=NamedSharding(mesh, spec))
+
+
+def _fitted(options: Options, kind: Any) -> tuple[Options, Any]:
+    """Of labels of so many bits. What ignores none of them still marks rows that are none."""
+    if not kind.min <= options.ignore_index <= kind.max:
+        options = replace(options, ignore_index=int(kind.min))
+    return options, kind.dtype
 
 
 @compiled_for
-def _compiled(options: Options, per: int) -> Any:
+def _compiled(options: Options, kind: Any, per: int) -> Any:
     def linear_cross_entropy(hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
         shape, rows = labels.shape, labels.size
         chunks = max(-(-rows // per), 1)
         hidden = _in_chunks(hidden.reshape(rows, hidden.shape[-1]), chunks, 0)
-        labels = _in_chunks(labels.reshape(rows), chunks, options.ignore_index)
+        if jnp.iinfo(labels.dtype).max > jnp.iinfo(kind).max:  # no column has such a number
+            labels = jnp.minimum(labels, jnp.array(jnp.iinfo(kind).max, labels.dtype))
+        labels = _in_chunks(labels.reshape(rows).astype(kind), chunks, options.ignore_index)
         if options.reduction != "none":
             return _reduced(options, hidden, weight, bias, labels)
         found = _losses(options, hidden, weight, bias, labels)[0]
@@ -140,10 +169,7 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     """The result, and its change by what the gradients are, which the same pass forms."""
     hidden, weight, bias, labels = primals
     are_wanted = [not isinstance(t, SymbolicZero) and t is not None for t in tangents[:3]]
-    sums = jnp.promote_types(hidden.dtype, jnp.float32)
-    share = jnp.ones((), sums)
-    if options.reduction == "mean":
-        share = share / jnp.maximum(jnp.sum(labels != options.ignore_index), 1)
+    sums = hidden.dtype if hidden.dtype == jnp.float64 else jnp.dtype(jnp.float32)
 
     @jax.checkpoint
     def of_chunk(added: Any, part: Any) -> Any:
@@ -151,7 +177,7 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
         found, pull = jax.vjp(
             lambda logits: losses_of(logits, labels, options), _linear(hidden, weight, bias)
         )
-        shares = [jnp.broadcast_to(share, found[0].shape), *map(jnp.zeros_like, found[1:])]
+        shares = [jnp.ones_like(found[0]), *map(jnp.zeros_like, found[1:])]
         (d,) = pull(type(found)(vary_alike([*shares, *found])[: len(found)]))
         dw, db = added
         if dw is not None:
@@ -171,4 +197,6 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     for gradient, tangent, is_wanted in zip((dh, dw, db), tangents[:3], are_wanted, strict=True):
         if is_wanted:
             change = change + jnp.sum(gradient.astype(sums) * tangent.astype(sums))
+    if options.reduction == "mean":  # at the end: a row's share may be less than 16 bits hold
+        change = change / jnp.maximum(jnp.sum(found[1]), 1)
     return reduce(options.reduction, *found), change
