@@ -46,9 +46,11 @@ class DeclaredOp:
         return traced(self.declaration, present, *static)
 
     @property
-    def returns_several(self) -> bool:
-        """Whether it returns a tuple."""
-        return self._example is not None and self._example.returns_several
+    def returns_several(self) -> bool | None:
+        """Whether it returns a tuple, however many results there are; None if that depends."""
+        if self._example is None or len(self._example.program.results) > 1:
+            return None
+        return True if self._example.returns_several else None
 
     @property
     def torch(self) -> Callable[..., Any]:
@@ -82,7 +84,7 @@ class DeclaredOp:
             self._functions["reference"] = function_of(self.declaration, find, run)
         return self._functions["reference"]
 
-    def __call__(self, *operands: Any, **keywords: Any) -> Any:
+    def __call__(self, /, *operands: Any, **keywords: Any) -> Any:
         for value in (*operands, *keywords.values()):
             framework = _framework_of(type(value))
             if framework == "torch":
@@ -238,4 +240,4 @@ def op(
     """
     if function is not None:
         return DeclaredOp(function)
-    return functools.partial(DeclaredOp, keep=tuple(keep), vjp=vjp)
+    return functools.partial(DeclaredOp, keep=keep, vjp=vjp)

@@ -48,7 +48,7 @@ def _headers_digest() -> bytes:
 def cache_folder() -> Path:
     """Of what was compiled: BRIDGE_CACHE_DIR, or bridge in the user's cache folder."""
     if own := os.environ.get("BRIDGE_CACHE_DIR"):
-        return Path(own)
+        return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "bridge"
 
@@ -87,7 +87,9 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return found
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # as where a user has no home
+        if isinstance(error, CompileError):
+            raise
         raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
 
 
@@ -159,3 +161,5 @@ def run(command: Sequence[str], source: Path, made: Path) -> None:
         raise CompileError(f"{shlex.join(whole)} failed: {error}") from error
     if run.returncode != 0:
         raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")
+    if not made.is_file():
+        raise CompileError(f"{shlex.join(whole)} failed: it wrote nothing")

@@ -19,7 +19,10 @@ def find_compiler() -> list[str]:
     Raises:
       CompileError: if there is none.
     """
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise CompileError(f"CXX is {os.environ['CXX']!r}: {error}") from error
     if named:
         if shutil.which(named[0]) is None:
             raise CompileError(f"CXX is {shlex.join(named)!r}, which is not on the path")

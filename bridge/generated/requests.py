@@ -197,7 +197,7 @@ class _Worker:
     def _attempt(self, request: Request) -> None:
         try:
             request.compile()
-        except CompileError as error:
+        except Exception as error:  # whatever it is, calls go on by the interpreter
             with self.lock:
                 is_first = request.platform not in self.failed
                 self.failed.add(request.platform)

@@ -213,7 +213,7 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
     builder = builder_of(seed, offset)
     values = [builder.value(_signed(seed)), builder.value(_signed(offset))]
     for name, value in zip(("seed", "offset"), values, strict=True):
-        if value.dtype != "int" or value.axes:
+        if value.kind != "int" or value.axes:
             raise refuse(f"{name} is no bridge.Integer and no integer number")
     threshold = philox.threshold_of(float(p))
     if threshold == 0:

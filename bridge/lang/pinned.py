@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def traced_rule(
     Raises:
       DeclarationError: if it returns something else, or a result is a column sum.
     """
-    where = f"vjp={rule.__name__} of {program.name}"
+    where = f"vjp={getattr(rule, '__name__', repr(rule))} of {program.name}"
     if any(result.role is roles.Row for result in program.results):
         raise DeclarationError(f"{where}: a column sum among the results has no rule of its own")
     builder = Builder()
@@ -59,6 +60,13 @@ def traced_rule(
         for result in program.results:
             operands.append(Operand(f"cotangent of {result.name}", result.role))
             arguments.append(of(result.role, len(operands) - 1, "float"))
+        try:
+            inspect.signature(rule).bind(*arguments, **static)
+        except TypeError as error:
+            raise DeclarationError(
+                f"{where}: {error}; it is called with {len(arguments)} values, the operands, the "
+                f"results and their cotangents, and the keywords {', '.join(static) or 'none'}"
+            ) from error
         returned = rule(*arguments, **static)
         several = list(returned) if isinstance(returned, tuple | list) else [returned]
         floating = [i for i, o in enumerate(program.operands) if o.dtype == "float"]

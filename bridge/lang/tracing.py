@@ -13,7 +13,15 @@ from typing import Any
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
-from bridge.lang.values import Builder, ColumnSum, HalvesValue, Typed, Value, while_active
+from bridge.lang.values import (
+    Builder,
+    ColumnSum,
+    HalvesValue,
+    Typed,
+    Unusable,
+    Value,
+    while_active,
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,15 @@ def declared(
     local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
     try:
         signature = inspect.signature(function, locals=local, eval_str=True)
-    except NameError as error:
+    except Exception as error:  # an annotation that is a text may raise anything
         raise DeclarationError(f"{where}: an annotation is not known: {error}") from error
+    keep = (keep,) if isinstance(keep, str) else tuple(keep)
+    code = _code_of(function)
+    for name in keep:
+        if name not in (*code.co_varnames, *code.co_cellvars):
+            raise DeclarationError(f"{where}: keep={name!r}: no local variable of that name")
+    if vjp is not None and not callable(vjp):
+        raise DeclarationError(f"{where}: vjp is {vjp!r}, expected a function")
     parameters: list[Parameter] = []
     static: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
@@ -98,9 +113,7 @@ def declared(
         raise DeclarationError(
             f"{where}: the first operand gives the shape: a Full, Halves or Pairs"
         )
-    return Declaration(
-        function, tuple(parameters), types.MappingProxyType(static), tuple(keep), vjp
-    )
+    return Declaration(function, tuple(parameters), types.MappingProxyType(static), keep, vjp)
 
 
 def _is_empty(cell: types.CellType) -> bool:
@@ -137,7 +150,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
     Raises:
       DeclarationError: naming the line of the function that cannot be.
     """
-    builder = Builder()
+    builder = _Watching(_code_of(declaration.function)) if declaration.keep else Builder()
     operands: list[Operand] = []
     arguments: list[Any] = []
     for parameter, is_present in zip(declaration.parameters, present, strict=True):
@@ -155,9 +168,8 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         parameter.name: argument
         for parameter, argument in zip(declaration.parameters, arguments, strict=True)
     }
-    returned, variables = while_active(
-        builder, lambda: _run(declaration.function, {**given, **static})
-    )
+    returned = while_active(builder, lambda: _run(declaration.function, {**given, **static}))
+    variables = builder.variables() if isinstance(builder, _Watching) else {}
     where = f"{declaration.name}, declared on line {declaration.function.__code__.co_firstlineno}"
     where += f" of {declaration.function.__code__.co_filename}"
     several = isinstance(returned, tuple | list)
@@ -168,11 +180,10 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
     if not results:
         raise DeclarationError(f"{where}: no result")
     named = [(name, v.number) for name, v in variables.items() if isinstance(v, Value)]
-    known = dict(named)
     for name in declaration.keep:
-        if name not in known:
-            raise DeclarationError(f"{where}: keep={name!r}: no local variable of that name")
-        if builder.nodes[known[name]].dtype != "float":
+        # One that this path does not set, or sets to a number or None, needs no keeping.
+        value = variables.get(name)
+        if isinstance(value, Unusable) or (isinstance(value, Value) and value.kind != "float"):
             raise DeclarationError(f"{where}: keep={name!r} is no floating value")
     program = pruned(declaration.name, operands, builder.nodes, results, named)
     for node in program.nodes:
@@ -182,27 +193,45 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
     return program
 
 
-def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """What the function returns, and its local variables then, which `keep=` names."""
-    found: dict[str, Any] = {}
-    code, profiler = function.__code__, sys.getprofile()
-
-    def at_return(frame: types.FrameType, event: str, argument: Any) -> None:
-        if event == "return" and frame.f_code is code:
-            found.update(frame.f_locals)
-
+def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     signature = inspect.signature(function)
     positional = [
         arguments.pop(name)
         for name, parameter in signature.parameters.items()
         if parameter.kind is parameter.POSITIONAL_ONLY
     ]
-    sys.setprofile(at_return)
-    try:
-        returned = function(*positional, **arguments)
-    finally:
-        sys.setprofile(profiler)
-    return returned, found
+    return function(*positional, **arguments)
+
+
+def _code_of(function: Callable[..., Any]) -> types.CodeType:
+    """Of the function itself, below decorators."""
+    return inspect.unwrap(function).__code__  # type: ignore[no-any-return,attr-defined]
+
+
+class _Watching(Builder):
+    """Also finds the local variables of a function, which `keep=` names.
+
+    A frame has them for as long as somebody has the frame: so no profiler's hook is needed, which
+    a profiler that runs could not be given back.
+    """
+
+    def __init__(self, code: types.CodeType) -> None:
+        super().__init__()
+        self._code = code
+        self._frame: types.FrameType | None = None
+
+    def node(self, *arguments: Any, **keywords: Any) -> Value:
+        frame: types.FrameType | None = None if self._frame else sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is self._code:
+                self._frame = frame
+            frame = frame.f_back
+        return super().node(*arguments, **keywords)
+
+    def variables(self) -> dict[str, Any]:
+        """Those at its end; none if it computed nothing."""
+        frame, self._frame = self._frame, None
+        return dict(frame.f_locals) if frame is not None else {}
 
 
 def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
@@ -219,9 +248,9 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
             )
         if value.builder is not builder:
             raise DeclarationError(f"{where}: {name} is a value of another declaration")
-        if value.dtype != "float":
+        if value.kind != "float":
             raise DeclarationError(
-                f"{where}: {name} is not floating but {value.dtype}: return "
+                f"{where}: {name} is not floating but {value.kind}: return "
                 "bl.where(condition, 1.0, 0.0)"
             )
         if not value.axes & ~COLUMNS:

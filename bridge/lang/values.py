@@ -72,17 +72,17 @@ class Builder:
     def apply(self, operation: str, *inputs: Any, static: Any = None) -> Value:
         """An operation on values and numbers, with types checked and integers made floating."""
         values = [self.value(x) for x in inputs]
-        kinds = {value.dtype for value in values}
+        kinds = {value.kind for value in values}
         if operation in _LOGIC:
             if kinds != {"bool"}:
                 raise refuse("&, | and ~ are for truth values: compare first, as in (x > 0) & mask")
             return self.node(operation, _numbers(values), dtype="bool")
         if operation == "where":
             condition, *values = values
-            if condition.dtype != "bool":
+            if condition.kind != "bool":
                 raise refuse("the first argument of where is no truth value: compare, as in x > 0")
             values = self._alike(values)
-            return _simplified(self, operation, [condition, *values], None, values[0].dtype)
+            return _simplified(self, operation, [condition, *values], None, values[0].kind)
         if "bool" in kinds:
             raise refuse("no arithmetic on truth values: write bl.where(condition, 1.0, 0.0)")
         if operation in COMPARISONS:
@@ -96,9 +96,9 @@ class Builder:
         return _simplified(self, operation, values, static, "float")
 
     def floating(self, value: Value) -> Value:
-        if value.dtype == "float":
+        if value.kind == "float":
             return value
-        if value.dtype == "bool":
+        if value.kind == "bool":
             raise refuse("no arithmetic on truth values: write bl.where(condition, 1.0, 0.0)")
         node = self.nodes[value.number]
         if node.operation == "constant":
@@ -106,7 +106,7 @@ class Builder:
         return self.node("float", (value.number,))
 
     def _alike(self, values: list[Value]) -> list[Value]:
-        kinds = {value.dtype for value in values}
+        kinds = {value.kind for value in values}
         if len(kinds) == 1:
             return values
         return [self.floating(value) for value in values]
@@ -159,7 +159,7 @@ class Value:
 
     Attributes:
       axes: over what it varies: ROWS | COLUMNS.
-      dtype: "float", "int" or "bool".
+      kind: "float", "int" or "bool".
     """
 
     __slots__ = ("builder", "number")
@@ -174,7 +174,7 @@ class Value:
         return self.builder.nodes[self.number].axes
 
     @property
-    def dtype(self) -> str:
+    def kind(self) -> str:
         return self.builder.nodes[self.number].dtype
 
     def __add__(self, other: Any) -> Value:
@@ -293,7 +293,7 @@ class Value:
 
     def __repr__(self) -> str:
         varies = {0: "", ROWS: " per row", COLUMNS: " per column", FULL: ""}[self.axes]
-        return f"<{self.dtype}{varies}>"
+        return f"<{self.kind}{varies}>"
 
 
 class Unusable:

@@ -109,10 +109,11 @@ def function_of(
       takes_out: there is a keyword argument `out` more, handed to `run`.
     """
     signature = inspect.signature(declaration.function)
+    # Names that no operand and no op has.
     used: dict[str, Any] = {
-        "_find": find,
-        "_run": run,
-        "_integer": integer,
+        "_bridge_find": find,
+        "_bridge_run": run,
+        "_bridge_integer": integer,
     }
     parameters = []
     for name, parameter in signature.parameters.items():
@@ -130,7 +131,7 @@ def function_of(
     for each in declaration.parameters:
         value = each.name
         if each.role is roles.Integer and integer is not None:
-            value = f"_integer({each.name!r}, {each.name}, {first})"
+            value = f"_bridge_integer({each.name!r}, {each.name}, {first})"
         present.append(f"{each.name} is not None" if each.optional else "True")
         operands.append(f"*(() if {each.name} is None else ({value},))" if each.optional else value)
         is_absent = each.optional and value != each.name
@@ -138,10 +139,10 @@ def function_of(
     static = ", ".join(declaration.static)
     has_out = takes_out and "out" not in signature.parameters
     if find is None:
-        call = f"_run(({', '.join(places)},), {'out' if has_out else 'None'}, {static})"
+        call = f"_bridge_run(({', '.join(places)},), {'out' if has_out else 'None'}, {static})"
     else:
-        found = f"_find(({', '.join(present)},), {static})"
-        call = f"_run({found}, ({', '.join(operands)},){', out' if has_out else ''})"
+        found = f"_bridge_find(({', '.join(present)},), {static})"
+        call = f"_bridge_run({found}, ({', '.join(operands)},){', out' if has_out else ''})"
     name = declaration.function.__name__
     lines = [
         f"def _make({', '.join(used)}):",

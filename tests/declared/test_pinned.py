@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -88,3 +89,14 @@ def test_sums_and_operands_that_are_left_out(rng: np.random.Generator) -> None:
 def test_a_wrong_rule_is_refused(rule: Any, words: str) -> None:
     with pytest.raises(bl.DeclarationError, match=words):
         bridge.op(vjp=rule)(softmax)
+
+
+def test_rules_that_cannot_be_called() -> None:
+    def logarithm(x: bridge.Full):
+        return bl.log(x)
+
+    with pytest.raises(bl.DeclarationError, match="vjp is 3, expected a function"):
+        bridge.op(vjp=3)(logarithm)  # type: ignore[call-overload]
+    with pytest.raises(bl.DeclarationError, match="it is called with 3 values"):
+        bridge.op(vjp=lambda x, y: y)(logarithm)
+    bridge.op(vjp=functools.partial(lambda k, x, y, g: g / x, 0))(logarithm)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
 import bridge
+import bridge.jax
 import bridge.torch
 from bridge import lang as bl
 from bridge.torch._adapter.kernels import Kernel
@@ -75,3 +80,62 @@ def test_static_arguments_that_are_equal_and_not_the_same() -> None:
         assert bridge.torch.rms_norm(x, x[0], offset=eps).isfinite().all()
         with pytest.raises(ValueError, match=r"offset is 0\.5 and weight is None"):
             bridge.torch.rms_norm(x, offset=eps)
+
+
+def test_as_many_results_as_the_function_returns() -> None:
+    """Whatever operands and static parameters the declaration was first traced with."""
+
+    @bridge.op
+    def scaled(x: bridge.Full, *, eps: float):  # type: ignore[no-untyped-def]
+        r = bl.rsqrt(bl.mean(x * x) + eps)
+        return x * r, r
+
+    @bridge.op
+    def centered(x: bridge.Full, *, stats: bool = False):  # type: ignore[no-untyped-def]
+        m = bl.mean(x)
+        return (x - m, m) if stats else x - m
+
+    @bridge.op
+    def added(x: bridge.Full, residual: bridge.Full | None = None):  # type: ignore[no-untyped-def]
+        return 2.0 * x if residual is None else (x + residual, residual)
+
+    x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    for op, operands, static in (
+        (scaled, (x,), {"eps": 1e-6}),
+        (centered, (x,), {"stats": True}),
+        (centered, (x,), {}),
+        (added, (x,), {}),
+        (added, (x, x), {}),
+    ):
+        expected = op.reference(*operands, **static)
+        tensors, arrays = [torch.tensor(a) for a in operands], [jnp.asarray(a) for a in operands]
+        of_torch = functools.partial(op.torch, **static)
+        of_jax = functools.partial(op.jax, **static)
+        for call, given in (
+            (of_torch, tensors),
+            (of_jax, arrays),
+            (jax.jit(of_jax), arrays),
+            (torch.compile(of_torch, backend="eager"), tensors),
+            (torch.func.vmap(of_torch), tensors),
+        ):
+            for _ in range(2):  # as a new kind, and as a known one
+                found = call(*given)
+                assert isinstance(found, tuple) is isinstance(expected, tuple)
+                several = (found, expected) if isinstance(found, tuple) else ([found], [expected])
+                for a, b in zip(*several, strict=True):
+                    np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
+    out = torch.empty(3, 4)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="out is given, expected None: the op has several"):
+            centered.torch(torch.tensor(x), stats=True, out=out)
+        assert centered.torch(torch.tensor(x), out=out) is out
+        assert added.torch(torch.tensor(x), out=out) is out
+
+
+def test_names_that_the_library_might_use() -> None:
+    @bridge.op
+    def _run(self: bridge.Full, _find: bridge.Row):  # type: ignore[no-untyped-def]
+        return self * _find
+
+    x, row = torch.randn(2, 3), torch.randn(3)
+    assert torch.equal(_run(self=x, _find=row), x * row)

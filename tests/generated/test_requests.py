@@ -78,6 +78,7 @@ def test_the_first_call_asks_and_later_ones_take_it(tmp_path: Path) -> None:
         ({"PATH": "", "CXX": ""}, "no C++ compiler: CXX is not set, and none of g++, clang++"),
         ({"CXX": "nowhere++ -pipe"}, "CXX is 'nowhere++ -pipe', which is not on the path"),
         ({"CXX": "false"}, "false --version failed"),
+        ({"CXX": "g++ 'x"}, 'CXX is "g++ \'x": No closing quotation'),
         ({"BRIDGE_CACHE_DIR": "/dev/null/cache"}, "the cache cannot be used"),
     ],
 )
@@ -101,7 +102,7 @@ def broken_compiler(folder: Path, script: str) -> str:
     ("script", "words"),
     [
         ("echo no such flag >&2; exit 1", "failed:\nno such flag"),
-        ("exit 0", "the cache cannot be used"),  # it wrote nothing
+        ("exit 0", "failed: it wrote nothing"),
         ('for last; do :; done; echo text > "$last"', "rms_norm: program: "),  # no library
     ],
 )

@@ -113,7 +113,7 @@ def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
     """One more value of some that there are; None where there is none to make it of."""
 
     def pick(*dtypes: str) -> Value | None:
-        found = [value for value in values if value.dtype in dtypes]
+        found = [value for value in values if value.kind in dtypes]
         return draws.value(builder, found) if found else None
 
     def apply(operation: str, *inputs: Value | None, static: Any = None) -> Value | None:
@@ -159,7 +159,7 @@ def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
         return apply(name, *[pick("int") for _ in range(1 if name == "neg" else 2)])
     if step == "integer where":
         return apply("where", pick("bool"), pick("int"), pick("int"))
-    seeds = [value for value in values if value.dtype == "int" and not value.axes]
+    seeds = [value for value in values if value.kind == "int" and not value.axes]
     if not seeds:
         return None
     chosen = [draws.choice(seeds) for _ in range(2)]
@@ -167,7 +167,7 @@ def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
 
 
 def _results(draws: Draws, builder: Builder, values: list[Value]) -> list[Result]:
-    found = [value for value in values if value.dtype == "float"]
+    found = [value for value in values if value.kind == "float"]
 
     def pick(has_rows: bool = True) -> Value:
         value = draws.value(builder, found) if results else found[-1]

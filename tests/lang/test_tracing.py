@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import re
 import subprocess
@@ -291,6 +292,50 @@ def test_a_profiler_goes_on_after_a_declaration() -> None:
         assert sys.getprofile() is profiler
     finally:
         sys.setprofile(None)
+
+
+def test_declared_under_a_profiler_written_in_c() -> None:
+    import cProfile
+
+    with cProfile.Profile() as profiler:
+        trace(declared(ops.rms_norm, keep=("r",)), [True, True], {"eps": 1.0})
+        assert sys.getprofile() is profiler
+
+
+def test_keep_names_local_variables() -> None:
+    def on_one_path(x: bl.Full, weight: bl.Row | None = None):
+        if weight is None:
+            return x * 2.0
+        ratio = bl.rsqrt(bl.mean(x * x))
+        return x * ratio * weight
+
+    @functools.wraps(on_one_path)
+    def wrapped(**operands: Any):
+        return on_one_path(**operands)
+
+    for function in (on_one_path, wrapped):
+        declaration = declared(function, keep="ratio")
+        assert declaration.keep == ("ratio",)
+        assert "ratio" in dict(trace(declaration, [True, True], {}).named)
+        assert "ratio" not in dict(trace(declaration, [True, False], {}).named)
+    with pytest.raises(bl.DeclarationError, match="keep='ration': no local variable"):
+        declared(on_one_path, keep="ration")
+
+
+def test_a_value_says_nothing_of_dtypes() -> None:
+    def asks_for_the_dtype(x: bl.Full):
+        return x if x.dtype == "float32" else x * 2.0  # type: ignore[attr-defined]
+
+    with pytest.raises(AttributeError):
+        traced(asks_for_the_dtype)
+
+
+def test_an_annotation_that_is_not_known() -> None:
+    def misspelt(x: bridge.Ful):  # type: ignore[name-defined]
+        return x
+
+    with pytest.raises(bl.DeclarationError, match="an annotation is not known"):
+        declared(misspelt)
 
 
 def test_declaring_needs_neither_framework() -> None:

@@ -25,7 +25,7 @@ _array_types: set[type] = set()
 _MOST_KINDS = 256
 
 
-def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
+def declared_function(declaration: Declaration, several: bool | None) -> Callable[..., Any]:
     """The function of a declaration on arrays."""
     # Static arguments are told apart as the objects that they are, and kept with what they led to,
     # so that no other object gets their numbers: to hash them costs more than a tiny call.
@@ -76,7 +76,7 @@ def declared_function(declaration: Declaration, several: bool) -> Callable[..., 
 
 
 @compiled_for
-def _compiled(found: Traced, several: bool, axis: str | None) -> Any:
+def _compiled(found: Traced, several: bool | None, axis: str | None) -> Any:
     def declared(*operands: Any) -> Any:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
@@ -87,7 +87,8 @@ def _compiled(found: Traced, several: bool, axis: str | None) -> Any:
         arrays = _settled(arrays)
         params = check_operands(found.form, [spec_of(array) for array in arrays], found.texts)
         results = call(PROGRAM, arrays, params, axis)
-        return results if several else results[0]
+        is_tuple = found.returns_several if several is None else several
+        return results if is_tuple else results[0]
 
     declared.__name__ = found.name
     return declared

@@ -104,6 +104,8 @@ def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: 
         return call(op, operands, params, function)
     if forward_ad._current_level >= 0 or not (x.requires_grad and _has_rows(x)) or x.is_neg():
         return call(op, operands, params, function)
+    if not _are_apart(x):
+        return call(op, operands, params, function)
     plan = plan_of(op, params, dtypes_of(operands), function)
     return plan.place(named(_Overwritten, function).apply(plan, *operands))
 
@@ -139,11 +141,16 @@ def _has_rows(x: Tensor) -> bool:
     if x.ndim == 0 or x.numel() == 0:
         return True
     try:
-        rows = x.view(-1, x.shape[-1])
+        x.view(-1, x.shape[-1])
     except RuntimeError:
         return False
-    are_apart = len(rows) == 1 or rows.stride(0) >= rows.shape[1]
-    return are_apart and (rows.shape[1] == 1 or rows.stride(1) == 1)
+    return x.shape[-1] == 1 or x.stride(-1) == 1
+
+
+def _are_apart(x: Tensor) -> bool:
+    """Whether the rows of x, which has rows, are each in memory of its own."""
+    rows = x.view(-1, x.shape[-1]) if x.ndim and x.numel() else x
+    return rows.ndim < 2 or len(rows) == 1 or rows.stride(0) >= rows.shape[1]
 
 
 class _Overwrite(Rules):

@@ -39,7 +39,7 @@ Operands = tuple[Any, ...]
 
 
 def declared_entry(
-    name: str, resolve: Callable[..., tuple[Traced, Operands]], several: bool = False
+    name: str, resolve: Callable[..., tuple[Traced, Operands]], several: bool | None = False
 ) -> Any:
     """Returns run(operands, out, *values): the first result of a declared op, in `out` if given.
 
@@ -51,7 +51,7 @@ def declared_entry(
       name: the public function's name, for messages and profilers.
       resolve: resolve(operands, *values) raises, or returns what a call with these static arguments
         runs, and the operands of that.
-      several: run returns all results, as a tuple.
+      several: run returns all results, as a tuple; None if there is more than one.
     """
     # Values are told apart as the objects that they are: 0.0 and -0.0 are equal, as 1 and True are.
     # They are kept beside their kernel, so that no other object gets their numbers.
@@ -66,7 +66,11 @@ def declared_entry(
                 kernel = entered[1]
                 if out is None:
                     if (results := kernel(*operands)) is not None:
-                        return results if several else results[0]
+                        return (
+                            results
+                            if several or (several is None and len(results) > 1)
+                            else results[0]
+                        )
                 elif write_at_once(name, kernel, operands, out):
                     return out
         if is_overridden(given := (*operands, out)):
@@ -85,7 +89,9 @@ def declared_entry(
                     known[tuple(map(id, values))] = values, kernel
             is_new = out is None and kernel is not tried
             if is_new and (results := kernel(*operands)) is not None:
-                return results if several else results[0]
+                return results if several or (several is None and len(results) > 1) else results[0]
+        if out is not None and several is None and len(found.program.results) > 1:
+            raise TypeError(f"{name}: out is given, expected None: the op has several results")
         params = check(name, found, present)
         if not torch.compiler.is_compiling():
             plan = plan_of(PROGRAM, params, dtypes_of(present), name)
@@ -93,7 +99,7 @@ def declared_entry(
         if out is not None:
             return write_into(name, PROGRAM, present, params, out)
         results = call(PROGRAM, present, params, name)
-        return results if several else results[0]
+        return results if several or (several is None and len(results) > 1) else results[0]
 
     def recorded(operands: Operands, *values: Any) -> Any:
         """The plan of an ordinary call that was seen and that autograd records; None of another."""
@@ -129,7 +135,7 @@ def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
     return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
 
 
-def declared_function(declaration: Declaration, several: bool) -> Callable[..., Any]:
+def declared_function(declaration: Declaration, several: bool | None) -> Callable[..., Any]:
     """The function of a declaration on tensors."""
     name = declaration.name
 
