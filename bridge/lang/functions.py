@@ -23,7 +23,11 @@ def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:
-    """x where the condition holds, else y; what was not chosen gets a gradient of 0, never NaN."""
+    """x where the condition holds, else y; what was not chosen gets a gradient of 0.
+
+    Also where the derivative of an operation there is infinite, as log's at 0; an operand that is
+    NaN there may still give NaN.
+    """
     return apply("where", condition, x, y)
 
 

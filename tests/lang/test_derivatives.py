@@ -162,8 +162,51 @@ def test_where_sends_zeros_to_what_was_not_chosen() -> None:
     x = np.array([[1.0, -1.0, 0.0, np.nan, 4.0]])
     hidden = np.array([False, True, True, True, False])
     (found,) = evaluate(back, [x, hidden, np.ones_like(x)])
-    # log' is infinite or NaN there; what came in was 0.
-    np.testing.assert_array_equal(found[0, [0, 4]], [2.0, 0.5])
+    # log' is infinite or NaN there.
+    np.testing.assert_array_equal(found, [[2.0, 0.0, 0.0, 0.0, 0.5]])
+
+
+# What is chosen where the derivative of the other is infinite or NaN; x, and the first derivative.
+CHOICES: dict[str, tuple[Any, Any, Any]] = {
+    "log": (lambda bl, x: bl.where(x > 0, bl.log(x), 0.0), [-1.0, 0, 2], [0.0, 0, 0.5]),
+    "sqrt": (lambda bl, x: bl.where(x > 0, bl.sqrt(x), 0.0), [-1.0, 0, 4], [0.0, 0, 0.25]),
+    "division": (lambda bl, x: bl.where(x == 0, 0.0, 1 / x), [-1.0, 0, 2], [-1.0, 0, -0.25]),
+    "entropy": (lambda bl, x: bl.where(x > 0, x * bl.log(x), 0.0), [0.0, 1, 1], [0.0, 1, 1]),
+    "overflow": (lambda bl, x: bl.where(x < 10, bl.exp(x), x), [0.0, 20, 1e4], [1.0, 1, 1]),
+    "minimum": (lambda bl, x: bl.minimum(bl.exp(x), 1.0), [-1e4, 20, 1e4], [0.0, 0, 0]),
+    "maximum": (lambda bl, x: bl.maximum(bl.log(x), -1.0), [0.0, 1, 0.01], [0.0, 1, 0]),
+    "nested": (
+        lambda bl, x: bl.where(x > 0, bl.where(x < 1e3, bl.log(x * x), x), 0.0),
+        [0.0, 2, 1e4],
+        [0.0, 1, 1],
+    ),
+    "row": (
+        lambda bl, x: x * bl.where(bl.sum(x) > 0, 1 / bl.sum(x), 0.0),
+        [1.0, -1, 0],
+        [0.0, 0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices_between_numbers_and_what_has_no_finite_derivative(name: str) -> None:
+    from bridge import lang as bl
+
+    choose, x, expected = CHOICES[name]
+
+    def op(x: bl.Full):
+        return choose(bl, x)
+
+    first = vjp(program_of(op), [True], [True])
+    numbers, ones = np.array([x]), np.ones((1, 3))
+    (found,) = evaluate(first, [numbers, ones])
+    np.testing.assert_allclose(found, [expected])
+    # Of second order, and forward over reverse: finite, and the same.
+    second = vjp(first, [True], [True, False])
+    (pulled,) = evaluate(second, [numbers, ones, ones])
+    (pushed,) = evaluate(jvp(first, [True, False]), [numbers, ones, ones])
+    np.testing.assert_allclose(pulled, pushed)
+    assert np.isfinite(pulled).all()
 
 
 def test_the_gradient_of_max_goes_to_the_first_of_equal_ones() -> None:
