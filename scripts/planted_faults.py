@@ -263,8 +263,8 @@ SOFTMAX = (
     Fault(
         "linear_cross_entropy: the gradient of the weight of one chunk alone",
         "bridge/torch/_ops/linear_cross_entropy.py",
-        "dw += d.t() @ h",
-        "dw.copy_(d.t() @ h)",
+        "dw.add_(d.t()",
+        "dw.zero_().add_(d.t()",
         tests="tests/catalogue/test_linear_cross_entropy.py",
         keyword="values_and_gradients and torch",
     ),
