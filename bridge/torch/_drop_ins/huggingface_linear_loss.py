@@ -1,0 +1,157 @@
+"""Causal language models of Hugging Face's whose loss is computed without their logits."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bridge.torch._drop_ins.huggingface_forms import stand_in
+from bridge.torch._drop_ins.huggingface_layers import following, on_device
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
+
+
+class LinearLoss:
+    """A model that takes the loss from its last hidden states where it trains on labels."""
+
+    replaces: Any
+    head_name: str
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled and copied by what its class was made of."""
+        return _new, (self.replaces, self.head_name), vars(self)
+
+
+def _new(original: type, head_name: str) -> Any:
+    made = _class_of(original, head_name)
+    return made.__new__(made)
+
+
+@functools.cache
+def _class_of(original: Any, head_name: str) -> Any:
+    names = list(inspect.signature(original.forward).parameters)[1:]
+
+    # Trainers look in the signature for what a model takes.
+    @functools.wraps(original.forward)
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        named.update(zip(names, given, strict=False))
+        if not self.training or named.get("labels") is None or _wants_more(self, named):
+            return original.forward(self, **named)
+        return _forward(self, self.get_submodule(head_name), named)
+
+    own = {"replaces": original, "head_name": head_name, "forward": forward}
+    own["__module__"] = original.__module__
+    return type(original.__name__, (LinearLoss, original), own)
+
+
+def _wants_more(model: Any, named: dict[str, Any]) -> bool:
+    """Whether a call asks for what only the model's own forward gives."""
+    of_routers = getattr(model.config, "output_router_logits", False)
+    return (
+        named.get("return_dict") is False
+        or not isinstance(kept := named.get("logits_to_keep", 0), int)
+        or kept != 0
+        or bool(named.get("output_router_logits", of_routers))
+    )
+
+
+def _forward(model: Any, head: Any, named: dict[str, Any]) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    names = ("labels", "num_items_in_batch", "shift_labels", "ignore_index")
+    of_loss = {name: named.pop(name) for name in names if name in named}
+    named.pop("logits_to_keep", None)
+    outputs = model.base_model(**named)
+    fields = CausalLMOutputWithPast.__dataclass_fields__
+    kept = {name: value for name, value in outputs.items() if name in fields}
+    loss = _loss(model, head, outputs.last_hidden_state, **of_loss)
+    return CausalLMOutputWithPast(loss=loss, **kept)
+
+
+def _loss(
+    model: Any,
+    head: Any,
+    hidden: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Any = None,
+    shift_labels: Tensor | None = None,
+    ignore_index: int = -100,
+) -> Tensor:
+    if shift_labels is None:
+        shift_labels = following(labels, ignore_index)
+    # What models do to their logits: Cohere's, Granite's, Gemma's.
+    factor = (getattr(model, "logit_scale", None) or 1.0) / (
+        getattr(model.config, "logits_scaling", None) or 1.0
+    )
+    loss = linear_cross_entropy(
+        hidden if factor == 1.0 else hidden * factor,
+        head.weight,
+        shift_labels.to(hidden.device),
+        bias=head.bias,
+        ignore_index=ignore_index,
+        softcap=getattr(model.config, "final_logit_softcapping", None),
+        reduction="mean" if num_items_in_batch is None else "sum",
+    )
+    return loss if num_items_in_batch is None else loss / on_device(num_items_in_batch, loss)
+
+
+def with_linear_loss(model: Any) -> type:
+    """The class of the model with this loss, which was held to the model's own.
+
+    Raises:
+      ValueError: as `replace`.
+    """
+    if isinstance(model, LinearLoss):
+        return type(model)
+    where = "replace: linear_loss is True, and"
+    original: Any = type(model)
+    if not original.__name__.endswith("ForCausalLM"):
+        raise ValueError(f"{where} the model is {original.__name__}, expected a …ForCausalLM")
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear:
+        raise ValueError(f"{where} its head is {type(head).__name__}, expected torch.nn.Linear")
+    if head.weight.is_meta:
+        raise ValueError(f"{where} its weights are on the meta device, expected their numbers")
+    head_name = next(name for name, module in model.named_modules() if module is head)
+    changed = _class_of(original, head_name)
+    tolerance = 1e-4 if head.weight.dtype in (torch.float32, torch.float64) else 2.0**-5
+    with torch.no_grad(), torch.random.fork_rng():
+        for scale in (1.0, 50.0):
+            copy = _tried(model, head, scale)
+            labels = torch.arange(8, device=head.weight.device)[None] % head.weight.shape[0]
+            given = {"input_ids": labels, "labels": labels, "return_dict": True}
+            expected, found = (float(k.forward(copy, **given).loss) for k in (original, changed))
+            if not abs(expected - found) <= tolerance * abs(expected):
+                raise ValueError(
+                    f"{where} {original.__name__} does something to its logits that is not known "
+                    f"here: its loss of random hidden states is {expected}, and without logits "
+                    f"{found}"
+                )
+    return changed
+
+
+class _Hidden(nn.Module):
+    """In the place of a model's layers: hidden states that are there already."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        from transformers.modeling_outputs import MoeModelOutputWithPast
+
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+
+
+def _tried(model: Any, head: nn.Linear, scale: float) -> Any:
+    """A copy of a model in training, whose last hidden states are random and make logits of about
+    this size."""
+    weight, generator = head.weight, torch.Generator().manual_seed(0)
+    hidden = torch.randn(1, 8, weight.shape[1], generator=generator).to(weight)
+    hidden = hidden * (scale / head(hidden).float().std().clamp(min=1e-20)).to(weight)
+    copy = stand_in(model, model._parameters, {model.base_model_prefix: _Hidden(hidden)})
+    copy.training = True
+    return copy

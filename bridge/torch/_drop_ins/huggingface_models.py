@@ -1,0 +1,179 @@
+"""Models of Hugging Face's whose layers compute by bridge."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from bridge.torch._drop_ins import huggingface_layers as layers
+from bridge.torch._drop_ins.huggingface_forms import Form, form_of, rotary_of
+from bridge.torch._drop_ins.huggingface_linear_loss import with_linear_loss
+
+
+@dataclass
+class Replaced:
+    """What `replace` did; `print` shows it.
+
+    Attributes:
+      done: what computes now, by the name of each layer or function.
+      left: why not, for those that look as if something could.
+    """
+
+    done: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    def undo(self) -> None:
+        """Has everything computed as before."""
+        while self._undo:
+            self._undo.pop()()
+        self.done.clear()
+
+    def __str__(self) -> str:
+        lines = [f"{count} × {what}" for what, count in Counter(self.done.values()).items()]
+        for why, count in Counter(self.left.values()).items():
+            names = [name for name, reason in self.left.items() if reason == why]
+            lines.append(f"left {count}, as {', '.join(names[:3])}: {why}")
+        return "\n".join(lines) or "nothing"
+
+
+def replace(
+    model: nn.Module,
+    *,
+    norms: bool = True,
+    mlps: bool = True,
+    activations: bool = True,
+    rotary: bool = True,
+    loss: bool = True,
+    linear_loss: bool = False,
+) -> Replaced:
+    """Has the layers of a model of transformers computed by bridge, where they stand.
+
+    No parameter is touched, moved or renamed; each layer stays an instance of its class. What a
+    layer computes is not known by its name: its own `forward` runs on random rows, and it is
+    replaced if an op gives the same. So models that are new, or not of transformers, are served
+    too, and what no op computes is left alone. Call it before hooks, FSDP or torch.compile are.
+
+    Args:
+      model: of transformers' `PreTrainedModel`, or any module.
+      norms: RMS norms, with weight or 1 + weight, and layer norms.
+      mlps: those with gate_proj, up_proj and down_proj (or w1, w3, w2), and gate_up_proj and
+        down_proj.
+      activations: the forms of GELU and the squared ReLU where they stand by themselves.
+      rotary: `apply_rotary_pos_emb` in the Python modules of the model's classes; other models of
+        these classes in this process call it too.
+      loss: the loss of predicting the next or the masked token from logits.
+      linear_loss: in training with labels, by keyword or position, the loss comes from the hidden
+        states by `linear_cross_entropy`, and `logits` of the output is None.
+
+    Returns:
+      What was replaced and what was not, which can undo it.
+
+    Raises:
+      ValueError: `linear_loss`, and the model's head is no plain linear layer, its weights are on
+        the meta device, or its loss is another one.
+
+    Example:
+      >>> model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
+      >>> print(bridge.torch.huggingface.replace(model))
+    """
+    to = with_linear_loss(model) if linear_loss else None  # raises before anything is changed
+    replaced = Replaced()
+    kinds = {"norms": norms, "mlps": mlps, "activations": activations}
+    wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
+    classes = {type(layer).__module__ for layer in model.modules()}
+    forms: dict[Any, Form | str | None] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, ByBridge):
+            continue
+        key = _kind_of(layer)
+        if key not in forms:
+            forms[key] = form_of(layer, wanted)
+        if isinstance(form := forms[key], str):
+            replaced.left[name] = form
+        elif form is not None:
+            original: Any = type(layer)
+            _change_class(replaced, name, layer, _class_by(original, form), form.name)
+    if rotary:
+        for module, function, found in rotary_of(classes):
+            name = f"{module.__name__}.{function.__name__}"
+            if isinstance(found, str):
+                replaced.left[name] = found
+            elif not hasattr(function, "__wrapped__"):
+                _set(replaced, module, function.__name__, functools.wraps(function)(found))
+                replaced.done[name] = "rotary"
+    if to is not None:
+        _change_class(replaced, "", model, to, "linear_cross_entropy")
+    if loss:
+        of_model = getattr(model, "loss_function", None)
+        name, home = (getattr(of_model, n, "") for n in ("__name__", "__module__"))
+        if home == "transformers.loss.loss_utils" and name in (
+            "ForCausalLMLoss",
+            "ForMaskedLMLoss",
+        ):
+            _set(replaced, model, "_loss_function", getattr(layers, name))
+            replaced.done["loss_function"] = "cross_entropy"
+    return replaced
+
+
+def _kind_of(layer: nn.Module) -> tuple[Any, ...]:
+    """Layers of a kind are tried once."""
+    shapes = [(n, None if p is None else p.shape) for n, p in layer._parameters.items()]
+    own = [(n, v) for n, v in vars(layer).items() if isinstance(v, (float, int, str, tuple))]
+    parts = [(name, type(part)) for name, part in layer._modules.items()]
+    return type(layer), "forward" in vars(layer), *shapes, *sorted(own), *parts
+
+
+def _set(replaced: Replaced, owner: Any, name: str, value: Any) -> None:
+    if name in vars(owner):
+        replaced._undo.append(functools.partial(setattr, owner, name, vars(owner)[name]))
+    else:
+        replaced._undo.append(functools.partial(delattr, owner, name))
+    setattr(owner, name, value)
+
+
+def _change_class(replaced: Replaced, name: str, layer: Any, to: type, what: str) -> None:
+    original = type(layer)
+    layer.__class__ = to
+    replaced.done[name] = what
+
+    def undo() -> None:
+        if type(layer) is not to:
+            raise RuntimeError(
+                f"{name or 'the model'} is a {type(layer).__name__} that was made of it since, as "
+                "FSDP makes them: expected the one that replace left"
+            )
+        layer.__class__ = original
+
+    replaced._undo.append(undo)
+
+
+class ByBridge:
+    """A layer whose forward is a form; its class is made for both."""
+
+    replaces: type
+    form: Any
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        (x,) = (*given, *named.values())
+        return self.form.forward(self, x)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickled and copied by what its class was made of."""
+        return _new, (self.replaces, self.form), vars(self)
+
+
+def _new(original: type, form: Form) -> Any:
+    made = _class_by(original, form)
+    return made.__new__(made)
+
+
+@functools.cache
+def _class_by(original: Any, form: Form) -> Any:
+    own = {"replaces": original, "form": form, "__module__": original.__module__}
+    return type(original.__name__, (ByBridge, original), own)
