@@ -14,6 +14,8 @@ Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functi
 - 16-bit tensors are computed in float32 and rounded once. Weights may have any dtype, where the
   original wants that of the input but in its `mixed_dtype_` functions.
 - `eps` must be positive.
+- `manual_rms_norm` is one path more of the original's. It has its dtypes, and rounds nothing in
+  between.
 - A keyword that MixedFusedLayerNorm and MixedFusedRMSNorm do not know raises TypeError; there it is
   ignored.
 
@@ -44,6 +46,7 @@ from bridge.torch._drop_ins.apex_norms import (
     fused_layer_norm_affine,
     fused_rms_norm,
     fused_rms_norm_affine,
+    manual_rms_norm,
     mixed_dtype_fused_layer_norm_affine,
     mixed_dtype_fused_rms_norm_affine,
 )
@@ -80,6 +83,7 @@ __all__ = [
     "fused_layer_norm_affine",
     "fused_rms_norm",
     "fused_rms_norm_affine",
+    "manual_rms_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
 ]

@@ -274,6 +274,72 @@ def test_derivatives_of_second_order_and_transforms(reduction: str) -> None:
         assert np.array_equal(found, torch.stack([plain(each) for each in several]).numpy())
 
 
+UPPER = 2**64 - 100  # -100 to who takes it for a number with a sign
+
+
+@pytest.mark.parametrize("ignored", [-100, -1, 2**63 - 1])
+def test_the_upper_half_of_uint64_is_neither_a_column_nor_ignored(ignored: int) -> None:
+    x, weight = torch.randn(3, 5), torch.randn(7, 5)
+    labels = np.array([1, UPPER, 2**64 - 1], np.uint64)
+    words = f"labels has {2**64 - 1}|labels has {UPPER}"
+    of = {"reduction": "none", "ignore_index": ignored}
+    given = torch.tensor(labels)
+    expected = bridge.torch.cross_entropy(x, torch.tensor([1, 0, 0]), reduction="none")[0]
+    for call in (
+        lambda: bridge.torch.cross_entropy(x, given, **of),
+        lambda: bridge.torch.linear_cross_entropy(x, weight, given, **of),
+        lambda: bridge.torch.token_log_probs(x, given),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    found = torch.func.vmap(partial(bridge.torch.cross_entropy, **of))(x, given)
+    assert torch.equal(found.isnan(), torch.tensor([False, True, True]))
+    assert found[0] == expected
+    with jax.enable_x64(True):
+        jx, jw = jnp.asarray(x.numpy()), jnp.asarray(weight.numpy())
+        for given in (labels, jnp.asarray(labels)):
+            with pytest.raises(ValueError, match=words):
+                bridge.jax.cross_entropy(jx, given, **of)
+            with pytest.raises(ValueError, match=words):
+                bridge.jax.linear_cross_entropy(jx, jw, given, **of)
+        for found in (
+            jax.jit(partial(bridge.jax.cross_entropy, **of))(jx, labels),
+            jax.jit(partial(bridge.jax.linear_cross_entropy, **of))(jx, jw, labels),
+        ):
+            np.testing.assert_array_equal(np.isnan(found), [False, True, True])
+
+
+@pytest.mark.parametrize("ignored", [-(2**40), 2**31, 2**63 - 1])
+def test_an_ignore_index_past_what_jax_leaves_of_labels(ignored: int) -> None:
+    """It is refused: such a label would be another number, or none that is ignored."""
+    x, weight, labels = jnp.ones((2, 5)), jnp.ones((7, 5)), np.array([1, ignored])
+    words = f"ignore_index is {ignored}, expected one from -2147483648 to 2147483647: while jax"
+    with pytest.raises(ValueError, match=f"^cross_entropy: {words}"):
+        bridge.jax.cross_entropy(x, labels, ignore_index=ignored)
+    with pytest.raises(ValueError, match=f"^linear_cross_entropy: {words}"):
+        bridge.jax.linear_cross_entropy(x, weight, labels, ignore_index=ignored)
+    with jax.enable_x64(True):
+        for found in (
+            bridge.jax.cross_entropy(x, labels, ignore_index=ignored),
+            bridge.jax.linear_cross_entropy(x, weight, labels, ignore_index=ignored),
+        ):
+            assert np.isfinite(found)
+    if ignored == 2**31:  # which uint32 has
+        for found in (
+            bridge.jax.cross_entropy(x, labels.astype(np.uint32), ignore_index=ignored),
+            bridge.jax.linear_cross_entropy(
+                x, weight, labels.astype(np.uint32), ignore_index=ignored
+            ),
+        ):
+            assert np.isfinite(found)
+
+
+def test_an_axis_of_vmap_is_no_mesh_axis() -> None:
+    x, labels = jnp.ones((4, 2, 3)), jnp.zeros(2, int)
+    with pytest.raises(ValueError, match="axis_name is 'i', expected the name of a mesh axis"):
+        jax.vmap(lambda x: bridge.jax.cross_entropy(x, labels, axis_name="i"), axis_name="i")(x)
+
+
 def test_axis_name_and_group_that_are_none() -> None:
     x, labels = jnp.ones((2, 3)), jnp.zeros(2, int)
     with pytest.raises(ValueError, match="axis_name is 'model', expected the name of a mesh axis"):

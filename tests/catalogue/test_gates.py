@@ -172,6 +172,18 @@ def test_same_bits_and_the_named_activation(name: str, rng: Any) -> None:
         np.testing.assert_array_equal(bits(t), bits(again))
 
 
+def test_biases_of_both_lengths_one_after_another() -> None:
+    """Also where autograd records the calls."""
+    x = torch.randn(3, 8, requires_grad=True)
+    biases = torch.randn(4), torch.randn(8), torch.randn(4), torch.randn(8)
+    for interleaved in (False, True):
+        for bias in biases:
+            y = bridge.torch.swiglu(x, None, bias, interleaved=interleaved)
+            with torch.no_grad():
+                same = bridge.torch.swiglu(x, None, bias, interleaved=interleaved)
+            assert torch.equal(y, same)
+
+
 @each
 def test_squared_relu(own: Any, rng: Any) -> None:
     x, g = (numbers(rng, (6, 40), "float32") for _ in range(2))

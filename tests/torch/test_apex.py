@@ -271,6 +271,30 @@ def test_mixed_without_parameters(norm: str) -> None:
         made(norm, "Mixed", device="cpu")
 
 
+@pytest.mark.parametrize("weighted", [None, FLOAT, HALF, BFLOAT, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [FLOAT, HALF, BFLOAT, torch.float64], ids=str)
+def test_manual_rms_norm(draw: Any, dtype: torch.dtype, weighted: Any) -> None:
+    """Dtypes follow from the original's operations: a sum in float32, a weight of 16 bits."""
+    x = draw(5, *SHAPE, dtype=dtype).requires_grad_()
+    weight = None if weighted is None else draw(*SHAPE, dtype=weighted).requires_grad_()
+    found = apex.manual_rms_norm(x, SHAPE, weight, 1e-5)
+    normal = x * torch.rsqrt(x.float().square().mean((-1, -2), keepdim=True) + 1e-5)
+    if weight is not None and weight.dtype in (HALF, BFLOAT):
+        normal = normal.to(weight.dtype)
+    original = normal if weight is None else weight * normal
+    assert found.dtype == original.dtype
+    smooth = [t for t in (x, weight) if t is not None]
+    wide = [t.detach().double().requires_grad_() for t in smooth]
+    expected = rms_norm(wide[0], SHAPE, *wide[1:], eps=1e-5)
+    g = torch.randn(found.shape, dtype=found.dtype)
+    least = max(torch.finfo(t.dtype).eps for t in (*smooth, found))
+    for one, other in zip(
+        (found, *grad(found, smooth, g)), (expected, *grad(expected, wide, g.double())), strict=True
+    ):
+        error = (one.double() - other).abs().max() / other.abs().max()
+        assert error <= 8 * least
+
+
 def test_no_dimensions() -> None:
     with pytest.raises(ValueError, match="normalized_shape is empty"):
         apex.FusedLayerNorm([])

@@ -357,3 +357,43 @@ def test_a_nested_tensor_has_a_viewless_one() -> None:
     assert isinstance(bt.make_viewless_tensor(NESTED, True, True), Tensor)
     with pytest.raises(AssertionError, match="shape nested is a view of one of shape"):
         megatron.assert_viewless_tensor(JAGGED)
+
+
+# Calls on a tensor that requires a gradient, by the shape of another one: one that fits, and one
+# that does not.
+SHAPES: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[int, ...], tuple[int, ...]]] = {
+    "rms_norm": (lambda x, w: bt.rms_norm(x, w), (4,), (3,)),
+    "rms_norm, residual": (lambda x, r: bt.rms_norm(x, None, r), (2, 4), (3, 4)),
+    "layer_norm": (lambda x, b: bt.layer_norm(x, None, b), (4,), (3,)),
+    "glu": (lambda x, u: bt.glu(x, u), (2, 4), (2, 3)),
+    "glu, weight": (lambda x, w: bt.swiglu(x, weight=w), (2,), (3,)),
+    "glu, bias": (lambda x, b: bt.swiglu(x, None, b), (2,), (3,)),
+    "squared_relu": (lambda x, w: bt.squared_relu(x, w), (2,), (3,)),
+    "rotary": (lambda x, c: bt.rotary(x, c, c), (2, 2), (3, 2)),
+    "bias_gelu": (lambda x, b: bt.bias_gelu(x, b), (4,), (3,)),
+    "bias_dropout_add": (lambda x, r: bt.bias_dropout_add(x, None, r, seed=1), (2, 4), (3, 4)),
+    "cross_entropy": (lambda x, z: bt.cross_entropy(x, z.long()), (2,), (3,)),
+    "cross_entropy, none": (
+        lambda x, z: bt.cross_entropy(x, z.long(), reduction="none"),
+        (2,),
+        (3,),
+    ),
+    "token_log_probs": (lambda x, z: bt.token_log_probs(x, z.long()), (2,), (3,)),
+    "scaled_masked_softmax": (lambda x, m: bt.scaled_masked_softmax(x, m > 1), (2, 4), (3, 4)),
+    "scaled_softmax_backward": (lambda x, y: bt.scaled_softmax_backward(x, y), (2, 4), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_that_does_not_fit_after_calls_that_autograd_recorded(name: str) -> None:
+    """As at the first call: what was remembered of the kind says nothing of shapes."""
+    call, fitting, other = SHAPES[name]
+    x = torch.randn(2, 4, requires_grad=True)
+    said = []
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"^{name.split(',')[0]}: ") as caught:
+            call(x, torch.zeros(other))
+        said.append(str(caught.value))
+        for _ in range(2):
+            call(x, torch.zeros(fitting))
+    assert said[0] == said[1]

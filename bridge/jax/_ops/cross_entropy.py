@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue.cross_entropy import Options
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._adapter.avals import unsplit
-from bridge.jax._ops.labels import check_labels
+from bridge.jax._ops.labels import as_signed, check_ignored, check_labels
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -41,7 +43,8 @@ def cross_entropy(
       logits: `[..., V]` of dtype float16, bfloat16, float32 or float64.
       labels: `[...]` of any integer dtype: a number of a column from 0 on, or `ignore_index`.
       reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
-      ignore_index: rows with this label have the loss 0 and no gradient.
+      ignore_index: rows with this label have the loss 0 and no gradient. Of 32 bits, as labels are,
+        while `jax_enable_x64` is off.
       label_smoothing: from 0 to 1. This and the numbers below are known when the function is
         compiled.
       z_loss: a finite number from 0 on.
@@ -69,7 +72,11 @@ def cross_entropy(
     columns = np.shape(logits)[-1] if np.ndim(logits) else 0
     if axis_name is not None:
         columns *= axis_size("cross_entropy", axis_name)
-    found = losses_of(logits, labels, options, axis_name)
+    check_ignored("cross_entropy", labels, options.ignore_index)
+    read = labels
+    if getattr(labels, "dtype", None) == np.uint64:
+        read = as_signed(jnp.asarray(labels), options.ignore_index)[0]
+    found = losses_of(logits, read, options, axis_name)
     check_labels("cross_entropy", labels, columns, options.ignore_index)
     return reduce(reduction, *found)
 
@@ -87,15 +94,14 @@ def axis_size(function: str, axis_name: Any) -> int:
     Raises:
       ValueError: there is no such axis here.
     """
-    try:
-        if isinstance(axis_name, (tuple, list)):
-            raise TypeError("several axes")
-        return int(jax.lax.axis_size(axis_name))
-    except (NameError, TypeError, KeyError) as error:
+    # An axis of jax.vmap has a size too, but no devices that exchange anything.
+    mesh_axes = jax.sharding.get_abstract_mesh().manual_axes
+    if not isinstance(axis_name, Hashable) or axis_name not in mesh_axes:
         raise ValueError(
             f"{function}: axis_name is {axis_name!r}, expected the name of a mesh axis of the "
             "jax.shard_map around the call"
-        ) from error
+        )
+    return int(jax.lax.axis_size(axis_name))
 
 
 def losses_of(

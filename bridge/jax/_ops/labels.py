@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bridge.catalogue.labels import check_range
@@ -21,6 +22,51 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
         known = known[known != ignore_index]
     if known.size > 0:
         check_range(function, int(known.min()), int(known.max()), columns)
+
+
+def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
+    """Raises ValueError for an ignore_index past what JAX leaves of labels where x64 is off."""
+    signed = jnp.iinfo(_canonical(np.int64))
+    if signed.min <= ignore_index <= signed.max:
+        return
+    dtype = getattr(labels, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind == "u":
+        own = jnp.iinfo(_canonical(dtype))
+        if 0 <= ignore_index <= own.max:
+            return
+    raise ValueError(
+        f"{function}: ignore_index is {ignore_index}, expected one from {signed.min} to "
+        f"{signed.max}: while jax_enable_x64 is off, labels have {signed.bits} bits"
+    )
+
+
+def as_signed(labels: Any, ignore_index: int) -> tuple[Any, int]:
+    """Labels of the widest signed dtype, and which of them is ignored.
+
+    Kernels read the upper half of uint64 as negative: here it is neither a column nor ignored, and
+    nor is that of uint32 where it has no place.
+    """
+    widest = jnp.iinfo(_canonical(np.int64))
+    found = labels.astype(widest.dtype)
+    if jnp.iinfo(labels.dtype).max <= widest.max:
+        return found, ignore_index
+
+    def of_labels(number: int) -> Any:
+        return jnp.array(number, labels.dtype)
+
+    def of_found(number: int) -> Any:
+        return jnp.array(number, widest.dtype)
+
+    beyond = of_found(-2 if ignore_index == -1 else -1)
+    found = jnp.where(labels > of_labels(widest.max), beyond, found)
+    if ignore_index <= widest.max:
+        return found, ignore_index
+    ignored = int(widest.min)
+    return jnp.where(labels == of_labels(ignore_index), of_found(ignored), found), ignored
+
+
+def _canonical(dtype: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _is_at_hand(array: Any) -> bool:

@@ -24,7 +24,7 @@ from bridge.jax._adapter.arguments import (
 )
 from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
-from bridge.jax._ops.labels import check_labels
+from bridge.jax._ops.labels import as_signed, check_ignored, check_labels
 from bridge.ops.form import INTEGERS
 from bridge.ops.scalars import whole_number
 
@@ -87,11 +87,12 @@ def linear_cross_entropy(
     dtypes = {name: a.dtype.name for name, a in named.items() if a is not None}
     check_dtypes(_NAME, dtypes, dtypes.pop("labels"))
     shape, (columns, features) = named["hidden"].shape, named["weight"].shape
+    check_ignored(_NAME, labels, options.ignore_index)
     check_labels(_NAME, labels, columns, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", chunk, 1)
     per = chunk_rows(chunk, math.prod(shape[:-1]), features, columns)
-    run = _compiled(*_fitted(options, jnp.iinfo(jax.dtypes.canonicalize_dtype(jnp.int64))), per)
+    run = _compiled(options, per)
     spec = jax.typeof(named["labels"]).sharding.spec if reduction == "none" else PartitionSpec()
     mesh = _explicit_mesh(arrays)
     # XLA splits the chunks: types that say how would have to say it of all that is in them.
@@ -112,22 +113,16 @@ def _auto(run: Any, mesh: Any, spec: Any) -> Any:
     return jax.sharding.auto_axes(run, axes=axes, out_sharding=NamedSharding(mesh, spec))
 
 
-def _fitted(options: Options, kind: Any) -> tuple[Options, Any]:
-    """Of labels of so many bits. What ignores none of them still marks rows that are none."""
-    if not kind.min <= options.ignore_index <= kind.max:
-        options = replace(options, ignore_index=int(kind.min))
-    return options, kind.dtype
-
-
 @compiled_for
-def _compiled(options: Options, kind: Any, per: int) -> Any:
+def _compiled(given: Options, per: int) -> Any:
     def linear_cross_entropy(hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
         shape, rows = labels.shape, labels.size
         chunks = max(-(-rows // per), 1)
         hidden = _in_chunks(hidden.reshape(rows, hidden.shape[-1]), chunks, 0)
-        if jnp.iinfo(labels.dtype).max > jnp.iinfo(kind).max:  # no column has such a number
-            labels = jnp.minimum(labels, jnp.array(jnp.iinfo(kind).max, labels.dtype))
-        labels = _in_chunks(labels.reshape(rows).astype(kind), chunks, options.ignore_index)
+        # Of the widest dtype, as what is ignored marks rows that are none too.
+        labels, ignored = as_signed(labels.reshape(rows), given.ignore_index)
+        options = replace(given, ignore_index=ignored)
+        labels = _in_chunks(labels, chunks, ignored)
         if options.reduction != "none":
             return _reduced(options, hidden, weight, bias, labels)
         found = _losses(options, hidden, weight, bias, labels)[0]

@@ -52,8 +52,11 @@ def entry(
         kernel = seen.get(static) if is_known_kind else None
         if kernel is not None:
             if out is None:
-                if (results := kernel(*operands)) is not None:
-                    return results if several else results[0]
+                try:
+                    if (results := kernel(*operands)) is not None:
+                        return results if several else results[0]
+                except ValueError:  # Autograd has no way back: the checks tell it in their words.
+                    pass
             elif write_at_once(function, kernel, operands, out):
                 return out
         if is_overridden(given := (*operands, out)):

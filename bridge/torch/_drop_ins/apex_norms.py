@@ -197,6 +197,31 @@ def mixed_dtype_fused_rms_norm_affine(
     return FusedRMSNormAffineMixedDtypesFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
+def manual_rms_norm(
+    input: Tensor, normalized_shape: Shape, weight: Tensor | None, eps: float
+) -> Tensor:
+    """RMS norm, which the original composes of torch's operations, in the dtypes that these have.
+
+    Its result has the dtype of a 16-bit weight, and else the promoted one of all and float32: that
+    of a bfloat16 input without a weight is float32. Autocast leaves it alone. Nothing is rounded in
+    between, where the original rounds the normalised input to the dtype of a 16-bit weight.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.rms_norm`; a shape that is not normalized_shape.
+    """
+    if is_overridden(given := (input, weight)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    if weight is None and isinstance(input, Tensor) and input.dtype in _SHORT:
+        input = input.float()
+    y = rms_norm_over(normalized_shape, input, weight, eps)
+    if weight is not None and (weight.dtype in _SHORT):
+        y = y.to(weight.dtype)
+    return y
+
+
+_SHORT = (torch.float16, torch.bfloat16)
+
+
 def _cast(*tensors: Any) -> tuple[Any, ...]:
     """The tensors in the dtype of autocast, where that is on; float64 stays."""
     device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""

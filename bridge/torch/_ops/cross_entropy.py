@@ -18,7 +18,7 @@ from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import Results, dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry
-from bridge.torch._ops.labels import check_labels
+from bridge.torch._ops.labels import as_signed, check_labels
 
 # Made now: a first call under torch.compile could not.
 _row_losses, _counted_losses = losses.row_losses.torch, losses.counted_losses.torch
@@ -78,17 +78,22 @@ def cross_entropy(
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
+    is_unsigned = getattr(labels, "dtype", None) is torch.uint64
+    read = as_signed(labels, ignore_index) if is_unsigned else labels
     if group is None and not overwrite_logits:
-        return _reduced((logits, labels), reduction, ignore_index, label_smoothing, z_loss, softcap)
-    numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
-    options = Options.of("cross_entropy", reduction, *numbers)
+        numbers = ignore_index, label_smoothing, z_loss, softcap
+        loss: Any = _reduced((logits, read), reduction, *numbers)
+        check_labels("cross_entropy", labels, logits.shape[-1], ignore_index)
+        return loss  # type: ignore[no-any-return]
+    fixed_numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
+    options = Options.of("cross_entropy", reduction, *fixed_numbers)
     if group is not None:
         from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 
         logits, overwrite_logits = joined("cross_entropy", logits, group), False
-    found = losses_of(logits, labels, options, overwrite_logits)
+    found = losses_of(logits, read, options, overwrite_logits)
     check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
-    loss: Any = reduce(reduction, *found)
+    loss = reduce(reduction, *found)
     return loss if group is None else loss.to_local()  # type: ignore[no-any-return]
 
 
@@ -126,7 +131,7 @@ def losses_and_gradient(
 
 
 def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> Tensor:
-    """The loss of plain logits, whose options are checked at their first call."""
+    """The loss of plain logits, whose options are checked at their first call; labels are not."""
     is_mean = reduction == "mean"
     of_rows = _counted if is_mean else _uncounted
     logits, labels = operands
@@ -135,11 +140,11 @@ def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> 
     if is_recorded and reduction != "none" and getattr(labels, "ndim", 0) == 1:
         plan = of_rows.recorded(operands, reduction, *numbers)
     if plan is not None:
-        loss = chained(plan, _mean_of if is_mean else _total_of, operands)
-        check_labels("cross_entropy", labels, logits.shape[-1], numbers[0])
-        return loss  # type: ignore[no-any-return]
+        try:
+            return chained(plan, _mean_of if is_mean else _total_of, operands)  # type: ignore[no-any-return]
+        except ValueError:  # of shapes that the checks below have words for
+            pass
     found = of_rows(operands, None, reduction, *numbers)
-    check_labels("cross_entropy", labels, logits.shape[-1], numbers[0])
     return reduce(reduction, *(found if is_mean else (found,)))
 
 

@@ -65,12 +65,12 @@ def declared_entry(
             if entered is not None:
                 kernel = entered[1]
                 if out is None:
-                    if (results := kernel(*operands)) is not None:
-                        return (
-                            results
-                            if several or (several is None and len(results) > 1)
-                            else results[0]
-                        )
+                    try:
+                        if (results := kernel(*operands)) is not None:
+                            is_one = not several and (several is False or len(results) == 1)
+                            return results[0] if is_one else results
+                    except ValueError:  # Autograd has no way back: what follows is for any shapes.
+                        pass
                 elif write_at_once(name, kernel, operands, out):
                     return out
         if is_overridden(given := (*operands, out)):

@@ -25,14 +25,25 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
         return
     if labels.device.type != "cpu" or labels.numel() == 0:
         return
-    labels = labels.to(torch.int64)
+    is_unsigned, labels = labels.dtype is torch.uint64, labels.to(torch.int64)
     least, largest = _ends(labels)
+    if is_unsigned and least < 0:  # the upper half, of which none is a column, nor ignored
+        check_range(function, least + 2**64, least + 2**64, columns)
     if ignore_index in (least, largest):  # only then something may be left out
         labels = labels[labels != ignore_index]
         if labels.numel() == 0:
             return
         least, largest = _ends(labels)
     check_range(function, least, largest, columns)
+
+
+def as_signed(labels: Tensor, ignore_index: Any) -> Tensor:
+    """uint64 labels as the kernels read them, the upper half as what is neither column nor ignored.
+
+    They would find -100 in 2**64 - 100.
+    """
+    signed = labels.to(torch.int64)
+    return torch.where(signed < 0, -2 if ignore_index == -1 else -1, signed)
 
 
 def _ends(labels: Tensor) -> tuple[int, int]:

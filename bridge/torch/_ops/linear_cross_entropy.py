@@ -22,7 +22,7 @@ from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._ops.cross_entropy import losses_and_gradient, losses_of, reduce
-from bridge.torch._ops.labels import check_labels
+from bridge.torch._ops.labels import as_signed, check_labels
 
 _NAME = "linear_cross_entropy"
 
@@ -86,6 +86,8 @@ def linear_cross_entropy(
         NAMES.get(labels.dtype, str(labels.dtype)),
     )
     check_labels(_NAME, labels, weight.shape[0], options.ignore_index)
+    if labels.dtype is torch.uint64:
+        labels = as_signed(labels, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", fixed(chunk), 1)
     # By the number of labels: one of features may be 0.
