@@ -179,5 +179,13 @@ def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return losses
-    flat = [each if each.ndim == 1 else each.reshape(-1) for each in (losses, *counts)]
+    flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
     return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]
+
+
+def _flat(numbers: Tensor) -> Tensor:
+    if type(numbers).__name__ == "DTensor":
+        from bridge.torch._sharded.rows import in_one_dimension
+
+        return in_one_dimension(numbers)
+    return numbers.reshape(-1)
