@@ -58,13 +58,15 @@ _SIZES = 8
 _HEADER = 7
 SIGNATURE_LENGTH = _HEADER + _SIZES
 
-# What drop-ins are told of the group by their caller, and is not so.
+# What drop-ins are told of the group by their caller, and is not so; and what a rank was given.
 CLAIMS = (
     "",
     "args.world_size is not the number of ranks in the group",
     "args.local_rank (or args.rank) is not the rank in the group, which counts over all machines",
     "args has no integers world_size and local_rank (or rank)",
+    "arguments were refused there",
 )
+REFUSED = len(CLAIMS) - 1
 
 _OUT_OF_INT64 = -(1 << 63)
 
@@ -90,7 +92,8 @@ class Signature:
       backward: whether a backward pass will want the other ranks.
       shape: of x; where it has more than eight dimensions, the last number stands for the rest.
       ndim: its length before that.
-      claim: what the caller says of this rank that is not so: a position in CLAIMS.
+      claim: what the caller says of this rank that is not so, or that its arguments were refused:
+        a position in CLAIMS.
     """
 
     dtype: int
@@ -149,6 +152,8 @@ def fault_of(
     signatures: Sequence[Signature],
     found: Callable[[], Sequence[str]],
     dim: str = "dim",
+    array: str = "x",
+    advice: str = "",
 ) -> Exception | None:
     """The error that all ranks are to raise, or None if they may exchange.
 
@@ -157,10 +162,12 @@ def fault_of(
       signatures: those of all ranks, in the order of the group.
       found: gives words for what this rank has, which numbers cannot tell.
       dim: the name of the argument that says along which dimension.
+      array: that of the one whose shape and dtype are told.
+      advice: how to make shapes alike, where it is not to pad them.
     """
     several = len(signatures) > 1
     for rank, signature in enumerate(signatures):
-        fault = _fault_of_one(signature, dim)
+        fault = _fault_of_one(signature, dim, array)
         if fault is not None:
             error, words = fault
             where = f" (on rank {rank} of the group; here {', '.join(found())})"
@@ -173,37 +180,40 @@ def fault_of(
             theirs, expected = getattr(signature, field), getattr(first, field)
             if theirs != expected:
                 show = _SHOWN.get(field, repr)
+                words = advice if advice and field == "shape" else _ADVICE[field]
                 return ValueError(
-                    f"{function}: {name.format(dim=dim)} differs between ranks: {show(expected)} "
-                    f"on rank 0, {show(theirs)} on rank {rank} of the group; {_ADVICE[field]}"
+                    f"{function}: {name.format(dim=dim, array=array)} differs between ranks: "
+                    f"{show(expected)} on rank 0, {show(theirs)} on rank {rank} of the group; "
+                    f"{words}"
                 )
     return None
 
 
-def _fault_of_one(signature: Signature, dim: str) -> tuple[type[Exception], str] | None:
+def _fault_of_one(signature: Signature, dim: str, array: str) -> tuple[type[Exception], str] | None:
     if signature.claim:
         return ValueError, CLAIMS[signature.claim]
     if signature.dtype == -2:
-        return TypeError, "x is not a dense array or tensor of the framework that is called"
+        return TypeError, f"{array} is not a dense array or tensor of the framework that is called"
     if signature.dtype == -1:
         return (
             TypeError,
-            f"x has an unsupported dtype, expected one of {', '.join(GATHERED_DTYPES)}",
+            f"{array} has an unsupported dtype, expected one of {', '.join(GATHERED_DTYPES)}",
         )
     if signature.rule == -1:
         return ValueError, f"grad is not one of {', '.join(map(repr, GRAD_RULES))}"
     if signature.ndim == 0:
         return (
             ValueError,
-            "x is 0-dimensional, expected at least one dimension (reshape it to [1])",
+            f"{array} is 0-dimensional, expected at least one dimension (reshape it to [1])",
         )
     if signature.dim == _OUT_OF_INT64:
         return TypeError, f"{dim} is not an integer"
     places = signature.ndim if signature.tiled else signature.ndim + 1
     if not -places <= signature.dim < places:
+        more = "" if signature.tiled else " with one dimension more"
         return ValueError, (
-            f"{dim} is {signature.dim}, expected from {-places} to {places - 1} for x of shape "
-            f"{_shape_words(signature)}{'' if signature.tiled else ' with one dimension more'}"
+            f"{dim} is {signature.dim}, expected from {-places} to {places - 1} for {array} of "
+            f"shape {_shape_words(signature)}{more}"
         )
     return None
 
@@ -221,13 +231,13 @@ def normalised_dim(dim: int, ndim: int, tiled: bool) -> int:
 
 
 _COMPARED = (
-    ("dtype", "the dtype of x"),
-    ("ndim", "the number of x's dimensions"),
-    ("shape", "the shape of x"),
+    ("dtype", "the dtype of {array}"),
+    ("ndim", "the number of {array}'s dimensions"),
+    ("shape", "the shape of {array}"),
     ("dim", "{dim}"),
     ("tiled", "tiled"),
     ("rule", "grad"),
-    ("backward", "whether x requires a gradient"),
+    ("backward", "whether {array} requires a gradient"),
 )
 _SHOWN: dict[str, Any] = {
     "dtype": lambda code: GATHERED_DTYPES[code],

@@ -27,7 +27,7 @@ class AnySplit:
         raise NotImplementedError
 
     def parts(self, dim: int) -> int:
-        return math.prod(map(self.size, self.axes[dim]))
+        return math.prod([self.size(axis) for axis in self.axes[dim]])
 
     def local(self, dim: int) -> int:
         return self.shape[dim] // self.parts(dim)

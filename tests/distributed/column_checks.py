@@ -197,6 +197,34 @@ def cross_entropy_of_a_group(place: Place) -> None:
         bridge.torch.cross_entropy(spread, labels, group=group)
 
 
+def groups_that_differ(place: Place) -> None:
+    """All ranks raise before anything is exchanged, and go on."""
+    group, rank = torch.distributed.group.WORLD, place.rank
+    x, labels = numbers(0, (6, 40), torch.float32), torch.arange(6)
+
+    def loss(x: Any, labels: Tensor) -> Tensor:
+        return bridge.torch.cross_entropy(x, labels, group=group)
+
+    with raises(ValueError, "the shape of logits differs between ranks.*pad the vocabulary"):
+        loss(numbers(0, (6, 40 + rank), torch.float32), labels)
+    with raises(ValueError, "the shape of logits differs between ranks"):
+        loss(x[: 6 - rank], labels[: 6 - rank])
+    with raises(ValueError, "the dtype of logits differs between ranks"):
+        loss(x.double() if rank else x, labels)
+    own, others = "expected numbers of columns", "arguments were refused there.*on rank 1"
+    with raises(ValueError, own if rank == 1 else others):
+        loss(x, labels + 1000 * (rank == 1))
+    with raises(ValueError, "labels has shape" if rank == 1 else others):
+        loss(x, labels[:5] if rank == 1 else labels)
+    with raises(*((TypeError, "logits has type list") if rank == 1 else (ValueError, others))):
+        loss([1.0] if rank == 1 else x, labels)
+    with raises(NotImplementedError, "group is given under a transform of torch.func"):
+        torch.func.grad(loss)(x, labels)
+    with torch.autograd.forward_ad.dual_level(), raises(NotImplementedError, "in forward mode"):
+        loss(torch.autograd.forward_ad.make_dual(x, x), labels)
+    assert loss(x, labels).isfinite()
+
+
 def softmaxes(place: Place) -> None:
     """Results, gradients and those of these; of a part that is a subtree a few numbers a row."""
     mesh = init_device_mesh("cpu", (place.world_size,))

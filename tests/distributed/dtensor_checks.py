@@ -189,6 +189,43 @@ def drawn_seeds(place: Place) -> None:
     assert all(same_bits(one, everyones[0]) for one in everyones)
 
 
+def seeds_of_others(place: Place) -> None:
+    """A plain x beside a DTensor: the seed that is drawn is the first process's there too."""
+    mesh, ones = _mesh(place, (place.world_size,)), torch.ones(8, 64)
+    residual = distribute_tensor(ones, mesh, [Shard(0)])
+    for drawn in (False, True):  # from the default generator, or from one that is given
+        torch.manual_seed(place.rank)
+        given = torch.Generator().manual_seed(place.rank) if drawn else None
+        y = bt.bias_dropout_add(ones, None, residual, p=0.5, seed=given).full_tensor()
+        torch.manual_seed(0)
+        first = torch.Generator().manual_seed(0) if drawn else None
+        assert same_bits(y, bt.bias_dropout_add(ones, None, ones, p=0.5, seed=first))
+
+
+def reductions_of_losses(place: Place) -> None:
+    """Of no rows, and of rows that are split over a dimension behind the first; compiled too."""
+    mesh = _mesh(place, (place.world_size,))
+    for shape, split in (((0, 4, 8), 0), ((4, 0, 8), 0), ((3, 4, 8), 1)):
+        x = numbers(0, shape, torch.float32)
+        labels = torch.zeros(shape[:-1], dtype=torch.int64)
+        for reduction in ("mean", "sum"):
+
+            def loss(x: Tensor, labels: Tensor, reduction: str = reduction) -> Tensor:
+                return bt.cross_entropy(x, labels, reduction=reduction)
+
+            whole = x.clone().requires_grad_()
+            expected = loss(whole, labels)
+            expected.backward()
+            torch._dynamo.reset()
+            compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+            for f in (loss, compiled) if x.numel() else (loss,):
+                spread = distribute_tensor(x, mesh, [Shard(split)]).requires_grad_()
+                found = f(spread, distribute_tensor(labels, mesh, [Replicate()]))
+                found.backward()
+                assert same_bits(found.full_tensor(), expected.detach()), (shape, reduction)
+                assert same_bits(spread.grad.full_tensor(), whole.grad), (shape, reduction)
+
+
 def errors(place: Place) -> None:
     mesh, other = _mesh(place, (place.world_size,)), init_device_mesh("cpu", (1, place.world_size))
     x = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])

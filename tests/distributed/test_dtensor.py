@@ -56,7 +56,16 @@ def test_communication(processes: Any, world_size: int) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize(
-    "check", ["partial_and_uneven", "column_parallel", "drawn_seeds", "errors", "compiled"]
+    "check",
+    [
+        "partial_and_uneven",
+        "column_parallel",
+        "drawn_seeds",
+        "seeds_of_others",
+        "reductions_of_losses",
+        "errors",
+        "compiled",
+    ],
 )
 def test_dtensor(processes: Any, check: str, world_size: int) -> None:
     processes(JOIN, world_size).run(f"{_CHECKS}:{check}")

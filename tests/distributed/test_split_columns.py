@@ -46,7 +46,14 @@ def test_a_part_that_is_a_subtree_sends_a_few_numbers_a_row(
 
 
 @pytest.mark.parametrize(
-    "check", ["compiled", "one_row_and_none", "cross_entropy_of_a_group", "softmaxes"]
+    "check",
+    [
+        "compiled",
+        "one_row_and_none",
+        "cross_entropy_of_a_group",
+        "groups_that_differ",
+        "softmaxes",
+    ],
 )
 def test_dtensor(processes: Any, check: str) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:{check}")

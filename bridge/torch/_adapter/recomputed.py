@@ -16,14 +16,14 @@ def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *othe
     """function(*operands), whose backward pass runs it again.
 
     Under torch.func and where a call is traced, other than by torch.compile, it is an ordinary
-    call: these see every operation, and keep what they want.
+    call: these see every operation, and keep what they want. DTensors are no tracing: autograd has
+    their operations as it has those of their parts.
 
     Args:
       others: tensors that the function reads besides.
     """
-    if torch.is_grad_enabled() and (
-        torch.compiler.is_compiling() or not is_watched((*operands, *others))
-    ):
+    watched = [t for t in (*operands, *others) if type(t).__name__ != "DTensor"]
+    if torch.is_grad_enabled() and (torch.compiler.is_compiling() or not is_watched(watched)):
         count = len(operands)
         # All that is read is handed over, for autograd to refuse what was changed since.
         return checkpoint(

@@ -136,8 +136,9 @@ def agree(
     mine: Signature,
     found: Callable[[], Sequence[str]],
     check: bool,
+    **words: str,
 ) -> None:
-    """Raises what `fault_of` says of the signatures of all ranks.
+    """Raises what `fault_of` says, in such words, of the signatures of all ranks.
 
     One exchange of 120 bytes a rank. With `check` off, or alone, nothing is exchanged and only this
     rank's own signature is looked at.
@@ -149,7 +150,7 @@ def agree(
         signatures = [mine if row == own else Signature.from_numbers(row) for row in rows]
         if all(signature is mine for signature in signatures):
             signatures = [mine]
-    fault = fault_of(function, signatures, found)
+    fault = fault_of(function, signatures, found, **words)
     if fault is not None:
         raise fault
 

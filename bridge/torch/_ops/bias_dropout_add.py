@@ -89,7 +89,7 @@ def bias_dropout_add(
             check_flags(_NAME, training=training)
     if not training or p == 0.0:
         return _bias_dropout_add((x, bias, residual, None, None), None, 0.0)  # type: ignore[no-any-return]
-    integers = as_integers(_NAME, seed, offset, x)
+    integers = as_integers(_NAME, seed, offset, x, bias, residual)
     return _bias_dropout_add((x, bias, residual, *integers), None, p)  # type: ignore[no-any-return]
 
 

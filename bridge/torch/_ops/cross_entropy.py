@@ -58,7 +58,9 @@ def cross_entropy(
       group: a `torch.distributed` process group whose ranks have equal parts of the columns, in
         their order; labels are numbers of columns of the whole, the same on all ranks, as is the
         loss. A row's maximum, sum and label's logit are exchanged, never the row; the bits do not
-        depend on the number of ranks.
+        depend on the number of ranks. Before that ranks compare shapes and dtypes, as those of
+        `all_gather` do. For autograd, not for `torch.func` or forward mode; a graph without breaks
+        (`torch.compile(fullgraph=True)`) takes a DeviceMesh of one dimension.
       overwrite_logits: nobody needs the logits again: the backward pass may write their gradient
         over them.
 
@@ -70,7 +72,8 @@ def cross_entropy(
       TypeError: an argument is no dense tensor or of another dtype; a number is none; group is no
         process group.
       ValueError: shapes that do not fit; another reduction; a number out of its range; a label out
-        of range.
+        of range. With a group on all of its ranks, also if shapes or dtypes differ between them.
+      NotImplementedError: a group under `torch.func` or in forward mode.
 
     Example:
       >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, -100]))
@@ -90,9 +93,14 @@ def cross_entropy(
     if group is not None:
         from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 
-        logits, overwrite_logits = joined("cross_entropy", logits, group), False
+        def check(ranks: int) -> None:
+            _row_losses.prepare(logits, read, **options.of_rows)  # type: ignore[attr-defined]
+            check_labels("cross_entropy", labels, logits.shape[-1] * ranks, options.ignore_index)
+
+        logits, overwrite_logits = joined("cross_entropy", logits, group, check), False
     found = losses_of(logits, read, options, overwrite_logits)
-    check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
+    if group is None:
+        check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
     loss = reduce(reduction, *found)
     return loss if group is None else loss.to_local()  # type: ignore[no-any-return]
 
@@ -176,5 +184,13 @@ def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return losses
-    flat = [each if each.ndim == 1 else each.reshape(-1) for each in (losses, *counts)]
+    flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
     return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]
+
+
+def _flat(numbers: Tensor) -> Tensor:
+    if type(numbers).__name__ == "DTensor":
+        from bridge.torch._sharded.rows import in_one_dimension
+
+        return in_one_dimension(numbers)
+    return numbers.reshape(-1)

@@ -14,21 +14,27 @@ from bridge.torch._adapter.kernels import spec_of
 _INT64 = 1 << 63
 
 
-def as_integers(function: str, seed: Any, offset: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def as_integers(
+    function: str, seed: Any, offset: Any, x: Tensor, *others: Any
+) -> tuple[Tensor, Tensor | None]:
     """A seed and an offset as int64 tensors on the device of x; None for an offset of 0.
 
-    Without a seed one is drawn from the device's default generator.
+    Without a seed one is drawn from the device's default generator. `others` are what the call
+    takes besides x: where one of them is a DTensor, all processes are to have one seed.
     """
     if not isinstance(x, Tensor):
         check_tensors(function, x=x)  # raises
-    first = _drawn_seed(None, x) if seed is None else as_integer(function, "seed", seed, x)
+    if seed is None:
+        first = _drawn_seed(None, x, *others)
+    else:
+        first = as_integer(function, "seed", seed, x, *others)
     if type(offset) is int and offset == 0:
         return first, None
     return first, as_integer(function, "offset", offset, x)
 
 
-def as_integer(function: str, argument: str, value: Any, x: Tensor) -> Tensor:
-    """A seed or offset as an int64 tensor on the device of x."""
+def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any) -> Tensor:
+    """A seed or offset as an int64 tensor on the device of x; `others` as for `as_integers`."""
     if isinstance(value, Tensor):
         if value.dtype is torch.int64:
             return value  # checked with the other operands
@@ -41,7 +47,7 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor) -> Tensor:
                 f"{function}: seed is a generator on {value.device}, expected {x.device}, where x "
                 "is"
             )
-        return _drawn_seed(value, x)
+        return _drawn_seed(value, x, *others)
     if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
         value = check_integer(function, argument, value)
     if value >= _INT64:
@@ -49,12 +55,13 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor) -> Tensor:
     return torch.full((), value, dtype=torch.int64, device=x.device)
 
 
-def _drawn_seed(generator: torch.Generator | None, x: Tensor) -> Tensor:
+def _drawn_seed(generator: torch.Generator | None, x: Tensor, *others: Any) -> Tensor:
     if x.is_meta:  # nothing is drawn
         generator = None
     seed = torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
-    if type(x).__name__ == "DTensor":  # whose processes have generators of their own
-        from bridge.torch._sharded.dtensor import same_on_mesh
+    for each in (x, *others):
+        if type(each).__name__ == "DTensor":  # whose processes have generators of their own
+            from bridge.torch._sharded.dtensor import same_on_mesh
 
-        return same_on_mesh(seed, x)
+            return same_on_mesh(seed, each)
     return seed

@@ -90,6 +90,8 @@ def linear_cross_entropy(
         labels = as_signed(labels, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", fixed(chunk), 1)
+    if any(type(t).__name__ == "DTensor" for t in (hidden, weight, labels, bias)):
+        return _of_dtensors(hidden, weight, labels, bias, chunk, options)
     # By the number of labels: one of features may be 0.
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.reshape(-1), bias)
@@ -118,13 +120,31 @@ def _again(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
     """The losses of `[rows, features]`; backward passes compute each chunk's logits again."""
+    count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
+    found = _recomputed_losses(_parts(count, hidden, labels), weight, bias, options)
+    return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
 
+
+def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) -> list[Any]:
     def losses(hidden: Tensor, labels: Tensor) -> Any:
         return losses_of(linear(hidden, weight, bias), labels, options)
 
-    count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
-    found = [recomputed(losses, part, weight, bias) for part in _parts(count, hidden, labels)]
-    return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
+    return [recomputed(losses, part, weight, bias) for part in parts]
+
+
+def _of_dtensors(
+    hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
+) -> Tensor:
+    """The same where some are DTensors: chunks have rows of every process, which keeps its own."""
+    from bridge.torch._sharded.rows import Rows, on_mesh, one_mesh  # needs torch.distributed
+
+    mesh = one_mesh(_NAME, (hidden, weight, labels, bias))
+    rows = Rows.of(hidden, labels, mesh)
+    weight, bias = (None if t is None else on_mesh(t, mesh) for t in (weight, bias))  # type: ignore[assignment]
+    count = chunk_rows(chunk, labels.numel(), *reversed(weight.shape))
+    found = _recomputed_losses(rows.chunks(count, hidden, labels), weight, bias, options)
+    losses = [rows.joined(parts) for parts in zip(*found, strict=True)]
+    return reduce(options.reduction, *losses)  # type: ignore[no-any-return]
 
 
 def _parts(count: int, *arrays: Tensor) -> Any:

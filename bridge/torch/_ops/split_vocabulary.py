@@ -3,32 +3,76 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bridge.torch._collectives.groups import ranks_of
+from bridge._private.torch import forward_ad, functorch_active
+from bridge.collectives import REFUSED, Signature
+from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
 
 
-def joined(function: str, logits: Tensor, group: Any) -> DTensor:
+def joined(function: str, logits: Tensor, group: Any, check: Callable[[int], None]) -> DTensor:
     """The whole of which every rank of the group has these columns.
 
+    Args:
+      check: raises what is wrong with this rank's arguments; takes the number of ranks.
+
     Raises:
-      TypeError: group is no process group and no mesh; ValueError: this rank is not in it, or the
-        logits are a DTensor, which knows its mesh.
+      TypeError: group is no process group and no mesh; what `check` raises.
+      ValueError: this rank is not in the group, or the logits are a DTensor, which knows its mesh;
+        what `check` raises. On every rank where ranks have logits of other shapes or dtypes, or
+        `check` raised on one of them.
+      NotImplementedError: in forward mode and under torch.func.
     """
     if isinstance(logits, DTensor):
         raise ValueError(
             f"{function}: group is given with logits that are a DTensor, expected None: "
             "how they are split is known"
         )
-    if logits.ndim == 0:
-        raise ValueError(f"{function}: logits is 0-dimensional, expected [..., columns]")
-    ranks_of(function, group)
+    ranks = ranks_of(function, group)
+    if functorch_active() or (not torch.compiler.is_compiling() and forward_ad._current_level >= 0):
+        raise NotImplementedError(
+            f"{function}: group is given under a transform of torch.func or in forward mode, which "
+            "follow no exchange between ranks; expected None there, or autograd"
+        )
+    if not torch.compiler.is_compiling():
+        _agree(function, logits, ranks, check)
     mesh = _mesh(group, logits.device.type)
     return DTensor.from_local(logits, mesh, [Shard(logits.ndim - 1)], run_check=False)
+
+
+def _agree(function: str, logits: Any, ranks: Ranks, check: Callable[[int], None]) -> None:
+    """Raises on all ranks what would leave some of them waiting for others."""
+    refused = None
+    try:
+        check(ranks.size)
+    except (TypeError, ValueError) as error:
+        refused = error
+    is_tensor = isinstance(logits, Tensor)
+    kind = str(logits.dtype).removeprefix("torch.") if is_tensor else ""
+    shape = tuple(logits.shape) if is_tensor else ()
+    signature = Signature.of(kind, shape, 0, True, "sum", False, REFUSED if refused else 0)
+    found = f"logits of dtype {kind} and shape {list(shape)}"
+    try:
+        agree(
+            function,
+            ranks,
+            signature,
+            lambda: (found,),
+            check_by_default(),
+            array="logits",
+            advice="every rank must have as many rows and as many columns: pad the vocabulary",
+        )
+    except (TypeError, ValueError):
+        if refused is None:
+            raise
+    if refused is not None:
+        raise refused
 
 
 @functools.lru_cache(maxsize=16)

@@ -18,6 +18,7 @@ from bridge.ops import OPS
 from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
+from bridge.torch._sharded.rows import one_mesh
 from bridge.torch._sharded.shards import call_on_shard, gather_along
 from bridge.torch._sharded.split import Split
 
@@ -30,13 +31,7 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     """
     roles = op.operand_roles(len(operands), params)
     spread = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
-    mesh = spread[0][0].device_mesh
-    for operand, _ in spread:
-        if operand.device_mesh != mesh:
-            raise ValueError(
-                f"{op.name}: operands are DTensors on {mesh} and on {operand.device_mesh}, "
-                "expected one mesh; call redistribute on one of them"
-            )
+    mesh = one_mesh(op.name, operands)
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"{op.name}: this process (global rank {torch.distributed.get_rank()}) is not in "

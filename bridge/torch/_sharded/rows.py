@@ -1,0 +1,123 @@
+"""Rows of DTensors, a few at a time, of which every process keeps those that it has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from bridge.ops.splitting import without
+from bridge.torch._sharded.split import Split
+
+
+def one_mesh(function: str, operands: Sequence[Any]) -> Any:
+    """The mesh of those operands that are DTensors.
+
+    Raises:
+      ValueError: they are on different ones.
+    """
+    mesh, *others = [operand.device_mesh for operand in operands if isinstance(operand, DTensor)]
+    for other in others:
+        if other != mesh:
+            raise ValueError(
+                f"{function}: operands are DTensors on {mesh} and on {other}, expected one mesh; "
+                "call redistribute on one of them"
+            )
+    return mesh
+
+
+class _Alike(torch.autograd.Function):
+    """A DTensor whose cotangent is split as it is.
+
+    What `from_local` does to one that is not cannot be differentiated again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: DTensor) -> Any:
+        ctx.placements = x.placements
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g.redistribute(placements=ctx.placements)
+
+
+def _of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
+    """The DTensor of which this process has such a part."""
+    return _Alike.apply(DTensor.from_local(own, mesh, placements, run_check=False))  # type: ignore[no-any-return]
+
+
+def on_mesh(tensor: Tensor, mesh: Any) -> DTensor:
+    """A DTensor as it is; a plain tensor is taken to be the same on every process."""
+    if isinstance(tensor, DTensor):
+        return tensor
+    return _of_parts(tensor, mesh, [Replicate()] * mesh.ndim)
+
+
+def in_one_dimension(numbers: Any) -> Any:
+    """All numbers of a DTensor, split as its first dimension is."""
+    if numbers.numel() == 0:  # DTensor never comes back from a view of it with fewer dimensions
+        empty = list(numbers.shape).index(0)
+        return numbers.sum([dim for dim in range(numbers.ndim) if dim != empty])
+    kept = [p if p.is_shard(0) else Replicate() for p in numbers.placements]
+    return numbers.redistribute(placements=kept).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of `[*rows, features]`, in one dimension.
+
+    In this dimension the rows of a process stand together, which may be another order than that of
+    the whole array.
+
+    Attributes:
+      split: of `[*rows, features]`.
+    """
+
+    split: Split
+
+    @staticmethod
+    def of(hidden: Tensor, labels: Tensor, mesh: Any) -> Rows:
+        """Split as hidden is, and where that is whole as labels are; whole where not evenly."""
+        shape = tuple(hidden.shape)
+        whole = Split(shape, ((),) * len(shape), mesh)
+        given = [(each, range(each.ndim)) for each in (hidden, labels)]
+        split = whole.like([pair for pair in given if isinstance(pair[0], DTensor)])
+        uneven = [dim for dim, size in enumerate(shape) if size == 0 or size % split.parts(dim)]
+        return Rows(without(split, uneven))
+
+    @property
+    def parts(self) -> int:
+        return math.prod([self.split.parts(dim) for dim in range(len(self.split.shape) - 1)])
+
+    def chunks(self, rows: int, *arrays: Tensor) -> Iterator[tuple[DTensor, ...]]:
+        """The arrays, `[*rows, ...]`, as parts `[rows, ...]`, one at least; all processes' rows."""
+        last = len(self.split.shape) - 1
+        own = []
+        for array in arrays:
+            placements = self.split.placements(range(array.ndim))
+            local = on_mesh(array, self.split.mesh).redistribute(placements=placements).to_local()
+            own.append(local.reshape(math.prod(local.shape[:last]), *local.shape[last:]))
+        count = max(rows // self.parts, 1)
+        for parts in zip(*[each.split(count) for each in own], strict=True):
+            yield tuple(_of_parts(part, self.split.mesh, self._placements(part)) for part in parts)
+
+    def joined(self, parts: Sequence[Any]) -> DTensor:
+        """Numbers `[*rows]`, of those of the chunks."""
+        own = [part.redistribute(placements=self._placements(part)).to_local() for part in parts]
+        rows = len(self.split.shape) - 1
+        local = torch.cat(own).reshape([self.split.local(dim) for dim in range(rows)])
+        return _of_parts(local, self.split.mesh, self.split.placements(range(rows)))
+
+    def _placements(self, part: Tensor) -> list[Any]:
+        """Of an array `[rows, ...]`."""
+        last = len(self.split.shape) - 1
+        return [
+            Replicate() if not placement.is_shard() else Shard(0 if placement.dim < last else 1)
+            for placement in self.split.placements(range(last + part.ndim - 1))
+        ]

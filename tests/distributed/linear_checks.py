@@ -1,0 +1,148 @@
+"""linear_cross_entropy of DTensors against that of whole tensors, in one process of several."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import bridge.torch
+from bridge.torch._ops import linear_cross_entropy as module
+from tests.distributed.gather_checks import numbers
+from tests.distributed.processes import Place
+
+_SHAPE, _COLUMNS = (4, 8, 16), 64
+
+# Placements of hidden, weight, labels and bias; None is a plain tensor.
+_PLACEMENTS: list[tuple[Any, ...]] = [
+    (Shard(0), Replicate(), Shard(0), Replicate()),
+    (Shard(1), Replicate(), Replicate(), None),
+    (Shard(1), Shard(0), Replicate(), Shard(0)),
+    (Replicate(), Shard(0), Replicate(), Shard(0)),
+    (Shard(2), Shard(1), None, Replicate()),
+    (Shard(0), None, None, None),
+    (None, Shard(0), None, Shard(0)),
+    (Partial(), Replicate(), Shard(1), Replicate()),
+]
+
+
+def _values(shape: tuple[int, ...]) -> list[Tensor]:
+    """hidden, weight, labels and bias; every fifth label is ignored."""
+    rows = torch.Size(shape[:-1])
+    labels = torch.arange(rows.numel()).reshape(rows) * 7 % _COLUMNS
+    labels.view(-1)[::5] = -100
+    return [
+        numbers(0, shape),
+        numbers(1, (_COLUMNS, shape[-1])),
+        labels,
+        numbers(2, (_COLUMNS,)),
+    ]
+
+
+def _spread(value: Tensor, mesh: Any, placement: Any) -> Tensor:
+    if placement is None:
+        return value
+    if placement.is_partial():  # of which the first process has all
+        own = value if mesh.get_local_rank() == 0 else torch.zeros_like(value)
+        return DTensor.from_local(own, mesh, [placement], run_check=False)
+    return distribute_tensor(value, mesh, [placement])
+
+
+def _whole(value: Any) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _loss(values: list[Tensor], reduction: str, chunk: int | None = 8) -> Tensor:
+    hidden, weight, labels, bias = values
+    return bridge.torch.linear_cross_entropy(
+        hidden, weight, labels, bias=bias, reduction=reduction, chunk=chunk, z_loss=1e-2
+    )
+
+
+def _derivatives(given: list[Tensor], reduction: str) -> list[Tensor]:
+    values = [v.detach().requires_grad_(v.is_floating_point()) for v in given]
+    smooth = [v for v in values if v.requires_grad]
+    loss = _loss(values, reduction)
+    # Powers, so that second derivatives go through every cotangent.
+    firsts = torch.autograd.grad((loss**2).sum(), smooth, create_graph=True)
+    seconds = torch.autograd.grad([(g**2).sum() for g in firsts], smooth)
+    return [loss, *firsts, *seconds]
+
+
+def as_whole(place: Place, reduction: str) -> None:
+    """Losses, gradients and those of these, for every way in which operands are split."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    values = _values(_SHAPE)
+    expected = _derivatives(values, reduction)
+    for placements in _PLACEMENTS:
+        spread = [_spread(v, mesh, p) for v, p in zip(values, placements, strict=True)]
+        found = _derivatives(spread, reduction)
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            torch.testing.assert_close(
+                _whole(a), b, rtol=1e-9, atol=1e-9, msg=lambda m, at=(placements, i): f"{at}: {m}"
+            )
+
+
+def odd_shapes(place: Place) -> None:
+    """Rows that are split unevenly, none, and a single one."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    for shape in ((3, 5, 16), (0, 4, 16), (1, 16), (16,)):
+        values = _values(shape)
+        spread = [
+            _spread(v, mesh, Shard(0) if i in (0, 2) and v.ndim else Replicate())
+            for i, v in enumerate(values)
+        ]
+        results = []
+        for given in (values, spread):
+            hidden = given[0].detach().requires_grad_()
+            loss = _loss([hidden, *given[1:]], "mean")
+            loss.backward()
+            assert hidden.grad is not None
+            results.append((_whole(loss).detach(), _whole(hidden.grad)))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def rows_stay(place: Place) -> None:
+    """Split rows are not sent, and logits of a chunk are computed again, not kept."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    values = _values(_SHAPE)
+    for dim in (0, 1):
+        spread = [
+            _spread(v, mesh, Shard(dim) if i in (0, 2) else Replicate())
+            for i, v in enumerate(values)
+        ]
+        spread = [v.detach().requires_grad_(v.is_floating_point()) for v in spread]
+        with CommDebugMode() as seen:
+            _loss(spread, "none")
+        assert seen.get_total_counts() == 0
+        with mock.patch.object(module, "linear", wraps=module.linear) as linear:
+            loss = _loss(spread, "none")
+            assert linear.call_count == 4  # of 32 rows 8 at a time, on however many processes
+            loss.sum().backward()
+            assert linear.call_count == 8
+
+
+def compiled(place: Place) -> None:
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    values = _values(_SHAPE)
+    for placements in _PLACEMENTS[:1] + _PLACEMENTS[3:4]:
+        for reduction in ("mean", "none"):
+            torch._dynamo.reset()
+            compiled_loss = torch.compile(_loss, fullgraph=True, backend="aot_eager")
+            results = []
+            for f in (_loss, compiled_loss):
+                spread = [
+                    _spread(v, mesh, p).detach().requires_grad_(v.is_floating_point())
+                    for v, p in zip(values, placements, strict=True)
+                ]
+                loss = f(spread, reduction)
+                smooth = [v for v in spread if v.requires_grad]
+                results.append([loss, *torch.autograd.grad(loss.sum(), smooth)])
+            for a, b in zip(*results, strict=True):
+                torch.testing.assert_close(_whole(a), _whole(b), rtol=1e-9, atol=1e-9)

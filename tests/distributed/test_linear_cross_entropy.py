@@ -1,0 +1,21 @@
+"""linear_cross_entropy of DTensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.torch_processes import JOIN
+
+_CHECKS = "tests.distributed.linear_checks"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_derivatives_of_the_whole(processes: Any, reduction: str) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:as_whole", reduction=reduction)
+
+
+@pytest.mark.parametrize("check", ["odd_shapes", "rows_stay", "compiled"])
+def test_dtensor(processes: Any, check: str) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:{check}")
