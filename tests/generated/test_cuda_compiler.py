@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from bridge.generated.nvrtc import Nvrtc, find_nvrtc
 from tests.declared.ops import rms_norm, row_dot
 
 ROOT = Path(__file__).resolve().parents[2]
+CPP = ROOT / "cpp"
 needs_cuda_compiler = pytest.mark.skipif(
     find_nvrtc() is None and shutil.which("nvcc") is None, reason="needs NVRTC or nvcc"
 )
@@ -94,6 +96,37 @@ def test_compiled_ahead_for_a_gpu_that_is_not_there(
 
 
 @needs_nvrtc
+@pytest.mark.long
+def test_nvrtc_compiles_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    row_dot.compile("cuda", dtypes=["float32"], arch="sm_90")
+
+
+# Those of NVRTC, by itself or by cpp/cuda/nvrtc/stdint.h.
+_BUILTINS = {*("assume", "inf", "nan", "fma", "fmaf", "sqrt", "sqrtf")}
+
+
+def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
+    """The text of a header of the kernels, and of all that it includes."""
+    if header not in found:
+        found[header] = header.read_text()
+        for name in re.findall(r'#include [<"]([^>"]+)[>"]', found[header]):
+            places = (CPP / folder / name for folder in ("", "include", "cuda/nvrtc"))
+            for path in filter(Path.is_file, places):
+                _included(path, found)
+    return found
+
+
+def test_headers_of_kernels_ask_for_no_builtins_that_nvrtc_lacks() -> None:
+    """Where there is no NVRTC, nothing else would show it: nvcc knows those of the host."""
+    headers = _included(CPP / "interpreter" / "generated_columns.cuh", {})
+    assert CPP / "math" / "scalar.h" in headers
+    for path, text in headers.items():
+        asked = set(re.findall(r"__builtin_(\w+)", text))
+        assert asked <= _BUILTINS, f"{path}: {asked - _BUILTINS}"
+
+
+@needs_nvrtc
 def test_errors_of_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompileError, match=r"NVRTC .* failed for sm_90: (.|\n)*undefined"):
         cubin_of("int f() { return missing; }\n", "sm_90")
@@ -158,7 +191,7 @@ def test_what_compile_refuses_for_cuda() -> None:
 
 
 def test_the_flags_are_those_of_the_cuda_library() -> None:
-    text = (ROOT / "cpp" / "cuda" / "CMakeLists.txt").read_text()
+    text = (CPP / "cuda" / "CMakeLists.txt").read_text()
     assert all(flag in text for flag in cuda_compiler._FLAGS)
     assert f"set(exact {' '.join(cuda_compiler._FLAGS)})" in text
     assert "-cubin -arch=${sm} -std=c++17 -O3 ${exact}" in text  # what comes with a build
