@@ -74,6 +74,24 @@ def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> 
     assert meet == (longer if has_clusters else set())
 
 
+@pytest.mark.long
+@needs_cuda_compiler
+def test_short_vectors_are_stored_at_once() -> None:
+    """Eight bytes of bfloat16 results beside float32 operands, not one byte after the other."""
+    if (nvdisasm := checks().check_cubin.find_nvdisasm("nvcc")) is None:
+        pytest.skip("needs nvdisasm")
+    request = next(hot.requests_of("swiglu", "float32"))
+    *operands, _ = request.dtypes
+    emitted = checks().cuda_source_of(
+        request.program, request.arithmetic, (*operands, "bfloat16"), free=request.free()
+    )
+    assert emitted.vector == 4
+    code = checks().check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, "sm_90"))
+    for kernel in ("bridge_short_aligned", "bridge_long_aligned"):
+        stores = {found for line in code[kernel][0] for found in re.findall(r"STG\.E[.\w]*", line)}
+        assert stores == {"STG.E.64"}
+
+
 def test_reads_in_flight_are_those_before_the_first_use() -> None:
     load = "LDG.E.128 R{}, desc[UR6][R2.64]".format
     way = [load(4), "@!P0 " + load(8), "IADD3 R20, R21, 1, RZ", "FADD R0, R9, R1", load(12)]
