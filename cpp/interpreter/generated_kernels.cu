@@ -168,6 +168,17 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&entry->kernels));
 }
 
+// Brings the kernels of an entry onto the current device; "" or what is wrong with them.
+std::string load(const bridge_program_kernels& given, const View& view, Entry* entry) {
+  // Not before there is a current device: the runtime would make a context on one.
+  const simt::BesideCaptures beside;
+  void* code = nullptr;
+  if (const char* error = simt::load_code(given.image, &code)) return error;
+  std::string wrong = prepare(given, view, code, entry);
+  if (!wrong.empty()) simt::unload_code(code);
+  return wrong;
+}
+
 // Whether what an entry is for was added before, with other constants perhaps.
 bool is_there(const Entry& entry) {
   const auto words = static_cast<int64_t>(entry.key.words.size());
@@ -200,18 +211,15 @@ bridge_status add(const bridge_program_kernels& given) {
       given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
   entry->kernels.facts = {given.vector, given.cells, given.kinds, constants};
   if (is_there(*entry)) return BRIDGE_OK;
-  const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
   if (const char* error = simt::enter_device(given.device, &entered, &is_used))
     return fail(BRIDGE_UNAVAILABLE, kName, error);
   if (!is_used) return fail(BRIDGE_UNAVAILABLE, kName, "nothing uses the device yet");
-  void* code = nullptr;
-  const char* error = simt::load_code(given.image, &code);
-  std::string wrong = error != nullptr ? error : prepare(given, view, code, entry.get());
-  if (error == nullptr && !wrong.empty()) simt::unload_code(code);
+  const std::string wrong = load(given, view, entry.get());
   simt::restore_current(entered);
   if (!wrong.empty()) return fail(BRIDGE_INTERNAL, kName, wrong.c_str());
+  entry->kernels.are_added = true;
   const uint64_t hash = hash_of(given.code, given.words);
   const std::lock_guard<std::shared_mutex> lock(mutex);
   entries.emplace(hash, std::move(entry));
@@ -343,7 +351,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   grid.x = launch.blocks;
   grid.y = launch.blocks_y;
   grid.threads = launch.threads;
-  calls.fetch_add(1, std::memory_order_relaxed);
+  if (kernels.are_added) calls.fetch_add(1, std::memory_order_relaxed);
   return simt::launch_found(kernels.kernel[launch.kind], grid, launch.shared_bytes, stream, bytes);
 }
 

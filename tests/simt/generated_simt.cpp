@@ -129,13 +129,14 @@ void compare_call(const Compiled& compiled, const bridge_program& sizes) {
 
 void run(Compiled& compiled, int calls) {
   executor::next_order();
+  const int64_t before = bridge_program_cuda_added_calls();
   const bridge_status status = bridge_program_cuda_add(&compiled.kernels);
   const std::string failure = executor::finish();
   check(failure.empty(), failure);
   check(status == BRIDGE_OK, compiled.path + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
+  check(bridge_program_cuda_added_calls() == before, "the check of what is added is no call");
   static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
                                  256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
-  const int64_t before = bridge_program_cuda_added_calls();
   for (int i = 0; i < calls; ++i) {
     bridge_program sizes{};
     choose_sizes(cols[pick(20)], 6000, &sizes);
