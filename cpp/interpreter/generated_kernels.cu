@@ -165,7 +165,15 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
       return run_there(call, memory, kernels);
     };
   };
-  return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&entry->kernels));
+  const auto checked = [&](const GeneratedKernels& kernels) {
+    return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&kernels));
+  };
+  const std::string wrong = checked(entry->kernels);
+  if (!wrong.empty() || !entry->kernels.facts.has(kResidentAligned)) return wrong;
+  // Rows that are too long for registers are too long for a check, too.
+  GeneratedKernels others = entry->kernels;
+  others.facts.kinds &= ~(1 << kResidentAligned);
+  return checked(others);
 }
 
 // Brings the kernels of an entry onto the current device; "" or what is wrong with them.
@@ -253,14 +261,14 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
   // Rows of a single batch, one distance apart, that fill at least half a block. Without column
-  // sums it is for many rows alone: a block has 128 of them.
+  // sums it is for many rows alone, but to be checked: a block has 128 of them.
   const int64_t blocks_x = columns::ceil_divide(call.cols, block_cols);
   const int64_t blocks_y = std::min(chunk_count(counts.rows), simt::kMaxGridYZ);
   if (facts.has(kColumnsAligned) && is_all_aligned && counts.batches == 1 &&
       call.dims > call.batch_dims && call.size[call.dims - 1] == counts.rows &&
       call.cols >= block_cols / 2 &&
       (has_column_sums(view) ||
-       (counts.rows > kLaneRows && blocks_x * blocks_y >= kEnoughBlocks))) {
+       (counts.rows > kLaneRows && (blocks_x * blocks_y >= kEnoughBlocks || !kernels.are_added)))) {
     launch->kind = kColumnsAligned;
     launch->warps = 1;
     launch->threads = kGeneratedThreads;

@@ -56,7 +56,7 @@ def test_compiled_kernels_have_the_same_bits(name: str, dtype: str) -> None:
     """On rows for each of them: short ones, of one chunk and of several, aligned and not."""
     torch.zeros(1, device="cuda")  # code is loaded onto devices in use alone
     OPS[name].compile("cuda", dtypes=[dtype])
-    shapes = [*SHAPES, (300, 1024), (2, 16384), (4, 100_000)]
+    shapes = [*SHAPES, (300, 1024), (2, 16384), (300, 10_000), (4, 100_000)]
     try:
         for shape in shapes:
             values = operands(name, shape, getattr(torch, dtype))

@@ -191,6 +191,14 @@ void run_refusals(const Compiled& compiled) {
   for (EmulatedKernel& each : idle) each.body = [](const void*) {};
   kernels.image = idle.data();
   refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter on 1 x 1 x 1");
+  // Each is compared, also those for so many rows, or so long ones, as no check has.
+  for (size_t i = 0; i < idle.size(); ++i) {
+    if (compiled.image[i].name == nullptr) continue;
+    idle = compiled.image;
+    idle[i].body = [](const void*) {};
+    kernels.image = idle.data();
+    refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter");
+  }
 }
 
 }  // namespace
