@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from bridge.generated.cache import CompileError, cached, headers, run, version_of
-from bridge.generated.nvrtc import NvrtcError, find_nvrtc, places
+from bridge.generated.nvrtc import find_nvrtc, places
 
 # As cpp/cuda/CMakeLists.txt has them: the bits of every result rest on these.
 _FLAGS = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
@@ -35,10 +35,11 @@ def cubin_of(source: str, arch: str) -> Path:
         def make(folder: Path) -> Path:
             found = headers()
             paths = [f"-I{path}" for path in (found, found / "include", found / "cuda" / "nvrtc")]
-            made = folder / "program.cubin"
+            text, made = folder / "program.cu", folder / "program.cubin"
+            text.write_text(source)
             try:
-                made.write_bytes(nvrtc.cubin(source, [*options, *paths]))
-            except NvrtcError as error:
+                run([*nvrtc.command, *options, *paths], text, made)
+            except CompileError as error:
                 raise CompileError(f"NVRTC {nvrtc.version} failed for {arch}: {error}") from error
             return made
 

@@ -1,6 +1,10 @@
 """NVRTC, NVIDIA's compiler as a library, by its C functions: it needs no GPU and no toolkit.
 
-It comes with the CUDA builds of torch and jax, as a wheel that has it in a folder `nvidia`.
+It comes with the CUDA builds of torch and jax, as a wheel that has it in a folder `nvidia`. It
+compiles in a process of its own, which this file is the program of: a process that ended while it
+compiled would crash, and one that is told to end would have to wait for it.
+
+    python nvrtc.py LIBRARY OPTION ... SOURCE -o MADE
 """
 
 from __future__ import annotations
@@ -49,10 +53,12 @@ class Nvrtc:
 
     Attributes:
       version: (13, 0) for that of CUDA 13.0.
+      command: of the process that compiles with it, but for what is said above.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library = library
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self.command = (sys.executable, "-I", "-S", str(Path(__file__).resolve()), path)
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self.version = major.value, minor.value
@@ -98,7 +104,7 @@ def _opened(path: str) -> Nvrtc:
     # It asks the loader for this one by its name alone, which finds what is open already.
     for beside in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")) if "/" in path else ():
         ctypes.CDLL(str(beside))
-    return Nvrtc(ctypes.CDLL(path))
+    return Nvrtc(path)
 
 
 @functools.cache
@@ -108,3 +114,16 @@ def find_nvrtc() -> Nvrtc | None:
         with contextlib.suppress(OSError, AttributeError, NvrtcError):
             return _opened(path)
     return None
+
+
+def _main() -> None:
+    library, *options, source, _, made = sys.argv[1:]
+    try:
+        cubin = _opened(library).cubin(Path(source).read_text(), options)
+    except NvrtcError as error:
+        sys.exit(str(error))
+    Path(made).write_bytes(cubin)
+
+
+if __name__ == "__main__":
+    _main()

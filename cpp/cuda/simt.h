@@ -31,6 +31,7 @@
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
 //   T* dynamic_shared<T>();
 //   Word load_word<Word>(const void*);           // of 2, 4 or 8 bytes, as many aligned
+//   void store_word(void*, Word);                // the same
 //   Vector16 load16(const void*);                // 16-byte aligned
 //   void store16(void*, Vector16);
 //   void store16_whole(void*, Vector16);         // of what is global: never cut into words

@@ -109,6 +109,11 @@ BRIDGE_DEVICE Word load_word(const void* address) {
   return *static_cast<const Word*>(address);
 }
 
+template <class Word>
+BRIDGE_DEVICE void store_word(void* address, Word value) {
+  *static_cast<Word*>(address) = value;
+}
+
 BRIDGE_DEVICE Vector16 load16(const void* address) {
   const uint4 value = *static_cast<const uint4*>(address);
   return {{value.x, value.y, value.z, value.w}};

@@ -167,7 +167,7 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
       {1, 19, 64, true, false},   {1, 140, 65, false, true},  {1, 2, 1024, false, false},
       {2, 2, 1030, true, false},  {1, 3, 3333, false, true},  {1, 21, 64, false, true},
       {1, 9, 512, false, true},   {1, 2, 4608, false, true},  {1, 1, 9216, false, false},
-      {1, 60, 271, false, false},
+      {1, 60, 271, false, false}, {1, 20, 128, false, false}, {1, 140, 128, false, false},
   };
   Comparison comparison(view, words, dtypes);
   for (const Shape& shape : shapes) {

@@ -165,7 +165,26 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
       return run_there(call, memory, kernels);
     };
   };
-  return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&entry->kernels));
+  const auto checked = [&](const GeneratedKernels& kernels) {
+    return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&kernels));
+  };
+  const std::string wrong = checked(entry->kernels);
+  if (!wrong.empty() || !entry->kernels.facts.has(kResidentAligned)) return wrong;
+  // Rows that are too long for registers are too long for a check, too.
+  GeneratedKernels others = entry->kernels;
+  others.facts.kinds &= ~(1 << kResidentAligned);
+  return checked(others);
+}
+
+// Brings the kernels of an entry onto the current device; "" or what is wrong with them.
+std::string load(const bridge_program_kernels& given, const View& view, Entry* entry) {
+  // Not before there is a current device: the runtime would make a context on one.
+  const simt::BesideCaptures beside;
+  void* code = nullptr;
+  if (const char* error = simt::load_code(given.image, &code)) return error;
+  std::string wrong = prepare(given, view, code, entry);
+  if (!wrong.empty()) simt::unload_code(code);
+  return wrong;
 }
 
 // Whether what an entry is for was added before, with other constants perhaps.
@@ -200,18 +219,15 @@ bridge_status add(const bridge_program_kernels& given) {
       given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
   entry->kernels.facts = {given.vector, given.cells, given.kinds, constants};
   if (is_there(*entry)) return BRIDGE_OK;
-  const simt::BesideCaptures beside;
   int entered = -1;
   bool is_used = false;
   if (const char* error = simt::enter_device(given.device, &entered, &is_used))
     return fail(BRIDGE_UNAVAILABLE, kName, error);
   if (!is_used) return fail(BRIDGE_UNAVAILABLE, kName, "nothing uses the device yet");
-  void* code = nullptr;
-  const char* error = simt::load_code(given.image, &code);
-  std::string wrong = error != nullptr ? error : prepare(given, view, code, entry.get());
-  if (error == nullptr && !wrong.empty()) simt::unload_code(code);
+  const std::string wrong = load(given, view, entry.get());
   simt::restore_current(entered);
   if (!wrong.empty()) return fail(BRIDGE_INTERNAL, kName, wrong.c_str());
+  entry->kernels.are_added = true;
   const uint64_t hash = hash_of(given.code, given.words);
   const std::lock_guard<std::shared_mutex> lock(mutex);
   entries.emplace(hash, std::move(entry));
@@ -245,14 +261,14 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
   // Rows of a single batch, one distance apart, that fill at least half a block. Without column
-  // sums it is for many rows alone: a block has 128 of them.
+  // sums it is for many rows alone, but to be checked: a block has 128 of them.
   const int64_t blocks_x = columns::ceil_divide(call.cols, block_cols);
   const int64_t blocks_y = std::min(chunk_count(counts.rows), simt::kMaxGridYZ);
   if (facts.has(kColumnsAligned) && is_all_aligned && counts.batches == 1 &&
       call.dims > call.batch_dims && call.size[call.dims - 1] == counts.rows &&
       call.cols >= block_cols / 2 &&
       (has_column_sums(view) ||
-       (counts.rows > kLaneRows && blocks_x * blocks_y >= kEnoughBlocks))) {
+       (counts.rows > kLaneRows && (blocks_x * blocks_y >= kEnoughBlocks || !kernels.are_added)))) {
     launch->kind = kColumnsAligned;
     launch->warps = 1;
     launch->threads = kGeneratedThreads;
@@ -343,7 +359,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   grid.x = launch.blocks;
   grid.y = launch.blocks_y;
   grid.threads = launch.threads;
-  calls.fetch_add(1, std::memory_order_relaxed);
+  if (kernels.are_added) calls.fetch_add(1, std::memory_order_relaxed);
   return simt::launch_found(kernels.kernel[launch.kind], grid, launch.shared_bytes, stream, bytes);
 }
 

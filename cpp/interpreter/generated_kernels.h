@@ -14,6 +14,7 @@ struct GeneratedKernels {
   GeneratedFacts facts;
   void* kernel[kGeneratedKinds];
   int most_blocks[kGeneratedKinds];  // of a cluster; a power of two
+  bool are_added;                    // else they run for their check, and no call takes them
 };
 
 // The kernels for a call that was checked, on a device; null where none were added. Any thread may

@@ -15,6 +15,8 @@ template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   T element[kCount];
   static constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
+  using Word = std::conditional_t<kBytes == 8, uint64_t,
+                                  std::conditional_t<kBytes == 4, uint32_t, uint16_t>>;
 
   BRIDGE_DEVICE void read(const char* from) {
     if constexpr (kBytes >= 16) {
@@ -24,8 +26,6 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
         memcpy(reinterpret_cast<char*>(element) + 16 * i, &words, 16);
       }
     } else {
-      using Word = std::conditional_t<kBytes == 8, uint64_t,
-                                      std::conditional_t<kBytes == 4, uint32_t, uint16_t>>;
       const Word word = simt::load_word<Word>(from);
       memcpy(element, &word, sizeof word);
     }
@@ -47,9 +47,9 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
         kIsWhole ? simt::store16_whole(to + 16 * i, words) : simt::store16(to + 16 * i, words);
       }
     } else {
-      using Word = std::conditional_t<kBytes == 8, uint64_t,
-                                      std::conditional_t<kBytes == 4, uint32_t, uint16_t>>;
-      memcpy(to, element, sizeof(Word));
+      Word word;  // a copy of the bytes would be one by one: nothing says that `to` is aligned
+      memcpy(&word, element, sizeof word);
+      simt::store_word(to, word);
     }
   }
 };

@@ -20,6 +20,7 @@
 
 #include <bridge/bridge.h>
 #include <stdint.h>
+#include <string.h>
 
 namespace bridge::interpreter {
 
@@ -215,7 +216,7 @@ struct View {
 // program, less 1, which has 32 bits.
 __attribute__((always_inline)) inline uint32_t last_dropped(const int32_t* constants, int32_t i) {
   double threshold;
-  __builtin_memcpy(&threshold, constants + 2 * i, sizeof threshold);
+  memcpy(&threshold, constants + 2 * i, sizeof threshold);
   return static_cast<uint32_t>(static_cast<int64_t>(threshold) - 1);
 }
 

@@ -92,7 +92,8 @@ class _Steps:
     def truth(self) -> list[list[Step]]:
         border = self.bridge("parity-border", "parity", "--ops", "border", seconds=60)
         side_by_side = [
-            self.suite("cuda-cases", "tests/cuda", seconds=150, device=True),
+            # In several processes: compiling its kernels takes minutes of a processor.
+            self.suite("cuda-cases", "-n", "4", "tests/cuda", seconds=150, device=True),
             self.suite(
                 "races", "-m", "slow or not slow", "tests/exchange/test_streams.py", seconds=150
             ),

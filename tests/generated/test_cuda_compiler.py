@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import shutil
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,13 @@ from bridge.catalogue import hot
 from bridge.generated import CompileError, cuda_compiler
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.nvrtc import Nvrtc, find_nvrtc
+from bridge.generated.requests import Request
+from bridge.lang.emission_cuda import cuda_source_of
 from tests.declared.ops import rms_norm, row_dot
+from tests.jax.subprocess_run import run
 
 ROOT = Path(__file__).resolve().parents[2]
+CPP = ROOT / "cpp"
 needs_cuda_compiler = pytest.mark.skipif(
     find_nvrtc() is None and shutil.which("nvcc") is None, reason="needs NVRTC or nvcc"
 )
@@ -72,6 +79,28 @@ def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> 
     assert meet == (longer if has_clusters else set())
 
 
+def stores_of(request: Request, dtypes: Sequence[str]) -> dict[str, set[str]]:
+    """The instructions with which each kernel of a program writes to memory."""
+    if (nvdisasm := checks().check_cubin.find_nvdisasm("nvcc")) is None:
+        pytest.skip("needs nvdisasm")
+    emitted = cuda_source_of(request.program, request.arithmetic, dtypes, free=request.free())
+    code = checks().check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, "sm_90"))
+    return {
+        kernel: {found for line in lines for found in re.findall(r"STG\.E[.\w]*", line)}
+        for kernel, (lines, _) in code.items()
+    }
+
+
+@pytest.mark.long
+@needs_cuda_compiler
+def test_short_vectors_are_stored_at_once() -> None:
+    """Eight bytes of bfloat16 results beside float32 operands, not one byte after the other."""
+    request = next(hot.requests_of("swiglu", "float32"))
+    stores = stores_of(request, (*request.dtypes[:-1], "bfloat16"))
+    for kernel in ("bridge_short_aligned", "bridge_long_aligned"):
+        assert stores[kernel] == {"STG.E.64"}
+
+
 def test_reads_in_flight_are_those_before_the_first_use() -> None:
     load = "LDG.E.128 R{}, desc[UR6][R2.64]".format
     way = [load(4), "@!P0 " + load(8), "IADD3 R20, R21, 1, RZ", "FADD R0, R9, R1", load(12)]
@@ -91,6 +120,83 @@ def test_compiled_ahead_for_a_gpu_that_is_not_there(
     row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.cubin")}
     assert row_dot(torch.ones(2, 8), torch.ones(2, 8)).tolist() == [8, 8]
+
+
+@needs_nvrtc
+@pytest.mark.long
+def test_nvrtc_compiles_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    row_dot.compile("cuda", dtypes=["float32"], arch="sm_90")
+
+
+# NVRTC in the place of which nothing but its C functions is known; it takes a minute.
+SLOW = r"""
+#include <string.h>
+#include <unistd.h>
+int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return 0; }
+const char* nvrtcGetErrorString(int code) { return code ? "an error" : ""; }
+int nvrtcCreateProgram(void** p, const char* s, const char* n, int c, void* h, void* i) {
+  *p = (void*)8;
+  return 0;
+}
+int nvrtcCompileProgram(void* program, int count, const char** options) {
+  for (int i = 0; i < count; ++i)
+    if (strcmp(options[i], "-arch=sm_90") == 0) sleep(60);
+  return 0;
+}
+int nvrtcGetCUBINSize(void* program, size_t* size) { *size = 4; return 0; }
+int nvrtcGetCUBIN(void* program, char* to) { memcpy(to, "ABCD", 4); return 0; }
+int nvrtcDestroyProgram(void** program) { return 0; }
+"""
+ENDS = """
+import threading, time
+from pathlib import Path
+from bridge.generated import cache
+from bridge.generated.cuda_compiler import cubin_of
+assert cubin_of("", "sm_80").read_bytes() == b"ABCD"
+threading.Thread(target=cubin_of, args=("", "sm_90"), daemon=True).start()
+while not cache._running:
+    time.sleep(0.01)
+[process] = cache._running
+cache.stop()  # as at exit
+assert process.wait(30) != 0
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_a_process_that_ends_ends_nvrtc(tmp_path: Path) -> None:
+    """It compiles in a process of its own, which can be ended: within this one it would crash."""
+    library = tmp_path / "wheels" / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13"
+    library.parent.mkdir(parents=True)
+    text = tmp_path / "slow.c"
+    text.write_text(SLOW)
+    subprocess.run(["gcc", "-shared", "-fPIC", str(text), "-o", str(library)], check=True)
+    code = f"import sys; sys.path.insert(0, {str(library.parents[3])!r})\n{ENDS}"
+    run(code, BRIDGE_CACHE_DIR=str(tmp_path / "cache"))
+
+
+# Those of NVRTC, by itself or by cpp/cuda/nvrtc/stdint.h.
+_BUILTINS = {*("assume", "inf", "nan", "fma", "fmaf", "sqrt", "sqrtf")}
+
+
+def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
+    """The text of a header of the kernels, and of all that it includes."""
+    if header not in found:
+        found[header] = header.read_text()
+        for name in re.findall(r'#include [<"]([^>"]+)[>"]', found[header]):
+            places = (CPP / folder / name for folder in ("", "include", "cuda/nvrtc"))
+            for path in filter(Path.is_file, places):
+                _included(path, found)
+    return found
+
+
+def test_headers_of_kernels_ask_for_no_builtins_that_nvrtc_lacks() -> None:
+    """Where there is no NVRTC, nothing else would show it: nvcc knows those of the host."""
+    headers = _included(CPP / "interpreter" / "generated_columns.cuh", {})
+    assert CPP / "math" / "scalar.h" in headers
+    for path, text in headers.items():
+        asked = set(re.findall(r"__builtin_(\w+)", text))
+        assert asked <= _BUILTINS, f"{path}: {asked - _BUILTINS}"
 
 
 @needs_nvrtc
@@ -158,7 +264,7 @@ def test_what_compile_refuses_for_cuda() -> None:
 
 
 def test_the_flags_are_those_of_the_cuda_library() -> None:
-    text = (ROOT / "cpp" / "cuda" / "CMakeLists.txt").read_text()
+    text = (CPP / "cuda" / "CMakeLists.txt").read_text()
     assert all(flag in text for flag in cuda_compiler._FLAGS)
     assert f"set(exact {' '.join(cuda_compiler._FLAGS)})" in text
     assert "-cubin -arch=${sm} -std=c++17 -O3 ${exact}" in text  # what comes with a build

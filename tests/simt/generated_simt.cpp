@@ -129,13 +129,14 @@ void compare_call(const Compiled& compiled, const bridge_program& sizes) {
 
 void run(Compiled& compiled, int calls) {
   executor::next_order();
+  const int64_t before = bridge_program_cuda_added_calls();
   const bridge_status status = bridge_program_cuda_add(&compiled.kernels);
   const std::string failure = executor::finish();
   check(failure.empty(), failure);
   check(status == BRIDGE_OK, compiled.path + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
+  check(bridge_program_cuda_added_calls() == before, "the check of what is added is no call");
   static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
                                  256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
-  const int64_t before = bridge_program_cuda_added_calls();
   for (int i = 0; i < calls; ++i) {
     bridge_program sizes{};
     choose_sizes(cols[pick(20)], 6000, &sizes);
@@ -190,6 +191,14 @@ void run_refusals(const Compiled& compiled) {
   for (EmulatedKernel& each : idle) each.body = [](const void*) {};
   kernels.image = idle.data();
   refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter on 1 x 1 x 1");
+  // Each is compared, also those for so many rows, or so long ones, as no check has.
+  for (size_t i = 0; i < idle.size(); ++i) {
+    if (compiled.image[i].name == nullptr) continue;
+    idle = compiled.image;
+    idle[i].body = [](const void*) {};
+    kernels.image = idle.data();
+    refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter");
+  }
 }
 
 }  // namespace

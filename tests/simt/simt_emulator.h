@@ -114,6 +114,12 @@ Word load_word(const void* address) {
   return value;
 }
 
+template <class Word>
+void store_word(void* address, Word value) {
+  emulator::check_alignment(address, sizeof(Word));
+  std::memcpy(address, &value, sizeof value);
+}
+
 inline Vector16 load16(const void* address) {
   emulator::check_alignment(address, 16);
   Vector16 value;
