@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from bridge.lang.errors import refuse
+from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import declared
 from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.dtypes import FLOATING
@@ -91,6 +93,11 @@ class DeclaredOp:
                 return self.torch(*operands, **keywords)
             if framework == "jax":
                 return self.jax(*operands, **keywords)
+            if framework == "bridge":
+                raise refuse(
+                    f"{self.declaration.name} is an op, which is called with arrays: write what "
+                    "two ops have in common as a function without bridge.op, and call it in both"
+                )
         kinds = ", ".join(type(value).__name__ for value in operands) or "nothing"
         raise TypeError(
             f"{self.declaration.name}: got {kinds}, expected tensors of PyTorch or arrays of JAX; "
@@ -187,11 +194,13 @@ class DeclaredOp:
 
 
 def _framework_of(kind: type) -> str:
-    """The framework that a type belongs to; "" for none."""
+    """The framework that a type belongs to; "bridge" for values of a declaration, "" for none."""
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root == "torch":
             return "torch"
+        if base is Foreign:
+            return "bridge"
         if root in ("jax", "jaxlib") or "__jax_array__" in vars(base):
             return "jax"
     return ""

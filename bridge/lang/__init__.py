@@ -4,13 +4,16 @@ The function runs once, on values that record what is done with them, and leaves
 list of operations. Its derivatives are programs again.
 
 - `roles`: the annotations of operands; `functions`: what can be computed from them.
-- `values`, `tracing`: the recording; `errors`: what cannot be recorded, by line.
+- `values`, `tracing`: the recording; `errors`, `refusals`, `suggestions`: what cannot be recorded,
+  by line, and what to write instead.
 - `program`: what is left; `derivatives`: forward and reverse mode; `reference`: in float64 NumPy.
 
 NumPy alone is needed here, neither framework.
 """
 
-from bridge.lang.errors import DeclarationError
+from typing import TYPE_CHECKING, NoReturn
+
+from bridge.lang.errors import DeclarationError, MissingAttribute, refuse
 from bridge.lang.functions import (
     abs,
     argmax,
@@ -45,6 +48,7 @@ from bridge.lang.functions import (
     where,
 )
 from bridge.lang.roles import Full, Halves, Integer, Mask, Pairs, PerRow, Row, Table
+from bridge.lang.suggestions import instead_of_function
 
 __all__ = [
     "DeclarationError",
@@ -88,3 +92,12 @@ __all__ = [
     "tanh",
     "where",
 ]
+
+
+if not TYPE_CHECKING:  # checkers are to tell that there is no such function
+
+    def __getattr__(name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(f"bridge.lang has no {name}")
+        known = [each for each in __all__ if each.islower()]
+        raise refuse(instead_of_function(name, known), MissingAttribute)

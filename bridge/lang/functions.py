@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
+from collections.abc import Callable
 from typing import Any, Literal
 
 from bridge.lang import philox, roles
@@ -20,6 +22,22 @@ def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
         if isinstance(argument, Unusable):
             argument.refused()
     return builder_of(*arguments).apply(operation, *arguments, static=static)
+
+
+def _along_the_row(function: Callable[[Any], Value]) -> Callable[[Any], Value]:
+    """The function, which refuses an axis in words of its own."""
+
+    @functools.wraps(function)
+    def along(x: Any, *others: Any, **keywords: Any) -> Value:
+        if others or keywords:
+            raise refuse(
+                f"{function.__name__} goes along the row and takes no axis: write "
+                f"bl.{function.__name__}(x), which broadcasts as it is; bl.maximum(x, y) is the "
+                "larger one of two values, bl.column_sum(x) a sum over the rows"
+            )
+        return function(x)
+
+    return along
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:
@@ -143,16 +161,19 @@ def like(x: Any, operand: Value) -> Typed:
     return Typed(builder.floating(builder.value(x)), node.static[0])
 
 
+@_along_the_row
 def sum(x: Any) -> Value:
     """The sum along the row, in the tree of docs/numerics.md; −0.0 of an empty row."""
     return apply("sum", x)
 
 
+@_along_the_row
 def mean(x: Any) -> Value:
     """The sum along the row over the number of columns."""
     return sum(x) / columns()
 
 
+@_along_the_row
 def max(x: Any) -> Value:
     """The largest of the row, NaN if one is; −∞ of an empty row.
 
@@ -161,11 +182,13 @@ def max(x: Any) -> Value:
     return apply("max", x)
 
 
+@_along_the_row
 def argmax(x: Any) -> Value:
     """The column of the first of the largest numbers of the row, an integer; of the first NaN."""
     return apply("argmax", x)
 
 
+@_along_the_row
 def logsumexp(x: Any) -> Value:
     """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
     return apply("logsumexp", x)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from bridge.lang import roles
-from bridge.lang.errors import refuse
+from bridge.lang.errors import DeclarationError, refuse
 from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
+from bridge.lang.refusals import Foreign, NoNumber
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
 _LOGIC = frozenset({"and", "or", "not"})
@@ -154,7 +155,7 @@ def _simplified(
     return builder.node(operation, _numbers(values), static, dtype=dtype)
 
 
-class Value:
+class Value(NoNumber):
     """A number at each place of the row space, or a row, or a column.
 
     Attributes:
@@ -258,55 +259,36 @@ class Value:
     def __invert__(self) -> Value:
         return self.builder.apply("not", self)
 
-    def __bool__(self) -> NoReturn:
-        raise refuse(
-            "a value has no truth of its own while the op is declared, so `if`, `while`, `and`, "
-            "`or` and `not` cannot ask for it: write bl.where(condition, a, b), &, | and ~"
-        )
-
-    def __float__(self) -> NoReturn:
-        raise refuse("a value has no number while the op is declared: compute with it as it is")
-
-    __int__ = __index__ = __complex__ = __float__
-
-    def __iter__(self) -> NoReturn:
-        raise refuse(
-            "a value is not iterable: bl.sum, bl.max and bl.mean go along its row; an operand of "
-            "two halves is declared as bridge.Halves or Pairs"
-        )
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        raise refuse("a value has no elements to choose: write bl.where(bl.column() == k, x, 0.0)")
-
-    def __len__(self) -> NoReturn:
-        raise refuse("the length of a row is not known when the op is declared: bl.columns() is it")
-
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
         """Arithmetic whose left operand is a number of NumPy's; nothing else of NumPy works."""
         operation = _OF_NUMPY.get(ufunc.__name__)
         if operation is None or method != "__call__" or kwargs:
-            raise refuse("NumPy's functions do not work on values: use those of bridge.lang")
+            self.__array__()
         return self.builder.apply(operation, *inputs)
-
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise refuse("NumPy's functions do not work on values: use those of bridge.lang")
 
     def __repr__(self) -> str:
         varies = {0: "", ROWS: " per row", COLUMNS: " per column", FULL: ""}[self.axes]
         return f"<{self.kind}{varies}>"
 
 
-class Unusable:
+class Unusable(Foreign):
     """What nothing can be computed from as it is: `instead` says what to do."""
 
     instead = ""
-    __array_ufunc__ = None
+    __hash__ = object.__hash__
 
-    def refused(self, *args: Any) -> NoReturn:
+    def refused(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise refuse(self.instead)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = refused
-    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __lt__ = __gt__ = __bool__ = refused
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = refused
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = refused
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = refused
+    __eq__ = __ne__ = __bool__ = __len__ = __getitem__ = refused  # type: ignore[assignment]
+    __array_ufunc__ = refused
+
+    def _instead_of(self, name: str) -> str:
+        return self.instead
 
 
 class HalvesValue(Unusable):
@@ -321,11 +303,6 @@ class HalvesValue(Unusable):
 
     def __iter__(self) -> Iterator[Value]:
         return iter((self.first, self.second))
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.refused()
 
 
 class ColumnSum(Unusable):
@@ -377,5 +354,11 @@ def while_active(builder: Builder, call: Callable[[], Any]) -> Any:
     _active.builders.append(builder)
     try:
         return call()
+    except TypeError as error:
+        # JAX puts an error of its own in the place of what a value told it.
+        told = error.__context__
+        if isinstance(told, DeclarationError) and not isinstance(error, DeclarationError):
+            raise told from None
+        raise
     finally:
         _active.builders.pop()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.lang import codes, pinned, roles
-from bridge.lang.errors import DeclarationError
+from bridge.lang.errors import GENERATED, DeclarationError
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
 from bridge.ops.form import Form
@@ -151,7 +151,7 @@ def function_of(
         f"    return {name}",
     ]
     scope: dict[str, Any] = {"__name__": declaration.function.__module__}
-    exec(compile("\n".join(lines), f"<{name}>", "exec"), scope)
+    exec(compile("\n".join(lines), f"{GENERATED}{name}>", "exec"), scope)
     function = scope["_make"](**used)
     function.__doc__ = declaration.function.__doc__
     function.__qualname__ = declaration.function.__qualname__

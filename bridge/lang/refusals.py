@@ -1,0 +1,104 @@
+"""What can be done to arrays and not to values: each says what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bridge.lang.errors import MissingAttribute, refuse
+from bridge.lang.suggestions import INTEGERS, MATRICES, instead_of_attribute
+
+
+def _no_function_of(library: str) -> str:
+    return (
+        f"{library}'s functions do not work on values: use those of bridge.lang; "
+        "arrays come in as operands"
+    )
+
+
+class Foreign:
+    """What no library but bridge.lang computes with: they are told so in the ways they ask."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refuse(_no_function_of("PyTorch"))
+
+    @property
+    def __jax_array__(self) -> NoReturn:
+        """JAX asks whether there is one before it asks for anything else."""
+        raise refuse(_no_function_of("JAX"))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refuse(_no_function_of("NumPy"))
+
+    if not TYPE_CHECKING:  # checkers are to tell that there is no such attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Protocols are asked for by such names.
+            if name.startswith("__"):
+                raise AttributeError(f"{type(self).__name__} has no {name}")
+            raise refuse(self._instead_of(name), MissingAttribute)
+
+    def _instead_of(self, name: str) -> str:
+        return instead_of_attribute(name)
+
+
+class NoNumber(Foreign):
+    """A value, in all that would need its numbers or another shape than that of rows."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise refuse(
+            "a value has no truth of its own while the op is declared, so `if`, `while`, `and`, "
+            "`or` and `not` cannot ask for it: write bl.where(condition, a, b), &, | and ~"
+        )
+
+    def __float__(self) -> NoReturn:
+        raise refuse("a value has no number while the op is declared: compute with it as it is")
+
+    __int__ = __index__ = __complex__ = __float__
+
+    def __iter__(self) -> NoReturn:
+        raise refuse(
+            "a value is not iterable: bl.sum, bl.max and bl.mean go along its row; an operand of "
+            "two halves is declared as bridge.Halves or Pairs"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise refuse("a value has no elements to choose: write bl.where(bl.column() == k, x, 0.0)")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise refuse("a value cannot be written to: write bl.where(bl.column() == k, y, x)")
+
+    def __contains__(self, key: Any) -> NoReturn:
+        raise refuse(
+            "a value has no elements to look through: write bl.max(bl.where(x == k, 1.0, 0.0))"
+        )
+
+    def __len__(self) -> NoReturn:
+        raise refuse("the length of a row is not known when the op is declared: bl.columns() is it")
+
+    def __matmul__(self, other: Any) -> NoReturn:
+        raise refuse(MATRICES)
+
+    __rmatmul__ = __matmul__
+
+    def __floordiv__(self, other: Any) -> NoReturn:
+        raise refuse(INTEGERS)
+
+    __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __rdivmod__ = __floordiv__
+
+    def __round__(self, digits: Any = None) -> NoReturn:
+        raise refuse(INTEGERS)
+
+    def __rpow__(self, base: Any) -> NoReturn:
+        raise refuse(
+            "no powers whose exponent is a value: write bl.exp2(x), or bl.exp(p * bl.log(base))"
+        )
+
+    def __xor__(self, other: Any) -> NoReturn:
+        raise refuse("no ^ of values: write (a | b) & ~(a & b)")
+
+    __rxor__ = __xor__

@@ -1,0 +1,87 @@
+"""What to write in a declaration for what other libraries have, by their names for it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+# They are functions of bridge.lang, where other libraries have methods of arrays.
+_FUNCTIONS = (
+    *("abs", "argmax", "column_sum", "erf", "exp", "exp2", "expm1", "gelu", "log", "log1p"),
+    *("logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sum", "tanh"),
+)
+_SHAPE = "bl.columns() is the length of a row; what else there is of a shape no op depends on"
+_DTYPE = (
+    "a declaration is for all dtypes: bl.rounded(x, dtype) rounds to one, and "
+    "bl.like(x, operand) returns the dtype of an operand"
+)
+_LAYOUT = "an op computes on rows as they lie: shape arrays before they are passed to it, or behind"
+INTEGERS = (
+    "nothing is rounded to integers: x / y divides; what tells columns apart by a remainder comes "
+    "in as a Mask or a Table, and even and odd columns as Pairs"
+)
+MATRICES = (
+    "no product of matrices: an op sees one row at a time, of which bl.sum(x * y) is the product "
+    "with another; multiply matrices before arrays are passed to it, or behind"
+)
+_POWER = "write x**2, for integers, or bl.exp(p * bl.log(x))"
+_CLIP = "write bl.minimum(bl.maximum(x, low), high)"
+_ELEMENT = "write bl.sum(bl.where(bl.column() == k, x, 0.0))"
+_CONSTANT = "write the number: it broadcasts"
+_NUMBER = "a value has no number while the op is declared: compute with it as it is"
+
+_INSTEAD = {
+    **{name: f"write bl.{name}(x)" for name in _FUNCTIONS},
+    **dict.fromkeys(("maximum", "minimum"), "write bl.maximum(x, y) or bl.minimum(x, y)"),
+    "where": "write bl.where(condition, x, y)",
+    "amax": "write bl.max(x)",
+    **dict.fromkeys(("min", "amin"), "write -bl.max(-x), or bl.minimum(x, y) of two values"),
+    "argmin": "write bl.argmax(-x)",
+    "var": "write bl.mean(c * c), with c = x - bl.mean(x)",
+    "std": "write bl.sqrt(bl.mean(c * c)), with c = x - bl.mean(x)",
+    "norm": "write bl.sqrt(bl.sum(x * x))",
+    "softmax": "write bl.exp(x - bl.logsumexp(x))",
+    "log_softmax": "write x - bl.logsumexp(x)",
+    "relu": "write bl.maximum(x, 0.0)",
+    "leaky_relu": "write bl.where(x > 0.0, x, slope * x)",
+    "elu": "write bl.where(x > 0.0, x, bl.expm1(x))",
+    "swish": "write bl.silu(x)",
+    **dict.fromkeys(("logistic", "expit"), "write bl.sigmoid(x)"),
+    "sign": "write bl.where(x > 0.0, 1.0, bl.where(x < 0.0, -1.0, 0.0))",
+    "square": "write x * x",
+    **dict.fromkeys(("pow", "power"), _POWER),
+    "reciprocal": "write 1.0 / x",
+    **dict.fromkeys(("clip", "clamp"), _CLIP),
+    "dropout": "write bl.where(bl.dropout_keep(p, seed), x / (1.0 - p), 0.0)",
+    "isnan": "write x != x",
+    "arange": "write bl.column()",
+    "one_hot": "write bl.column() == label",
+    **dict.fromkeys(("gather", "take", "take_along_axis"), _ELEMENT),
+    **dict.fromkeys(("zeros", "ones", "full", "zeros_like", "ones_like", "array"), _CONSTANT),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc", "rint"), INTEGERS),
+    **dict.fromkeys(("matmul", "dot", "einsum"), MATRICES),
+    **dict.fromkeys(("shape", "size", "ndim", "dim", "numel"), _SHAPE),
+    **dict.fromkeys(("dtype", "astype", "to", "type", "float", "half", "double"), _DTYPE),
+    **dict.fromkeys(("T", "mT", "transpose", "permute", "swapaxes", "movedim"), _LAYOUT),
+    **dict.fromkeys(("reshape", "view", "flatten", "ravel", "squeeze", "unsqueeze"), _LAYOUT),
+    **dict.fromkeys(("expand", "expand_dims", "repeat", "broadcast_to"), _LAYOUT),
+    **dict.fromkeys(("item", "tolist", "numpy"), _NUMBER),
+    **dict.fromkeys(("chunk", "split"), "annotate the operand with bridge.Halves or Pairs"),
+    **dict.fromkeys(("cat", "concatenate", "stack"), "return bl.halves(first, second)"),
+    **dict.fromkeys(("detach", "stop_gradient"), "bridge.op takes a reverse rule as vjp="),
+}
+
+
+def instead_of_attribute(name: str) -> str:
+    """For an attribute or a method that a value does not have."""
+    otherwise = "what can be computed are Python's operators and the functions of bridge.lang"
+    return f"a value has no {name}: {_INSTEAD.get(name, otherwise)}"
+
+
+def instead_of_function(name: str, known: Sequence[str]) -> str:
+    """For a function that bridge.lang does not have; `known` are the names that it has."""
+    instead = _INSTEAD.get(name)
+    if instead is None:
+        close = difflib.get_close_matches(name, known)
+        instead = f"it has {', '.join(close or known)}"
+    return f"bridge.lang has no {name}: {instead}"
