@@ -22,17 +22,26 @@ def _capped(logits: Any, softcap: float) -> Any:
     return softcap * bl.tanh(logits / softcap) if softcap else logits
 
 
-def _loss(s: Any, lse: Any, labels: Any, ignore_index: int, smoothing: float, z_loss: float) -> Any:
-    loss = lse - at_label(s, labels)
+def _loss(
+    s: Any,
+    largest: Any,
+    rest: Any,
+    labels: Any,
+    ignore_index: int,
+    smoothing: float,
+    z_loss: float,
+) -> Any:
+    loss = rest - (at_label(s, labels) - largest)
     if smoothing:
-        loss = loss * (1 - smoothing) + (lse - bl.mean(s)) * smoothing
+        loss = loss * (1 - smoothing) + (rest - bl.mean(s - largest)) * smoothing
     if z_loss:
+        lse = largest + rest
         loss = loss + z_loss * (lse * lse)
     known = bl.where(is_column(labels), loss, math.nan)
     return bl.where(labels == ignore_index, 0.0, known)
 
 
-@declared(keep=("lse",))
+@declared(keep=("largest", "rest"))
 @named("cross_entropy")
 def row_losses(
     logits: bl.Full,
@@ -44,11 +53,11 @@ def row_losses(
     softcap: float = 0.0,
 ):
     s = _capped(logits, softcap)
-    lse = bl.logsumexp(s)
-    return _loss(s, lse, labels, ignore_index, label_smoothing, z_loss)
+    largest, rest = bl.logsumexp_parts(s)
+    return _loss(s, largest, rest, labels, ignore_index, label_smoothing, z_loss)
 
 
-@declared(keep=("lse",))
+@declared(keep=("largest", "rest"))
 @named("cross_entropy")
 def counted_losses(
     logits: bl.Full,
@@ -61,8 +70,8 @@ def counted_losses(
 ):
     """And 1 for each row that is not ignored."""
     s = _capped(logits, softcap)
-    lse = bl.logsumexp(s)
-    losses = _loss(s, lse, labels, ignore_index, label_smoothing, z_loss)
+    largest, rest = bl.logsumexp_parts(s)
+    losses = _loss(s, largest, rest, labels, ignore_index, label_smoothing, z_loss)
     return losses, bl.where(labels == ignore_index, 0.0, 1.0)
 
 

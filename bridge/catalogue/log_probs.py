@@ -14,11 +14,11 @@ def _scaled(x: Any, scale: float) -> Any:
     return x if scale == 1 else x * scale
 
 
-@declared(keep=("lse",))
+@declared(keep=("largest", "rest"))
 def log_softmax(x: bl.Full, *, scale: float = 1.0):
     s = _scaled(x, scale)
-    lse = bl.logsumexp(s)
-    return s - lse
+    largest, rest = bl.logsumexp_parts(s)
+    return (s - largest) - rest
 
 
 @declared(keep=("lse",))
@@ -27,8 +27,8 @@ def logsumexp(x: bl.Full, *, scale: float = 1.0):
     return lse
 
 
-@declared(keep=("lse",))
+@declared(keep=("largest", "rest"))
 def token_log_probs(logits: bl.Full, labels: bl.PerRow[int], *, scale: float = 1.0):
     s = _scaled(logits, scale)
-    lse = bl.logsumexp(s)
-    return bl.where(is_column(labels), at_label(s, labels) - lse, math.nan)
+    largest, rest = bl.logsumexp_parts(s)
+    return bl.where(is_column(labels), (at_label(s, labels) - largest) - rest, math.nan)

@@ -15,7 +15,7 @@ from bridge.lang.program import COLUMNS, FULL, Node, Operand, Program, constant_
 from bridge.lang.reference import evaluate
 
 _ROLE_OF = {FULL: roles.Full, COLUMNS: roles.Row}
-_EXACT = {"neg", "abs", "where", "minimum", "maximum", "max", "float", "columns"}
+_EXACT = {"neg", "abs", "where", "minimum", "maximum", "max", "float", "columns", "stop_gradient"}
 
 
 def hold_right(e: Example, what: str, arrays: Arrays) -> None:

@@ -20,7 +20,7 @@ from bridge.lang import narrowing, roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
-VERSION = 5
+VERSION = 6
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
 # As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
@@ -43,7 +43,7 @@ _ELEMENTWISE = _names(
     "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
     "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
     "reciprocal_16 add sub mul div minimum maximum lt le eq ne and or exp_shifted exp2_lifted "
-    "fma where log_sum exp2_below_float16 exp2_below_bfloat16"
+    "fma where log_sum log_sum_rest exp2_below_float16 exp2_below_bfloat16"
 )
 _INTEGER = _names("neg add sub mul where lt le eq ne")
 OPERATIONS = (

@@ -108,6 +108,10 @@ _PARTIALS: dict[str, Partials] = {
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
     "logsumexp": lambda x, y, s: [f.exp(x[0] - f.where(y == -inf, 0.0, y))],
+    "logsumexp_rest": lambda x, y, s: [
+        f.exp((x[0] - f.where(x[1] == -inf, 0.0, x[1])) - y),
+        x[0].builder.constant(0.0),
+    ],
 }
 
 
@@ -152,7 +156,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     else:
         partials = _PARTIALS[operation](x, y, node.static)
         terms = [p * i for p, i in zip(partials, t, strict=True) if i is not None]
-        if operation == "logsumexp":
+        if operation in ("logsumexp", "logsumexp_rest"):
             return f.sum(terms[0])
     total = terms[0]
     for term in terms[1:]:
@@ -259,7 +263,7 @@ def _conditions(node: Node, x: Sequence[Value]) -> Sequence[_Condition | None]:
 # Their partial derivatives are bounded, for all numbers but NaN.
 _BOUNDED = frozenset({
     *("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs"),
-    *("tanh", "sigmoid", "silu", "softplus", "erf", "logsumexp"),
+    *("tanh", "sigmoid", "silu", "softplus", "erf", "logsumexp", "logsumexp_rest"),
 })  # fmt: skip
 
 
@@ -321,7 +325,8 @@ def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:
         if node.operation == "operand":
             moving.append(node.dtype == "float" and moved[node.static[0]])
         else:
-            moving.append(node.dtype == "float" and any(moving[i] for i in node.inputs))
+            may_move = node.dtype == "float" and node.operation != "stop_gradient"
+            moving.append(may_move and any(moving[i] for i in node.inputs))
     return moving
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bridge.lang import philox, roles
 from bridge.lang.errors import refuse
@@ -24,11 +24,14 @@ def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
     return builder_of(*arguments).apply(operation, *arguments, static=static)
 
 
-def _along_the_row(function: Callable[[Any], Value]) -> Callable[[Any], Value]:
+_T = TypeVar("_T")
+
+
+def _along_the_row(function: Callable[[Any], _T]) -> Callable[[Any], _T]:
     """The function, which refuses an axis in words of its own."""
 
     @functools.wraps(function)
-    def along(x: Any, *others: Any, **keywords: Any) -> Value:
+    def along(x: Any, *others: Any, **keywords: Any) -> _T:
         if others or keywords:
             raise refuse(
                 f"{function.__name__} goes along the row and takes no axis: write "
@@ -192,6 +195,30 @@ def argmax(x: Any) -> Value:
 def logsumexp(x: Any) -> Value:
     """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
     return apply("logsumexp", x)
+
+
+@_along_the_row
+def logsumexp_parts(x: Any) -> tuple[Value, Value]:
+    """Two numbers a row whose sum is `logsumexp(x)`: its largest x, and log Σ e^(x − largest).
+
+    y − logsumexp(x) is then (y − largest) − rest, which keeps the digits that a sum beside a large
+    number has lost. Derivatives are those of the sum of both: all through the second, the first is
+    a constant to them. Where the largest is infinite, the second is 0.
+    """
+    largest = stop_gradient(max(x))
+    return largest, apply("logsumexp_rest", x, largest)
+
+
+@_along_the_row
+def log_softmax(x: Any) -> Value:
+    """x − log Σ e^x along the row, as exact as its own value is; e^ of it is softmax(x)."""
+    largest, rest = logsumexp_parts(x)
+    return (x - largest) - rest
+
+
+def stop_gradient(x: Any) -> Value:
+    """x, a constant to all derivatives."""
+    return apply("stop_gradient", x)
 
 
 def column() -> Value:

@@ -30,7 +30,7 @@ AXES = {
     roles.Integer: 0,
 }
 
-REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp"})
+REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp", "logsumexp_rest"})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bridge.lang import philox, roles
 from bridge.lang.gelu_reference import gelu_derivative
-from bridge.lang.program import Program, Result, constant_of
+from bridge.lang.program import REDUCTIONS, Program, Result, constant_of
 
 Array = Any
 
@@ -38,6 +38,13 @@ def _logsumexp(x: Array) -> Array:
     largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)
     return np.log(np.sum(np.exp(x - shift), axis=-1, keepdims=True)) + shift
+
+
+def _logsumexp_rest(x: Array, largest: Array) -> Array:
+    powers = np.exp(x - np.where(np.isfinite(largest), largest, 0))
+    np.put_along_axis(powers, _argmax(x), 0, axis=-1)
+    rest = np.log1p(np.sum(powers, axis=-1, keepdims=True))
+    return np.where(np.isfinite(largest), rest, 0)
 
 
 def _argmax(x: Array) -> Array:
@@ -97,6 +104,8 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "max": lambda x: np.max(x, axis=-1, keepdims=True, initial=-np.inf),
     "argmax": _argmax,
     "logsumexp": _logsumexp,
+    "logsumexp_rest": _logsumexp_rest,
+    "stop_gradient": np.positive,
 }
 
 
@@ -136,10 +145,9 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
                 values.append(np.exp(-node.static * inputs[0] * inputs[0]))
             elif node.operation == "gelu":
                 values.append(gelu_derivative(inputs[0], *node.static[:2]))
-            elif node.operation in ("sum", "max", "argmax", "logsumexp"):
-                (x,) = inputs
-                whole = np.broadcast_to(x, (rows, columns))
-                values.append(_FUNCTIONS[node.operation](whole))
+            elif node.operation in REDUCTIONS:
+                whole = np.broadcast_to(inputs[0], (rows, columns))
+                values.append(_FUNCTIONS[node.operation](whole, *inputs[1:]))
             else:
                 values.append(_FUNCTIONS[node.operation](*inputs))
         return tuple(

@@ -15,23 +15,30 @@ from bridge.lang.program import COLUMNS, REDUCTIONS, ROWS, Operand, Program, Res
 from bridge.lang.rewriting import result_of, rewritten
 from bridge.lang.values import Builder, Value
 
+_LOG_SUMS = {"logsumexp": "log_sum", "logsumexp_rest": "log_sum_rest"}
+
 
 def written_out(program: Program) -> Program:
-    """The program with every log Σ eˣ as the operations that it is made of."""
-    if all(node.operation != "logsumexp" for node in program.nodes):
+    """The program with every log Σ eˣ as the operations that it is made of, and nothing that only
+    derivatives know of."""
+    if all(node.operation not in (*_LOG_SUMS, "stop_gradient") for node in program.nodes):
         return program
     builder = Builder()
 
     def write_out(number: int, inputs: tuple[int, ...]) -> Value | None:
-        is_logsumexp = program.nodes[number].operation == "logsumexp"
-        return _logsumexp(Value(builder, inputs[0])) if is_logsumexp else None
+        operation = program.nodes[number].operation
+        if operation == "stop_gradient":
+            return Value(builder, inputs[0])
+        if operation in _LOG_SUMS:
+            return _log_sum(_LOG_SUMS[operation], Value(builder, inputs[0]))
+        return None
 
     values = rewritten(program, builder, write_out)
     results = [result_of(values, result) for result in program.results]
     return pruned(program.name, program.operands, builder.nodes, results)
 
 
-def _logsumexp(x: Value) -> Value:
+def _log_sum(operation: str, x: Value) -> Value:
     """Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h."""
 
     def along(operation: str, *inputs: Value) -> Value:
@@ -45,7 +52,7 @@ def _logsumexp(x: Value) -> Value:
     power = along("exp_shifted", x, largest)
     coarse = along("exp_coarse", power)
     fine = along("sub", power, coarse)
-    return of_row("log_sum", of_row("sum", coarse), of_row("sum", fine), largest)
+    return of_row(operation, of_row("sum", coarse), of_row("sum", fine), largest)
 
 
 def prepared(program: Program) -> Program:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 # They are functions of bridge.lang, where other libraries have methods of arrays.
 _FUNCTIONS = (
     *("abs", "argmax", "column_sum", "erf", "exp", "exp2", "expm1", "gelu", "log", "log1p"),
-    *("logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sum", "tanh"),
+    *("log_softmax", "logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus", "sqrt"),
+    *("sum", "tanh"),
 )
 _SHAPE = "bl.columns() is the length of a row; what else there is of a shape no op depends on"
 _DTYPE = (
@@ -40,8 +41,7 @@ _INSTEAD = {
     "var": "write bl.mean(c * c), with c = x - bl.mean(x)",
     "std": "write bl.sqrt(bl.mean(c * c)), with c = x - bl.mean(x)",
     "norm": "write bl.sqrt(bl.sum(x * x))",
-    "softmax": "write bl.exp(x - bl.logsumexp(x))",
-    "log_softmax": "write x - bl.logsumexp(x)",
+    "softmax": "write bl.exp(bl.log_softmax(x))",
     "relu": "write bl.maximum(x, 0.0)",
     "leaky_relu": "write bl.where(x > 0.0, x, slope * x)",
     "elu": "write bl.where(x > 0.0, x, bl.expm1(x))",

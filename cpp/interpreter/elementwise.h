@@ -217,6 +217,8 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return a != 0 ? b : c;
     case kLogSum:
       return math::log_sum(a, b, c);
+    case kLogSumRest:
+      return math::log_sum_rest(a, b, c);
     case kExp2BelowFloat16:
       return exp2_below_16<math::SingleForFloat16>(a, b, c);
     case kExp2BelowBfloat16:

@@ -37,7 +37,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 5;
+constexpr int32_t kVersion = 6;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -123,6 +123,7 @@ enum Operation : int32_t {
   kFma,
   kWhere,
   kLogSum,
+  kLogSumRest,
   kExp2BelowFloat16,
   kExp2BelowBfloat16,
   kElementwise,  // how many there are

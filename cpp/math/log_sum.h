@@ -1,6 +1,6 @@
-// log(sum of e^x) along a row, for float and double, from the largest x of the row: the terms are
-// those of softmax with a scale of 1, e^(x - w log(2)) with w log(2) next to the largest. They are
-// added as coarse and fine parts (softmax.h says why), in double as they are.
+// log(sum of e^x) along a row, and what that is beyond the largest x, for float and double: the terms
+// are those of softmax with a scale of 1, e^(x - w log(2)) with w log(2) next to the largest. They
+// are added as coarse and fine parts (softmax.h says why), in double as they are.
 #pragma once
 
 #include "math/logarithm.h"
@@ -108,6 +108,17 @@ BRIDGE_HD Real log_sum(Real coarse, Real fine, Real largest) {
   const Real own_coarse = exp_coarse(own);
   const bool is_alone = coarse == own_coarse && fine == own - own_coarse;
   return absolute(largest) <= Format<Real>::largest && !is_alone ? y : largest;
+}
+
+// log(sum of e^(x - largest)), from the same: 0 where the largest is infinite or NaN. That of the
+// largest is taken from the sum, not 1 from what all come to: so small ones keep their digits beside
+// it.
+template <class Real>
+BRIDGE_HD Real log_sum_rest(Real coarse, Real fine, Real largest) {
+  const Real own = exp_shifted(largest, largest);
+  const Real own_coarse = exp_coarse(own);
+  const Real others = (coarse - own_coarse) + (fine - (own - own_coarse));
+  return absolute(largest) <= Format<Real>::largest ? log1p(others / own) : Real(0);
 }
 
 }  // namespace bridge::math

@@ -18,7 +18,7 @@ import numpy as np
 
 from bridge.lang import philox, reference, roles
 from bridge.lang.gelu_reference import gelu_derivative
-from bridge.lang.program import Node, Program, constant_of
+from bridge.lang.program import REDUCTIONS, Node, Program, constant_of
 
 Numbers = Any
 
@@ -34,7 +34,7 @@ _NEARLY = 1 - 2.0**-9  # next to the largest number only one of the two may over
 
 # Roundings of an operation in halves of a unit; what is not here is exact, or has 2 units.
 _ROUNDINGS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "fma": 1, "sqrt": 1, "float": 1, "rsqrt": 2.5}
-_EXACT = frozenset({"neg", "abs", "minimum", "maximum"})
+_EXACT = frozenset({"neg", "abs", "minimum", "maximum", "stop_gradient"})
 _OTHERWISE = 4.0
 # Bounds on the derivatives of functions that rise and fall.
 _LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0, "silu_slope": 0.5}
@@ -198,6 +198,17 @@ class _Arithmetic:
         error = np.where(np.isfinite(value) | np.isinf(error), error, 0.0)
         return Bounded(value, np.where(reach > self.largest * _NEARLY, np.inf, error))
 
+    def rest_of_logsumexp(self, x: Bounded, largest: Bounded) -> Bounded:
+        value = reference._logsumexp_rest(x.value, largest.value)
+        levels = math.log2(max(x.value.shape[-1], 2))
+        moved = 2 * np.max(x.error, axis=-1, keepdims=True, initial=0.0)
+        # Small ones are added beside the fine part of the largest.
+        beside = self.half_unit * (2.0**-9 if self.half_unit > _OF_REFERENCE else 1.0)
+        own = (30 + 2 * levels) * (value * self.half_unit + beside)
+        own = own + (x.value.shape[-1] + 30) * _OF_REFERENCE * (1 + np.abs(largest.value))
+        error = np.where(np.isfinite(largest.value), moved + own, 0.0)
+        return self.without(Bounded(value, error), [largest])
+
     def reduced(self, operation: str, x: Bounded) -> Bounded:
         count = x.value.shape[-1]
         levels = math.log2(max(count, 2))
@@ -283,7 +294,9 @@ def _of_node(
         index = np.arange(rows * columns, dtype=np.uint64)
         words = philox.words(int(inputs[0].value), int(inputs[1].value), index)
         value = (words >= node.static).reshape(rows, columns)
-    elif operation in ("sum", "max", "argmax", "logsumexp"):
+    elif operation == "logsumexp_rest":
+        return rules.rest_of_logsumexp(_spread(inputs[0], (rows, columns)), inputs[1])
+    elif operation in REDUCTIONS:
         return rules.reduced(operation, _spread(inputs[0], (rows, columns)))
     elif operation == "float":
         number = inputs[0].value.astype(np.float64)

@@ -106,6 +106,7 @@ _STEPS = (
     *("binary", "binary", "binary", "unary", "unary", "unary", "sum", "mean", "max", "where"),
     *("constant", "compare", "fma", "logsumexp", "gelu", "gauss", "argmax", "column", "columns"),
     *("compare", "integer", "integer constant", "logic", "keep", "integer where"),
+    "log_softmax",
 )
 
 
@@ -128,8 +129,8 @@ def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
         return apply(draws.choice(_BINARY), pick("float", "int"), pick("float"))
     if step in ("sum", "max", "argmax", "logsumexp"):
         return apply(step, pick("float", "int"))
-    if step == "mean":
-        return f.mean(pick("float"))
+    if step in ("mean", "log_softmax"):
+        return getattr(f, step)(pick("float"))
     if step == "fma":
         return apply("fma", pick("float"), pick("float"), pick("float"))
     if step == "gelu":

@@ -151,6 +151,20 @@ def test_kept_values_are_read_and_give_the_same(rng: np.random.Generator) -> Non
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+def test_stopped_gradients(rng: np.random.Generator) -> None:
+    from bridge import lang as bl
+
+    def op(x: bl.Full):
+        return x * bl.stop_gradient(bl.max(x) + x)
+
+    program = program_of(op)
+    x, g = rng.normal(size=(2, 3, 5))
+    factor = x.max(-1, keepdims=True) + x
+    np.testing.assert_array_equal(evaluate(program, [x])[0], x * factor)
+    for derivative in (vjp(program, [True], [True]), jvp(program, [True])):
+        np.testing.assert_array_equal(evaluate(derivative, [x, g])[0], g * factor)
+
+
 def test_where_sends_zeros_to_what_was_not_chosen() -> None:
     from bridge import lang as bl
 
