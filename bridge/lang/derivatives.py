@@ -108,11 +108,12 @@ _PARTIALS: dict[str, Partials] = {
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
     "logsumexp": lambda x, y, s: [f.exp(x[0] - f.where(y == -inf, 0.0, y))],
-    "logsumexp_rest": lambda x, y, s: [
-        f.exp((x[0] - f.where(x[1] == -inf, 0.0, x[1])) - y),
-        x[0].builder.constant(0.0),
-    ],
 }
+
+
+def _beside_largest(x: Value, largest: Value) -> Value:
+    """e^(x − largest): the softmax of a row is this over the row's sum. 0 in a row of -inf."""
+    return f.exp(x - f.where(largest == -inf, 0.0, largest))
 
 
 def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -> Value | None:
@@ -123,6 +124,9 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     if operation == "sum":
         assert t[0] is not None
         return f.sum(t[0])
+    if operation == "logsumexp_rest":
+        assert t[0] is not None
+        return f.exp(-y) * f.sum(_beside_largest(*x) * t[0])
     if operation == "where":
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
@@ -156,7 +160,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     else:
         partials = _PARTIALS[operation](x, y, node.static)
         terms = [p * i for p, i in zip(partials, t, strict=True) if i is not None]
-        if operation in ("logsumexp", "logsumexp_rest"):
+        if operation == "logsumexp":
             return f.sum(terms[0])
     total = terms[0]
     for term in terms[1:]:
@@ -181,6 +185,8 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [g, -g]
     if operation in ("sum", "max"):
         return [g]
+    if operation == "logsumexp_rest":  # one product an element, the other once a row
+        return [(g * f.exp(-y)) * _beside_largest(*x), None]
     if operation == "div":
         down = g / x[1]
         return [down, -(down * y)]
