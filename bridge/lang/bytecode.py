@@ -17,13 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang import narrowing, roles
+from bridge.lang.limits import (
+    MOST_INSTRUCTIONS,
+    MOST_PHASES,
+    MOST_REGISTERS,
+    check_arrays,
+    check_limit,
+)
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.stages import written_out
 
 VERSION = 5
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
-# As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
-MOST_OPERANDS, MOST_RESULTS = 56, 31
 
 # In the order of the enumerations in cpp/interpreter/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
@@ -172,6 +177,8 @@ class Writer:
     """
 
     def __init__(self, program: Program, has_start: bool) -> None:
+        """Raises ProgramTooLarge for a program that the interpreter does not take."""
+        check_arrays(program.name, program)
         self.program = program
         self.has_start = has_start
         self.lowered = _Lowered(program, has_start)
@@ -194,6 +201,8 @@ class Writer:
         ]
         last = max([self.phases[node] for node in self.reductions] + stored, default=-1)
         self.count = last + 1
+        check_limit(program.name, "row reductions", len(self.reductions), MOST_REGISTERS)
+        check_limit(program.name, "phases between row reductions", self.count, MOST_PHASES)
         self.rows = [_Section() for _ in range(self.count + 1)]
         self.tiles = [_Section() for _ in range(self.count)]
         self.constants = self._constants("float", "bool")
@@ -202,6 +211,7 @@ class Writer:
         self.values: dict[Any, _Value] = {}
         self._find_lives()
         self.sizes = self._allocate()
+        check_limit(program.name, "registers", max(self.sizes.values()), MOST_REGISTERS)
 
     def _phases(self) -> list[int]:
         phases: list[int] = []
@@ -239,11 +249,19 @@ class Writer:
                     self._emit_reduction(number, phase, present)
             if phase == self.count - 1:
                 self._emit_stores(phase, present)
+            # A chain of reductions computes again in each phase what stands before: it takes long
+            # to get through all of one that is too large.
+            self._check_length()
         for number, role, nodes in self.results:
             if role == "per_row":
                 self._emit_row(nodes[0], self.count)
                 store = Instruction("store_row", reads=[("row", nodes[0])], arguments=[number])
                 self.rows[self.count].instructions.append(store)
+        self._check_length()
+
+    def _check_length(self) -> None:
+        count = sum(len(instructions) for _, instructions in self.sections())
+        check_limit(self.program.name, "instructions", count, MOST_INSTRUCTIONS)
 
     def _emit_reduction(self, number: int, phase: int, present: set[Any]) -> None:
         node = self.nodes[number]

@@ -12,6 +12,7 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
+from bridge.lang.limits import check_arrays
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.values import (
     Builder,
@@ -149,6 +150,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
 
     Raises:
       DeclarationError: naming the line of the function that cannot be.
+      ProgramTooLarge: for more operands or results than a call has.
     """
     builder = _Watching(_code_of(declaration.function)) if declaration.keep else Builder()
     operands: list[Operand] = []
@@ -186,6 +188,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         if isinstance(value, Unusable) or (isinstance(value, Value) and value.kind != "float"):
             raise DeclarationError(f"{where}: keep={name!r} is no floating value")
     program = pruned(declaration.name, operands, builder.nodes, results, named)
+    check_arrays(where, program)
     for node in program.nodes:
         is_integer = node.operation == "constant" and node.dtype == "int"
         if is_integer and not -(1 << 63) <= node.static < 1 << 63:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge.lang import codes, pinned, roles
 from bridge.lang.errors import GENERATED, DeclarationError
+from bridge.lang.limits import MOST_RESULTS, check_limit
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
 from bridge.ops.form import Form
@@ -37,7 +38,10 @@ class Traced:
         if declaration.vjp is not None:
             rule = pinned.traced_rule(declaration.vjp, self.program, present, static)
             pinned.check_rule(rule, self.program)
-        self.code = codes.code_of(self.program, _kept(declaration, self.program), rule)
+        kept = _kept(declaration, self.program)
+        count = len(self.program.results) + len(kept)
+        check_limit(self.name, "results and kept values", count, MOST_RESULTS)
+        self.code = codes.code_of(self.program, kept, rule)
         self.texts = codes.texts_of(self.code)
         self.returns_several = bool(self.program.results[0].name != "the result")
 

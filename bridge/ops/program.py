@@ -16,7 +16,9 @@ from typing import Any
 
 from bridge.generated import asked_for
 from bridge.lang import codes, roles
-from bridge.lang.bytecode import MOST_OPERANDS, MOST_RESULTS, words_of
+from bridge.lang.bytecode import words_of
+from bridge.lang.errors import ProgramTooLarge
+from bridge.lang.limits import MOST_OPERANDS, MOST_RESULTS, check_arrays
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.column_sums import column_sums_workspace_bytes
@@ -110,7 +112,8 @@ class RunProgram(Op[ProgramParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "program"
-    operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS))
+    # One more than a program has, for the number from which elements are counted.
+    operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS + 1))
     params_type = ProgramParams
     result_names = None
 
@@ -265,13 +268,27 @@ class RunProgram(Op[ProgramParams]):
     ) -> list[Call[ProgramParams]]:
         rule = _Rule(self, operands, results, params)
         moved = [
-            tangent is not None and rule.is_smooth(i)
+            i
             for i, tangent in enumerate(tangents[: rule.count])
+            if tangent is not None and rule.is_smooth(i)
         ]
         plain = _split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
-        if not any(moved) or not any(plain):
+        if not moved or not any(plain):
             return []
-        code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
+        return [
+            self._tangents(rule, part, plain, tangents, specs) for part in rule.forward_parts(moved)
+        ]
+
+    def _tangents(
+        self,
+        rule: _Rule,
+        moved: Sequence[int],
+        plain: Sequence[str | None],
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+    ) -> Call[ProgramParams]:
+        """The tangents of all results from those of the operands at the positions `moved`."""
+        code = rule.jvp(moved)
         passed: list[Any] = []
         found = codes.parse(code)
         result_roles = [result.role for result in found.program.results]
@@ -283,8 +300,8 @@ class RunProgram(Op[ProgramParams]):
             elif position >= 0 and specs[position].dtype == dtype:  # type: ignore[union-attr]
                 passed.append(tangents[position])
         if len(passed) == len(plain):
-            return [passed_on(*passed)]
-        return [rule.call(code, tangents, (), _joined(plain))]
+            return passed_on(*passed)
+        return rule.call(code, tangents, (), _joined(plain))
 
     def vjp(
         self,
@@ -309,9 +326,54 @@ class RunProgram(Op[ProgramParams]):
         ]
         if not any(given) or not positions:
             return []
+        # The parts are those of forward mode: so a framework whose reverse mode transposes forward
+        # mode, in which what is here has been taken apart already, has the same bits.
+        parts = [positions] if linear else rule.forward_parts(positions)
+        return [
+            call
+            for part in parts
+            for call in self._cotangents(rule, part, given, cotangents, specs)
+        ]
+
+    def _cotangents(
+        self,
+        rule: _Rule,
+        positions: Sequence[int],
+        given: Sequence[bool],
+        cotangents: Operands,
+        specs: Sequence[Spec | None],
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+        """The cotangents of the operands at these positions, in one call where that can be."""
+        try:
+            return self._cotangents_at_once(rule, [*positions], given, cotangents, specs)
+        except ProgramTooLarge:
+            # Towards fewer operands, or else from fewer results, whose parts are added up.
+            results = [i for i, is_given in enumerate(given) if is_given]
+            if len(positions) > 1:
+                asked = [(part, given) for part in _in_two(positions)]
+            elif len(results) > 1:
+                halves = _in_two(results)
+                asked = [(positions, [i in half for i in range(len(given))]) for half in halves]
+            else:
+                raise
+        return [
+            call
+            for part, some in asked
+            for call in self._cotangents(rule, part, some, cotangents, specs)
+        ]
+
+    def _cotangents_at_once(
+        self,
+        rule: _Rule,
+        positions: list[int],
+        given: Sequence[bool],
+        cotangents: Operands,
+        specs: Sequence[Spec | None],
+    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+        own, params = rule.own, rule.params
 
         def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
-            asked = rule.in_base([i in positions for i in range(rule.count)])
+            asked = rule.in_base(rule.mask(positions))
             return codes.reverse(rule.code, given, asked, rule.has_kept)
 
         code, sources = reverse()
@@ -339,6 +401,11 @@ class RunProgram(Op[ProgramParams]):
         program = _wanted(params.code, params.dtypes)
         found = iter(evaluate(program, operands[: len(program.operands)]))
         return tuple(None if d is None else next(found) for d in _split(params.dtypes))
+
+
+def _in_two(positions: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    half = (len(positions) + 1) // 2
+    return positions[:half], positions[half:]
 
 
 PROGRAM = RunProgram()
@@ -378,6 +445,23 @@ class _Rule:
         role = ROLES[self.own.program.operands[position].role]
         return not role.is_discrete and self.own.tags[position][0] != "kept"
 
+    def mask(self, positions: Sequence[int]) -> list[bool]:
+        return [i in positions for i in range(self.count)]
+
+    def jvp(self, moved: Sequence[int]) -> str:
+        """The text of the tangents from those of the operands at these positions."""
+        return codes.jvp(self.code, self.in_base(self.mask(moved)), self.has_kept)
+
+    def forward_parts(self, moved: Sequence[int]) -> list[Sequence[int]]:
+        """Operands in parts, towards each of which forward mode has no more operands than a call,
+        or towards one alone."""
+        most = len(self.base.program.operands) + len(self.saved) + len(moved)
+        if most <= MOST_OPERANDS or len(moved) == 1:
+            return [moved]
+        if len(codes.parse(self.jvp(moved)).program.operands) <= MOST_OPERANDS:
+            return [moved]
+        return [part for half in _in_two(moved) for part in self.forward_parts(half)]
+
     def position(self, base: int) -> int:
         """That of an operand of what is differentiated."""
         return self.own.place(self.base.tags[base])
@@ -398,6 +482,7 @@ class _Rule:
         sources: Sequence[codes.Tag] | None = None,
     ) -> Call[ProgramParams]:
         coded = codes.parse(code)
+        check_arrays(coded.program.name, coded.program)
         placed: list[Any] = []
         for name, i in coded.tags if sources is None else sources:
             if name == "cotangent":
@@ -413,10 +498,5 @@ class _Rule:
         start = self.op.counts_from(self.params)
         if start is not None and len(self.operands) > start and codes.draws(coded.program):
             placed.append(self.operands[start])
-        if len(placed) > MOST_OPERANDS:
-            raise ValueError(
-                f"{self.base.program.name}: a derivative with {len(placed)} operands, expected at "
-                f"most {MOST_OPERANDS}"
-            )
         params = replace(self.params, code=code, dtypes=dtypes)
         return Call(self.op, tuple(placed), params)

@@ -22,6 +22,13 @@ from bridge import lang as bl
 from bridge.lang import bytecode
 from bridge.lang.bytecode import OPERATIONS, ROLES, words_of
 from bridge.lang.derivatives import jvp, vjp
+from bridge.lang.limits import (
+    MOST_INSTRUCTIONS,
+    MOST_OPERANDS,
+    MOST_PHASES,
+    MOST_REGISTERS,
+    MOST_RESULTS,
+)
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
@@ -118,10 +125,17 @@ def test_roles_and_limits_are_those_of_the_interpreter() -> None:
     assert bytecode._AGAIN == 1 << 16
     assert "kAgain = 1 << 16;" in text
     limits = (ROOT / "cpp/include/bridge/bridge.h").read_text()
-    for name, own in (("OPERANDS", bytecode.MOST_OPERANDS), ("RESULTS", bytecode.MOST_RESULTS)):
+    for name, own in (("OPERANDS", MOST_OPERANDS + 1), ("RESULTS", MOST_RESULTS)):  # and a start
         limit = re.search(rf"BRIDGE_MAX_PROGRAM_{name}\s*=?\s*(\d+)", limits)
         assert limit is not None
         assert own <= int(limit[1])
+    for name, own in (
+        ("Registers", MOST_REGISTERS),
+        ("Phases", MOST_PHASES),
+        ("Instructions", MOST_INSTRUCTIONS),
+    ):
+        assert f"kMost{name} = 1 << {own.bit_length() - 1};" in text
+        assert own == 1 << own.bit_length() - 1
 
 
 _DIGEST = """
