@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -507,3 +508,20 @@ def test_the_result_in_the_operand_s_memory(op: Any, shape: Any, dtype: str, rng
     assert torch.equal(inner.contiguous().view(torch.uint8), expected.view(torch.uint8))
     assert not wide[:, :2].any()
     assert not wide[:, -3:].any()
+
+
+# ---- Long programs ----
+
+
+def test_words_of_long_programs_take_seconds() -> None:
+    """Time that goes with the square of the length would be minutes."""
+
+    def long(x: bridge.Full, y: bridge.Full) -> Any:
+        for _ in range(500):
+            x = bl.sigmoid(x) * y
+        return x
+
+    begin = time.process_time()
+    first = vjp(program_of(long), [True], [True, True])
+    assert words_of(vjp(first, [True, True], [True] * 3))
+    assert time.process_time() - begin < 20.0
