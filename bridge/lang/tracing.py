@@ -24,6 +24,9 @@ from bridge.lang.values import (
     while_active,
 )
 
+# Keyword arguments of `op.compile` and `bridge.check`.
+_TAKEN = frozenset({"device", "dtypes", "arch", "quiet"})
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -97,6 +100,11 @@ def declared(
                     f"{where}: parameter {name} is annotated with {_shown(parameter.annotation)}, "
                     "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, "
                     "Pairs or bridge.lang.Integer; what is no array comes behind a *, as a keyword"
+                )
+            if name in _TAKEN:
+                raise DeclarationError(
+                    f"{where}: static parameter {name} has the name of an argument of op.compile "
+                    "or bridge.check, which take static parameters too: give it another"
                 )
             static[name] = parameter.default
             continue

@@ -94,6 +94,7 @@ def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) ->
 
 def function_of(
     declaration: Declaration,
+    member: str,
     find: Callable[..., Traced] | None,
     run: Callable[..., Any],
     integer: Callable[..., Any] | None = None,
@@ -106,6 +107,7 @@ def function_of(
 
     Args:
       declaration: of what.
+      member: the attribute of the op that the function is, by which it is pickled.
       find: find(present, *static) calls `traced`.
       run: run(traced, operands[, out]) takes the operands that are there; without `find` it is
         run(operands, out, *static), and takes None for the absent.
@@ -158,7 +160,7 @@ def function_of(
     exec(compile("\n".join(lines), f"{GENERATED}{name}>", "exec"), scope)
     function = scope["_make"](**used)
     function.__doc__ = declaration.function.__doc__
-    function.__qualname__ = declaration.function.__qualname__
+    function.__qualname__ = f"{declaration.function.__qualname__}.{member}"
     return function  # type: ignore[no-any-return]
 
 
