@@ -12,7 +12,8 @@ from bridge.lang.errors import ProgramTooLarge
 from bridge.ops.declared import Traced
 from bridge.ops.definition import Call, Spec, ZerosLike
 from bridge.ops.form import dtypes_of_role
-from bridge.ops.program import PROGRAM, ProgramParams
+from bridge.ops.program import PROGRAM
+from bridge.ops.program_params import ProgramParams
 
 
 def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:

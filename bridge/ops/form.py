@@ -9,7 +9,7 @@ from bridge.lang import codes, roles
 from bridge.lang.program import Program
 from bridge.ops.definition import Role, Spec, shape_in, space_of
 from bridge.ops.dtypes import FLOATING, promote
-from bridge.ops.program import ROLES, ProgramParams
+from bridge.ops.program_params import ROLES, ProgramParams
 
 
 @dataclass(frozen=True)
