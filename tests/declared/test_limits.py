@@ -19,18 +19,20 @@ from bridge import lang as bl
 from bridge.declared import DeclaredOp
 from bridge.generated.ahead import usual_requests
 from bridge.lang.limits import MOST_OPERANDS, MOST_RESULTS
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.dispatcher import dispatch
 from tests.declared.test_transforms import same
 
 
-def op_of(count: int, compute: Callable[..., Any]) -> DeclaredOp:
-    """An op of so many operands."""
+def op_of(count: int, compute: Callable[..., Any], integers: int = 0) -> DeclaredOp:
+    """An op of so many operands, of which the last may be integers."""
 
     def many(*x: Any) -> Any:
         return compute(*x)
 
     kind = inspect.Parameter.POSITIONAL_ONLY
-    names = [f"x{i}" for i in range(count)]
-    parameters = [inspect.Parameter(name, kind, annotation=bridge.Full) for name in names]
+    roles = [bridge.Full] * (count - integers) + [bl.Integer] * integers
+    parameters = [inspect.Parameter(f"x{i}", kind, annotation=role) for i, role in enumerate(roles)]
     many.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return bridge.op(many)
 
@@ -149,6 +151,23 @@ def test_more_operands_or_results_than_a_call_has_are_refused_when_declared() ->
 
     with pytest.raises(bl.DeclarationError, match="kept: the program has 32 results and kept"):
         bridge.op(keep=("y",))(kept)
+
+
+def test_a_part_of_an_array_has_an_operand_more(rng: np.random.Generator) -> None:
+    """The number of its first element, where random words are drawn."""
+
+    def dropped(*x: Any) -> Any:
+        return bl.where(bl.dropout_keep(0.5, *x[-2:]), functools.reduce(operator.add, x[:-2]), 0.0)
+
+    op, values = op_of(MOST_OPERANDS, dropped, 2), arrays(rng, MOST_OPERANDS - 2)
+    whole = op(*tensors(values), 3, 0)
+    mesh = jax.make_mesh((2,), ("rows",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+    same(jax.jit(lambda *x: op(*x, 3, 0))(*jax.device_put(jax_arrays(values), rows)), whole)
+    integers = [torch.tensor(number) for number in (3, 0, 8)]
+    params = op.torch.prepare(*tensors(values), *integers[:2])  # type: ignore[attr-defined]
+    second = [x[1:] for x in tensors(values)]
+    same(dispatch(PROGRAM, (*second, *integers), params)[0], whole[1:])
 
 
 @pytest.mark.parametrize("count", [15, 29, MOST_OPERANDS])
