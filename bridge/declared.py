@@ -8,11 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+import numpy as np
+
 from bridge.lang.errors import refuse
 from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import declared
 from bridge.ops.declared import Traced, function_of, traced
+from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.form import check_shapes
 
 _NO_DEFAULT = inspect.Parameter.empty
 
@@ -48,19 +52,12 @@ class DeclaredOp:
         return traced(self.declaration, present, *static)
 
     @property
-    def returns_several(self) -> bool | None:
-        """Whether it returns a tuple, however many results there are; None if that depends."""
-        if self._example is None or len(self._example.program.results) > 1:
-            return None
-        return True if self._example.returns_several else None
-
-    @property
     def torch(self) -> Callable[..., Any]:
         """The function on tensors."""
         if "torch" not in self._functions:
             from bridge.torch._ops.declared import declared_function
 
-            self._functions["torch"] = declared_function(self.declaration, self.returns_several)
+            self._functions["torch"] = declared_function(self.declaration)
         return self._functions["torch"]
 
     @property
@@ -69,7 +66,7 @@ class DeclaredOp:
         if "jax" not in self._functions:
             from bridge.jax._ops.declared import declared_function
 
-            self._functions["jax"] = declared_function(self.declaration, self.returns_several)
+            self._functions["jax"] = declared_function(self.declaration)
         return self._functions["jax"]
 
     @property
@@ -79,11 +76,12 @@ class DeclaredOp:
             from bridge.lang.reference import evaluate
 
             def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+                check_shapes(found.form, [Spec(np.shape(o), "") for o in operands])
                 results = evaluate(found.program, operands)
                 return results if found.returns_several else results[0]
 
             find = functools.partial(traced, self.declaration)
-            self._functions["reference"] = function_of(self.declaration, find, run)
+            self._functions["reference"] = function_of(self.declaration, "reference", find, run)
         return self._functions["reference"]
 
     def __call__(self, /, *operands: Any, **keywords: Any) -> Any:
@@ -106,6 +104,7 @@ class DeclaredOp:
 
     def compile(
         self,
+        /,
         device: str = "cpu",
         *,
         dtypes: Sequence[str] = ("float32", "bfloat16"),

@@ -52,7 +52,7 @@ class Report:
         return "\n".join([self.title, *(f"  {row}" for row in self.rows)])
 
 
-def check(f: DeclaredOp, *example: Any, quiet: bool = False, **static: Any) -> Report:
+def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -> Report:
     """Holds a declared op to every promise, in the frameworks that are installed.
 
     Value and gradients have the same bits in both frameworks, on every instruction set and number

@@ -234,6 +234,21 @@ def archs_of(platform: str) -> list[str]:
     return [arch for arch in dict.fromkeys(archs) if arch]
 
 
+@functools.cache  # one warning
+def _mode(said: str) -> str:
+    if said in ("background", "now", "0"):
+        return said
+    if said:
+        with contextlib.suppress(Warning):  # as an error it has nobody to reach
+            warnings.warn(
+                f"BRIDGE_COMPILE is {said!r}, expected 'background', 'now' or '0': programs are "
+                "compiled in the background",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return "background"
+
+
 def asked_for(
     program: Program,
     arithmetic: str,
@@ -242,7 +257,7 @@ def asked_for(
     platform: str = "cpu",
 ) -> None:
     """Has a program compiled, if BRIDGE_COMPILE lets it, and does not wait unless it says so."""
-    mode = os.environ.get("BRIDGE_COMPILE", "background")
+    mode = _mode(os.environ.get("BRIDGE_COMPILE", ""))
     if mode == "0":
         return
     if platform == "cuda":

@@ -6,14 +6,15 @@ list of operations. Its derivatives are programs again.
 - `roles`: the annotations of operands; `functions`: what can be computed from them.
 - `values`, `tracing`: the recording; `errors`, `refusals`, `suggestions`: what cannot be recorded,
   by line, and what to write instead.
-- `program`: what is left; `derivatives`: forward and reverse mode; `reference`: in float64 NumPy.
+- `program`: what is left; `limits`: how large it may be; `derivatives`: forward and reverse mode;
+  `reference`: in float64 NumPy.
 
 NumPy alone is needed here, neither framework.
 """
 
 from typing import TYPE_CHECKING, NoReturn
 
-from bridge.lang.errors import DeclarationError, MissingAttribute, refuse
+from bridge.lang.errors import DeclarationError, MissingAttribute, ProgramTooLarge, refuse
 from bridge.lang.functions import (
     abs,
     argmax,
@@ -61,6 +62,7 @@ __all__ = [
     "Mask",
     "Pairs",
     "PerRow",
+    "ProgramTooLarge",
     "Row",
     "Table",
     "abs",

@@ -12,18 +12,24 @@ from __future__ import annotations
 import array
 import functools
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang import narrowing, roles
+from bridge.lang.limits import (
+    MOST_INSTRUCTIONS,
+    MOST_PHASES,
+    MOST_REGISTERS,
+    check_arrays,
+    check_limit,
+)
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
+from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
 VERSION = 6
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
-# As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
-MOST_OPERANDS, MOST_RESULTS = 56, 31
 
 # In the order of the enumerations in cpp/interpreter/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
@@ -140,26 +146,6 @@ class _Lowered:
 
 
 @dataclass
-class _Value:
-    """A register's content: where it is written and read, in the order of all instructions."""
-
-    pool: str
-    begin: int
-    end: int
-    register: int = -1
-
-
-@dataclass
-class Instruction:
-    operation: str
-    to: Any = None
-    reads: Sequence[Any] = ()
-    arguments: Sequence[int] = ()  # operands, results and halves
-    extra: int = 0
-    again: bool = False
-
-
-@dataclass
 class _Section:
     instructions: list[Instruction] = field(default_factory=list)
 
@@ -172,6 +158,8 @@ class Writer:
     """
 
     def __init__(self, program: Program, has_start: bool) -> None:
+        """Raises ProgramTooLarge for a program that the interpreter does not take."""
+        check_arrays(program.name, program)
         self.program = program
         self.has_start = has_start
         self.lowered = _Lowered(program, has_start)
@@ -194,14 +182,21 @@ class Writer:
         ]
         last = max([self.phases[node] for node in self.reductions] + stored, default=-1)
         self.count = last + 1
+        check_limit(program.name, "row reductions", len(self.reductions), MOST_REGISTERS)
+        check_limit(program.name, "phases between row reductions", self.count, MOST_PHASES)
         self.rows = [_Section() for _ in range(self.count + 1)]
         self.tiles = [_Section() for _ in range(self.count)]
         self.constants = self._constants("float", "bool")
         self.integers = self._constants("int")
         self._emit()
-        self.values: dict[Any, _Value] = {}
-        self._find_lives()
-        self.sizes = self._allocate()
+        first = {
+            "tile": len(self.constants),
+            "row": len(self.constants),
+            "tile integer": len(self.integers),
+            "row integer": len(self.integers),
+        }
+        self.registers, self.sizes = allocated(self.sections(), self._pool, first)
+        check_limit(program.name, "registers", max(self.sizes.values()), MOST_REGISTERS)
 
     def _phases(self) -> list[int]:
         phases: list[int] = []
@@ -239,11 +234,19 @@ class Writer:
                     self._emit_reduction(number, phase, present)
             if phase == self.count - 1:
                 self._emit_stores(phase, present)
+            # A chain of reductions computes again in each phase what stands before: it takes long
+            # to get through all of one that is too large.
+            self._check_length()
         for number, role, nodes in self.results:
             if role == "per_row":
                 self._emit_row(nodes[0], self.count)
                 store = Instruction("store_row", reads=[("row", nodes[0])], arguments=[number])
                 self.rows[self.count].instructions.append(store)
+        self._check_length()
+
+    def _check_length(self) -> None:
+        count = sum(len(instructions) for _, instructions in self.sections())
+        check_limit(self.program.name, "instructions", count, MOST_INSTRUCTIONS)
 
     def _emit_reduction(self, number: int, phase: int, present: set[Any]) -> None:
         node = self.nodes[number]
@@ -352,67 +355,20 @@ class Writer:
         sections.append((False, self.rows[self.count].instructions))
         return sections
 
-    def _pool(self, value: Any) -> str:
+    def _pool(self, value: Any) -> str | None:
         where, number = value
+        if self._is_constant(value):
+            return None
         return f"{where} integer" if self.nodes[number].dtype == "int" else where
-
-    def _find_lives(self) -> None:
-        position = 0
-        for is_repeated, instructions in self.sections():
-            end = position + len(instructions)
-            written: set[Any] = set()
-            for instruction in instructions:
-                for value in instruction.reads:
-                    if self._is_constant(value):
-                        continue
-                    # What came from outside must still be there for the next piece.
-                    is_inner = not is_repeated or value in written
-                    life = self.values[value]
-                    life.end = max(life.end, position if is_inner else end)
-                if instruction.to is not None:
-                    written.add(instruction.to)
-                    fresh = _Value(self._pool(instruction.to), position, position)
-                    life = self.values.setdefault(instruction.to, fresh)
-                    life.end = max(life.end, position)
-                    if instruction.operation in REDUCTIONS:
-                        life.end = max(life.end, end)  # it is written behind the last piece
-                position += 1
 
     def _is_constant(self, value: Any) -> bool:
         return self.nodes[value[1]].operation == "constant"
-
-    def _allocate(self) -> dict[str, int]:
-        """Gives values registers; what is read last by an instruction leaves its own to it."""
-        first = {
-            "tile": len(self.constants),
-            "row": len(self.constants),
-            "tile integer": len(self.integers),
-            "row integer": len(self.integers),
-        }
-        sizes = dict(first)
-        free: dict[str, list[int]] = {pool: [] for pool in first}
-        ends: list[tuple[int, _Value]] = []
-        for life in sorted(self.values.values(), key=lambda life: life.begin):
-            still = []
-            for end, other in ends:
-                if end <= life.begin and other is not life:
-                    free[other.pool].append(other.register)
-                else:
-                    still.append((end, other))
-            ends = still
-            if free[life.pool]:
-                life.register = free[life.pool].pop()
-            else:
-                life.register = sizes[life.pool]
-                sizes[life.pool] += 1
-            ends.append((max(life.end, life.begin + 1), life))
-        return sizes
 
     def _register(self, value: Any) -> int:
         if self._is_constant(value):
             number = value[1]
             return self.constants[number] if number in self.constants else self.integers[number]
-        return self.values[value].register
+        return self.registers[value]
 
     # ---- Words ----
 

@@ -11,20 +11,19 @@ input first; those at every place of the space before their sum along the row, a
 came a row at a time. Tangents are added from the left input to the right. What is known to be zero
 from the structure alone is left out; no number is.
 
-A choice (where, minimum, maximum, max) sends 0 to what it did not choose. Below it may stand an
-operation whose partial derivative is infinite or NaN just there, and 0 times that is NaN: so the
-cotangent goes on with the condition of its choice, and is chosen behind the last such operation.
+Where a choice (where, minimum, maximum, max) sends its cotangent is in choices.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import inf, isfinite, log, pi, sqrt
+from dataclasses import replace
+from math import inf, log, pi, sqrt
 from typing import Any
 
 from bridge.lang import functions as f
 from bridge.lang import roles
+from bridge.lang.choices import Cotangent, both, conditions, is_first, select_late
 from bridge.lang.program import (
     AXES,
     COLUMNS,
@@ -35,7 +34,6 @@ from bridge.lang.program import (
     Operand,
     Program,
     Result,
-    constant_of,
     pruned,
 )
 from bridge.lang.rewriting import rewritten
@@ -130,7 +128,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     if operation == "where":
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
-        return f.where(_first(operation, x), *(0.0 if i is None else i for i in t))
+        return f.where(is_first(operation, x), *(0.0 if i is None else i for i in t))
     if operation == "rounded":
         return f.rounded(t[0], node.static)
     if operation == "neg":
@@ -193,117 +191,6 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
     if operation == "mul" and node.inputs[0] == node.inputs[1]:
         return [2.0 * (g * x[0]), None]
     return [g * p for p in _PARTIALS[operation](x, y, node.static)]
-
-
-@dataclass(frozen=True)
-class _Condition:
-    """Where a choice fell on something: where a truth value holds, or where it does not."""
-
-    truth: Value
-    holds: bool = True
-
-    def same(self, other: _Condition) -> bool:
-        return self.truth.number == other.truth.number and self.holds == other.holds
-
-    def as_truth(self) -> Value:
-        return self.truth if self.holds else ~self.truth
-
-    def selected(self, value: Value | float) -> Value:
-        return f.where(self.truth, value, 0.0) if self.holds else f.where(self.truth, 0.0, value)
-
-    def of_row(self) -> _Condition:
-        """Where it holds at any place of the row."""
-        if not self.truth.axes & COLUMNS:
-            return self
-        return _Condition(f.max(self.selected(1.0)) > 0.0)
-
-
-def _both(a: _Condition | None, b: _Condition | None) -> _Condition | None:
-    """None is everywhere."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a if a.same(b) else _Condition(a.as_truth() & b.as_truth())
-
-
-def _either(a: _Condition | None, b: _Condition | None) -> _Condition | None:
-    if a is None or b is None:
-        return None
-    if a.truth.number == b.truth.number:
-        return a if a.holds == b.holds else None
-    return _Condition(a.as_truth() | b.as_truth())
-
-
-@dataclass(frozen=True)
-class _Cotangent:
-    """A value where its condition is met, and 0 elsewhere, whatever the value is there."""
-
-    value: Value
-    condition: _Condition | None = None
-
-    @property
-    def axes(self) -> int:
-        return self.value.axes | (0 if self.condition is None else self.condition.truth.axes)
-
-    def selected(self) -> Value:
-        return self.value if self.condition is None else self.condition.selected(self.value)
-
-    def plus(self, other: _Cotangent) -> _Cotangent:
-        one, two = self.condition, other.condition
-        if one is not None and two is not None and one.same(two):
-            return _Cotangent(self.value + other.value, one)
-        return _Cotangent(self.selected() + other.selected(), _either(one, two))
-
-
-def _conditions(node: Node, x: Sequence[Value]) -> Sequence[_Condition | None]:
-    """Where a node's value depends on each of its inputs."""
-    if node.operation == "where":
-        return [None, _Condition(x[0]), _Condition(x[0], holds=False)]
-    if node.operation in ("minimum", "maximum"):
-        first = _first(node.operation, x)
-        return [_Condition(first), _Condition(first, holds=False)]
-    if node.operation == "max":
-        return [_Condition(f.column() == f.argmax(x[0]))]
-    return [None] * len(x)
-
-
-# Their partial derivatives are bounded, for all numbers but NaN.
-_BOUNDED = frozenset({
-    *("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs"),
-    *("tanh", "sigmoid", "silu", "softplus", "erf", "logsumexp", "logsumexp_rest"),
-})  # fmt: skip
-
-
-def _select_late(program: Program, moving: Sequence[bool]) -> list[bool]:
-    """Whether a cotangent may yet be multiplied by what is infinite or NaN, for each node."""
-    late: list[bool] = []
-    for number, node in enumerate(program.nodes):
-        late.append(
-            moving[number]
-            and node.operation != "operand"
-            and (not _is_bounded(program, node) or any(late[i] for i in node.inputs))
-        )
-    return late
-
-
-def _is_bounded(program: Program, node: Node) -> bool:
-    if node.operation in _BOUNDED:
-        return True
-    if node.operation not in ("mul", "div"):
-        return False
-
-    def is_number(place: int) -> bool:
-        factor = program.nodes[node.inputs[place]]
-        if factor.operation == "constant":
-            return isfinite(constant_of(factor)) and (place == 0 or constant_of(factor) != 0.0)
-        return factor.operation == "columns"
-
-    return is_number(1) or (node.operation == "mul" and is_number(0))
-
-
-def _first(operation: str, x: Sequence[Value]) -> Value:
-    """Whether the first of two is the minimum or maximum; where one is NaN, it is that one."""
-    before = x[0] <= x[1] if operation == "minimum" else x[1] <= x[0]
-    return before | (x[0] != x[0])
 
 
 def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
@@ -420,12 +307,12 @@ def vjp(
     def write() -> list[Result]:
         values = replayed(program, builder, kept)
         moving = _moving(program, wanted)
-        late = _select_late(program, moving)
+        late = select_late(program, moving)
         # What came at every place of a row, and what came a row at a time.
-        along: list[_Cotangent | None] = [None] * len(values)
-        beside: list[_Cotangent | None] = [None] * len(values)
+        along: list[Cotangent | None] = [None] * len(values)
+        beside: list[Cotangent | None] = [None] * len(values)
 
-        def receive(number: int, cotangent: _Cotangent, came_along: bool = False) -> None:
+        def receive(number: int, cotangent: Cotangent, came_along: bool = False) -> None:
             if not moving[number]:
                 return
             is_wider = cotangent.axes & COLUMNS and not program.nodes[number].axes & COLUMNS
@@ -436,15 +323,15 @@ def vjp(
             own = received[number]
             received[number] = cotangent if own is None else own.plus(cotangent)
 
-        def total(number: int) -> _Cotangent | None:
+        def total(number: int) -> Cotangent | None:
             wide, own = along[number], beside[number]
             if wide is not None:
                 condition = wide.condition.of_row() if late[number] and wide.condition else None
-                summed = _Cotangent(f.sum(wide.selected()), condition)
+                summed = Cotangent(f.sum(wide.selected()), condition)
                 own = summed if own is None else summed.plus(own)
             if own is None or late[number]:
                 return own
-            return _Cotangent(own.selected())
+            return Cotangent(own.selected())
 
         for result, is_given in zip(program.results, given, strict=True):
             if not is_given:
@@ -453,9 +340,7 @@ def vjp(
             for half, number in zip(_halves(result.role), result.nodes, strict=True):
                 receive(
                     number,
-                    _Cotangent(
-                        builder.operand(len(operands) - 1, half, AXES[result.role], "float")
-                    ),
+                    Cotangent(builder.operand(len(operands) - 1, half, AXES[result.role], "float")),
                 )
         for number in range(len(program.nodes) - 1, -1, -1):
             node = program.nodes[number]
@@ -467,13 +352,11 @@ def vjp(
             inputs = [values[i] for i in node.inputs]
             pulled = _pull(node, inputs, values[number], cotangent.value)
             is_wide = bool(node.axes & COLUMNS or node.operation in REDUCTIONS)
-            for i, value, chosen in zip(
-                node.inputs, pulled, _conditions(node, inputs), strict=True
-            ):
+            for i, value, chosen in zip(node.inputs, pulled, conditions(node, inputs), strict=True):
                 if value is not None:
-                    condition = _both(cotangent.condition, chosen)
+                    condition = both(cotangent.condition, chosen)
                     came_along = is_wide and not program.nodes[i].axes & COLUMNS
-                    receive(i, _Cotangent(value, condition), came_along)
+                    receive(i, Cotangent(value, condition), came_along)
         places = {
             node.static: number
             for number, node in enumerate(program.nodes)

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.lang import roles
-from bridge.lang.bytecode import Instruction, Writer
+from bridge.lang.bytecode import Writer
 from bridge.lang.emission_cuda_sections import SectionText
 from bridge.lang.program import Program
+from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 
 # With more operations in its sections a program is no longer written out for each element of a

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS, Instruction
+from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.expressions import TYPES, Numbers
 from bridge.lang.program import COLUMNS
+from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 from bridge.lang.sections import Pick, Tile, makers, part_of, sole_column, streams_of
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
+from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.registers import Instruction
 from bridge.lang.sections import Tile, makers, sole_column, tile_sections
 
 

@@ -18,6 +18,10 @@ class DeclarationError(TypeError):
     """A declaration that cannot be traced; the message names the line and what to write instead."""
 
 
+class ProgramTooLarge(DeclarationError):
+    """A program, of a declaration or a derivative, that is beyond what an interpreter takes."""
+
+
 class MissingAttribute(DeclarationError, AttributeError):
     """What a value does not have, as for `hasattr` and `getattr`."""
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from bridge.lang.bytecode import Instruction, Writer
+from bridge.lang.bytecode import Writer
 from bridge.lang.program import constant_of
+from bridge.lang.registers import Instruction
 
 # The C++ types of elements, and their sizes.
 ELEMENTS = {

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS, Instruction, Writer
+from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.program import constant_of
+from bridge.lang.registers import Instruction
 
 # What costs no more than to read it from where it was kept.
 _CHEAP = frozenset(

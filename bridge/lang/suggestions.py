@@ -68,7 +68,7 @@ _INSTEAD = {
     **dict.fromkeys(("item", "tolist", "numpy"), _NUMBER),
     **dict.fromkeys(("chunk", "split"), "annotate the operand with bridge.Halves or Pairs"),
     **dict.fromkeys(("cat", "concatenate", "stack"), "return bl.halves(first, second)"),
-    **dict.fromkeys(("detach", "stop_gradient"), "bridge.op takes a reverse rule as vjp="),
+    "detach": "write bl.stop_gradient(x)",
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
+from bridge.lang.limits import check_arrays
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.values import (
     Builder,
@@ -22,6 +23,9 @@ from bridge.lang.values import (
     Value,
     while_active,
 )
+
+# Keyword arguments of `op.compile` and `bridge.check`.
+_TAKEN = frozenset({"device", "dtypes", "arch", "quiet"})
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,11 @@ def declared(
                     "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, "
                     "Pairs or bridge.lang.Integer; what is no array comes behind a *, as a keyword"
                 )
+            if name in _TAKEN:
+                raise DeclarationError(
+                    f"{where}: static parameter {name} has the name of an argument of op.compile "
+                    "or bridge.check, which take static parameters too: give it another"
+                )
             static[name] = parameter.default
             continue
         if parameter.default is not inspect.Parameter.empty and parameter.default is not None:
@@ -149,6 +158,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
 
     Raises:
       DeclarationError: naming the line of the function that cannot be.
+      ProgramTooLarge: for more operands or results than a call has.
     """
     builder = _Watching(_code_of(declaration.function)) if declaration.keep else Builder()
     operands: list[Operand] = []
@@ -186,6 +196,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         if isinstance(value, Unusable) or (isinstance(value, Value) and value.kind != "float"):
             raise DeclarationError(f"{where}: keep={name!r} is no floating value")
     program = pruned(declaration.name, operands, builder.nodes, results, named)
+    check_arrays(where, program)
     for node in program.nodes:
         is_integer = node.operation == "constant" and node.dtype == "int"
         if is_integer and not -(1 << 63) <= node.static < 1 << 63:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bridge.lang import codes, pinned, roles
 from bridge.lang.errors import GENERATED, DeclarationError
+from bridge.lang.limits import MOST_RESULTS, check_limit
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
 from bridge.ops.form import Form
@@ -37,7 +38,10 @@ class Traced:
         if declaration.vjp is not None:
             rule = pinned.traced_rule(declaration.vjp, self.program, present, static)
             pinned.check_rule(rule, self.program)
-        self.code = codes.code_of(self.program, _kept(declaration, self.program), rule)
+        kept = _kept(declaration, self.program)
+        count = len(self.program.results) + len(kept)
+        check_limit(self.name, "results and kept values", count, MOST_RESULTS)
+        self.code = codes.code_of(self.program, kept, rule)
         self.texts = codes.texts_of(self.code)
         self.returns_several = bool(self.program.results[0].name != "the result")
 
@@ -90,6 +94,7 @@ def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) ->
 
 def function_of(
     declaration: Declaration,
+    member: str,
     find: Callable[..., Traced] | None,
     run: Callable[..., Any],
     integer: Callable[..., Any] | None = None,
@@ -102,6 +107,7 @@ def function_of(
 
     Args:
       declaration: of what.
+      member: the attribute of the op that the function is, by which it is pickled.
       find: find(present, *static) calls `traced`.
       run: run(traced, operands[, out]) takes the operands that are there; without `find` it is
         run(operands, out, *static), and takes None for the absent.
@@ -154,7 +160,7 @@ def function_of(
     exec(compile("\n".join(lines), f"{GENERATED}{name}>", "exec"), scope)
     function = scope["_make"](**used)
     function.__doc__ = declaration.function.__doc__
-    function.__qualname__ = declaration.function.__qualname__
+    function.__qualname__ = f"{declaration.function.__qualname__}.{member}"
     return function  # type: ignore[no-any-return]
 
 

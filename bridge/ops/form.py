@@ -9,7 +9,7 @@ from bridge.lang import codes, roles
 from bridge.lang.program import Program
 from bridge.ops.definition import Role, Spec, shape_in, space_of
 from bridge.ops.dtypes import FLOATING, promote
-from bridge.ops.program import ROLES, ProgramParams
+from bridge.ops.program_params import ROLES, ProgramParams
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,29 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
       TypeError: for a dtype that the operand's role does not have.
       ValueError: for a shape that does not fit the first operand.
     """
-    function, first = form.name, specs[0]
     floating = []
     for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
         if spec.dtype not in dtypes:
             raise TypeError(
-                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
+                f"{form.name}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
             )
         if spec.dtype in FLOATING:
             floating.append(spec.dtype)
+    check_shapes(form, specs)
+    arithmetic = "float64" if "float64" in floating else "float32"
+    promoted = promote(*floating)
+    results = [
+        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
+        for fills_space, like in zip(form.fills_space, form.like, strict=True)
+    ]
+    is_one = all(dtype == promoted for dtype in floating)
+    code = texts.get(promoted, texts[""]) if is_one else texts[""]
+    return ProgramParams(code, arithmetic, ",".join(results))
+
+
+def check_shapes(form: Form, specs: Sequence[Spec]) -> None:
+    """Raises ValueError for an operand whose shape does not fit the first one."""
+    function, first = form.name, specs[0]
     if not first.shape and not form.takes_number:
         raise ValueError(
             f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"
@@ -102,12 +116,3 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
                 f"{'one that broadcasts to ' if role.broadcasts else ''}{expected}: "
                 f"{form.names[0]} has shape {list(first.shape)}"
             )
-    arithmetic = "float64" if "float64" in floating else "float32"
-    promoted = promote(*floating)
-    results = [
-        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
-        for fills_space, like in zip(form.fills_space, form.like, strict=True)
-    ]
-    is_one = all(dtype == promoted for dtype in floating)
-    code = texts.get(promoted, texts[""]) if is_one else texts[""]
-    return ProgramParams(code, arithmetic, ",".join(results))

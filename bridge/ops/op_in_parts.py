@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.ops.definition import Call, Operands, OpWithNamedResults, P
-from bridge.ops.program import PROGRAM, ProgramParams
+from bridge.ops.program import PROGRAM
+from bridge.ops.program_params import ProgramParams
 
 
 class OpInParts(OpWithNamedResults[P]):

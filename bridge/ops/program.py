@@ -8,17 +8,18 @@ number from which elements are counted.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bridge.generated import asked_for
 from bridge.lang import codes, roles
-from bridge.lang.bytecode import MOST_OPERANDS, MOST_RESULTS, words_of
+from bridge.lang.bytecode import words_of
+from bridge.lang.limits import MOST_OPERANDS, MOST_RESULTS
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
+from bridge.ops import program_derivatives
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from bridge.ops.definition import (
     Call,
@@ -26,68 +27,11 @@ from bridge.ops.definition import (
     Operands,
     Role,
     Spec,
-    ZerosLike,
-    passed_on,
     shape_in,
     space_of,
 )
+from bridge.ops.program_params import ROLES, ProgramParams, are_wanted, joined, split
 from bridge.ops.splitting import wanted_roles
-
-ROLES = {
-    roles.Full: Role.FULL,
-    roles.Row: Role.ROW,
-    roles.PerRow: Role.PER_ROW,
-    roles.PerRowOfIntegers: Role.LABEL,
-    roles.Table: Role.TABLE,
-    roles.Mask: Role.MASK,
-    roles.Halves: Role.HALVES,
-    roles.Pairs: Role.PAIRS,
-    roles.Integer: Role.INTEGER,
-}
-
-
-@dataclass(frozen=True, repr=False)
-class ProgramParams:
-    """Parameters of a call.
-
-    Attributes:
-      code: the program's text.
-      arithmetic: "float32" or "float64": of all that is computed.
-      dtypes: those of the results, with commas between them; nothing for one that is not wanted.
-      batch_ndim: leading dimensions that have row vectors, column sums and integers of their own.
-      index_cols: the length of rows of the array in which elements are counted; 0: its own.
-    """
-
-    code: str
-    arithmetic: str
-    dtypes: str
-    batch_ndim: int = 0
-    index_cols: int = 0
-
-    def __repr__(self) -> str:
-        """Short, and another one for other parameters: programs are told apart by a hash."""
-        digest = hashlib.sha256(self.code.encode()).hexdigest()[:16]
-        name = codes.parse(self.code).program.name
-        rest = f"{self.arithmetic}, {self.dtypes}, {self.batch_ndim}, {self.index_cols}"
-        return f"ProgramParams({name} {digest}, {rest})"
-
-    def with_batch(self) -> ProgramParams:
-        return replace(self, batch_ndim=self.batch_ndim + 1)
-
-    def attributes(self) -> dict[str, int]:
-        return {"batch_ndim": self.batch_ndim, "index_cols": self.index_cols}
-
-
-def _joined(dtypes: Sequence[str | None]) -> str:
-    return ",".join(dtype or "" for dtype in dtypes)
-
-
-def _split(dtypes: str) -> tuple[str | None, ...]:
-    return tuple(dtype or None for dtype in dtypes.split(","))
-
-
-def _is_wanted(dtypes: str) -> tuple[bool, ...]:
-    return tuple(dtype is not None for dtype in _split(dtypes))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -103,14 +47,15 @@ def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
 @functools.lru_cache(maxsize=4096)
 def _wanted(code: str, dtypes: str) -> Program:
     """The program with its wanted results alone."""
-    return codes.wanted(codes.parse(code), _is_wanted(dtypes))
+    return codes.wanted(codes.parse(code), are_wanted(dtypes))
 
 
 class RunProgram(Op[ProgramParams]):
     """The op. See the module's docstring for what it computes."""
 
     name = "program"
-    operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS))
+    # One more than a program has, for the number from which elements are counted.
+    operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS + 1))
     params_type = ProgramParams
     result_names = None
 
@@ -125,7 +70,7 @@ class RunProgram(Op[ProgramParams]):
         self, params: ProgramParams, dtypes: Sequence[str | None], platform: str
     ) -> None:
         program = _wanted(params.code, params.dtypes)
-        present = [dtype for dtype in (*dtypes, *_split(params.dtypes)) if dtype is not None]
+        present = [dtype for dtype in (*dtypes, *split(params.dtypes)) if dtype is not None]
         has_start = self._has_start(params, dtypes)
         asked_for(program, params.arithmetic, present, has_start, platform)
 
@@ -142,18 +87,18 @@ class RunProgram(Op[ProgramParams]):
         return used
 
     def result_roles(self, params: ProgramParams) -> tuple[Role, ...]:
-        return _roles_of(params.code)[1][: len(_split(params.dtypes))]
+        return _roles_of(params.code)[1][: len(split(params.dtypes))]
 
     def result_dtypes(self, params: ProgramParams) -> tuple[str | None, ...]:
-        return _split(params.dtypes)
+        return split(params.dtypes)
 
     def with_dtypes(self, params: ProgramParams, dtypes: Sequence[str | None]) -> ProgramParams:
-        return replace(params, dtypes=_joined(dtypes))
+        return replace(params, dtypes=joined(dtypes))
 
     def summands(self, params: ProgramParams, dtype: str) -> ProgramParams:
-        code = codes.summands(params.code, _is_wanted(params.dtypes))
+        code = codes.summands(params.code, are_wanted(params.dtypes))
         count = len(codes.parse(code).program.results)
-        return replace(params, code=code, dtypes=_joined([dtype] * count))
+        return replace(params, code=code, dtypes=joined([dtype] * count))
 
     def saving(self, params: ProgramParams) -> ProgramParams:
         kept = codes.parse(params.code).keeps
@@ -161,8 +106,8 @@ class RunProgram(Op[ProgramParams]):
         if not kept:
             return params
         # Of a call that saved, what was saved may have been dropped since.
-        own = _split(params.dtypes)[:plain]
-        return replace(params, dtypes=_joined([*own, *[params.arithmetic] * len(kept)]))
+        own = split(params.dtypes)[:plain]
+        return replace(params, dtypes=joined([*own, *[params.arithmetic] * len(kept)]))
 
     def needs_separate_batches(self, params: ProgramParams) -> bool:
         program = _wanted(params.code, params.dtypes)
@@ -181,7 +126,7 @@ class RunProgram(Op[ProgramParams]):
         coded = codes.parse(params.code)
         if coded.columns or not codes.tells_columns_apart(coded.program):
             return None
-        stages = codes.reductions(params.code, _is_wanted(params.dtypes))
+        stages = codes.reductions(params.code, are_wanted(params.dtypes))
         kinds = [kind for stage in stages for kind in stage]
         # Places travel as floating numbers.
         is_too_long = "argmax" in kinds and params.arithmetic == "float32" and columns > 2**24
@@ -200,7 +145,7 @@ class RunProgram(Op[ProgramParams]):
         is_summed: bool,
         hidden: Any | None = None,
     ) -> Call[ProgramParams]:
-        wanted, dtypes = _is_wanted(params.dtypes), [d for d in _split(params.dtypes) if d]
+        wanted, dtypes = are_wanted(params.dtypes), [d for d in split(params.dtypes) if d]
         code = codes.stage(params.code, wanted, number, columns, is_summed)
         program = codes.parse(code).program
         own = len(codes.parse(params.code).program.operands)
@@ -211,7 +156,7 @@ class RunProgram(Op[ProgramParams]):
         return Call(
             self,
             (*placed, *operands[own:]),
-            replace(params, code=code, dtypes=_joined(dtypes)),
+            replace(params, code=code, dtypes=joined(dtypes)),
         )
 
     def is_linear_in(self, position: int, params: ProgramParams) -> bool:
@@ -252,7 +197,7 @@ class RunProgram(Op[ProgramParams]):
                 )
         return tuple(
             None if dtype is None else Spec(shape_in(role, space, params.batch_ndim), dtype)
-            for role, dtype in zip(self.result_roles(params), _split(params.dtypes), strict=True)
+            for role, dtype in zip(self.result_roles(params), split(params.dtypes), strict=True)
         )
 
     def jvp(
@@ -263,28 +208,7 @@ class RunProgram(Op[ProgramParams]):
         specs: Sequence[Spec | None],
         params: ProgramParams,
     ) -> list[Call[ProgramParams]]:
-        rule = _Rule(self, operands, results, params)
-        moved = [
-            tangent is not None and rule.is_smooth(i)
-            for i, tangent in enumerate(tangents[: rule.count])
-        ]
-        plain = _split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
-        if not any(moved) or not any(plain):
-            return []
-        code = codes.jvp(rule.code, rule.in_base(moved), rule.has_kept)
-        passed: list[Any] = []
-        found = codes.parse(code)
-        result_roles = [result.role for result in found.program.results]
-        same = codes.passed_on(code, found.tags, result_roles)
-        for dtype, tag in zip(plain, same, strict=True):
-            position = -1 if tag is None else rule.position(tag[1])
-            if dtype is None:
-                passed.append(None)
-            elif position >= 0 and specs[position].dtype == dtype:  # type: ignore[union-attr]
-                passed.append(tangents[position])
-        if len(passed) == len(plain):
-            return [passed_on(*passed)]
-        return [rule.call(code, tangents, (), _joined(plain))]
+        return program_derivatives.jvp(self, operands, results, tangents, specs, params)
 
     def vjp(
         self,
@@ -295,128 +219,13 @@ class RunProgram(Op[ProgramParams]):
         specs: Sequence[Spec | None],
         params: ProgramParams,
     ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
-        own = codes.parse(params.code)
-        # Towards tangents alone kept values are what they are: constants.
-        linear = all(
-            tag[0] == "tangent"
-            for tag, is_wanted in zip(own.tags, wanted, strict=False)
-            if is_wanted
-        )
-        rule = _Rule(self, operands, results, params, linear)
-        given = [c is not None for c in cotangents[: len(codes.parse(rule.code).program.results)]]
-        positions = [
-            i for i, is_wanted in enumerate(wanted[: rule.count]) if is_wanted and rule.is_smooth(i)
-        ]
-        if not any(given) or not positions:
-            return []
-
-        def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
-            asked = rule.in_base([i in positions for i in range(rule.count)])
-            return codes.reverse(rule.code, given, asked, rule.has_kept)
-
-        code, sources = reverse()
-        calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
-        asked_roles = [own.program.operands[position].role for position in positions]
-        passed = codes.passed_on(code, sources, asked_roles)
-        for position, tag in zip([*positions], passed, strict=True):
-            own_dtype = specs[position].dtype  # type: ignore[union-attr]
-            if tag is not None and _split(params.dtypes)[tag[1]] == own_dtype:
-                calls.append((passed_on(cotangents[tag[1]]), (position,)))
-                positions.remove(position)
-        if not positions:
-            return calls
-        if calls:
-            code, sources = reverse()
-        tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
-        dtypes = _joined(
-            [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
-        )
-        calls.append((rule.call(code, (), cotangents, dtypes, sources), tuple(positions)))
-        return calls
+        return program_derivatives.vjp(self, operands, results, cotangents, wanted, specs, params)
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
         """The program in float64 NumPy; None for what is not wanted."""
         program = _wanted(params.code, params.dtypes)
         found = iter(evaluate(program, operands[: len(program.operands)]))
-        return tuple(None if d is None else next(found) for d in _split(params.dtypes))
+        return tuple(None if d is None else next(found) for d in split(params.dtypes))
 
 
 PROGRAM = RunProgram()
-
-
-class _Rule:
-    """What derivative rules look at: the operands and kept values of a call by what they are.
-
-    A derivative that reads kept values is differentiated as what computes them again: they are
-    functions of its other operands.
-    """
-
-    def __init__(
-        self,
-        op: RunProgram,
-        operands: Operands,
-        results: Operands,
-        params: ProgramParams,
-        linear: bool = False,
-    ) -> None:
-        self.op, self.params = op, params
-        coded = codes.parse(params.code)
-        self.count = len(coded.program.operands)
-        self.own = coded
-        reads_kept = coded.kept and not linear
-        self.code = codes.without_kept(params.code) if reads_kept else params.code
-        self.base = codes.parse(self.code)
-        self.operands = operands
-        plain = len(coded.program.results)
-        self.saved = results[plain:]
-        self.has_kept = bool(self.saved) and not coded.kept
-
-    def is_smooth(self, position: int) -> bool:
-        """Whether there is a derivative towards an operand; stages run below all derivatives."""
-        if self.own.columns:
-            return False
-        role = ROLES[self.own.program.operands[position].role]
-        return not role.is_discrete and self.own.tags[position][0] != "kept"
-
-    def position(self, base: int) -> int:
-        """That of an operand of what is differentiated."""
-        return self.own.place(self.base.tags[base])
-
-    def in_base(self, mask: Sequence[bool]) -> list[bool]:
-        """A choice of operands among those of what is differentiated."""
-        if self.base is self.own:
-            return list(mask)
-        chosen = {tag for tag, is_set in zip(self.own.tags, mask, strict=True) if is_set}
-        return [tag in chosen for tag in self.base.tags]
-
-    def call(
-        self,
-        code: str,
-        tangents: Operands,
-        cotangents: Operands,
-        dtypes: str,
-        sources: Sequence[codes.Tag] | None = None,
-    ) -> Call[ProgramParams]:
-        coded = codes.parse(code)
-        placed: list[Any] = []
-        for name, i in coded.tags if sources is None else sources:
-            if name == "cotangent":
-                placed.append(cotangents[i])
-            elif name == "kept":
-                placed.append(self.saved[i])
-            else:
-                position = self.position(i)
-                own = (tangents if name == "tangent" else self.operands)[position]
-                # For its shape alone nothing is kept in forward mode, which rarely needs that.
-                is_shape = not placed and coded.has_shape_alone and len(tangents) > 0
-                placed.append(ZerosLike(position) if own is None or is_shape else own)
-        start = self.op.counts_from(self.params)
-        if start is not None and len(self.operands) > start and codes.draws(coded.program):
-            placed.append(self.operands[start])
-        if len(placed) > MOST_OPERANDS:
-            raise ValueError(
-                f"{self.base.program.name}: a derivative with {len(placed)} operands, expected at "
-                f"most {MOST_OPERANDS}"
-            )
-        params = replace(self.params, code=code, dtypes=dtypes)
-        return Call(self.op, tuple(placed), params)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from bridge.ops.definition import Call, Operands, Role, Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.op_in_parts import OpInParts
-from bridge.ops.program import ProgramParams
+from bridge.ops.program_params import ProgramParams
 from bridge.ops.scalars import real_number
 from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 

@@ -18,7 +18,7 @@ import numpy as np
 from bridge.lang import codes, functions, roles
 from bridge.lang.functions import apply
 from bridge.lang.tracing import declared, trace
-from bridge.ops.program import ProgramParams
+from bridge.ops.program_params import ProgramParams
 
 _LOG2E, _LOG2E_LOW = float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.777d0ffda0d24p-56")
 

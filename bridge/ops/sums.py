@@ -14,7 +14,8 @@ from typing import Any
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
 from bridge.ops.definition import Call
-from bridge.ops.program import PROGRAM, ProgramParams
+from bridge.ops.program import PROGRAM
+from bridge.ops.program_params import ProgramParams
 
 # So many rows are added one after the other: they are a leaf of the tree in which rows are added up
 # (docs/numerics.md). Whole leaves can be added in different places.

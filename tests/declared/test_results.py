@@ -99,8 +99,20 @@ def test_as_many_results_as_the_function_returns() -> None:
     def added(x: bridge.Full, residual: bridge.Full | None = None):  # type: ignore[no-untyped-def]
         return 2.0 * x if residual is None else (x + residual, residual)
 
+    @bridge.op
+    def alone(x: bridge.Full, *, by: float):  # type: ignore[no-untyped-def]
+        return (x * by,)
+
+    @bridge.op
+    def sometimes(x: bridge.Full, y: bridge.Full | None = None):  # type: ignore[no-untyped-def]
+        return x * 2.0 if y is None else (x * y,)
+
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     for op, operands, static in (
+        (alone, (x,), {"by": 2.0}),
+        (sometimes, (x,), {}),
+        (sometimes, (x, x), {}),
+        (sometimes, (x,), {}),
         (scaled, (x,), {"eps": 1e-6}),
         (centered, (x,), {"stats": True}),
         (centered, (x,), {}),
@@ -126,8 +138,10 @@ def test_as_many_results_as_the_function_returns() -> None:
                     np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
     out = torch.empty(3, 4)
     for _ in range(2):
-        with pytest.raises(TypeError, match="out is given, expected None: the op has several"):
+        with pytest.raises(TypeError, match="out is given, expected None: the op returns a tuple"):
             centered.torch(torch.tensor(x), stats=True, out=out)
+        with pytest.raises(TypeError, match="out is given, expected None: the op returns a tuple"):
+            alone.torch(torch.tensor(x), by=2.0, out=out)
         assert centered.torch(torch.tensor(x), out=out) is out
         assert added.torch(torch.tensor(x), out=out) is out
 
@@ -137,5 +151,23 @@ def test_names_that_the_library_might_use() -> None:
     def _run(self: bridge.Full, _find: bridge.Row):  # type: ignore[no-untyped-def]
         return self * _find
 
+    @bridge.op
+    def required(required: bridge.Full, function: bridge.Row, *, axis: float, f: float = 1.0):  # type: ignore[no-untyped-def]
+        return required * function * axis * f
+
     x, row = torch.randn(2, 3), torch.randn(3)
     assert torch.equal(_run(self=x, _find=row), x * row)
+    assert torch.equal(required(required=x, function=row, axis=2.0), x * row * 2.0)
+    bridge.check(required, x, row, axis=2.0, f=1.0, quiet=True)
+
+
+def test_the_reference_refuses_the_shapes_that_the_op_refuses() -> None:
+    x, w = np.ones((2, 6), np.float32), np.ones(5, np.float32)
+    for op, operands in ((of_a_full, (x, w)), (of_halves, (x[:, :5],)), (of_halves, (x[0, 0],))):
+        messages = []
+        for function in (op.reference, op.torch, op.jax):
+            arrays = [torch.tensor(a) if function is op.torch else a for a in operands]
+            with pytest.raises(ValueError, match="expected") as caught:
+                function(*arrays)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1] == messages[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -338,7 +338,14 @@ def test_it_looks_like_the_function_that_was_declared() -> None:
 
 def test_it_is_pickled_and_copied_as_a_function_is() -> None:
     assert copy.deepcopy(module_op) is module_op
-    assert pickle.load(io.BytesIO(pickle.dumps(module_op))) is module_op
+    functions = (module_op, module_op.torch, module_op.jax, module_op.reference)
+    for function in functions:
+        assert copy.deepcopy(function) is function
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            assert pickle.loads(pickle.dumps(function, protocol)) is function
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        x = np.ones((2, 3), np.float32)
+        assert (pool.apply(module_op.reference, (x,)) == 2.0).all()
 
 
 @bridge.op

@@ -16,7 +16,7 @@ import torch
 import bridge
 from bridge import _native
 from bridge import lang as bl
-from bridge.generated import CompileError, compiler
+from bridge.generated import CompileError, compiler, finished
 from bridge.generated.ahead import usual_requests
 from bridge.ops.declared import traced
 from tests.declared.ops import SEVEN, rms_norm
@@ -70,6 +70,19 @@ def test_the_first_call_asks_and_later_ones_take_it(tmp_path: Path) -> None:
     assert run(tmp_path, BRIDGE_COMPILE="now") == (4, "")
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert run(tmp_path, BRIDGE_COMPILE="0") == (0, "")
+
+
+def test_an_unknown_mode_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    @bridge.op
+    def tripled(x: bridge.Full) -> Any:
+        return 3.0 * x
+
+    monkeypatch.setenv("BRIDGE_COMPILE", "never")
+    words = "BRIDGE_COMPILE is 'never', expected 'background', 'now' or '0'"
+    with pytest.warns(RuntimeWarning, match=words):
+        tripled(torch.ones(2, 3))
+    tripled(torch.ones(2, 3, dtype=torch.float64))  # warned of once
+    assert finished(120)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,13 @@ from bridge import lang as bl
 from bridge.lang import bytecode
 from bridge.lang.bytecode import OPERATIONS, ROLES, words_of
 from bridge.lang.derivatives import jvp, vjp
+from bridge.lang.limits import (
+    MOST_INSTRUCTIONS,
+    MOST_OPERANDS,
+    MOST_PHASES,
+    MOST_REGISTERS,
+    MOST_RESULTS,
+)
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
@@ -118,10 +126,17 @@ def test_roles_and_limits_are_those_of_the_interpreter() -> None:
     assert bytecode._AGAIN == 1 << 16
     assert "kAgain = 1 << 16;" in text
     limits = (ROOT / "cpp/include/bridge/bridge.h").read_text()
-    for name, own in (("OPERANDS", bytecode.MOST_OPERANDS), ("RESULTS", bytecode.MOST_RESULTS)):
+    for name, own in (("OPERANDS", MOST_OPERANDS + 1), ("RESULTS", MOST_RESULTS)):  # and a start
         limit = re.search(rf"BRIDGE_MAX_PROGRAM_{name}\s*=?\s*(\d+)", limits)
         assert limit is not None
         assert own <= int(limit[1])
+    for name, own in (
+        ("Registers", MOST_REGISTERS),
+        ("Phases", MOST_PHASES),
+        ("Instructions", MOST_INSTRUCTIONS),
+    ):
+        assert f"kMost{name} = 1 << {own.bit_length() - 1};" in text
+        assert own == 1 << own.bit_length() - 1
 
 
 _DIGEST = """
@@ -493,3 +508,20 @@ def test_the_result_in_the_operand_s_memory(op: Any, shape: Any, dtype: str, rng
     assert torch.equal(inner.contiguous().view(torch.uint8), expected.view(torch.uint8))
     assert not wide[:, :2].any()
     assert not wide[:, -3:].any()
+
+
+# ---- Long programs ----
+
+
+def test_words_of_long_programs_take_seconds() -> None:
+    """Time that goes with the square of the length would be minutes."""
+
+    def long(x: bridge.Full, y: bridge.Full) -> Any:
+        for _ in range(500):
+            x = bl.sigmoid(x) * y
+        return x
+
+    begin = time.process_time()
+    first = vjp(program_of(long), [True], [True, True])
+    assert words_of(vjp(first, [True, True], [True] * 3))
+    assert time.process_time() - begin < 20.0

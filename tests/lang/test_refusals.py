@@ -166,3 +166,11 @@ def test_an_error_of_the_users_own_stays() -> None:
     with pytest.raises(TypeError, match=r"^mine$") as caught:
         bridge.op(op)
     assert not isinstance(caught.value, bl.DeclarationError)
+
+
+@pytest.mark.parametrize("name", ["device", "dtypes", "arch", "quiet"])
+def test_static_parameters_that_compile_and_check_could_not_take(name: str) -> None:
+    scope: dict[str, Any] = {"bridge": bridge}
+    exec(f"def scaled(x: bridge.Full, *, {name}: float = 2.0):\n    return x * {name}", scope)
+    with pytest.raises(bl.DeclarationError, match=f"static parameter {name} has the name of"):
+        bridge.op(scope["scaled"])

@@ -217,7 +217,9 @@ def _transpose(
                 result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)
             if shares > 1 and not has_columns_of(roles[place]):
                 result = result / shares
-            gradients[place] = split_as(result, placed_avals[place])
+            result = split_as(result, placed_avals[place])
+            before = gradients[place]
+            gradients[place] = result if before is None else before + result
     return [
         (gradients[slot] if gradients[slot] is not None else Zero(aval)) if is_linear else None
         for slot, aval, is_linear in zip(slots, avals, linear, strict=True)

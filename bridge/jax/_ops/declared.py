@@ -25,7 +25,7 @@ _array_types: set[type] = set()
 _MOST_KINDS = 256
 
 
-def declared_function(declaration: Declaration, several: bool | None) -> Callable[..., Any]:
+def declared_function(declaration: Declaration) -> Callable[..., Any]:
     """The function of a declaration on arrays."""
     # Static arguments are told apart as the objects that they are, and kept with what they led to,
     # so that no other object gets their numbers: to hash them costs more than a tiny call.
@@ -41,7 +41,7 @@ def declared_function(declaration: Declaration, several: bool | None) -> Callabl
             found = traced(declaration, present, *values)
             if len(known) == _MOST_KINDS:
                 known.clear()
-            entered = found, present, _compiled(found, several, None), values
+            entered = found, present, _compiled(found, None), values
             known[absent, *map(id, values)] = entered
         found, present, compiled, _ = entered
         if False in present:
@@ -63,20 +63,20 @@ def declared_function(declaration: Declaration, several: bool | None) -> Callabl
                 _array_types.add(type(value))
         return tuple(checked)
 
-    function: Any = function_of(declaration, None, run)
+    function: Any = function_of(declaration, "jax", None, run)
 
-    def on_axis(axis: str, *operands: Any, **static: Any) -> Any:
+    def on_axis(axis: str, /, *operands: Any, **static: Any) -> Any:
         """The op inside of `shard_map`, on columns that are split over a mesh axis."""
         values = {**declaration.static, **static}.values()
         found = traced(declaration, (True,) * len(operands), *values)
-        return _compiled(found, several, axis)(*arguments(found, operands))
+        return _compiled(found, axis)(*arguments(found, operands))
 
     function.on_axis = on_axis
     return function  # type: ignore[no-any-return]
 
 
 @compiled_for
-def _compiled(found: Traced, several: bool | None, axis: str | None) -> Any:
+def _compiled(found: Traced, axis: str | None) -> Any:
     def declared(*operands: Any) -> Any:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
@@ -87,8 +87,7 @@ def _compiled(found: Traced, several: bool | None, axis: str | None) -> Any:
         arrays = _settled(arrays)
         params = check_operands(found.form, [spec_of(array) for array in arrays], found.texts)
         results = call(PROGRAM, arrays, params, axis)
-        is_tuple = found.returns_several if several is None else several
-        return results if is_tuple else results[0]
+        return results if found.returns_several else results[0]
 
     declared.__name__ = found.name
     return declared

@@ -14,7 +14,7 @@ from bridge.torch._adapter.overrides import is_overridden
 _DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
 
 
-def check_tensors(function: str, /, *, required: int = 1, **arguments: Any) -> None:
+def check_tensors(function: str, required: int = 1, /, **arguments: Any) -> None:
     """Raises TypeError or ValueError unless every argument is a dense tensor on one device.
 
     Arguments that are None pass, but not the first `required`.
@@ -54,7 +54,7 @@ def checked_call(module: str, /, **arguments: Any) -> bool:
     is_nested = any(isinstance(t, Tensor) and t.is_nested for t in tensors)
     if is_overridden(tensors) and not is_nested:
         return False
-    check_tensors(module, required=len(arguments), **arguments)
+    check_tensors(module, len(arguments), **arguments)
     return True
 
 
@@ -76,7 +76,7 @@ def check_destination(function: str, first_name: str, first: Any, expected: Spec
       first: the call's first operand.
       expected: of the result.
     """
-    check_tensors(function, required=2, **{first_name: first}, out=out)
+    check_tensors(function, 2, **{first_name: first}, out=out)
     found: Spec = spec_of(out)
     if found.dtype != expected.dtype:
         raise TypeError(f"{function}: out has dtype {found.dtype}, expected {expected.dtype}")

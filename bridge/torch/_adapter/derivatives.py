@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 import torch
 
+from bridge.lang.errors import ProgramTooLarge
 from bridge.ops import Spec, ZerosLike
 from bridge.ops.definition import Role
 from bridge.ops.dtypes import FLOATING
@@ -153,20 +156,32 @@ class Derivatives:
     @functools.cached_property
     def _answers(self) -> list[Any]:
         """What a rule may answer: everything asked for at once, and one by one."""
-        answers = []
+        answers = [call for calls in self._tangents for call in calls]
         for given in _all_and_each([True] * len(self.wanted)):
-            answers += [call for call, _ in self._vjp(self._smooth, given)]
+            try:
+                answers += [call for call, _ in self._vjp(self._smooth, given)]
+            except ProgramTooLarge:
+                for wanted in itertools.islice(_all_and_each(self._smooth), 1, None):
+                    with contextlib.suppress(ProgramTooLarge):
+                        answers += [call for call, _ in self._vjp(wanted, given)]
+        return answers
+
+    @functools.cached_property
+    def _tangents(self) -> list[list[Any]]:
+        """The same in forward mode, an answer for each question.
+
+        What is too large is left out here, where nobody has asked for it yet.
+        """
+        answers = []
         for given in _all_and_each(self._smooth):
-            answers += self._jvp(given)
+            with contextlib.suppress(ProgramTooLarge):
+                answers.append(self._jvp(given))
         return answers
 
     @functools.cached_property
     def constant(self) -> tuple[int, ...]:
         """Wanted floats that may have no tangent: by some operand they do not change."""
-        moving = [
-            {i for call in self._jvp(given) for i in _given(call)}
-            for given in _all_and_each(self._smooth)
-        ]
+        moving = [{i for call in calls for i in _given(call)} for calls in self._tangents]
         return tuple(
             i
             for i in self.wanted

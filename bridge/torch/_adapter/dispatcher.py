@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import constant_to_dynamo
+from bridge.lang.limits import MOST_RESULTS
 from bridge.ops import OPS
 from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results
 
@@ -102,12 +103,8 @@ def _define(op: Any, count: int) -> Any:
     return getattr(torch.ops.bridge, name).default
 
 
-# More results than any derivative of use has.
-_MOST_RESULTS = 31
-
-
 overloads = {
     (op.name, count): _define(op, count)
     for op in OPS.values()
-    for count in range(1, (_MOST_RESULTS if op.result_names is None else len(op.result_names)) + 1)
+    for count in range(1, (MOST_RESULTS if op.result_names is None else len(op.result_names)) + 1)
 }

@@ -53,7 +53,7 @@ def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tenso
     if type(x) is not Tensor and is_overridden((g, x, bias)):
         return hand_over((g, x, bias))
     x, bias = fused_pair("bias_gelu_back", x, bias)
-    check_tensors("bias_gelu_back", required=2, y=x, g=g)
+    check_tensors("bias_gelu_back", 2, y=x, g=g)
     if not same_shape(g, x):
         if bias is not None:  # may have to grow along the last dimension too
             x, bias = x + bias, None

@@ -95,7 +95,7 @@ def pulled_back(
 
     That of x has the dtype promoted of x and g.
     """
-    check_tensors(function, required=2, y=x, g=g)
+    check_tensors(function, 2, y=x, g=g)
     primals = [x.to(torch.promote_types(x.dtype, g.dtype))]
     if weights is not None:
         primals.append(one_a_row(function, x, weights))
@@ -105,7 +105,7 @@ def pulled_back(
 
 def one_a_row(function: str, x: Any, weights: Any) -> Any:
     """weights `[..., 1]`, repeated where there are fewer."""
-    check_tensors(function, required=2, x=x, weights=weights)
+    check_tensors(function, 2, x=x, weights=weights)
     rows, spec = (*x.shape[:-1], 1), spec_of(weights)
     if spec.has_shape(rows):
         return weights

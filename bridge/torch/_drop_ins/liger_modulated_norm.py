@@ -67,7 +67,7 @@ class LigerModulatedRMSNormFunction(Function, metaclass=DropIn):
         """
         check_mode(casting_mode)
         name = "modulated_rms_norm"
-        check_tensors(name, required=2, X=X, scale=scale, weight=W, shift=shift)
+        check_tensors(name, 2, X=X, scale=scale, weight=W, shift=shift)
         d, count = X.shape[-1:], X.shape[:-1].numel()
         per_sample = scale.shape[:-1].numel()
         if scale.shape[-1:] != d or not per_sample or count % per_sample:

@@ -35,7 +35,7 @@ def liger_rotary_pos_emb(
     """
     if is_overridden(given := (q, k, cos, sin)):
         return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors("liger_rotary_pos_emb", required=4, q=q, k=k, cos=cos, sin=sin)
+    check_tensors("liger_rotary_pos_emb", 4, q=q, k=k, cos=cos, sin=sin)
     heads = unsqueeze_dim if unsqueeze_dim < 0 else unsqueeze_dim - q.ndim
     cos, sin = (t.unsqueeze(heads) if t.ndim < q.ndim else t for t in (cos, sin))
     return rotary(q, cos, sin).to(q.dtype), rotary(k, cos, sin).to(k.dtype)
@@ -91,7 +91,7 @@ def liger_multimodal_rotary_pos_emb(
     if is_overridden(given := (q, k, cos, sin)):
         return hand_over(given)  # type: ignore[no-any-return]
     name = "liger_multimodal_rotary_pos_emb"
-    check_tensors(name, required=4, q=q, k=k, cos=cos, sin=sin)
+    check_tensors(name, 4, q=q, k=k, cos=cos, sin=sin)
     of_time, of_height = mrope_section[:2]
     sizes = of_time, of_height, q.shape[-1] // 2 - of_time - of_height
     for table, of_table in (("cos", cos), ("sin", sin)):
@@ -146,7 +146,7 @@ def liger_llama4_text_rotary_pos_emb(
     if is_overridden(given := (xq, xk, freqs_cis)):
         return hand_over(given)  # type: ignore[no-any-return]
     name = "liger_llama4_text_rotary_pos_emb"
-    check_tensors(name, required=3, xq=xq, xk=xk, freqs_cis=freqs_cis)
+    check_tensors(name, 3, xq=xq, xk=xk, freqs_cis=freqs_cis)
     if not freqs_cis.is_complex():
         raise TypeError(f"{name}: freqs_cis has dtype {freqs_cis.dtype}, expected a complex one")
     return _multiplied(xq, xk, freqs_cis.real, freqs_cis.imag)
@@ -163,7 +163,7 @@ def liger_llama4_vision_rotary_pos_emb(
     if is_overridden(given := (query, key, freqs_ci)):
         return hand_over(given)  # type: ignore[no-any-return]
     name = "liger_llama4_vision_rotary_pos_emb"
-    check_tensors(name, required=3, query=query, key=key, freqs_ci=freqs_ci)
+    check_tensors(name, 3, query=query, key=key, freqs_ci=freqs_ci)
     freqs = freqs_ci.reshape(-1, freqs_ci.shape[-1])
     if freqs.is_complex():
         return _multiplied(query, key, freqs.real, freqs.imag)

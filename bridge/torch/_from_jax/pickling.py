@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -60,7 +61,8 @@ class _Pickler(pickle.Pickler):
         if not callable(value) or not isinstance(name, str) or isinstance(value, type):
             return NotImplemented
         module = sys.modules.get(getattr(value, "__module__", None) or "")
-        if getattr(module, name, None) is value:
+        found = functools.reduce(lambda at, part: getattr(at, part, None), name.split("."), module)
+        if found is value:
             return name
         if isinstance(value, types.FunctionType):
             code = value.__code__

@@ -176,7 +176,7 @@ def _resolve(of_rows: Any, operands: tuple[Any, ...], reduction: str, *numbers: 
     return of_rows.resolve(operands, *options.of_rows.values())
 
 
-_counted = declared_entry("cross_entropy", partial(_resolve, _counted_losses), several=True)
+_counted = declared_entry("cross_entropy", partial(_resolve, _counted_losses))
 _uncounted = declared_entry("cross_entropy", partial(_resolve, _row_losses))
 
 

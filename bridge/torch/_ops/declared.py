@@ -38,10 +38,8 @@ _FIXED_TYPES = frozenset({float, int, bool, str, type(None)})
 Operands = tuple[Any, ...]
 
 
-def declared_entry(
-    name: str, resolve: Callable[..., tuple[Traced, Operands]], several: bool | None = False
-) -> Any:
-    """Returns run(operands, out, *values): the first result of a declared op, in `out` if given.
+def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -> Any:
+    """Returns run(operands, out, *values): what a declared op returns, in `out` if given.
 
     Absent operands are None. As that of `entry`, a function of a module calls it with nothing
     between, one that is in no module is `run.public`, and checks of a kind are made once.
@@ -51,27 +49,26 @@ def declared_entry(
       name: the public function's name, for messages and profilers.
       resolve: resolve(operands, *values) raises, or returns what a call with these static arguments
         runs, and the operands of that.
-      several: run returns all results, as a tuple; None if there is more than one.
     """
     # Values are told apart as the objects that they are: 0.0 and -0.0 are equal, as 1 and True are.
-    # They are kept beside their kernel, so that no other object gets their numbers.
-    known: dict[tuple[int, ...], tuple[Operands, Any]] = {}
+    # They are kept beside their kernel, so that no other object gets their numbers, and whether the
+    # op returns a tuple.
+    known: dict[tuple[int, ...], tuple[Operands, Any, bool]] = {}
     kernels: dict[Traced, Any] = {}
 
     def run(operands: Operands, out: Any = None, *values: Any) -> Any:
-        kernel = None
+        kernel, is_tuple = None, False
         if not _is_dynamo_compiling():
             entered = known.get(tuple(map(id, values)))
             if entered is not None:
-                kernel = entered[1]
+                _, kernel, is_tuple = entered
                 if out is None:
                     try:
                         if (results := kernel(*operands)) is not None:
-                            is_one = not several and (several is False or len(results) == 1)
-                            return results[0] if is_one else results
+                            return results if is_tuple else results[0]
                     except ValueError:  # Autograd has no way back: what follows is for any shapes.
                         pass
-                elif write_at_once(name, kernel, operands, out):
+                elif not is_tuple and write_at_once(name, kernel, operands, out):
                     return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=getattr(run, "public", None))
@@ -79,19 +76,21 @@ def declared_entry(
         present = tuple([operand for operand in used if operand is not None])
         if not torch.compiler.is_compiling():
             tried = kernel
-            if not _are_the_present(present, operands):
+            # Whether it is a tuple may depend on which operands are there, which `known` is not by.
+            is_other = tried is not None and is_tuple != found.returns_several
+            if is_other or not _are_the_present(present, operands):
                 kernel, operands = kernel_of(found), present
             elif kernel is None:
                 kernel = kernel_of(found)
                 if _FIXED_TYPES.issuperset(map(type, values)):
                     if len(known) == MOST_KINDS:
                         known.clear()
-                    known[tuple(map(id, values))] = values, kernel
+                    known[tuple(map(id, values))] = values, kernel, found.returns_several
             is_new = out is None and kernel is not tried
             if is_new and (results := kernel(*operands)) is not None:
-                return results if several or (several is None and len(results) > 1) else results[0]
-        if out is not None and several is None and len(found.program.results) > 1:
-            raise TypeError(f"{name}: out is given, expected None: the op has several results")
+                return results if found.returns_several else results[0]
+        if out is not None and found.returns_several:
+            raise TypeError(f"{name}: out is given, expected None: the op returns a tuple")
         params = check(name, found, present)
         if not torch.compiler.is_compiling():
             plan = plan_of(PROGRAM, params, dtypes_of(present), name)
@@ -99,7 +98,7 @@ def declared_entry(
         if out is not None:
             return write_into(name, PROGRAM, present, params, out)
         results = call(PROGRAM, present, params, name)
-        return results if several or (several is None and len(results) > 1) else results[0]
+        return results if found.returns_several else results[0]
 
     def recorded(operands: Operands, *values: Any) -> Any:
         """The plan of an ordinary call that was seen and that autograd records; None of another."""
@@ -128,14 +127,14 @@ def _are_the_present(tensors: Operands, operands: Operands) -> bool:
 def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
     """The parameters of a call on operands that are all there."""
     form = found.form
-    check_tensors(name, required=len(operands), **dict(zip(form.names, operands, strict=True)))
+    check_tensors(name, len(operands), **dict(zip(form.names, operands, strict=True)))
     for operand_name, role, operand in zip(form.names, form.roles, operands, strict=True):
         if role is Role.INTEGER:
             check_integer_array(name, operand_name, spec_of(operand))
     return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
 
 
-def declared_function(declaration: Declaration, several: bool | None) -> Callable[..., Any]:
+def declared_function(declaration: Declaration) -> Callable[..., Any]:
     """The function of a declaration on tensors."""
     name = declaration.name
 
@@ -151,15 +150,15 @@ def declared_function(declaration: Declaration, several: bool | None) -> Callabl
         """What `declared_entry` is to run."""
         for parameter, operand in zip(declaration.parameters, operands, strict=True):
             if operand is None and not parameter.optional:
-                check_tensors(name, required=1, **{parameter.name: operand})
+                check_tensors(name, 1, **{parameter.name: operand})
         present = tuple([operand is not None for operand in operands])
         if _is_dynamo_compiling():
             return getattr(_by_name, name_to_dynamo(present, *values)), operands
         return traced(declaration, present, *values), operands
 
-    run = declared_entry(name, resolve, several)
+    run = declared_entry(name, resolve)
     integer = functools.partial(as_integer, name)
-    run.public = function_of(declaration, None, run, integer, takes_out=not several)
+    run.public = function_of(declaration, "torch", None, run, integer, takes_out=True)
 
     def prepare(*operands: Any, **static: Any) -> ProgramParams:
         """The parameters of a call of the op, checked: for other ways to make it."""

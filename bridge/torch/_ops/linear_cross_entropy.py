@@ -75,7 +75,7 @@ def linear_cross_entropy(
         return hand_over(given)  # type: ignore[no-any-return]
     numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
     options = Options.of(_NAME, reduction, *numbers)
-    check_tensors(_NAME, required=3, hidden=hidden, weight=weight, labels=labels, bias=bias)
+    check_tensors(_NAME, 3, hidden=hidden, weight=weight, labels=labels, bias=bias)
     hidden, weight, bias = _autocast(hidden, weight, bias)
     shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
     check_shapes(_NAME, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})

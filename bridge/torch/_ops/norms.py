@@ -116,7 +116,7 @@ _OUT = "{}: out is given with a residual, expected one of the two"
 def _resolve_sum(function: str, resolve: Any, operands: tuple[Any, ...], *values: Any) -> Any:
     """`resolve` for the normalisation of a sum, whose dtype follows from those of two tensors."""
     x, residual, *others = operands
-    check_tensors(function, required=2, x=x, residual=residual)
+    check_tensors(function, 2, x=x, residual=residual)
     dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")
     x, residual, of_sum = norms.summands(
         x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype))
@@ -149,5 +149,5 @@ def _resolve_layer_norm_of_sum(operands: tuple[Any, ...], eps: Any) -> Any:
 
 _rms_norm = declared_entry("rms_norm", _resolve_rms_norm)
 _layer_norm = declared_entry("layer_norm", _resolve_layer_norm)
-_rms_norm_of_sum = declared_entry("rms_norm", _resolve_rms_norm_of_sum, several=True)
-_layer_norm_of_sum = declared_entry("layer_norm", _resolve_layer_norm_of_sum, several=True)
+_rms_norm_of_sum = declared_entry("rms_norm", _resolve_rms_norm_of_sum)
+_layer_norm_of_sum = declared_entry("layer_norm", _resolve_layer_norm_of_sum)

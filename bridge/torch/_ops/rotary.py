@@ -48,5 +48,5 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     """
     if is_overridden(given := (x, cos, sin)):
         return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors("rotary", required=3, x=x, cos=cos, sin=sin)
+    check_tensors("rotary", 3, x=x, cos=cos, sin=sin)
     return run_rotary(_TORCH, x, cos, sin, interleaved)  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ def softmax_with_sink(
     out: Tensor | None = None,
 ) -> Tensor:
     """The softmax under whichever of a mask and the causal rule there are, beside a sink."""
-    check_tensors(function, required=1 + masked, x=x, mask=mask)
+    check_tensors(function, 1 + masked, x=x, mask=mask)
     if not isinstance(sink, Tensor):
         number = real_number(function, argument, sink, "a tensor or a number")
         sink = torch.full(
@@ -39,7 +39,7 @@ def softmax_with_sink(
             dtype=torch.float64 if x.dtype == torch.float64 else torch.float32,
             device=x.device,
         )
-    check_tensors(function, required=2, **{"x": x, argument: sink})
+    check_tensors(function, 2, **{"x": x, argument: sink})
     return sinks.run_softmax(  # type: ignore[no-any-return]
         _WITH_SINK, function, x, mask, fixed(scale), sink, causal, argument=argument, out=out
     )

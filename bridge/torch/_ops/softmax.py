@@ -164,7 +164,7 @@ def scaled_softmax_backward(
 def _forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
         x, mask = operands
-        check_tensors(function, required=1 + masked, x=x, mask=mask)
+        check_tensors(function, 1 + masked, x=x, mask=mask)
         mask_spec = None if mask is None else spec_of(mask)
         return check_softmax(function, spec_of(x), mask_spec, scale, causal=causal)
 
@@ -176,7 +176,7 @@ def _backward_entry(causal: bool) -> Any:
 
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
         y, g, _ = operands
-        check_tensors(function, required=2, y=y, g=g)
+        check_tensors(function, 2, y=y, g=g)
         return check_softmax_backward(function, spec_of(g), spec_of(y), scale, causal=causal)
 
     return entry(function, SOFTMAX_DERIVATIVE, float, check)

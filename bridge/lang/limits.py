@@ -1,0 +1,26 @@
+"""How large a program may be: what the interpreter takes, as in cpp/interpreter/program.h."""
+
+from __future__ import annotations
+
+from bridge.lang.errors import ProgramTooLarge
+from bridge.lang.program import Program
+
+# As in cpp/include/bridge/bridge.h, less what torch's dispatcher, which takes 64 arguments, needs.
+MOST_OPERANDS, MOST_RESULTS = 56, 31
+MOST_INSTRUCTIONS = 1 << 16
+MOST_REGISTERS = 1 << 12  # of each kind, constants included
+MOST_PHASES = 1 << 10
+
+
+def check_limit(name: str, what: str, count: int, most: int) -> None:
+    """Raises ProgramTooLarge if a program has more than `most` of something."""
+    if count > most:
+        raise ProgramTooLarge(
+            f"{name}: the program has {count:,} {what}, expected at most {most:,}"
+        )
+
+
+def check_arrays(name: str, program: Program) -> None:
+    """Raises ProgramTooLarge for a program of more operands or results than a call has."""
+    check_limit(name, "operands", len(program.operands), MOST_OPERANDS)
+    check_limit(name, "results", len(program.results), MOST_RESULTS)

@@ -1,0 +1,243 @@
+"""The derivative rules of programs: calls of the derivatives' programs, in parts of a call's size.
+
+Where forward mode has more operands than a call takes, tangents are sums of those from parts of the
+operands. Reverse mode has the same parts: so a framework whose reverse mode transposes forward mode
+has the bits of one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bridge.lang import codes
+from bridge.lang.errors import ProgramTooLarge
+from bridge.lang.limits import MOST_OPERANDS, check_arrays
+from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, passed_on
+from bridge.ops.program_params import ROLES, ProgramParams, joined, split
+
+
+def jvp(
+    op: Op[ProgramParams],
+    operands: Operands,
+    results: Operands,
+    tangents: Operands,
+    specs: Sequence[Spec | None],
+    params: ProgramParams,
+) -> list[Call[ProgramParams]]:
+    rule = _Rule(op, operands, results, params)
+    moved = [
+        i
+        for i, tangent in enumerate(tangents[: rule.count])
+        if tangent is not None and rule.is_smooth(i)
+    ]
+    plain = split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
+    if not moved or not any(plain):
+        return []
+    return [_tangents(rule, part, plain, tangents, specs) for part in rule.forward_parts(moved)]
+
+
+def _tangents(
+    rule: _Rule,
+    moved: Sequence[int],
+    plain: Sequence[str | None],
+    tangents: Operands,
+    specs: Sequence[Spec | None],
+) -> Call[ProgramParams]:
+    """The tangents of all results from those of the operands at the positions `moved`."""
+    code = rule.jvp(moved)
+    passed: list[Any] = []
+    found = codes.parse(code)
+    result_roles = [result.role for result in found.program.results]
+    same = codes.passed_on(code, found.tags, result_roles)
+    for dtype, tag in zip(plain, same, strict=True):
+        position = -1 if tag is None else rule.position(tag[1])
+        if dtype is None:
+            passed.append(None)
+        elif position >= 0 and specs[position].dtype == dtype:  # type: ignore[union-attr]
+            passed.append(tangents[position])
+    if len(passed) == len(plain):
+        return passed_on(*passed)
+    return rule.call(code, tangents, (), joined(plain))
+
+
+def vjp(
+    op: Op[ProgramParams],
+    operands: Operands,
+    results: Operands,
+    cotangents: Operands,
+    wanted: Sequence[bool],
+    specs: Sequence[Spec | None],
+    params: ProgramParams,
+) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    own = codes.parse(params.code)
+    # Towards tangents alone kept values are what they are: constants.
+    linear = all(
+        tag[0] == "tangent" for tag, is_wanted in zip(own.tags, wanted, strict=False) if is_wanted
+    )
+    rule = _Rule(op, operands, results, params, linear)
+    given = [c is not None for c in cotangents[: len(codes.parse(rule.code).program.results)]]
+    positions = [
+        i for i, is_wanted in enumerate(wanted[: rule.count]) if is_wanted and rule.is_smooth(i)
+    ]
+    if not any(given) or not positions:
+        return []
+    # A forward mode that is transposed has been taken apart already.
+    parts = [positions] if linear else rule.forward_parts(positions)
+    return [call for part in parts for call in _cotangents(rule, part, given, cotangents, specs)]
+
+
+def _cotangents(
+    rule: _Rule,
+    positions: Sequence[int],
+    given: Sequence[bool],
+    cotangents: Operands,
+    specs: Sequence[Spec | None],
+) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    """The cotangents of the operands at these positions, in one call where that can be."""
+    try:
+        return _cotangents_at_once(rule, [*positions], given, cotangents, specs)
+    except ProgramTooLarge:
+        # Towards fewer operands, or else from fewer results, whose parts are added up.
+        results = [i for i, is_given in enumerate(given) if is_given]
+        if len(positions) > 1:
+            asked = [(part, given) for part in _in_two(positions)]
+        elif len(results) > 1:
+            halves = _in_two(results)
+            asked = [(positions, [i in half for i in range(len(given))]) for half in halves]
+        else:
+            raise
+    return [
+        call for part, some in asked for call in _cotangents(rule, part, some, cotangents, specs)
+    ]
+
+
+def _cotangents_at_once(
+    rule: _Rule,
+    positions: list[int],
+    given: Sequence[bool],
+    cotangents: Operands,
+    specs: Sequence[Spec | None],
+) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    own, params = rule.own, rule.params
+
+    def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
+        asked = rule.in_base(rule.mask(positions))
+        return codes.reverse(rule.code, given, asked, rule.has_kept)
+
+    code, sources = reverse()
+    calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
+    asked_roles = [own.program.operands[position].role for position in positions]
+    passed = codes.passed_on(code, sources, asked_roles)
+    for position, tag in zip([*positions], passed, strict=True):
+        own_dtype = specs[position].dtype  # type: ignore[union-attr]
+        if tag is not None and split(params.dtypes)[tag[1]] == own_dtype:
+            calls.append((passed_on(cotangents[tag[1]]), (position,)))
+            positions.remove(position)
+    if not positions:
+        return calls
+    if calls:
+        code, sources = reverse()
+    tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
+    dtypes = joined(
+        [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
+    )
+    calls.append((rule.call(code, (), cotangents, dtypes, sources), tuple(positions)))
+    return calls
+
+
+def _in_two(positions: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    half = (len(positions) + 1) // 2
+    return positions[:half], positions[half:]
+
+
+class _Rule:
+    """What derivative rules look at: the operands and kept values of a call by what they are.
+
+    A derivative that reads kept values is differentiated as what computes them again: they are
+    functions of its other operands.
+    """
+
+    def __init__(
+        self,
+        op: Op[ProgramParams],
+        operands: Operands,
+        results: Operands,
+        params: ProgramParams,
+        linear: bool = False,
+    ) -> None:
+        self.op, self.params = op, params
+        coded = codes.parse(params.code)
+        self.count = len(coded.program.operands)
+        self.own = coded
+        reads_kept = coded.kept and not linear
+        self.code = codes.without_kept(params.code) if reads_kept else params.code
+        self.base = codes.parse(self.code)
+        self.operands = operands
+        plain = len(coded.program.results)
+        self.saved = results[plain:]
+        self.has_kept = bool(self.saved) and not coded.kept
+
+    def is_smooth(self, position: int) -> bool:
+        """Whether there is a derivative towards an operand; stages run below all derivatives."""
+        if self.own.columns:
+            return False
+        role = ROLES[self.own.program.operands[position].role]
+        return not role.is_discrete and self.own.tags[position][0] != "kept"
+
+    def mask(self, positions: Sequence[int]) -> list[bool]:
+        return [i in positions for i in range(self.count)]
+
+    def jvp(self, moved: Sequence[int]) -> str:
+        """The text of the tangents from those of the operands at these positions."""
+        return codes.jvp(self.code, self.in_base(self.mask(moved)), self.has_kept)
+
+    def forward_parts(self, moved: Sequence[int]) -> list[Sequence[int]]:
+        """Operands in parts, towards each of which forward mode has no more operands than a call,
+        or towards one alone."""
+        most = len(self.base.program.operands) + len(self.saved) + len(moved)
+        if most <= MOST_OPERANDS or len(moved) == 1:
+            return [moved]
+        if len(codes.parse(self.jvp(moved)).program.operands) <= MOST_OPERANDS:
+            return [moved]
+        return [part for half in _in_two(moved) for part in self.forward_parts(half)]
+
+    def position(self, base: int) -> int:
+        """That of an operand of what is differentiated."""
+        return self.own.place(self.base.tags[base])
+
+    def in_base(self, mask: Sequence[bool]) -> list[bool]:
+        """A choice of operands among those of what is differentiated."""
+        if self.base is self.own:
+            return list(mask)
+        chosen = {tag for tag, is_set in zip(self.own.tags, mask, strict=True) if is_set}
+        return [tag in chosen for tag in self.base.tags]
+
+    def call(
+        self,
+        code: str,
+        tangents: Operands,
+        cotangents: Operands,
+        dtypes: str,
+        sources: Sequence[codes.Tag] | None = None,
+    ) -> Call[ProgramParams]:
+        coded = codes.parse(code)
+        check_arrays(coded.program.name, coded.program)
+        placed: list[Any] = []
+        for name, i in coded.tags if sources is None else sources:
+            if name == "cotangent":
+                placed.append(cotangents[i])
+            elif name == "kept":
+                placed.append(self.saved[i])
+            else:
+                position = self.position(i)
+                own = (tangents if name == "tangent" else self.operands)[position]
+                # For its shape alone nothing is kept in forward mode, which rarely needs that.
+                is_shape = not placed and coded.has_shape_alone and len(tangents) > 0
+                placed.append(ZerosLike(position) if own is None or is_shape else own)
+        start = self.op.counts_from(self.params)
+        if start is not None and len(self.operands) > start and codes.draws(coded.program):
+            placed.append(self.operands[start])
+        params = replace(self.params, code=code, dtypes=dtypes)
+        return Call(self.op, tuple(placed), params)
