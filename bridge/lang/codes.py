@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.lang import derivatives, narrowing, pinned, roles, stages
-from bridge.lang.program import COLUMNS, REDUCTIONS, Node, Operand, Program, Result
+from bridge.lang.program import (
+    COLUMNS,
+    REDUCTIONS,
+    Node,
+    Operand,
+    Program,
+    Result,
+    constant_of,
+)
 
 _ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
 
@@ -342,6 +350,16 @@ def passed_on(
         )
         found.append(sources[node.static[0]] if is_it else None)
     return found
+
+
+def zeros(code: str) -> list[bool]:
+    """For each result of a derivative whether it is 0 whatever the operands are."""
+    program = parse(code).program
+
+    def is_zero(node: Node) -> bool:
+        return node.operation == "constant" and constant_of(node) == 0.0
+
+    return [all(is_zero(program.nodes[n]) for n in result.nodes) for result in program.results]
 
 
 def is_linear_in(code: str, position: int) -> bool:

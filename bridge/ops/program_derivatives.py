@@ -130,14 +130,18 @@ def _cotangents_at_once(
     calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
     asked_roles = [own.program.operands[position].role for position in positions]
     passed = codes.passed_on(code, sources, asked_roles)
-    for position, tag in zip([*positions], passed, strict=True):
+    zeros = codes.zeros(code)
+    asked_before = len(positions)
+    for position, tag, is_zero in zip([*positions], passed, zeros, strict=True):
         own_dtype = specs[position].dtype  # type: ignore[union-attr]
         if tag is not None and split(params.dtypes)[tag[1]] == own_dtype:
             calls.append((passed_on(cotangents[tag[1]]), (position,)))
             positions.remove(position)
+        elif is_zero:  # nothing, and no zeros: with a -0.0 from elsewhere those would add up to 0.0
+            positions.remove(position)
     if not positions:
         return calls
-    if calls:
+    if len(positions) < asked_before:
         code, sources = reverse()
     tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
     dtypes = joined(

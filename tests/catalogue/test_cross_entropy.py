@@ -422,6 +422,25 @@ def test_bad_input_in_the_same_words(case: str) -> None:
     assert_refused(REFUSED[case], "cross_entropy: ")
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_second_derivatives_of_certain_rows_have_the_same_zeros(reduction: str, rng: Any) -> None:
+    x = (rng.normal(size=(5, 33)) * 1e4).astype(np.float32)
+    labels, v = rng.integers(0, 33, 5), rng.normal(size=x.shape).astype(np.float32)
+    options = {"reduction": reduction, "z_loss": 1e-3, "label_smoothing": 0.1}
+
+    def loss(x: Any) -> Any:
+        return bridge.jax.cross_entropy(x, jnp.asarray(labels), **options)
+
+    expected = bits(np.asarray(jax.vjp(jax.grad(loss), jnp.asarray(x))[1](jnp.asarray(v))[0]))
+    assert np.any(expected)
+    leaf = torch.tensor(x, requires_grad=True)
+    for _ in range(2):  # the first call of an op and later ones are different graphs
+        value = bridge.torch.cross_entropy(leaf, torch.tensor(labels), **options)
+        (first,) = torch.autograd.grad(value, leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first, leaf, torch.tensor(v))
+        np.testing.assert_array_equal(bits(second.numpy()), expected)
+
+
 NUMBERS: dict[str, Any] = {
     "cross_entropy": lambda m, x, n: m.cross_entropy(x, torch.tensor([0, 2]), z_loss=n, softcap=n),
     "log_softmax": lambda m, x, n: m.log_softmax(x, n),
