@@ -126,6 +126,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
         )
     if type(tensor) in PLAIN:
         return tensor
+    refuse_lazy(tensor)
     if isinstance(tensor, async_collective_tensor()):
         return _plain(tensor.wait())  # type: ignore[attr-defined]
     if isinstance(tensor, FakeTensor):
@@ -150,6 +151,13 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
             "cross the plain tensors that it is made of",
         )
     return tensor.as_subclass(torch.Tensor)
+
+
+def refuse_lazy(tensor: torch.Tensor) -> None:
+    """Raises Refused for a parameter or buffer of a lazy module that has not been run."""
+    if torch.nn.parameter.is_lazy(tensor):
+        why, fix = "is lazy and has no shape yet", "run its module once in torch first"
+        raise Refused(ValueError, tensor, why, fix)
 
 
 def _dtensor() -> Any:

@@ -86,6 +86,17 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
             TypeError,
             "from_jax: an argument is a Frozen, which JAX does not know as a pytree; register it",
         ),
+        (
+            lambda f: f(torch.linalg.qr(torch.eye(3))),
+            TypeError,
+            "from_jax: an argument is a linalg_qr that holds tensors, which JAX does not know as",
+        ),
+        (
+            lambda f: f(X, w={"b": torch.nn.UninitializedParameter()}),
+            ValueError,
+            "from_jax: kwargs['w']['b']: UninitializedParameter, dtype torch.float32, device cpu "
+            "is lazy and has no shape yet: run its module once in torch first",
+        ),
     ],
 )
 def test_calls(call: Any, error: type[Exception], message: str) -> None:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from bridge.exchange import from_tensor
 from bridge.exchange.dtypes import SUPPORTED, TO_JAX, crosses_to_jax
@@ -23,7 +24,8 @@ def describe(leaf: Any, key: list[Any]) -> None:
     if kind in _NUMBERS:
         key.append(kind)
     elif isinstance(leaf, Tensor):
-        key += (tuple(map(int, leaf.shape)), leaf.dtype)
+        shape = None if is_lazy(leaf) else tuple(map(int, leaf.shape))  # `aval_of` refuses it
+        key += (shape, leaf.dtype)
     elif isinstance(leaf, jax.core.Tracer):
         raise TypeError(
             f"from_jax: a leaf is a JAX tracer, {leaf}, expected tensors and arrays; inside a JAX "
@@ -46,6 +48,11 @@ def _refuse_containers(leaf: Any) -> None:
             f"from_jax: an argument is a torch module, {kind}, expected tensors; pass "
             "dict(module.named_parameters())"
         )
+    if isinstance(leaf, tuple | frozenset) and any(isinstance(x, Tensor | jax.Array) for x in leaf):
+        raise TypeError(
+            f"from_jax: an argument is a {kind} that holds tensors, which JAX does not know as a "
+            "pytree; pass a tuple of them"
+        )
     if dataclasses.is_dataclass(leaf):
         for field in dataclasses.fields(leaf):
             if isinstance(getattr(leaf, field.name, None), Tensor | jax.Array):
@@ -63,6 +70,7 @@ def is_input(leaf: Any) -> bool:
 def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
     if isinstance(leaf, Tensor):
+        from_tensor.refuse_lazy(leaf)
         if leaf.dtype not in TO_JAX:
             raise Refused(TypeError, leaf, f"has a dtype that is none of {SUPPORTED}", "convert it")
         if not crosses_to_jax(leaf.dtype):
