@@ -106,7 +106,7 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
 def _shared(tensor: torch.Tensor) -> jax.Array:
     """An array on the memory of a tensor that has nothing against it.
 
-    As on the short way another tensor is lent. Nothing that watches torch's operations sees it made.
+    As on the short way another tensor is lent; nothing that watches torch's operations sees that.
     """
     with DisableFuncTorch():
         tensor = make_subclass(torch.Tensor, tensor)

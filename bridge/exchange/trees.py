@@ -2,8 +2,8 @@
 
 Inner nodes are what JAX knows (dicts, lists, tuples, namedtuples, `OrderedDict`, `defaultdict`,
 `None`, and every class registered with `jax.tree_util`), what torch knows
-(`torch.utils._pytree`), and besides dataclasses and subclasses of dict and of `UserDict`. Dicts keep
-their order and any keys. Everything else is a leaf.
+(`torch.utils._pytree`), and besides dataclasses and subclasses of dict and of `UserDict`. Dicts
+keep their order and any keys. Everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _children_by_torch(tree: Any) -> Children | None:
 
 
 def _with_places(tree: Any, values: list[Any]) -> Any:
-    # A class of one's own may have another constructor, which `_make` does not call, and attributes.
+    # A subclass can have attributes, and a constructor of its own, which `_make` does not call.
     new = type(tree)._make(values)
     if hasattr(tree, "__dict__"):
         vars(new).update(vars(tree))

@@ -40,8 +40,8 @@ class FunctionalModule:
         self.parameters = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self._names_of = _aliases(module, self.parameters) | _aliases(module, self.buffers)
-        for kind, tensors in (("parameter", self.parameters), ("buffer", self.buffers)):
-            for name, tensor in tensors.items():
+        for kind, named in (("parameter", self.parameters), ("buffer", self.buffers)):
+            for name, tensor in named.items():
                 if torch.nn.parameter.is_lazy(tensor):
                     raise ValueError(
                         f"from_torch: {kind} {name!r} is lazy and has no shape yet: run the module "
