@@ -67,6 +67,16 @@ def is_input(leaf: Any) -> bool:
     return type(leaf) in _NUMBERS or isinstance(leaf, Tensor | jax.Array | np.ndarray | np.generic)
 
 
+def refuse_outputs(name: str, outputs: list[Any]) -> None:
+    """Raises TypeError for a leaf of the result that is no array of JAX."""
+    for leaf in outputs:
+        if isinstance(leaf, Tensor) or not (is_input(leaf) or hasattr(leaf, "__jax_array__")):
+            raise TypeError(
+                f"from_jax: {name} returned a leaf of type {type(leaf).__name__}, expected arrays "
+                "of JAX in dicts, lists, tuples and other pytrees"
+            )
+
+
 def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
     if isinstance(leaf, Tensor):
@@ -116,7 +126,7 @@ def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
 
 
 def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
-    """The error with the place of the tensor that cannot cross."""
+    """The error with the place of the tensor that cannot cross; if there is none, of a result."""
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:
@@ -124,7 +134,7 @@ def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
                 from_tensor.cross(leaf, None, True)
             except Refused as same:
                 return same.at("from_jax", path)
-    return refused.at("from_jax", "a tensor")
+    return refused.at("from_jax", "a result")
 
 
 def refuse_many_devices(args: Any, kwargs: Any, error: Exception) -> None:
