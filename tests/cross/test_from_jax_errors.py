@@ -139,7 +139,7 @@ def test_errors_of_the_function_pass_through() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        from_jax(lambda x: "text")(X)
+        from_jax(wrong)(X)
     with pytest.raises(jax.errors.TracerBoolConversionError):
         from_jax(lambda x: x if x.sum() > 0 else -x)(X)
 
