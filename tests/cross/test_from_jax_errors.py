@@ -66,7 +66,7 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
         (
             lambda f: f(k=torch.ones(3, dtype=torch.float8_e4m3fnuz)),
             TypeError,
-            "from_jax: kwargs['k']: Tensor, shape (3,), strides (1,), dtype torch.float8_e4m3fnuz",
+            "from_jax: k: Tensor, shape (3,), strides (1,), dtype torch.float8_e4m3fnuz",
         ),
         (lambda f: f(X.to_sparse()), TypeError, "is torch.sparse_coo, not dense"),
         (lambda f: f(torch.ones(3, device="meta")), ValueError, "lies on meta"),
@@ -94,7 +94,7 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
         (
             lambda f: f(X, w={"b": torch.nn.UninitializedParameter()}),
             ValueError,
-            "from_jax: kwargs['w']['b']: UninitializedParameter, dtype torch.float32, device cpu "
+            "from_jax: w['b']: UninitializedParameter, dtype torch.float32, device cpu "
             "is lazy and has no shape yet: run its module once in torch first",
         ),
     ],

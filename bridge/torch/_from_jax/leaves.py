@@ -119,10 +119,14 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """Every leaf with its place in the call: `args[0]['w']`."""
-    flat, _ = jax.tree_util.tree_flatten_with_path({"args": args, "kwargs": kwargs})
+    """Every leaf with its place in the call: `args[0]['w']`, or the name it is given by."""
     keystr = jax.tree_util.keystr
-    return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
+    of_args, _ = jax.tree_util.tree_flatten_with_path(args)
+    of_kwargs, _ = jax.tree_util.tree_flatten_with_path(kwargs)
+    return [
+        *((f"args{keystr(path)}", leaf) for path, leaf in of_args),
+        *((f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in of_kwargs),
+    ]
 
 
 def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
