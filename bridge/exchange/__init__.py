@@ -5,6 +5,7 @@
 - `from_tensor`, `from_array`, `from_producer`: one tensor, one array, one object with DLPack.
 - `cuda`: streams and devices of a crossing on GPUs.
 - `dtypes`: which cross; `refusal`: errors that name the leaf; `trees`: one registry of nodes.
+- `pickling`: the functions of `from_jax` and `from_torch` by their names.
 - `runtime`: JAX's devices, and processes that were forked; `callbacks`: who may not call JAX now.
 """
 

@@ -12,9 +12,11 @@ from bridge._private.torch import (
     DisableFuncTorch,
     FakeTensor,
     async_collective_tensor,
+    dispatch_modes,
     forward_ad,
     is_functorch_wrapped,
     is_zero_tensor,
+    make_subclass,
 )
 from bridge.exchange import cuda
 from bridge.exchange.dtypes import FLOAT8, NARROW, SUPPORTED, TO_JAX, crosses_to_jax
@@ -52,10 +54,13 @@ def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
         and not tensor.is_conj()
         and not is_functorch_wrapped(tensor)
         and (detached or forward_ad._current_level < 0)
+        and not dispatch_modes()
     ):
         try:
             if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
-                return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
+                # What is lent is another tensor on the storage: `tensor.data = other`, as in
+                # `module.to(dtype)`, and `tensor.set_(other)` must not free what JAX reads.
+                return capsule_to_array(tensor_to_capsule(tensor.data), cpu_device(), None, False)
         except (RuntimeError, ValueError, BufferError):
             pass
     return _in_general(tensor, copy, detached)
@@ -99,7 +104,12 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
 
 
 def _shared(tensor: torch.Tensor) -> jax.Array:
-    """An array on the memory of a tensor that has nothing against it."""
+    """An array on the memory of a tensor that has nothing against it.
+
+    As on the short way another tensor is lent; nothing that watches torch's operations sees that.
+    """
+    with DisableFuncTorch():
+        tensor = make_subclass(torch.Tensor, tensor)
     if tensor.is_cuda:
         return cuda.tensor_to_array(tensor)
     return capsule_to_array(tensor_to_capsule(tensor), cpu_device(), None, False)
@@ -116,6 +126,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
         )
     if type(tensor) in PLAIN:
         return tensor
+    refuse_lazy(tensor)
     if isinstance(tensor, async_collective_tensor()):
         return _plain(tensor.wait())  # type: ignore[attr-defined]
     if isinstance(tensor, FakeTensor):
@@ -140,6 +151,13 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
             "cross the plain tensors that it is made of",
         )
     return tensor.as_subclass(torch.Tensor)
+
+
+def refuse_lazy(tensor: torch.Tensor) -> None:
+    """Raises Refused for a parameter or buffer of a lazy module that has not been run."""
+    if torch.nn.parameter.is_lazy(tensor):
+        why, fix = "is lazy and has no shape yet", "run its module once in torch first"
+        raise Refused(ValueError, tensor, why, fix)
 
 
 def _dtensor() -> Any:

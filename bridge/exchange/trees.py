@@ -2,8 +2,8 @@
 
 Inner nodes are what JAX knows (dicts, lists, tuples, namedtuples, `OrderedDict`, `defaultdict`,
 `None`, and every class registered with `jax.tree_util`), what torch knows
-(`torch.utils._pytree`), and besides dataclasses and subclasses of dict. Dicts keep their order and
-any keys. Everything else is a leaf.
+(`torch.utils._pytree`), and besides dataclasses and subclasses of dict and of `UserDict`. Dicts
+keep their order and any keys. Everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -125,14 +125,15 @@ def _children(tree: Any) -> Children | None:
     """Names and values of a node's children and how to build it anew; None for a leaf."""
     kind = type(tree)
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return [f".{name}" for name in kind._fields], list(tree), lambda new: kind(*new)
+        names = [f".{name}" for name in kind._fields]
+        return names, list(tree), lambda new: _with_places(tree, new)
     for registry in (_children_by_jax, _children_by_torch):
         found = registry(tree)
         if found is not None:
             return found
     if isinstance(tree, tuple) and hasattr(kind, "n_sequence_fields"):  # torch.return_types
         return [f"[{i}]" for i in range(len(tree))], list(tree), kind
-    if isinstance(tree, dict):
+    if isinstance(tree, dict | UserDict):
         keys = list(tree)
         return (
             [f"[{key!r}]" for key in keys],
@@ -170,9 +171,23 @@ def _children_by_torch(tree: Any) -> Children | None:
     return names, values, lambda new: node.unflatten_fn(new, context)
 
 
-def _with_items(tree: dict[Any, Any], items: dict[Any, Any]) -> Any:
+def _with_places(tree: Any, values: list[Any]) -> Any:
+    # A subclass can have attributes, and a constructor of its own, which `_make` does not call.
+    new = type(tree)._make(values)
+    if hasattr(tree, "__dict__"):
+        vars(new).update(vars(tree))
+    return new
+
+
+def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
     new = copy.copy(tree)
+    if getattr(tree, "__dict__", None) is tree:  # a dict whose attributes are its items
+        new.__dict__ = new
+    attributes = getattr(new, "__dict__", {})
     for key, value in items.items():
+        # An attribute that is the item, as in a ModelOutput of transformers, stays that.
+        if key in attributes and attributes[key] is tree[key]:
+            attributes[key] = value
         new[key] = value
     return new
 

@@ -9,6 +9,7 @@ import threading
 from collections import namedtuple
 from typing import Any
 
+import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -174,6 +175,26 @@ def test_copies_and_pickles(draw: Any) -> None:
     f = from_jax(affine)
     for other in (copy.deepcopy(f), pickle.loads(pickle.dumps(f))):
         assert torch.equal(other(*arguments), f(*arguments))
+
+
+@from_jax
+def decorated(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+class Methods:
+    @from_jax
+    def method(x: Any) -> Any:
+        return jnp.sin(x)
+
+
+@pytest.mark.parametrize("f", [decorated, Methods.method], ids=["function", "method"])
+def test_decorated_functions_are_pickled_by_name(f: Any) -> None:
+    x = torch.ones(3)
+    expected = f(x)
+    for again in (copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))):
+        assert again(f) is f
+    assert torch.equal(pickle.loads(cloudpickle.dumps(f))(x), expected)
 
 
 def test_retraces_are_counted(draw: Any) -> None:

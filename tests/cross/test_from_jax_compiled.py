@@ -62,9 +62,10 @@ def test_the_forward_pass_runs_once(arguments: Any, compiled: bool) -> None:
     loss(params["w"], x).backward()
     jax.effects_barrier()
     assert len(runs) == 1
-    w = params["w"].detach().requires_grad_()
-    (torch.exp(torch.sin(2 * x @ w)) * torch.arange(3.0)).square().sum().backward()
-    torch.testing.assert_close(params["w"].grad, w.grad)
+    w = params["w"].detach().double().requires_grad_()
+    (torch.exp(torch.sin(2 * x.double() @ w)) * torch.arange(3.0)).square().sum().backward()
+    # Sums of products cancel: a small gradient has the rounding errors of the large ones.
+    assert (params["w"].grad - w.grad).abs().max() < 1e-5 * w.grad.abs().max()
 
 
 def test_one_graph_for_new_numbers_and_shapes(arguments: Any) -> None:

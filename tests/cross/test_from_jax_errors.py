@@ -66,7 +66,7 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
         (
             lambda f: f(k=torch.ones(3, dtype=torch.float8_e4m3fnuz)),
             TypeError,
-            "from_jax: kwargs['k']: Tensor, shape (3,), strides (1,), dtype torch.float8_e4m3fnuz",
+            "from_jax: k: Tensor, shape (3,), strides (1,), dtype torch.float8_e4m3fnuz",
         ),
         (lambda f: f(X.to_sparse()), TypeError, "is torch.sparse_coo, not dense"),
         (lambda f: f(torch.ones(3, device="meta")), ValueError, "lies on meta"),
@@ -86,11 +86,38 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
             TypeError,
             "from_jax: an argument is a Frozen, which JAX does not know as a pytree; register it",
         ),
+        (
+            lambda f: f(torch.linalg.qr(torch.eye(3))),
+            TypeError,
+            "from_jax: an argument is a linalg_qr that holds tensors, which JAX does not know as",
+        ),
+        (
+            lambda f: f(X, w={"b": torch.nn.UninitializedParameter()}),
+            ValueError,
+            "from_jax: w['b']: UninitializedParameter, dtype torch.float32, device cpu "
+            "is lazy and has no shape yet: run its module once in torch first",
+        ),
     ],
 )
 def test_calls(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call(from_jax(lambda *args, **kwargs: X.shape[0]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda x: [x, "a"], "from_jax: <lambda> returned a leaf of type str, expected arrays of"),
+        (
+            lambda x: torch.ones(3),
+            "from_jax: <lambda> returned a leaf of type Tensor, expected arr",
+        ),
+        (lambda x: x.astype("int4"), "from_jax: a result: ArrayImpl, shape (3,), dtype int4"),
+    ],
+)
+def test_results(make: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        from_jax(make)(X)
 
 
 def test_static_values() -> None:
@@ -113,8 +140,6 @@ def test_errors_of_the_function_pass_through() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         from_jax(wrong)(X)
-    with pytest.raises(TypeError, match="not a valid JAX type"):
-        from_jax(lambda x: "text")(X)
     with pytest.raises(jax.errors.TracerBoolConversionError):
         from_jax(lambda x: x if x.sum() > 0 else -x)(X)
 

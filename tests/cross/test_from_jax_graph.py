@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
@@ -13,6 +14,12 @@ import jax
 import pytest
 import torch
 from jax import numpy as jnp
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
 
 from bridge.torch import from_jax
 from tests.cross.affine import affine, affine_arguments
@@ -253,8 +260,60 @@ def test_saved_tensor_hooks(draw: Any) -> None:
     with torch.autograd.graph.save_on_cpu():
         y = f(x)
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected)
-    y = torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)
-    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected)
+
+
+def saving(*ops: Any) -> Any:
+    """Contexts of a selective checkpoint that keeps what these ops return."""
+
+    def policy(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE if op in ops else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return functools.partial(create_selective_checkpoint_contexts, policy)
+
+
+def checkpoint_nested(function: Any, *arguments: Any) -> Any:
+    inner = functools.partial(checkpoint, function, use_reentrant=False)
+    return checkpoint(lambda *a: inner(*a[:-1], inner(*a)), *arguments, use_reentrant=False)
+
+
+CHECKPOINTS = {
+    "plain": (functools.partial(checkpoint, use_reentrant=False), 2),
+    "reentrant": (functools.partial(checkpoint, use_reentrant=True), 2),
+    "selective": (functools.partial(checkpoint, use_reentrant=False, context_fn=saving()), 2),
+    "selective, saved": (
+        functools.partial(
+            checkpoint,
+            use_reentrant=False,
+            context_fn=saving(torch.ops.bridge.jax_program.default),
+        ),
+        1,
+    ),
+    "nested": (checkpoint_nested, 5),
+}
+
+
+@pytest.mark.parametrize("stops_early", [True, False])
+@pytest.mark.parametrize(("run", "passes"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_checkpoints(run: Any, passes: int, stops_early: bool, draw: Any) -> None:
+    w, x = draw(4, 4, grad=True), draw(3, 4, grad=True)
+    runs = []
+
+    def fn(w: Any, x: Any) -> Any:
+        jax.debug.callback(lambda: runs.append(1))
+        return jnp.exp(jnp.sin(x @ w))
+
+    f = from_jax(fn)
+    block = lambda w, x: f(w, f(w, x * 2).cos()) + x  # noqa: E731
+    again = functools.partial(block, w) if run is checkpoint_nested else lambda y: y
+    again(block(w, x)).sum().backward()
+    expected, w.grad, x.grad = (w.grad, x.grad), None, None
+    jax.effects_barrier()
+    runs.clear()
+    with set_checkpoint_early_stop(stops_early):
+        run(block, w, x).sum().backward()
+    torch.testing.assert_close((w.grad, x.grad), expected)
+    jax.effects_barrier()
+    assert len(runs) == 2 * passes or not stops_early  # a nested one then runs once more
 
 
 def test_cotangents_of_strides_zero_and_lazy_bits(draw: Any) -> None:

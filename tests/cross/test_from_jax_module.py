@@ -299,3 +299,14 @@ def test_refusals(net: Net, x: torch.Tensor) -> None:
 
     with pytest.raises(TypeError, match="writes to its parameter scale"):
         JaxModule(Writing())(x)
+
+
+def test_errors_name_parameters_and_arguments(net: Net, x: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match=r"^from_jax: args\[0\]: Tensor, .* is torch.sparse_coo"):
+        JaxModule(net)(x.to_sparse())
+    module = JaxModule({"a": {"b": jnp.ones(3)}, "a.b": jnp.zeros(3)}, lambda v, x: (v, x))
+    (own, _) = module(x)
+    assert own["a"]["b"].tolist() == [1, 1, 1]
+    assert own["a.b"].tolist() == [0, 0, 0]
+    with pytest.raises(ValueError, match=r"^from_jax: parameters\['a.b_?'\]: .* lies on meta"):
+        module.to("meta")(x)

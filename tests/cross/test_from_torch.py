@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -139,6 +141,17 @@ def test_results_share_memory_with_no_argument(draw: Any) -> None:
     g = from_torch(lambda x: (x, x.view(8, 8), x))
     pointers = {r.unsafe_buffer_pointer() for r in g(x)} | {x.unsafe_buffer_pointer()}
     assert len(pointers) == 4
+
+
+@from_torch
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x)
+
+
+def test_decorated_functions_are_pickled_by_name() -> None:
+    decorated(jnp.ones(3))
+    for again in (copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))):
+        assert again(decorated) is decorated
 
 
 def test_eager_call_makes_no_callback_and_no_copy(draw: Any) -> None:

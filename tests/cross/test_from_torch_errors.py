@@ -34,6 +34,11 @@ def x() -> Any:  # not at the import: that would start JAX before other tests ch
             ValueError,
             "parameter 'weight' is lazy and has no shape yet: run the module once",
         ),
+        (
+            {"fn": nn.LazyBatchNorm1d(affine=False)},
+            ValueError,
+            "buffer 'running_mean' is lazy and has no shape yet: run the module once",
+        ),
     ],
 )
 def test_options(options: dict[str, Any], error: Any, message: str) -> None:

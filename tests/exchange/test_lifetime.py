@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bridge
+from bridge.torch import from_jax
 
 
 def collect() -> None:
@@ -37,6 +40,69 @@ def test_an_array_keeps_the_tensors_memory() -> None:
     del array
     collect()
     assert storage() is None
+
+
+def give_other_data(parameter: torch.nn.Parameter) -> None:
+    parameter.data = torch.ones(4)
+
+
+def convert_module(parameter: torch.nn.Parameter) -> None:
+    module = torch.nn.Module()
+    module.weight = parameter
+    module.to(torch.float16)
+
+
+REPLACE = {
+    "data": give_other_data,
+    "set_": lambda parameter: parameter.set_(torch.ones(4)),
+    "module.to": convert_module,
+    "swap_tensors": lambda parameter: torch.utils.swap_tensors(
+        parameter, torch.nn.Parameter(torch.ones(4), requires_grad=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["eager", "under a mode"])
+@pytest.mark.parametrize("replace", REPLACE.values(), ids=REPLACE)
+def test_an_array_keeps_memory_that_the_tensor_gave_up(replace: Any, watched: bool) -> None:
+    """A parameter that gets another storage in place leaves the array the one it had."""
+    parameter = torch.nn.Parameter(torch.arange(64.0), requires_grad=False)
+    storage = weakref.ref(parameter.untyped_storage())
+    with FakeTensorMode() if watched else contextlib.nullcontext():
+        array = bridge.to_jax(parameter, copy=False)
+    replace(parameter)
+    collect()
+    assert storage() is not None
+    assert array.tolist() == list(range(64))
+    del array
+    collect()
+    assert storage() is None
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_memory_lent_inside_of_a_transform_is_kept(transform: Any) -> None:
+    tensor = torch.randn(6, 8).T
+    storage = weakref.ref(tensor.untyped_storage())
+    arrays = []
+    transform(lambda x: (arrays.append(bridge.to_jax(tensor, copy=False)), x.sum())[1])(
+        torch.ones(2, 3)
+    )
+    tensor.set_(torch.ones(4))
+    collect()
+    assert storage() is not None
+    assert arrays[0].shape == (8, 6)
+
+
+def test_a_backward_pass_reads_what_the_forward_pass_read() -> None:
+    """JAX's residuals are the parameter's memory, which `.data = ` takes from the parameter."""
+    weight = torch.nn.Parameter(torch.full((256, 256), 3.0))
+    x = torch.full((256,), 2.0, requires_grad=True)
+    result = from_jax(lambda w, x: w @ x)(weight, x)
+    weight.data = torch.zeros(256, 256)
+    overwritten = [torch.zeros(256, 256) for _ in range(4)]
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    assert gradient.tolist() == [3.0 * 256] * 256
+    del overwritten
 
 
 def test_a_tensor_keeps_the_arrays_memory() -> None:

@@ -81,6 +81,17 @@ def test_fake_tensors() -> None:
         assert "from_jax" in refusal(TypeError, bridge.to_jax, torch.ones(3))
 
 
+@pytest.mark.parametrize("copy", [None, False, True])
+def test_lazy_parameters_and_buffers(copy: bool | None) -> None:
+    module = torch.nn.LazyBatchNorm1d()
+    frozen = torch.nn.UninitializedParameter(requires_grad=False)
+    for leaf in (module.weight, module.running_mean, frozen):
+        message = refusal(ValueError, bridge.to_jax, leaf, copy=copy)
+        assert "has no shape yet: run its module once" in message
+    module(torch.ones(2, 3))
+    assert bridge.to_jax(module.running_mean).shape == (3,)
+
+
 def test_meta_sparse_quantized_nested() -> None:
     assert "meta" in refusal(ValueError, bridge.to_jax, torch.ones(3, device="meta"))
     sparse = torch.eye(3).to_sparse()

@@ -55,6 +55,44 @@ class Node:
         return cls(*children)
 
 
+class Pair(collections.namedtuple("Pair", ["x", "y"])):
+    """A namedtuple whose constructor takes something other than its fields, and with attributes."""
+
+    label = "none"
+
+    def __new__(cls, both: Any) -> Any:
+        return super().__new__(cls, *both)
+
+
+class Attributes(dict):
+    """Attributes are items."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+@dataclasses.dataclass
+class Output(collections.OrderedDict):
+    """Has its items as fields too, as outputs of transformers' models have."""
+
+    loss: Any = None
+    logits: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "logits"):
+            if getattr(self, name) is not None:
+                super().__setitem__(name, getattr(self, name))
+
+
+class Encoding(collections.UserDict):
+    """Keeps its items in a dict of its own, as transformers' BatchEncoding does."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.length = len(data)
+
+
 class Labelled(dict):
     label = "none"
 
@@ -73,6 +111,10 @@ MAKE = {
     "registered dataclass": lambda x: Registered({"k": x}, "static"),
     "node": lambda x: Node((x, 1)),
     "dict subclass": lambda x: Labelled(a=x),
+    "namedtuple with a constructor": lambda x: Pair((x, [x])),
+    "attributes": lambda x: Attributes(a=x, b=[x]),
+    "output": lambda x: Output(logits=x),
+    "encoding": lambda x: Encoding({"a": x, "b": 3}),
     "leaf": lambda x: x,
 }
 
@@ -81,7 +123,7 @@ def same(one: Any, other: Any) -> bool:
     """Whether two trees have the same structure and equal leaves, in the same order."""
     if type(one) is not type(other):
         return False
-    if isinstance(one, dict):
+    if isinstance(one, dict | collections.UserDict):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
@@ -133,6 +175,43 @@ def test_what_defaultdicts_and_subclasses_carry() -> None:
     assert there.label == "mine"
     assert isinstance(there["a"], jax.Array)
     assert isinstance(labelled["a"], torch.Tensor)
+
+
+def test_attributes_of_subclasses() -> None:
+    pair = Pair((torch.ones(2), None))
+    pair.label = "mine"
+    assert bridge.to_jax(pair).label == "mine"
+
+    tensor = torch.ones(2)
+    attributes, output = bridge.to_jax(Attributes(a=tensor)), bridge.to_jax(Output(logits=tensor))
+    assert attributes.a is attributes["a"]
+    assert isinstance(attributes.a, jax.Array)
+    attributes.b = 3
+    assert attributes["b"] == 3
+    assert output.logits is output["logits"]
+    assert isinstance(output.logits, jax.Array)
+    assert output.loss is None
+    encoding = bridge.to_jax(Encoding({"data": tensor}))
+    assert isinstance(encoding["data"], jax.Array)
+    assert encoding.length == 1
+
+
+def test_outputs_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_outputs import CausalLMOutput
+
+    tensor = torch.ones(2)
+    output = bridge.to_jax(CausalLMOutput(logits=tensor, hidden_states=(tensor,)))
+    assert type(output) is CausalLMOutput
+    assert output.logits is output["logits"] is output[0]
+    assert isinstance(output.logits, jax.Array)
+    assert isinstance(output.hidden_states[0], jax.Array)
+    assert output.loss is None
+    encoding = transformers.BatchEncoding({"input_ids": torch.ones(3, dtype=torch.int32)})
+    there = bridge.to_jax(encoding)
+    assert type(there) is transformers.BatchEncoding
+    assert isinstance(there.input_ids, jax.Array)
+    assert isinstance(encoding.input_ids, torch.Tensor)
 
 
 def test_results_of_torch_functions() -> None:

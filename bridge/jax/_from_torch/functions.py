@@ -12,6 +12,7 @@ import torch
 from bridge.exchange import trees
 from bridge.exchange.callbacks import refuse_in_callback
 from bridge.exchange.crossing import tensor_to_array
+from bridge.exchange.pickling import name_of
 from bridge.exchange.runtime import refuse_after_fork
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._from_torch.arguments import (
@@ -144,6 +145,9 @@ class TorchFunction:
         self._calls: dict[Any, TorchCall] = {}
         if module is None:
             functools.update_wrapper(self, fn, updated=())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return name_of(self) or super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return f"<from_torch {self._name}>"

@@ -40,13 +40,15 @@ class FunctionalModule:
         self.parameters = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self._names_of = _aliases(module, self.parameters) | _aliases(module, self.buffers)
+        for kind, named in (("parameter", self.parameters), ("buffer", self.buffers)):
+            for name, tensor in named.items():
+                if torch.nn.parameter.is_lazy(tensor):
+                    raise ValueError(
+                        f"from_torch: {kind} {name!r} is lazy and has no shape yet: run the module "
+                        "once in torch first"
+                    )
         bare: dict[int, Any] = {}
-        for name, parameter in self.parameters.items():
-            if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-                raise ValueError(
-                    f"from_torch: parameter {name!r} is lazy and has no shape yet: run the module "
-                    "once in torch first"
-                )
+        for parameter in self.parameters.values():
             bare[id(parameter)] = torch.nn.Parameter(
                 torch.empty_like(parameter, device="meta"), requires_grad=False
             )

@@ -128,8 +128,8 @@ class _Kept:
     """What a backward pass takes from the forward pass, apart from tensors.
 
     It hangs on a tensor that is saved with them, so that it lives and dies as saved tensors do:
-    freed by a backward pass that does not retain the graph. Where a hook for saved tensors replaced
-    that tensor (offloading, checkpoints), there is none, and the forward pass runs again.
+    freed by a backward pass that does not retain the graph. Where a hook for saved tensors put
+    another in its place (offloading), there is none, and the forward pass runs again.
     """
 
     __slots__ = ("forward", "residuals")
@@ -137,6 +137,22 @@ class _Kept:
     def __init__(self, forward: Forward, residuals: list[Any]) -> None:
         self.forward = forward
         self.residuals = residuals
+
+
+class _Token(Tensor):
+    """The tensor that it hangs on. A checkpoint detaches what its second forward pass saves."""
+
+    kept: _Kept
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if func is Tensor.detach:
+            result.kept = args[0].kept
+        return result
+
+
+_EMPTY = torch.empty(0)
 
 
 class ProgramFunction(torch.autograd.Function):
@@ -170,8 +186,8 @@ class _EagerCall(ProgramFunction):
             results = forward.run(*arrays)
             outputs = outputs_of(program, results[: forward.out_count])
             saved += [outputs[i] for i in forward.aliased]
-            token = torch.empty(0)
-            token.kept = _Kept(forward, forward.residuals(arrays, results))  # type: ignore[attr-defined]
+            token = _EMPTY.as_subclass(_Token)
+            token.kept = _Kept(forward, forward.residuals(arrays, results))
             ctx.save_for_backward(*saved, token)
         else:
             outputs = outputs_of(program, program.run(*arrays))

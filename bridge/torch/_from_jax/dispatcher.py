@@ -106,7 +106,8 @@ class _DispatchedCall(call.ProgramFunction):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         count = len(ctx.program.tensors)
-        inputs, residuals = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # asked for once: a selective checkpoint refuses the second time
+        inputs, residuals = saved[:count], saved[count:]
         if ctx.kept is None or torch.is_grad_enabled():
             return call.vjp(ctx, inputs, cotangents)
         given, needed = call.given_of(cotangents), ctx.needs_input_grad[1:]

@@ -14,6 +14,7 @@ from torch import Tensor
 from bridge._private.jax import trace_context
 from bridge._private.torch import dispatch_modes, function_modes, nonstrict_trace, tracing_state
 from bridge.exchange.callbacks import refuse_in_callback
+from bridge.exchange.pickling import name_of
 from bridge.exchange.refusal import Refused
 from bridge.exchange.runtime import refuse_after_fork
 from bridge.torch._from_jax import dispatcher as _dispatcher  # noqa: F401  (traced calls)
@@ -23,6 +24,7 @@ from bridge.torch._from_jax.leaves import (
     describe,
     is_input,
     refuse_many_devices,
+    refuse_outputs,
     unhashable,
     with_place,
 )
@@ -180,7 +182,7 @@ class JaxFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def __reduce__(self) -> Any:
-        return JaxFunction, (self._fn, *self._static_arguments)
+        return name_of(self) or (JaxFunction, (self._fn, *self._static_arguments))
 
     def __repr__(self) -> str:
         return f"<from_jax {self._name}: {self.cache_info()}>"
@@ -211,6 +213,7 @@ class _Entry:
                 values[i] = array
             args, kwargs = owner._static.restore(static, *tree.unflatten(values))
             outputs, self.out_tree = _flatten(owner._fn(*args, **kwargs))
+            refuse_outputs(owner._name, outputs)
             return outputs
 
         chosen = [leaves[i] for i in self.traced]

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from bridge.exchange import from_tensor
 from bridge.exchange.dtypes import SUPPORTED, TO_JAX, crosses_to_jax
@@ -23,7 +24,8 @@ def describe(leaf: Any, key: list[Any]) -> None:
     if kind in _NUMBERS:
         key.append(kind)
     elif isinstance(leaf, Tensor):
-        key += (tuple(map(int, leaf.shape)), leaf.dtype)
+        shape = None if is_lazy(leaf) else tuple(map(int, leaf.shape))  # `aval_of` refuses it
+        key += (shape, leaf.dtype)
     elif isinstance(leaf, jax.core.Tracer):
         raise TypeError(
             f"from_jax: a leaf is a JAX tracer, {leaf}, expected tensors and arrays; inside a JAX "
@@ -46,6 +48,11 @@ def _refuse_containers(leaf: Any) -> None:
             f"from_jax: an argument is a torch module, {kind}, expected tensors; pass "
             "dict(module.named_parameters())"
         )
+    if isinstance(leaf, tuple | frozenset) and any(isinstance(x, Tensor | jax.Array) for x in leaf):
+        raise TypeError(
+            f"from_jax: an argument is a {kind} that holds tensors, which JAX does not know as a "
+            "pytree; pass a tuple of them"
+        )
     if dataclasses.is_dataclass(leaf):
         for field in dataclasses.fields(leaf):
             if isinstance(getattr(leaf, field.name, None), Tensor | jax.Array):
@@ -60,9 +67,20 @@ def is_input(leaf: Any) -> bool:
     return type(leaf) in _NUMBERS or isinstance(leaf, Tensor | jax.Array | np.ndarray | np.generic)
 
 
+def refuse_outputs(name: str, outputs: list[Any]) -> None:
+    """Raises TypeError for a leaf of the result that is no array of JAX."""
+    for leaf in outputs:
+        if isinstance(leaf, Tensor) or not (is_input(leaf) or hasattr(leaf, "__jax_array__")):
+            raise TypeError(
+                f"from_jax: {name} returned a leaf of type {type(leaf).__name__}, expected arrays "
+                "of JAX in dicts, lists, tuples and other pytrees"
+            )
+
+
 def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
     """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
     if isinstance(leaf, Tensor):
+        from_tensor.refuse_lazy(leaf)
         if leaf.dtype not in TO_JAX:
             raise Refused(TypeError, leaf, f"has a dtype that is none of {SUPPORTED}", "convert it")
         if not crosses_to_jax(leaf.dtype):
@@ -101,14 +119,18 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """Every leaf with its place in the call: `args[0]['w']`."""
-    flat, _ = jax.tree_util.tree_flatten_with_path({"args": args, "kwargs": kwargs})
+    """Every leaf with its place in the call: `args[0]['w']`, or the name it is given by."""
     keystr = jax.tree_util.keystr
-    return [(f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in flat]
+    of_args, _ = jax.tree_util.tree_flatten_with_path(args)
+    of_kwargs, _ = jax.tree_util.tree_flatten_with_path(kwargs)
+    return [
+        *((f"args{keystr(path)}", leaf) for path, leaf in of_args),
+        *((f"{path[0].key}{keystr(path[1:])}", leaf) for path, leaf in of_kwargs),
+    ]
 
 
 def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
-    """The error with the place of the tensor that cannot cross."""
+    """The error with the place of the tensor that cannot cross; if there is none, of a result."""
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:
@@ -116,7 +138,7 @@ def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
                 from_tensor.cross(leaf, None, True)
             except Refused as same:
                 return same.at("from_jax", path)
-    return refused.at("from_jax", "a tensor")
+    return refused.at("from_jax", "a result")
 
 
 def refuse_many_devices(args: Any, kwargs: Any, error: Exception) -> None:

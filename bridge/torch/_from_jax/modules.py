@@ -82,6 +82,7 @@ class JaxModule(torch.nn.Module):
         self._jax_name = type(module).__name__
         self._start()
         self._places: list[tuple[torch.nn.Module, str]] = []
+        self._names: list[str] = []  # those of the places in torch, none twice
         for part in parts.parts:
             self._place(part)
         self._count = sum(part.is_parameter for part in parts.parts)
@@ -113,8 +114,14 @@ class JaxModule(torch.nn.Module):
         copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
         names = sorted(name for name in kwargs if name in self._static_argnames)
         static = tuple((name, kwargs.pop(name)) for name in names)
+        # By name, so that errors of `from_jax` say what the user calls a tensor.
         output, updates = self._call(
-            self.training, static, tensors[: self._count], copies, args, kwargs
+            self.training,
+            static,
+            parameters=dict(zip(self._names, tensors[: self._count], strict=False)),
+            buffers=dict(zip(self._names[self._count :], copies, strict=True)),
+            args=args,
+            kwargs=kwargs,
         )
         with torch.no_grad():
             for i, update in updates.items():
@@ -136,9 +143,10 @@ class JaxModule(torch.nn.Module):
         return self._jax_name
 
     def _traced(
-        self, training: bool, static: Any, parameters: Any, state: Any, args: Any, kwargs: Any
+        self, training: bool, static: Any, parameters: Any, buffers: Any, args: Any, kwargs: Any
     ) -> Any:
-        leaves = self._parts.leaves([*parameters, *state])
+        arrays = {**parameters, **buffers}
+        leaves = self._parts.leaves([arrays[name] for name in self._names])
         module = self._parts.join(training, leaves)
         output = self._run(module, *args, **dict(static), **kwargs)
         updates = self._parts.after(module, leaves)
@@ -155,8 +163,10 @@ class JaxModule(torch.nn.Module):
         """Registers an array under its name; modules along the way are made."""
         *parents, name = part.name.split(".")
         owner: torch.nn.Module = self
+        path = ""
         for parent in parents:
             parent = _free(owner, parent)
+            path += f"{parent}."
             if parent not in dict(owner.named_children()):
                 owner.add_module(parent, torch.nn.Module())
             owner = owner.get_submodule(parent)
@@ -170,6 +180,7 @@ class JaxModule(torch.nn.Module):
         else:
             owner.register_buffer(name, tensor)
         self._places.append((owner, name))
+        self._names.append(path + name)
 
 
 def _run_method(name: str, module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,8 +9,7 @@ import sys
 import types
 from typing import Any
 
-# These take functions by value, and so need nothing of what is done here.
-_BY_VALUE = ("cloudpickle", "dill")
+from bridge.exchange.pickling import is_taken_by_value
 
 
 class Pickled:
@@ -28,7 +27,7 @@ class Pickled:
         return self
 
     def __reduce__(self) -> Any:
-        if _is_taken_by_value():
+        if is_taken_by_value():
             return Pickled, (self.owner, self.value)
         file = io.BytesIO()
         try:
@@ -68,13 +67,3 @@ class _Pickler(pickle.Pickler):
             code = value.__code__
             raise _Unnamed(f"{name} ({code.co_filename}, line {code.co_firstlineno})")
         return NotImplemented
-
-
-def _is_taken_by_value() -> bool:
-    """Whether one of the picklers that take functions by value is at work."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in _BY_VALUE:
-            return True
-        frame = frame.f_back
-    return False
