@@ -21,8 +21,9 @@ from bridge.lang.emission import source_of
 from bridge.ops.declared import traced
 from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 from tests.declared.ops import OTHERS, SEVEN
+from tests.isas import ISAS
 from tests.lang.random_programs import random_call, steps_of
-from tests.lang.test_fuzz import ISAS, Run, assert_same, by_torch, runs_of
+from tests.lang.test_fuzz import Run, assert_same, by_torch, runs_of
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 

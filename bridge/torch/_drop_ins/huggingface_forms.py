@@ -100,12 +100,12 @@ _Trials = tuple[list[nn.Module], int, list[Form]]
 
 
 def _norm_trials(layer: nn.Module) -> _Trials | None:
-    parameters = {name: p for name, p in layer._parameters.items() if p is not None}
+    parameters = dict(layer.named_parameters(recurse=False))
     names = [n for n in _EPS if isinstance(getattr(layer, n, None), float)]
     is_norm = parameters.keys() <= {"weight", "bias"} and all(
         p.ndim == 1 for p in parameters.values()
     )
-    if not names or not is_norm or layer._modules or layer._buffers:
+    if not names or not is_norm or _has_parts(layer):
         return None
     size = parameters["weight"].numel() if "weight" in parameters else 16
     size = (getattr(layer, "normalized_shape", None) or (size,))[-1]
@@ -127,7 +127,9 @@ def _norm_trials(layer: nn.Module) -> _Trials | None:
 def _mlp_trials(layer: nn.Module) -> _Trials | None:
     wide, narrow = 12, 8
     for parts in (*_GATED, _PACKED):
-        if layer._parameters or not all(hasattr(layer._modules.get(p), "weight") for p in parts):
+        linears = dict(layer.named_children())
+        own = next(layer.parameters(recurse=False), None)
+        if own is not None or not all(hasattr(linears.get(p), "weight") for p in parts):
             continue
         *first, last = parts
         columns = wide * 2 if parts is _PACKED else wide
@@ -149,13 +151,18 @@ def _mlp_trials(layer: nn.Module) -> _Trials | None:
 def _others(layer: nn.Module) -> _Trials | None:
     if type(layer).__module__ != "transformers.activations" and type(layer) is not nn.GELU:
         return None
-    if layer._parameters or layer._modules or layer._buffers:
+    if next(layer.parameters(), None) is not None or _has_parts(layer):
         return None
     forms = [
         Form(f"bias_gelu, {approximate}", _gelu, (("approximate", approximate),))
         for approximate in ("tanh", "none", "sigmoid")
     ]
     return [stand_in(layer, {})], 64, [*forms, Form("squared_relu", _squared_relu)]
+
+
+def _has_parts(layer: nn.Module) -> bool:
+    children, buffers = layer.children(), layer.buffers()
+    return next(children, None) is not None or next(buffers, None) is not None
 
 
 def stand_in(
@@ -165,8 +172,8 @@ def stand_in(
     copy = object.__new__(type(layer))
     copy.__dict__ = {
         **vars(layer),
-        "_parameters": {name: parameters.get(name) for name in layer._parameters},
-        "_modules": {**layer._modules, **(modules or {})},
+        "_parameters": {**dict.fromkeys(vars(layer)["_parameters"]), **parameters},
+        "_modules": {**vars(layer)["_modules"], **(modules or {})},
     }
     return copy
 
@@ -205,7 +212,7 @@ def _tried(copies: list[nn.Module], size: int) -> Iterator[tuple[Any, Tensor, Te
         x = _numbers(4, size, scale=scale, dtype=dtype)
         for copy in copies:
             parts = [p.dtype for p in copy.parameters()]
-            has_modules = any(m is not None for m in copy._modules.values())
+            has_modules = next(copy.children(), None) is not None
             if any(p != dtype for p in parts) and (has_modules or dtype == torch.float32):
                 continue  # a linear layer takes one dtype, and no model mixes so
             for copy.training in (False, True):

@@ -123,9 +123,9 @@ def replace(
 
 def _kind_of(layer: nn.Module) -> tuple[Any, ...]:
     """Layers of a kind are tried once."""
-    shapes = [(n, None if p is None else p.shape) for n, p in layer._parameters.items()]
+    shapes = [(n, p.shape) for n, p in layer.named_parameters(recurse=False)]
     own = [(n, v) for n, v in vars(layer).items() if isinstance(v, (float, int, str, tuple))]
-    parts = [(name, type(part)) for name, part in layer._modules.items()]
+    parts = [(name, type(part)) for name, part in layer.named_children()]
     return type(layer), "forward" in vars(layer), *shapes, *sorted(own), *parts
 
 
