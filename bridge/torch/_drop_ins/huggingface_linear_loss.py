@@ -106,6 +106,12 @@ def _loss(
         softcap=getattr(model.config, "final_logit_softcapping", None),
         reduction="mean" if num_items_in_batch is None else "sum",
     )
+    if loss.ndim:
+        raise ValueError(
+            f"replace: linear_loss is True, and the head has become {type(head).__name__}, which "
+            f"made of the loss something of shape {list(loss.shape)}: expected one that gives what "
+            "its linear layer does; leave linear_loss out where adapters change the logits"
+        )
     return loss if num_items_in_batch is None else loss / on_device(num_items_in_batch, loss)
 
 
