@@ -1,4 +1,4 @@
-"""Models of the ops under FSDP2 and under tensor parallelism, against one process."""
+"""Models of the ops under FSDP2, DDP and under tensor parallelism, against one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.distributed.torch_processes import JOIN
 _CHECKS = "tests.distributed.training_checks"
 
 
-@pytest.mark.parametrize("check", ["fully_sharded", "huggingface_heads_of_their_own"])
-def test_fsdp(processes: Any, check: str) -> None:
+@pytest.mark.parametrize("check", ["fully_sharded", "huggingface_replaced"])
+def test_data_parallel(processes: Any, check: str) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:{check}")
 
 

@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import bridge.torch as bt
@@ -151,8 +152,8 @@ def tensor_parallel(place: Place) -> None:
     _assert_same_gradients(ours, original)
 
 
-def huggingface_heads_of_their_own(place: Place) -> None:
-    """A loss without logits reads the weight of the head, which FSDP has whole in calls of it."""
+def huggingface_replaced(place: Place) -> None:
+    """Under DDP and FSDP2: a loss without logits reads the head in a call of it, as FSDP needs."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
@@ -165,13 +166,16 @@ def huggingface_heads_of_their_own(place: Place) -> None:
         own = _part(tokens, place.rank, place.world_size)
         expected = original(tokens, labels=tokens).loss
         expected.backward()
-        for are_alone in (False, True):
+        for way in ("DDP", "with the norm", "alone"):
             ours = copy.deepcopy(original)
             ours.zero_grad()
-            head = ours.lm_head if are_alone else [ours.model.norm, ours.lm_head]
-            for module in (*ours.model.layers, head, ours):
-                fully_shard(module)
-            ours(own, labels=own).loss.backward()
+            if way == "DDP":
+                model: nn.Module = DistributedDataParallel(ours)
+            else:
+                head = ours.lm_head if way == "alone" else [ours.model.norm, ours.lm_head]
+                for module in (*ours.model.layers, head, ours):
+                    model = fully_shard(module)
+            model(own, labels=own).loss.backward()
             _assert_same_gradients(ours, original)
     finally:
         replaced.undo()
