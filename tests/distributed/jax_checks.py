@@ -84,6 +84,12 @@ def ops(place: Place) -> None:
     shape = (16 * place.world_size, 4 * place.world_size)
     x, g, residual = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
     bias = rng.normal(size=shape[-1]).astype(np.float32)
+    labels = rng.integers(0, shape[-1], shape[0])
+
+    def cross_entropy(x: Any) -> Any:
+        return bj.cross_entropy(x, labels, reduction="none")
+
+    along_rows = (log_softmax, bj.rms_norm, cross_entropy)
     cases = [
         (bj.bias_gelu, (x, bias), (0, 1)),
         (
@@ -93,18 +99,22 @@ def ops(place: Place) -> None:
         ),
         (partial(bj.scaled_softmax, scale=0.5), (x,), (0,)),
         (partial(bj.scaled_causal_softmax, scale=0.5), (x,), (0,)),
+        (bj.swiglu, (x, residual), (0, 1)),
         (log_softmax, (x,), (0, 1)),
+        (bj.rms_norm, (x, bias), (0, 1)),
+        (cross_entropy, (x,), (0, 1)),
     ]
     for function, arguments, dims in cases:
         run = jax.jit(partial(_gradients, function))
-        expected = run(g, *arguments)
+        arguments = (g[:, 0] if function is cross_entropy else g, *arguments)
+        expected = run(*arguments)
         for dim in dims:
             vector = 0 if dim == 1 else None
-            operands = [spread(a, dim if a.ndim > 1 else vector) for a in (g, *arguments)]
+            operands = [spread(a, dim if a.ndim > 1 else vector) for a in arguments]
             compiled = run.lower(*operands).compile()
             sent = collectives_of(compiled.as_text())
-            along_rows = {"all-gather"} if function is log_softmax else set()
-            assert set(sent) <= (along_rows if dim else {"all-reduce"}), sent
+            of_columns = {"all-gather"} if function in along_rows else set()
+            assert set(sent) <= (of_columns if dim else {"all-reduce"}), sent
             ours = compiled(*operands)
             for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
                 part = np.asarray(b)[a.addressable_shards[0].index]

@@ -152,6 +152,28 @@ def test_a_loss_without_logits_is_refused_where_it_would_be_another() -> None:
     assert not hasattr(home.apply_rotary_pos_emb, "__wrapped__")
 
 
+class Adapted(nn.Module):
+    """A head to which an adapter adds logits, as those of PEFT do."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer, self.added = head, nn.Linear(head.in_features, head.out_features)
+        self.weight = head.weight
+
+    def forward(self, x: torch.Tensor, **named: Any) -> torch.Tensor:
+        return self.base_layer(x, **named) + self.added(x)
+
+
+def test_a_loss_without_logits_of_a_head_that_has_an_adapter_since(replaced_families) -> None:
+    model, ids = model_of("Llama").train(), tokens(2, 9)
+    replaced_families.append(huggingface.replace(model, linear_loss=True))
+    model.lm_head = Adapted(model.lm_head)
+    with pytest.raises(
+        ValueError, match=r"has become Adapted, which made .* of shape \[2, 9, 96\]"
+    ):
+        model(ids, labels=ids)
+
+
 def test_undo_and_again() -> None:
     model, ids = model_of("Llama"), tokens(1, 5)
     kinds = [type(m) for m in model.modules()]

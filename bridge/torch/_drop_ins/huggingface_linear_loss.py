@@ -14,6 +14,19 @@ from bridge.torch._drop_ins.huggingface_layers import following, on_device
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 
 
+class HeadWithLoss(nn.Linear):
+    """A head that computes the loss of its logits where it is given labels.
+
+    It does so in a call of its own: only there do FSDP, and whatever else works by hooks, have the
+    weights of a head that they treat by itself.
+    """
+
+    def forward(self, input: Tensor, labels: Tensor | None = None, **options: Any) -> Tensor:
+        if labels is None:
+            return super().forward(input)
+        return linear_cross_entropy(input, self.weight, labels, bias=self.bias, **options)
+
+
 class LinearLoss:
     """A model that takes the loss from its last hidden states where it trains on labels."""
 
@@ -86,26 +99,33 @@ def _loss(
     factor = (getattr(model, "logit_scale", None) or 1.0) / (
         getattr(model.config, "logits_scaling", None) or 1.0
     )
-    loss = linear_cross_entropy(
+    loss = head(
         hidden if factor == 1.0 else hidden * factor,
-        head.weight,
-        shift_labels.to(hidden.device),
-        bias=head.bias,
+        labels=shift_labels.to(hidden.device),
         ignore_index=ignore_index,
         softcap=getattr(model.config, "final_logit_softcapping", None),
         reduction="mean" if num_items_in_batch is None else "sum",
     )
+    if loss.ndim:
+        raise ValueError(
+            f"replace: linear_loss is True, and the head has become {type(head).__name__}, which "
+            f"made of the loss something of shape {list(loss.shape)}: expected one that gives what "
+            "its linear layer does; leave linear_loss out where adapters change the logits"
+        )
     return loss if num_items_in_batch is None else loss / on_device(num_items_in_batch, loss)
 
 
-def with_linear_loss(model: Any) -> type:
-    """The class of the model with this loss, which was held to the model's own.
+def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
+    """What gets another class for this loss, which was held to the model's own.
+
+    Returns:
+      Name, module and class of the head and of the model; nothing where they have them already.
 
     Raises:
       ValueError: as `replace`.
     """
     if isinstance(model, LinearLoss):
-        return type(model)
+        return []
     where = "replace: linear_loss is True, and"
     original: Any = type(model)
     if not original.__name__.endswith("ForCausalLM"):
@@ -123,14 +143,19 @@ def with_linear_loss(model: Any) -> type:
             copy = _tried(model, head, scale)
             labels = torch.arange(8, device=head.weight.device)[None] % head.weight.shape[0]
             given = {"input_ids": labels, "labels": labels, "return_dict": True}
-            expected, found = (float(k.forward(copy, **given).loss) for k in (original, changed))
+            expected = float(original.forward(copy, **given).loss)
+            try:
+                head.__class__ = HeadWithLoss
+                found = float(changed.forward(copy, **given).loss)
+            finally:
+                head.__class__ = nn.Linear
             if not abs(expected - found) <= tolerance * abs(expected):
                 raise ValueError(
                     f"{where} {original.__name__} does something to its logits that is not known "
                     f"here: its loss of random hidden states is {expected}, and without logits "
                     f"{found}"
                 )
-    return changed
+    return [(head_name, head, HeadWithLoss), ("", model, changed)]
 
 
 class _Hidden(nn.Module):

@@ -82,7 +82,7 @@ def replace(
       >>> model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
       >>> print(bridge.torch.huggingface.replace(model))
     """
-    to = with_linear_loss(model) if linear_loss else None  # raises before anything is changed
+    changes = with_linear_loss(model) if linear_loss else []  # raises before anything is changed
     replaced = Replaced()
     kinds = {"norms": norms, "mlps": mlps, "activations": activations}
     wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
@@ -107,8 +107,8 @@ def replace(
             elif not hasattr(function, "__wrapped__"):
                 _set(replaced, module, function.__name__, functools.wraps(function)(found))
                 replaced.done[name] = "rotary"
-    if to is not None:
-        _change_class(replaced, "", model, to, "linear_cross_entropy")
+    for name, module, to in changes:
+        _change_class(replaced, name, module, to, "linear_cross_entropy")
     if loss:
         of_model = getattr(model, "loss_function", None)
         name, home = (getattr(of_model, n, "") for n in ("__name__", "__module__"))
