@@ -1,7 +1,7 @@
 """Every name of torch that is not public and that bridge uses.
 
-All of them were seen in torch 2.11 and 2.13. Hot callers import them from here as they are: where a
-name is there, no call is added to it.
+All of them were seen in torch 2.11, 2.13 and 2.14. Hot callers import them from here as they are:
+where a name is there, no call is added to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd import profiler as _profiler
 
 from bridge._private.names import Names
 
-names = Names("torch", known="2.11 to 2.13")
+names = Names("torch", known="2.11 to 2.14")
 
 Ask = Callable[[], Any]
 
@@ -123,6 +123,10 @@ after_autograd_keyset: Any = names.find(
 )
 AutoDispatchBelowAutograd = names.find_function(
     "torch._C._AutoDispatchBelowAutograd", "keeps autograd from recording a second time"
+)
+SingleLevelFunction: Any = names.find(
+    "torch.autograd.function._SingleLevelFunction",
+    "is what Function adds the transforms of torch.func to, for where the dispatcher has done that",
 )
 enable_single_level_autograd_function = names.find_function(
     "torch._functorch.autograd_function.enable_single_level_autograd_function",

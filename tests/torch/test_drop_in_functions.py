@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, gelu, linear, relu, rms_norm, sil
 
 from bridge.torch import apex, liger, megatron, slapo, towhee
 from tests.torch.attention import above_diagonal, softmax64
-from tests.torch.expected import assert_close, assert_same_bits
+from tests.torch.expected import assert_close, assert_same_bits, clamped
 
 ALONE = SimpleNamespace(world_size=1, local_rank=0)
 MASK = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.4
@@ -37,7 +37,7 @@ def _gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 def _swiglu(x: Tensor, bias: Any = 0.0, weights: Any = 1.0, limit: float = math.inf) -> Tensor:
     gate, up = (x + bias).chunk(2, -1)
-    return silu(gate.clamp(max=limit)) * up.clamp(-limit, limit) * weights
+    return silu(clamped(gate, -math.inf, limit)) * clamped(up, -limit, limit) * weights
 
 
 def _geglu(x: Tensor, bias: Any = 0.0) -> Tensor:

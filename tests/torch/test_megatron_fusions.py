@@ -6,6 +6,7 @@ float64 as well, by gradients of random cotangents.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, relu, silu
 
 from bridge.torch import megatron
-from tests.torch.expected import DTYPES, assert_close, assert_same_bits
+from tests.torch.expected import DTYPES, assert_close, assert_same_bits, clamped
 from tests.torch.replay import replay
 
 BOTH = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
@@ -34,7 +35,7 @@ def halves(y: Tensor, clamp: float | None = None) -> tuple[Tensor, Tensor]:
     first, second = y.chunk(2, -1)
     if clamp is None:
         return first, second
-    return first.clamp(max=clamp), second.clamp(-clamp, clamp)
+    return clamped(first, -math.inf, clamp), clamped(second, -clamp, clamp)
 
 
 def swiglu(y: Tensor, clamp: float | None = None) -> Tensor:
@@ -327,6 +328,17 @@ def test_an_offset_in_a_tensor(draw: Any) -> None:
     y2 = megatron.WeightedBiasQuickGeGLUFunction.apply(y, bias, weights, False, offset)
     assert_same_bits(y2, megatron.weighted_bias_quick_geglu(y, bias, weights, 0.5))
     assert grad(y1.sum(), offset, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_the_gradient_passes_at_the_bounds(with_bias: bool) -> None:
+    bounds = torch.tensor([[2.0, 1.0, 1.0, 2.0, -2.0, 3.0]], requires_grad=True)
+    bias = torch.zeros(6) if with_bias else None
+    weights = torch.ones(1, 1)
+    y = megatron.weighted_bias_quick_geglu_impl(bounds, bias, weights, clamp_value=2.0)
+    (slope,) = grad(y.sum(), bounds)
+    assert slope[0, :5].all()
+    assert slope[0, 5] == 0.0
 
 
 FP8, OFFLOAD = "fp8_input_store is True", "cpu_offload_input is True"

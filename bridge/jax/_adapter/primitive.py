@@ -277,8 +277,9 @@ def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
     return 0
 
 
-def _eliminate(op: Any, used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+def _eliminate(op: Any, used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
     """Drops results that nobody reads: a kernel that needs not write dx is a faster one."""
+    equation = rest[-1]  # jax 0.12 passes before it which operands are live
     count = len(equation.invars)
     if not any(used):
         return [False] * count, None

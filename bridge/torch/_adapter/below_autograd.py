@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 from bridge._private.torch import (
     AutoDispatchBelowAutograd,
+    SingleLevelFunction,
     after_autograd_keyset,
     enable_single_level_autograd_function,
     functorch_active,
@@ -46,13 +46,13 @@ class BelowAutograd:
             return self.overload.redispatch(self.keys & after_autograd_keyset, *arguments, **fields)
 
 
-def recorder(function: type[Function]) -> Callable[..., Any]:
+def recorder(function: type[SingleLevelFunction]) -> Callable[..., Any]:
     """The function's `apply` for a kernel of the key Autograd.
 
     The dispatcher has peeled the transforms of torch.func off by level, so that this is one plain
-    autograd call; Function.apply in Python would take them for not yet handled.
+    autograd call; `apply` of a `Function` would take them for not yet handled.
     """
-    record = super(Function, function).apply  # type: ignore[misc]
+    record = function.apply
 
     def recorded(*arguments: Any) -> Any:
         if not functorch_active():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bridge._private.torch import functorch_active
+from bridge._private.torch import SingleLevelFunction, functorch_active
 from bridge.ops import OPS
 from bridge.torch._adapter.autograd import (
     Plan,
@@ -40,7 +40,7 @@ class _Dispatch(NamedTuple):
     below: BelowAutograd
 
 
-class _DispatchedCall(Rules):
+class _DispatchedCall(SingleLevelFunction):
     """An op of the dispatcher as autograd sees it."""
 
     @staticmethod
@@ -50,6 +50,8 @@ class _DispatchedCall(Rules):
         results = plan.saving.place(below(*operands, **fields_of(plan.saving.params)))
         remember(ctx, plan, operands, results)
         return plan.present(results)
+
+    backward = staticmethod(Rules.backward)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from bridge._private.torch import set_fwd_grad_enabled
+from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._collectives.groups import Ranks
@@ -35,7 +34,7 @@ def _exchange_of(fields: Any) -> Exchange:
     return Exchange(Ranks(name, size, rank), dim, tiled, rule)
 
 
-class _Dispatched(Function):
+class _Dispatched(SingleLevelFunction):
     """One of the exchanges as autograd sees it."""
 
     @staticmethod

@@ -31,7 +31,7 @@ class DropIn(FunctionMeta):
             forward, backward = _methods_of(cls.apply)
             cls.forward, cls.backward = staticmethod(forward), staticmethod(backward)
         elif has_methods and "apply" not in attributes:
-            cls.apply: Any = classmethod(Function.apply.__func__)  # type: ignore[attr-defined]
+            cls.apply: Any = vars(Function)["apply"]
             cls.__class__ = FunctionMeta  # type: ignore[assignment]
 
 

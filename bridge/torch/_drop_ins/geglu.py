@@ -171,7 +171,10 @@ def weighted_bias_quick_geglu_impl(
         )
     if clamp_value is not None and bias is not None:
         gate, up = x.chunk(2, -1)
-        x = torch.cat((gate.clamp(max=clamp_value), up.clamp(-clamp_value, clamp_value)), -1)
+        # At a bound the gradient passes, as in `gated`; that of Tensor.clamp does up to torch 2.13.
+        gate = torch.where(gate > clamp_value, clamp_value, gate)
+        up = torch.where(up.abs() > clamp_value, clamp_value * up.sign(), up)
+        x = torch.cat((gate, up), -1)
         clamp_value = None
     return as_before(gated(x, bias, flat(weights), _QUICK, clamp_value, offset), input)
 

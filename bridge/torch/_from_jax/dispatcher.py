@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bridge._private.torch import SingleLevelFunction
 from bridge.exchange.dtypes import TO_TORCH
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
@@ -81,7 +82,7 @@ class _Dispatch(NamedTuple):
         return outputs
 
 
-class _DispatchedCall(call.ProgramFunction):
+class _DispatchedCall(SingleLevelFunction):
     """The op as autograd sees it."""
 
     @staticmethod
