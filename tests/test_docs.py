@@ -37,7 +37,7 @@ def test_code_runs(page: Path, tmp_path: Path) -> None:
             "-W",
             "error",
             "-W",
-            "ignore::DeprecationWarning:torch.jit._script",
+            "ignore:::torch.jit._script",
             script,
         ],
         capture_output=True,

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.long
 @pytest.mark.parametrize("example", ["flax_loss_in_torch.py", "torch_vision_in_optax.py"])
 def test_digits(example: str) -> None:
-    warnings = ["-W", "error", "-W", "ignore::DeprecationWarning:torch.jit._script"]
+    warnings = ["-W", "error", "-W", "ignore:::torch.jit._script"]
     result = subprocess.run(
         [sys.executable, *warnings, str(ROOT / "examples" / example)],
         cwd=ROOT,

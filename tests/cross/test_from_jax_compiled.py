@@ -31,7 +31,7 @@ def step(f: Any, params: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 # Inductor's modules are made of what torch deprecates.
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_fullgraph(arguments: Any, backend: str) -> None:
     params, x = arguments
