@@ -1,6 +1,6 @@
-// log(sum of e^x) along a row, and what that is beyond the largest x, for float and double: the terms
-// are those of softmax with a scale of 1, e^(x - w log(2)) with w log(2) next to the largest. They
-// are added as coarse and fine parts (softmax.h says why), in double as they are.
+// log(sum of e^x) along a row, and what that is beyond the largest x, for float and double: the
+// terms are those of softmax with a scale of 1, e^(x - w log(2)) with w log(2) next to the largest.
+// They are added as coarse and fine parts (softmax.h says why), in double as they are.
 #pragma once
 
 #include "math/logarithm.h"
@@ -110,9 +110,8 @@ BRIDGE_HD Real log_sum(Real coarse, Real fine, Real largest) {
   return absolute(largest) <= Format<Real>::largest && !is_alone ? y : largest;
 }
 
-// log(sum of e^(x - largest)), from the same: 0 where the largest is infinite or NaN. That of the
-// largest is taken from the sum, not 1 from what all come to: so small ones keep their digits beside
-// it.
+// log(sum of e^(x - largest)), from the same: 0 where the largest is infinite or NaN. The power of
+// the largest is taken from the sum, not 1 from what all come to: small ones keep their digits.
 template <class Real>
 BRIDGE_HD Real log_sum_rest(Real coarse, Real fine, Real largest) {
   const Real own = exp_shifted(largest, largest);
