@@ -137,7 +137,8 @@ def _cotangents_at_once(
         if tag is not None and split(params.dtypes)[tag[1]] == own_dtype:
             calls.append((passed_on(cotangents[tag[1]]), (position,)))
             positions.remove(position)
-        elif is_zero:  # nothing, and no zeros: with a -0.0 from elsewhere those would add up to 0.0
+        elif is_zero and own.of is not None:
+            # Of a derivative nothing, and no zeros: with a -0.0 from elsewhere they add up to 0.0.
             positions.remove(position)
     if not positions:
         return calls

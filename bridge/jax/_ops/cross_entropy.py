@@ -121,5 +121,7 @@ def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return of_rows
-    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *counts)]
+    # Counts have no derivative, and are to send no zeros on that others would be added to.
+    fixed = [jax.lax.stop_gradient(c) if isinstance(c, jax.core.Tracer) else c for c in counts]
+    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *fixed)]
     return (losses.mean if counts else losses.total).jax(*flat)
