@@ -18,7 +18,11 @@ class DeclarationError(TypeError):
     """A declaration that cannot be traced; the message names the line and what to write instead."""
 
 
-class ProgramTooLarge(DeclarationError):
+class TooLarge(DeclarationError):
+    """What is beyond what a kernel takes: code for any op leaves out what only might be asked."""
+
+
+class ProgramTooLarge(TooLarge):
     """A program, of a declaration or a derivative, that is beyond what an interpreter takes."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bridge.lang.errors import ProgramTooLarge
+from bridge.lang.errors import TooLarge
 from bridge.ops import Spec, ZerosLike
 from bridge.ops.definition import Role
 from bridge.ops.dtypes import FLOATING
@@ -160,9 +160,9 @@ class Derivatives:
         for given in _all_and_each([True] * len(self.wanted)):
             try:
                 answers += [call for call, _ in self._vjp(self._smooth, given)]
-            except ProgramTooLarge:
+            except TooLarge:
                 for wanted in itertools.islice(_all_and_each(self._smooth), 1, None):
-                    with contextlib.suppress(ProgramTooLarge):
+                    with contextlib.suppress(TooLarge):
                         answers += [call for call, _ in self._vjp(wanted, given)]
         return answers
 
@@ -174,7 +174,7 @@ class Derivatives:
         """
         answers = []
         for given in _all_and_each(self._smooth):
-            with contextlib.suppress(ProgramTooLarge):
+            with contextlib.suppress(TooLarge):
                 answers.append(self._jvp(given))
         return answers
 
