@@ -121,7 +121,5 @@ def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return of_rows
-    # Counts have no derivative, and are to send no zeros on that others would be added to.
-    fixed = [jax.lax.stop_gradient(c) if isinstance(c, jax.core.Tracer) else c for c in counts]
-    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *fixed)]
+    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *counts)]
     return (losses.mean if counts else losses.total).jax(*flat)
