@@ -184,9 +184,7 @@ def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     """The losses as `reduction` has them."""
     if reduction == "none":
         return losses
-    # Counts have no derivative, and are to send no zeros back that others would be added to.
-    numbers = (losses, *(each.detach() for each in counts))
-    flat = [each if each.ndim == 1 else _flat(each) for each in numbers]
+    flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
     return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]
 
 
