@@ -84,7 +84,8 @@ def total(losses: bl.Full):
 @declared()
 @named("cross_entropy")
 def mean(losses: bl.Full, counts: bl.Full):
-    return bl.sum(losses) / bl.maximum(bl.sum(counts), 1.0)
+    # Counts have no derivative, and are to send back no zeros that others would be added to.
+    return bl.sum(losses) / bl.maximum(bl.sum(bl.stop_gradient(counts)), 1.0)
 
 
 @dataclass(frozen=True)

@@ -434,13 +434,11 @@ def test_second_derivatives_of_certain_rows_have_the_same_zeros(reduction: str, 
     expected = bits(np.asarray(jax.vjp(jax.grad(loss), jnp.asarray(x))[1](jnp.asarray(v))[0]))
     assert np.any(expected)
     leaf = torch.tensor(x, requires_grad=True)
-    for call in range(2):  # the graph of the first call adds zeros of the counts, too
+    for _ in range(2):  # the first call of an op and later ones are different graphs
         value = bridge.torch.cross_entropy(leaf, torch.tensor(labels), **options)
         (first,) = torch.autograd.grad(value, leaf, create_graph=True)
         (second,) = torch.autograd.grad(first, leaf, torch.tensor(v))
-        if call == 1:
-            np.testing.assert_array_equal(bits(second.numpy()), expected)
-        np.testing.assert_array_equal(second.numpy(), expected.view(np.float32))
+        np.testing.assert_array_equal(bits(second.numpy()), expected)
 
 
 NUMBERS: dict[str, Any] = {
