@@ -200,26 +200,9 @@ class RunProgram(Op[ProgramParams]):
             for role, dtype in zip(self.result_roles(params), split(params.dtypes), strict=True)
         )
 
-    def jvp(
-        self,
-        operands: Operands,
-        results: Operands,
-        tangents: Operands,
-        specs: Sequence[Spec | None],
-        params: ProgramParams,
-    ) -> list[Call[ProgramParams]]:
-        return program_derivatives.jvp(self, operands, results, tangents, specs, params)
-
-    def vjp(
-        self,
-        operands: Operands,
-        results: Operands,
-        cotangents: Operands,
-        wanted: Sequence[bool],
-        specs: Sequence[Spec | None],
-        params: ProgramParams,
-    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
-        return program_derivatives.vjp(self, operands, results, cotangents, wanted, specs, params)
+    # Functions of the op, and so methods of it.
+    jvp = program_derivatives.jvp
+    vjp = program_derivatives.vjp
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
         """The program in float64 NumPy; None for what is not wanted."""

@@ -19,7 +19,7 @@ import torch
 import bridge
 from bridge import _native
 from bridge import lang as bl
-from bridge.lang import bytecode, registers
+from bridge.lang import bytecode
 from bridge.lang.bytecode import OPERATIONS, ROLES, words_of
 from bridge.lang.derivatives import jvp, vjp
 from bridge.lang.limits import (
@@ -507,40 +507,3 @@ def test_the_result_in_the_operand_s_memory(op: Any, shape: Any, dtype: str, rng
     assert torch.equal(inner.contiguous().view(torch.uint8), expected.view(torch.uint8))
     assert not wide[:, :2].any()
     assert not wide[:, -3:].any()
-
-
-# ---- Long programs ----
-
-
-def lines_of_registers(operations: int) -> int:
-    """How many lines of registers.py the words of a second derivative run."""
-
-    def long(x: bridge.Full, y: bridge.Full) -> Any:
-        for _ in range(operations):
-            x = bl.sigmoid(x) * y
-        return x
-
-    first = vjp(program_of(long), [True], [True, True])
-    second = vjp(first, [True, True], [True] * 3)
-    count = 0
-
-    def count_lines(frame: Any, event: str, _: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return count_lines
-
-    def enter(frame: Any, event: str, _: Any) -> Any:
-        return count_lines if frame.f_code.co_filename == registers.__file__ else None
-
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        assert words_of(second)
-    finally:
-        sys.settrace(before)
-    return count
-
-
-def test_registers_of_long_programs_take_no_square_of_their_length() -> None:
-    few, many = lines_of_registers(40), lines_of_registers(120)
-    assert 0 < many < 4 * few
