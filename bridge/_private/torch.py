@@ -330,6 +330,19 @@ def device_types(group: Any) -> list[torch.device]:
     return list(group._device_types)
 
 
+_dtensor_dispatcher = names.later(
+    "torch.distributed.tensor.DTensor._op_dispatcher",
+    "knows whether plain tensors beside DTensors are replicated ones; without it they are not",
+    None,
+)
+names.attribute("_allow_implicit_replication", "is what the dispatcher of DTensors knows")
+
+
+def replicates_plain_tensors() -> bool:
+    """Whether `torch.distributed.tensor.experimental.implicit_replication` is in force."""
+    return getattr(_dtensor_dispatcher(), "_allow_implicit_replication", False)
+
+
 # What only torch functions in JAX, and the measurements, need: looked up when it is imported.
 
 _later: dict[str, Ask] = {

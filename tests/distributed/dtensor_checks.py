@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import implicit_replication
 
 import bridge
 import bridge.torch as bt
@@ -234,6 +235,14 @@ def errors(place: Place) -> None:
         bt.bias_dropout_add(x, None, residual, p=0.5, seed=1)
     with raises(TypeError, "DTensor.*redistribute"):
         bt.all_gather(x)
+    plain, weight = torch.ones(4, 2), distribute_tensor(torch.ones(2), mesh, [Replicate()])
+    with raises(TypeError, "^rms_norm: x is a plain tensor and weight a DTensor, expected"):
+        bt.rms_norm(plain, weight)
+    with raises(TypeError, "^bias_gelu: x is a plain tensor and bias a DTensor, expected"):
+        bt.bias_gelu(plain, weight)
+    with implicit_replication():
+        y = bt.bias_gelu(plain, weight).full_tensor()
+    assert same_bits(y, bt.bias_gelu(plain, torch.ones(2)))
 
 
 def compiled(place: Place) -> None:

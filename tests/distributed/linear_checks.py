@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.experimental import implicit_replication
 
 import bridge.torch
 from bridge.torch._ops import linear_cross_entropy as module
 from tests.distributed.gather_checks import numbers
+from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
 
 _SHAPE, _COLUMNS = (4, 8, 16), 64
@@ -26,7 +28,6 @@ _PLACEMENTS: list[tuple[Any, ...]] = [
     (Replicate(), Shard(0), Replicate(), Shard(0)),
     (Shard(2), Shard(1), None, Replicate()),
     (Shard(0), None, None, None),
-    (None, Shard(0), None, Shard(0)),
     (Partial(), Replicate(), Shard(1), Replicate()),
 ]
 
@@ -86,6 +87,18 @@ def as_whole(place: Place, reduction: str) -> None:
             torch.testing.assert_close(
                 _whole(a), b, rtol=1e-9, atol=1e-9, msg=lambda m, at=(placements, i): f"{at}: {m}"
             )
+
+
+def plain_rows(place: Place) -> None:
+    """Refused beside a weight that is split, as FSDP2 may, unless torch is told about them."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    values = _values(_SHAPE)
+    spread = [_spread(v, mesh, Shard(0) if i in (1, 3) else None) for i, v in enumerate(values)]
+    with raises(TypeError, "hidden is a plain tensor and weight a DTensor, expected DTensors"):
+        _loss(spread, "mean")
+    with implicit_replication():
+        found = _whole(_loss(spread, "mean"))
+    torch.testing.assert_close(found, _loss(values, "mean"), rtol=1e-9, atol=1e-9)
 
 
 def odd_shapes(place: Place) -> None:

@@ -136,9 +136,12 @@ def _of_dtensors(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
     """The same where some are DTensors: chunks have rows of every process, which keeps its own."""
-    from bridge.torch._sharded.rows import Rows, on_mesh, one_mesh  # needs torch.distributed
+    # These need torch.distributed.
+    from bridge.torch._sharded.rows import Rows, on_mesh, one_mesh, refuse_plain
 
-    mesh = one_mesh(_NAME, (hidden, weight, labels, bias))
+    operands = (hidden, weight, labels, bias)
+    mesh = one_mesh(_NAME, operands)
+    refuse_plain(_NAME, ("hidden", "weight", "labels", "bias"), operands)
     rows = Rows.of(hidden, labels, mesh)
     weight, bias = (None if t is None else on_mesh(t, mesh) for t in (weight, bias))  # type: ignore[assignment]
     count = chunk_rows(chunk, labels.numel(), *reversed(weight.shape))

@@ -18,7 +18,7 @@ from bridge.ops import OPS
 from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
-from bridge.torch._sharded.rows import one_mesh
+from bridge.torch._sharded.rows import one_mesh, refuse_plain
 from bridge.torch._sharded.shards import call_on_shard, gather_along
 from bridge.torch._sharded.split import Split
 
@@ -27,16 +27,20 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     """The results of a call, DTensors, some of whose operands are DTensors.
 
     Raises:
+      TypeError: a row vector is one, and nothing that fills the space.
       ValueError: they are on different meshes, or this process is not in their mesh.
     """
     roles = op.operand_roles(len(operands), params)
     spread = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
-    mesh = one_mesh(op.name, operands)
+    function, names = op.words(params)
+    mesh = one_mesh(function, operands)
     if mesh.get_coordinate() is None:
         raise ValueError(
-            f"{op.name}: this process (global rank {torch.distributed.get_rank()}) is not in "
+            f"{function}: this process (global rank {torch.distributed.get_rank()}) is not in "
             f"{mesh}, on which the operands are"
         )
+    if not any(role.fills_space for _, role in spread):
+        refuse_plain(function, names, operands)
     space = space_of(operands[0].shape, roles[0])
     whole = Split(space, ((),) * len(space), mesh)
     split = whole.like(

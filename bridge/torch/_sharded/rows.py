@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
+from bridge._private.torch import replicates_plain_tensors
 from bridge.ops.splitting import without
 from bridge.torch._sharded.split import Split
 
@@ -29,6 +30,27 @@ def one_mesh(function: str, operands: Sequence[Any]) -> Any:
                 "call redistribute on one of them"
             )
     return mesh
+
+
+def refuse_plain(function: str, names: Sequence[str], operands: Sequence[Any]) -> None:
+    """Refuses a plain tensor of all rows, the first, beside a parameter that is a DTensor.
+
+    As torch's ops do. It may be what all processes have. Where FSDP2 shards the parameter, which
+    then is a DTensor outside of its module's call alone, it is this process's part of a batch, and
+    all that follows would be wrong.
+
+    Raises:
+      TypeError: unless torch was told that plain tensors are replicated.
+    """
+    if isinstance(operands[0], DTensor) or replicates_plain_tensors():
+        return
+    others = zip(names, operands, strict=False)
+    other = next(name for name, operand in others if isinstance(operand, DTensor))
+    raise TypeError(
+        f"{function}: {names[0]} is a plain tensor and {other} a DTensor, expected DTensors: of "
+        f"what every process has, DTensor.from_local({names[0]}, mesh, [Replicate()] * mesh.ndim); "
+        "a parameter that FSDP2 shards is a plain tensor in its own module's call"
+    )
 
 
 class _Alike(torch.autograd.Function):
