@@ -397,3 +397,12 @@ def test_a_shape_that_does_not_fit_after_calls_that_autograd_recorded(name: str)
         for _ in range(2):
             call(x, torch.zeros(fitting))
     assert said[0] == said[1]
+
+
+def test_a_shape_that_does_not_fit_beside_another_object_of_the_same_number() -> None:
+    """The kernel of that number was called before, if not with this very object."""
+    x = torch.randn(2, 4, requires_grad=True)
+    for _ in range(2):
+        bt.rms_norm(x, torch.ones(4), eps=float("3e-6"))
+    with pytest.raises(ValueError, match=r"^rms_norm: weight has shape \[3\], expected \[4\]"):
+        bt.rms_norm(x, torch.ones(3), eps=float("3e-6"))

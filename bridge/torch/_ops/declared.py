@@ -86,9 +86,12 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
                     if len(known) == MOST_KINDS:
                         known.clear()
                     known[tuple(map(id, values))] = values, kernel, found.returns_several
-            is_new = out is None and kernel is not tried
-            if is_new and (results := kernel(*operands)) is not None:
-                return results if found.returns_several else results[0]
+            if out is None and kernel is not tried:
+                try:
+                    if (results := kernel(*operands)) is not None:
+                        return results if found.returns_several else results[0]
+                except ValueError:  # of shapes that the checks below have words for
+                    pass
         if out is not None and found.returns_several:
             raise TypeError(f"{name}: out is given, expected None: the op returns a tuple")
         params = check(name, found, present)
