@@ -45,8 +45,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 
-    Of tests that take `long`, or start processes, a third are run, of one case each; where N is 1,
-    a half of the others. What a failure names is the case itself. A test that the command line
+    Of tests that take `long`, or start processes, a quarter are run, of one case each; where N is
+    1, a half of the others. What a failure names is the case itself. A test that the command line
     names is run as it says.
     """
     everywhere = config.getoption("--sample")
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seed, drawn = commit(), set()
     long = [name for name, cases in tests.items() if _is_long(cases[0])]
     others = [name for name in tests if name not in {*long}]
-    left_out = random.Random(seed).sample(long, len(long) * 2 // 3 if everywhere else 0)
+    left_out = random.Random(seed).sample(long, len(long) * 3 // 4 if everywhere else 0)
     left_out += random.Random(seed).sample(others, len(others) // 2 if everywhere == 1 else 0)
     for name in left_out:
         del tests[name]

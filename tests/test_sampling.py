@@ -54,12 +54,12 @@ def test_others_for_each_commit_the_same_for_one() -> None:
     assert {case for i in range(200) for case in drawn(None, str(i))} == set(drawn(0, ""))
 
 
-def test_a_third_of_the_long_tests_others_for_each_commit() -> None:
+def test_a_quarter_of_the_long_tests_others_for_each_commit() -> None:
     def drawn_long(sample: int | None, commit: str) -> list[str]:
         marked = {"long": True}
         items: list[Any] = [
             SimpleNamespace(nodeid=f"tests/a.py::test_{i}[{case}]", get_closest_marker=marked.get)
-            for i in range(9)
+            for i in range(8)
             for case in range(2)
         ]
         config = SimpleNamespace(
@@ -72,6 +72,6 @@ def test_a_third_of_the_long_tests_others_for_each_commit() -> None:
             conftest.pytest_collection_modifyitems(config, items)
         return [item.nodeid for item in items]
 
-    assert len(drawn_long(6, "abc")) == 3
-    assert len(drawn_long(None, "abc")) == len(drawn_long(0, "abc")) == 18
-    assert len({case for i in range(200) for case in drawn_long(6, str(i))}) == 18
+    assert len(drawn_long(6, "abc")) == 2
+    assert len(drawn_long(None, "abc")) == len(drawn_long(0, "abc")) == 16
+    assert len({case for i in range(200) for case in drawn_long(6, str(i))}) == 16
