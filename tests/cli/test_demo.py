@@ -60,7 +60,7 @@ def test_bits_of_the_trained_model_agree_with_bridge(training):
     for op in ("norm", "gate", "dropout_add"):
         assert agreement[op]["differing"]["own"] > 0, op
     product = agreement["product"]["differing"]
-    assert product["bridge"] == product["own"]  # 0 where the frameworks multiply alike
+    assert product["bridge"] == product["own"] > 0
 
 
 def test_training_learns(training):

@@ -24,8 +24,8 @@ EXPLANATION = (
 TRAINING_EXPLANATION = (
     "Same first weights, same text, same optimizer. Outputs are compared on the same inputs, those "
     "of one forward pass of the trained model. With bridge the dropout masks are the same as well, "
-    "and what is left is the rounding of matrix products; without, each framework draws masks of "
-    "its own and the curves part."
+    "and what is left is the rounding of matrix products and of the optimizer, which frameworks do "
+    "themselves; without, each framework draws masks of its own and the curves part."
 )
 
 
@@ -40,7 +40,7 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
 
 def training_comparison(training: dict[str, Any]) -> list[list[str]]:
     """Rows: op by op what differs, the loss curves, and how fast the frameworks train."""
-    rows = _differing(training["agreement"], gpt.OPS | {"product": "matrix product"})
+    rows = _differing(training["agreement"], gpt.OPS | {"product": "matrix product and gradient"})
     for framework, name in FRAMEWORKS.items():
         losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
         rows.append([f"{name}, loss of the last 20 steps", *losses])

@@ -80,10 +80,32 @@ def _recorded(function: Any, name: str, calls: list[tuple[str, tuple[Any, ...]]]
     return run
 
 
+def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@torch.enable_grad()  # type: ignore[untyped-decorator]
+def _torch_products(*factors: torch.Tensor) -> torch.Tensor:
+    """x·y and its gradients towards x and y, in one dimension."""
+    x, y = (factor.detach().requires_grad_() for factor in factors)
+    product = x @ y
+    g = torch.from_numpy(_cotangent(tuple(product.shape))).to(x.device)
+    found = (product.detach(), *torch.autograd.grad(product, (x, y), g))
+    return torch.cat([each.flatten() for each in found])
+
+
+def _jax_products(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The same."""
+    product, pull = jax.vjp(jax.numpy.matmul, x, y)
+    found = (product, *pull(jax.device_put(_cotangent(product.shape), x.device)))
+    return jax.numpy.concatenate([each.ravel() for each in found])
+
+
 def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> dict[str, Any]:
     """Gives both frameworks the inputs that each op has in one forward pass, and compares the bits.
 
-    Matrix products, which are the frameworks' own with and without bridge, are compared as well.
+    Matrix products, which are the frameworks' own with and without bridge, are compared as well,
+    with their gradients towards both factors.
     """
     calls: list[tuple[str, tuple[Any, ...]]] = []
     w, tables = (
@@ -108,8 +130,8 @@ def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> 
             ("own", torch_gpt.OWN, jax_gpt.OWN),
         ):
             with torch.no_grad():
-                a = as_array(getattr(in_torch, op, torch.matmul)(*arguments))
-            b = as_array(getattr(other, op, jax.numpy.matmul)(*in_jax))
+                a = as_array(getattr(in_torch, op, _torch_products)(*arguments))
+            b = as_array(getattr(other, op, _jax_products)(*in_jax))
             differing = np.ascontiguousarray(a).view(np.int32) != np.ascontiguousarray(b).view(
                 np.int32
             )
