@@ -42,7 +42,8 @@ def _logsumexp(x: Array) -> Array:
 
 def _logsumexp_rest(x: Array, largest: Array) -> Array:
     powers = np.exp(x - np.where(np.isfinite(largest), largest, 0))
-    np.put_along_axis(powers, _argmax(x), 0, axis=-1)
+    if x.shape[-1]:
+        np.put_along_axis(powers, _argmax(x), 0, axis=-1)
     rest = np.log1p(np.sum(powers, axis=-1, keepdims=True))
     return np.where(np.isfinite(largest), rest, 0)
 

@@ -187,3 +187,16 @@ def test_zeros_of_what_a_result_does_not_follow_from() -> None:
     alone = jax.grad(lambda x: apart.jax(x, jnp.asarray(y.detach().numpy()))[1].sum())
     assert not alone(jnp.ones((2, 3))).any()
     assert "vjp" not in str(jax.make_jaxpr(alone)(jnp.ones((2, 3))))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])
+def test_the_reference_of_rows_without_columns(shape: tuple[int, int]) -> None:
+    """They have a largest number, -inf, of which no power is left out."""
+
+    @bridge.op
+    def parts(x: bridge.Full) -> Any:
+        return bl.logsumexp_parts(x)
+
+    expected = parts(torch.zeros(shape))
+    for found, value in zip(parts.reference(np.zeros(shape)), expected, strict=True):
+        np.testing.assert_array_equal(found, value.numpy())
