@@ -43,7 +43,7 @@ def test_bits_agree_with_bridge_and_only_with_bridge(found, op):
 def training():
     from tools.demo.train import train
 
-    return train(steps=20)
+    return train(steps=40)
 
 
 @pytest.mark.long
@@ -67,7 +67,7 @@ def test_training_learns(training):
     for curves in training["curves"].values():
         for losses in curves.values():
             assert losses[0] == pytest.approx(np.log(SYMBOLS), abs=0.05)
-            assert losses[-5:].mean() < losses[0] - 0.7
+            assert losses[-5:].mean() < losses[0] - 1.0
 
 
 def test_no_two_dropouts_of_a_training_draw_the_same():
