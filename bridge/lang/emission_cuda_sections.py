@@ -163,7 +163,7 @@ class SectionText:
         if column is not None:
             # Numbers of 32 bits are compared.
             place = f"at{instruction.to[1]}"
-            self.declared.append(f"const int {place} = w.place_of({emitter.name(column)});")
+            self._of_row(place, f"w.place_of({emitter.name(column)})")
             return f"w.col(q) + e == {place}"
         if instruction.reads and instruction.reads[0] in self.cut:
             part = "coarse" if operation == "exp_coarse" else "fine"
@@ -188,11 +188,11 @@ class SectionText:
         return f"d{self.draws[drawn]}[e] > {last}"
 
     def _of_row(self, name: str, text: str) -> None:
-        """What the largest of a row says is found once: in the branches of vectors a compiler
-        computes it in each."""
-        line = f"const auto {name} = {text};"
-        if line not in self.declared:
-            self.declared.append(line)
+        """What a row has one of is found once, for later sections too: in the branches of vectors
+        a compiler computes it in each."""
+        if name not in self.emitter.of_rows:
+            self.emitter.of_rows.add(name)
+            self.declared.append(f"const auto {name} = {text};")
 
     def lines(self) -> list[str]:
         meets = ["w.meet();"] if self.cells else []

@@ -33,6 +33,7 @@ class Residents(Expressions):
       kept_loads, kept: streams and values that stay, where rows do.
       is_tight: whether a compiler that joins sections would run out of registers.
       whole: streams of which a section loads a whole chunk before it computes.
+      of_rows: names of what has been found of a row, beside its values.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Residents(Expressions):
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, "w", free)
         self.loads, self.stores, self.sums = (Numbers() for _ in range(3))
+        self.of_rows: set[str] = set()
         self.all = tile_sections(writer, keeps=False)
         without = [without_picks(writer, tile) for tile in self.all]
         self.tiles: list[Tile] = [tile for tile, _ in without]

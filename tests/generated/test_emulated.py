@@ -90,6 +90,19 @@ def test_reductions_of_numbers(tmp_path: Path) -> None:
     run([next(usual_requests(found, "float32"))], tmp_path, calls=10, seed=4)
 
 
+def test_a_column_that_several_sections_pick(tmp_path: Path) -> None:
+    """Forward and backward."""
+
+    @bridge.op
+    def picks(x: bridge.Full, label: bridge.PerRow[int]) -> Any:
+        is_label = bl.column() == label
+        other = bl.max(bl.where(is_label, -1.0, x))
+        return bl.where(is_label, x / other, x - bl.sum(bl.where(is_label, -0.0, x * other)))
+
+    requests = usual_requests(traced(picks.declaration, (True, True)), "float32")
+    run([*itertools.islice(requests, 2)], tmp_path, calls=10, seed=6)
+
+
 @pytest.mark.long
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
