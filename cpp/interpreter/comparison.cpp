@@ -125,7 +125,8 @@ class Comparison {
     // A table may be repeated, in the strided calls along the columns.
     if (role == Role::table && shape.is_strided) array.col_stride = 0;
     array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;
-    array.stride[0] = (rows * (cols * step + 5)) * 1;
+    // Batches are apart, those of vectors too, by vectors.
+    array.stride[0] = rows * (cols * step + (shape.is_strided ? 5 : 8));
     const int64_t elements = shape.batches * array.stride[0] + cols * step;
     const int64_t bytes = element_bytes(array.dtype);
     memory_[i].assign(static_cast<size_t>(elements * bytes), 0x55);
@@ -159,8 +160,9 @@ class Comparison {
 std::string compare(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes,
                     const RunCall& reference, const RunCall& other) {
   // Rows of less than a step, of many and of several pieces; column sums of several chunks; rows
-  // that a GPU takes in vectors, in each of its kernels; many with a part of a step behind the last
-  // whole one, where labels lie and no rare number hides them.
+  // that a GPU takes in vectors, in each of its kernels, of several batches where those of one go
+  // down the columns; many with a part of a step behind the last whole one, where labels lie and no
+  // rare number hides them.
   static const Shape shapes[] = {
       {1, 1, 1, false, true},     {2, 5, 7, false, true},     {1, 37, 40, true, true},
       {1, 3, 0, false, true},     {1, 300, 33, false, false}, {2, 3, 100, false, true},
@@ -168,7 +170,7 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
       {2, 2, 1030, true, false},  {1, 3, 3333, false, true},  {1, 21, 64, false, true},
       {1, 9, 512, false, true},   {1, 2, 4608, false, true},  {1, 1, 9216, false, false},
       {1, 60, 271, false, false}, {1, 20, 128, false, false}, {1, 140, 128, false, false},
-      {1, 9, 32, false, true},    {1, 21, 8, false, true},
+      {1, 9, 32, false, true},    {1, 21, 8, false, true},    {2, 3, 520, false, true},
   };
   Comparison comparison(view, words, dtypes);
   for (const Shape& shape : shapes) {

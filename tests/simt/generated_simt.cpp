@@ -163,10 +163,11 @@ void run(Compiled& compiled, int calls) {
 
 void run_refusals(const Compiled& compiled) {
   const auto refused = [](const bridge_program_kernels& kernels, bridge_status expected,
-                          const char* words) {
-    check(bridge_program_cuda_add(&kernels) == expected &&
-              std::strstr(bridge_cuda_last_error(), words) != nullptr,
-          std::string("refused: ") + words);
+                          const char* words, const char* what = "") {
+    const bridge_status status = bridge_program_cuda_add(&kernels);
+    check(status == expected && std::strstr(bridge_cuda_last_error(), words) != nullptr,
+          std::string("refused: ") + what + ": " + words);
+    if (status == BRIDGE_OK) bridge_program_cuda_forget();
   };
   bridge_program_kernels kernels = compiled.kernels;
   kernels.words = 3;
@@ -197,7 +198,7 @@ void run_refusals(const Compiled& compiled) {
     idle = compiled.image;
     idle[i].body = [](const void*) {};
     kernels.image = idle.data();
-    refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter");
+    refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter", idle[i].name);
   }
 }
 
