@@ -9,7 +9,7 @@ from bridge.lang.expressions import TYPES, Numbers
 from bridge.lang.program import COLUMNS
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
-from bridge.lang.sections import Pick, Tile, makers, part_of, sole_column, streams_of
+from bridge.lang.sections import Pick, Tile, makers, part_of, sole_column
 
 
 class SectionText:
@@ -31,7 +31,7 @@ class SectionText:
         self.draws = Numbers()
         for value, pick in emitter.picks[section].items():
             self._pick(value, pick, emitter.all[section])
-        for stream in streams_of(tile):
+        for stream in emitter.streams_of(tile):
             self._take(stream)
         for instruction in tile.instructions:
             self._write(instruction)
@@ -67,15 +67,17 @@ class SectionText:
             element = emitter.element(stream[0])[0]
             how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
             how.append(str(emitter.is_shared(stream[0])).lower())
-            kind = f"Load<W, {element}, {', '.join(how)}>"
+            kind = f"Load<W, {', '.join([element, *how, *_each(emitter.each(stream[0]))])}>"
             self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
         self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
         self.vector.append(f"{name}.load_vector(part, q);")
 
     def _write(self, instruction: Instruction) -> None:
         operation = instruction.operation
-        if operation in ("store", "add_columns"):
+        if operation == "store":
             self._store(instruction)
+        elif operation == "add_columns":
+            self._add_columns(instruction)
         elif operation == "sum":
             self._sum(instruction)
         elif operation in REDUCTIONS:
@@ -87,19 +89,23 @@ class SectionText:
         result, half = instruction.arguments
         emitter = self.emitter
         array = emitter.operands + result
-        if instruction.operation == "add_columns":
-            number = emitter.sums[result]
-            name, element = f"z{number}", "Real"
-            put, stored = "put_term", f"w.add_columns({number}, {name}, part, q);"
-        else:
-            name, element = f"y{emitter.stores[result, half]}", emitter.element(array)[0]
-            to = f"w.template place<{element}>({array}, {half})"
+        stream = emitter.stream(array, half)
+        name, element = f"y{emitter.stores[stream]}", emitter.element(array)[0]
+        kind = ", ".join([element, *_each(emitter.each(array))])
+        if f"Store<W, {kind}> {name};" not in self.vector:  # the first of halves that alternate
+            to = f"w.template place<{kind}>({array}, {stream[1]})"
             self.declared.append(f"{element}* const {name}_to = {to};")
+            self.vector.append(f"Store<W, {kind}> {name};")
             strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
-            put, stored = "put", f"{name}.store(part, q, {name}_to, {strides});"
-        self.vector.append(f"Store<W, {element}> {name};")
-        self.body.append(f"{name}.{put}(e, {emitter.as_stored(instruction.reads[0])});")
-        self.stored.append(stored)
+            self.stored.append(f"{name}.store(part, q, {name}_to, {strides});")
+        value = emitter.as_stored(instruction.reads[0])
+        self.body.append(f"{name}.put({_element(emitter.each(array), half)}, {value});")
+
+    def _add_columns(self, instruction: Instruction) -> None:
+        number = self.emitter.sums[instruction.arguments[0]]
+        self.vector.append(f"Store<W, Real> z{number};")
+        self.body.append(f"z{number}.put_term(e, {self.emitter.as_stored(instruction.reads[0])});")
+        self.stored.append(f"w.add_columns({number}, z{number}, part, q);")
 
     def _sum(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
@@ -118,7 +124,7 @@ class SectionText:
         if is_place:
             self.declared.append(f"RowPlaceOfLargest<W> s{number};")
             self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
-        elif source is not None and source.operation == "load":
+        elif source is not None and self._is_vector(source):
             element = self.emitter.element(source.arguments[0])[0]
             stream = self.emitter.loads[tuple(source.arguments)]
             self.declared.append(f"RowLargest<W, {element}> s{number};")
@@ -131,6 +137,10 @@ class SectionText:
         found = f"s{number}.{'place' if is_place else 'number'}()"
         self.behind.append(self.emitter.defined(instruction.to, found))
         self.cells += 2 if is_place else 1
+
+    def _is_vector(self, instruction: Instruction) -> bool:
+        """Whether a value is what memory has, side by side."""
+        return instruction.operation == "load" and self.emitter.each(instruction.arguments[0]) == 1
 
     def _define(self, instruction: Instruction) -> None:
         """Computes a value, or takes it from where it stayed."""
@@ -153,8 +163,9 @@ class SectionText:
         operation, emitter = instruction.operation, self.emitter
         if operation in ("load", "load_mask"):
             operand, half = instruction.arguments
-            stream = emitter.loads[operand, half]
-            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, e)"
+            stream = emitter.loads[emitter.stream(operand, half)]
+            element = _element(emitter.each(operand), half)
+            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, {element})"
         if operation == "column":
             return "w.col(q) + e"
         if operation == "keep":
@@ -216,6 +227,16 @@ class SectionText:
             *meets,
             *self.behind,
         ]
+
+
+def _each(each: int) -> list[str]:
+    """The last argument of templates of streams of which a column has so many elements."""
+    return [str(each)] if each > 1 else []
+
+
+def _element(each: int, half: int) -> str:
+    """The element of a vector that is that of column e in a half."""
+    return f"2 * e + {half}" if each > 1 else "e"
 
 
 def _cut_powers(emitter: Residents, tile: Tile) -> set[Any]:

@@ -48,9 +48,23 @@ class Residents(Expressions):
         self.picks: list[dict[Any, Pick]] = [picks for _, picks in without]
         self.load_counts: dict[Any, int] = {}
         for tile in self.tiles:
-            for stream in streams_of(tile):
+            for stream in self.streams_of(tile):
                 self.load_counts[stream] = self.load_counts.get(stream, 0) + 1
         self._choose_kept()
+
+    def each(self, array: int) -> int:
+        """How many elements side by side a column of an array has."""
+        program = self.writer.program
+        number = array - self.operands
+        of = program.operands[array] if number < 0 else program.results[number]
+        return 2 if of.role is roles.Pairs else 1
+
+    def stream(self, operand: int, half: int) -> tuple[int, int]:
+        """What an element is loaded with: halves that alternate are one stream."""
+        return operand, half if self.each(operand) == 1 else 0
+
+    def streams_of(self, tile: Tile) -> list[tuple[int, int]]:
+        return list(dict.fromkeys(self.stream(*loaded) for loaded in streams_of(tile)))
 
     @property
     def vector(self) -> int:
@@ -71,6 +85,10 @@ class Residents(Expressions):
     def element(self, array: int) -> tuple[str, int]:
         return ELEMENTS[self.dtypes[array]]
 
+    def _bytes(self, stream: tuple[int, int]) -> int:
+        """What a stream has of a column."""
+        return self.element(stream[0])[1] * self.each(stream[0])
+
     def _registers(self, size: int) -> int:
         return _ELEMENTS_OF_THREAD * size // 4
 
@@ -87,7 +105,7 @@ class Residents(Expressions):
         self.kept: set[Any] = set()
         several = [stream for stream, count in self.load_counts.items() if count > 1]
         several.sort(key=lambda stream: self.is_shared(stream[0]))
-        candidates = [(self.kept_loads, s, self.element(s[0])[1]) for s in several]
+        candidates = [(self.kept_loads, s, self._bytes(s)) for s in several]
         for tile in tile_sections(self.writer):
             for value in tile.written:
                 size = 1 if self.dtype(value) == "bool" else self.real_bytes
@@ -97,7 +115,7 @@ class Residents(Expressions):
             if registers <= left:
                 chosen.add(what)
                 left -= registers
-        kept = sum(self._registers(self.element(stream[0])[1]) for stream in self.kept_loads)
+        kept = sum(self._registers(self._bytes(stream)) for stream in self.kept_loads)
         kept += sum(
             self._registers(1 if self.dtype(value) == "bool" else self.real_bytes)
             for value in self.kept
@@ -116,8 +134,8 @@ class Residents(Expressions):
 
         by_section = [left] * len(self.tiles)
         for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):
-            sections = [i for i, tile in enumerate(self.tiles) if stream in streams_of(tile)]
-            registers = self._registers(self.element(stream[0])[1])
+            sections = [i for i, tile in enumerate(self.tiles) if stream in self.streams_of(tile)]
+            registers = self._registers(self._bytes(stream))
             if all(by_section[i] >= registers for i in sections):
                 self.whole.add(stream)
                 for i in sections:

@@ -20,7 +20,10 @@ struct RowsPart {
   const W& walk;
 
   BRIDGE_DEVICE int col(int) const { return walk.col(0); }
-  BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const { return q * row_stride; }
+  template <int>
+  BRIDGE_DEVICE int64_t offset(int q, int64_t row_stride) const {
+    return q * row_stride;
+  }
   BRIDGE_DEVICE bool reaches(int q) const { return kIsFull || q < walk.rows(); }
   BRIDGE_DEVICE bool is_in(int q, int) const { return reaches(q); }
   BRIDGE_DEVICE bool is_written(int q) const { return reaches(q); }
@@ -68,11 +71,11 @@ class ColumnWalk : public RowPlaces<P> {
   }
 
   // Where rows are one distance apart.
-  template <class T>
+  template <class T, int kEach = 1>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
     return static_cast<T*>(a.data) + interpreter::element_of(a, space_.cols, half, 0) +
-           simt::unknown(this->row_ * this->row_stride(array) + col_);
+           simt::unknown(this->row_ * this->row_stride(array) + kEach * col_);
   }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int) const { return col_; }

@@ -52,10 +52,11 @@ bool has_columns(Role role) {
 }
 
 // Whether every row of the array can be read in vectors from its first column on, and its second
-// half.
+// half. Halves that alternate are read together.
 bool is_aligned(const bridge_program_array& array, const bridge_program& call, int32_t vector) {
-  const int64_t size = element_bytes(array.dtype), bytes = std::min<int64_t>(16, vector * size);
-  bool is = array.col_stride == 1 && reinterpret_cast<uintptr_t>(array.data) % bytes == 0;
+  const int64_t size = element_bytes(array.dtype), each = array.pairs != 0 ? 2 : 1;
+  const int64_t bytes = std::min<int64_t>(16, each * vector * size);
+  bool is = array.col_stride == each && reinterpret_cast<uintptr_t>(array.data) % bytes == 0;
   for (int32_t d = 0; d < call.dims; ++d)
     is = is && (call.size[d] == 1 || array.stride[d] * size % bytes == 0);
   return is;
@@ -71,7 +72,8 @@ struct Vectors {
     const bool are_whole = are_all;
     const auto add = [&](int32_t number, const bridge_program_array& array, Role role) {
       if (!has_columns(role)) return;
-      const bool is = is_aligned(array, call, vector) && (role != Role::halves || are_whole);
+      const bool is_apart = role == Role::halves && array.pairs == 0;
+      const bool is = is_aligned(array, call, vector) && (!is_apart || are_whole);
       bits[number / 64] |= uint64_t{is} << number % 64;
       are_all = are_all && is;
     };

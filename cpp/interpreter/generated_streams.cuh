@@ -54,16 +54,17 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   }
 };
 
-// Half `half` of an array, as far as the thread has it of the present chunk. What is kept stays in
-// registers from one section to the next in a kernel whose rows do; what is whole is loaded before
-// any of it is used, so that many loads are under way, and all else vector by vector. A part
-// (generated_walk.cuh) says what of it is in the row. What all rows share is loaded once where the
-// vectors of a thread are of the same columns.
-template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_>
+// Half `half` of an array, or both where they alternate and columns have kEach = 2 elements, as far
+// as the thread has it of the present chunk. What is kept stays in registers from one section to
+// the next in a kernel whose rows do; what is whole is loaded before any of it is used, so that
+// many loads are under way, and all else vector by vector. A part (generated_walk.cuh) says what of
+// it is in the row. What all rows share is loaded once where the vectors of a thread are of the
+// same columns.
+template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1>
 class Load {
  public:
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
-      : from_(walk.template place<T>(array, half)),
+      : from_(walk.template place<T, kEach>(array, half)),
         stride_(walk.col_stride(array)),
         row_stride_(walk.row_stride(array)),
         has_vectors_(W::kIsAligned || walk.has_vectors(array)) {}
@@ -96,6 +97,7 @@ class Load {
     }
   }
 
+  // Elements are those of a vector, of which columns may have several.
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {
     if constexpr (std::is_same_v<T, math::bfloat16> && W::kIsAligned) {
       // As in widen_element: of a word that holds two.
@@ -117,23 +119,25 @@ class Load {
   // Single elements have too many addresses for a whole chunk.
   static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
   static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared;
-  using Vector = Pack<T, W::kVector>;
+  using Vector = Pack<T, kEach * W::kVector>;
 
   BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }
   template <class Part>
   BRIDGE_DEVICE void read(const Part& part, int q, Vector& to) const {
     if constexpr (W::kIsAligned) {
       if (part.is_in(q, 0))
-        to.read(reinterpret_cast<const char*>(from_ + part.offset(q, row_stride_)));
+        to.read(reinterpret_cast<const char*>(from_ + part.template offset<kEach>(q, row_stride_)));
       else
         to = {};
     } else if (has_vectors_ && part.is_in(q, W::kVector - 1)) {
-      to.read(reinterpret_cast<const char*>(from_ + part.col(q)));
+      to.read(reinterpret_cast<const char*>(from_ + kEach * part.col(q)));
     } else {
       const T* const from = from_ + part.col(q) * stride_;
 #pragma unroll
-      for (int e = 0; e < W::kVector; ++e)
-        to.element[e] = part.is_in(q, e) ? from[e * stride_] : T{};
+      for (int i = 0; i < kEach * W::kVector; ++i) {
+        const int e = i / kEach;
+        to.element[i] = part.is_in(q, e) ? from[e * stride_ + i % kEach * (stride_ / 2)] : T{};
+      }
     }
   }
 
@@ -155,10 +159,10 @@ struct Kept {
   BRIDGE_DEVICE T take(int q, int e) const { return value[kIs ? q : 0][e]; }
 };
 
-// A vector of results, of an array that has vectors or not.
-template <class W, class T>
+// A vector of results, of an array that has vectors or not; kEach as above.
+template <class W, class T, int kEach = 1>
 struct Store {
-  Pack<T, W::kVector> vector;
+  Pack<T, kEach * W::kVector> vector;
 
   BRIDGE_DEVICE void put(int e, typename W::Real value) {
     vector.element[e] = math::round_to<T>(value);
@@ -171,14 +175,16 @@ struct Store {
     if constexpr (W::kIsAligned) {
       if (!part.is_written(q)) return;
       // Down columns the compiler would join the stores of both kinds of parts, and cut them then.
-      vector.template write<W::kHasRows>(reinterpret_cast<char*>(to + part.offset(q, row_stride)));
+      to += part.template offset<kEach>(q, row_stride);
+      vector.template write<W::kHasRows>(reinterpret_cast<char*>(to));
     } else if (has_vectors && part.is_in(q, W::kVector - 1)) {
-      vector.write(reinterpret_cast<char*>(to + part.col(q)));
+      vector.write(reinterpret_cast<char*>(to + kEach * part.col(q)));
     } else {
       const int col = part.col(q);
 #pragma unroll
-      for (int e = 0; e < W::kVector; ++e) {
-        if (part.is_in(q, e)) to[(col + e) * stride] = vector.element[e];
+      for (int i = 0; i < kEach * W::kVector; ++i) {
+        const int e = i / kEach;
+        if (part.is_in(q, e)) to[(col + e) * stride + i % kEach * (stride / 2)] = vector.element[i];
       }
     }
   }

@@ -33,8 +33,11 @@ struct Part {
   const W& walk;
 
   BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
-  // How far vector q is from the first of its row.
-  BRIDGE_DEVICE int64_t offset(int q, int64_t) const { return walk.col(q); }
+  // How far vector q is from the first of its row, in elements of which columns have kEach.
+  template <int kEach>
+  BRIDGE_DEVICE int64_t offset(int q, int64_t) const {
+    return kEach * walk.col(q);
+  }
   // Whether the warp has any column of the row in its vectors q, and the thread this element; a
   // thread without a row of its own may have those of another, which it only reads.
   BRIDGE_DEVICE bool reaches(int q) const { return kExtent == Extent::full || walk.reaches(q); }
@@ -70,7 +73,7 @@ class RowPlaces {
   }
   BRIDGE_DEVICE uint32_t last_dropped(int i) const { return params_.constant[i].last_dropped; }
 
-  template <class T>
+  template <class T, int kEach = 1>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
     int64_t offset = interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[kLastDim];
