@@ -23,6 +23,9 @@ constexpr int64_t kBufferBytes = int64_t{1} << 20;
 // An output from this size on does not stay in a cache until it is read, and is written past them;
 // not where its pages are new, which the system has just put there.
 constexpr int64_t kStreamedBytes = int64_t{32} << 20;
+// The next rows are fetched ahead, but of arrays that caches have anyway, and of rows that would
+// take the place of what is used.
+constexpr int64_t kLeastFetched = int64_t{1} << 21, kMostFetchedCols = 16384;
 // Rows up to this long use a buffer on the stack.
 constexpr int64_t kStackBytes = int64_t{1} << 15;
 
@@ -113,6 +116,7 @@ bridge_status run(const bridge_softmax& given, const bridge_executor* executor) 
     thread_local Buffer large_buffer;
     SoftmaxRun run = shared;
     run.streams = streams;
+    run.fetches = elements >= kLeastFetched && call.space.cols <= kMostFetchedCols;
     run.buffer = small_buffer;
     run.buffered_cols = kStackBytes / real_bytes;
     if (call.space.cols > run.buffered_cols && large_buffer.data() != nullptr) {

@@ -58,6 +58,28 @@ inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v
   }
 }
 
+// <u, v> of a row. Products of more than a quarter of a chunk wait in a buffer: the sum takes them
+// from four places at a time, and memory is read faster from one end to the other.
+template <class T, class Real = real_of<T>>
+Real product_of(const T* u, const T* v, int64_t count, const Tail<T>& tail) {
+  const Products<T> behind{tail.u, tail.v};
+  if (count <= kSumQuarter) return sum_chunk<Real>(Products<T>{u, v}, behind, count);
+  alignas(64) Real product[kSumChunk], last[kStep];
+  if (count % kStep != 0) {
+    for (int64_t i = 0; i < kStep; ++i) last[i] = behind.term(i);
+  }
+  return sum_row<Real>(
+      count,
+      [&](int64_t col) {
+        const Products<T> of{u + col, v + col};
+        const int64_t whole = smaller(kSumChunk, count - col) / kStep * kStep;
+        BRIDGE_INDEPENDENT
+        for (int64_t i = 0; i < whole; ++i) product[i] = of.term(i);
+        return Terms<Real>{product};
+      },
+      [&] { return Terms<Real>{last}; });
+}
+
 template <class T>
 void jacobian_row(const Run& run, const T* u, const T* v, T* output, int64_t visible,
                   real_of<T> scale) {
@@ -65,9 +87,7 @@ void jacobian_row(const Run& run, const T* u, const T* v, T* output, int64_t vis
   const int64_t body = visible / kStep * kStep, rest = visible - body;
   Tail<T> tail;
   if (rest != 0) tail.load(u + body, v + body, rest);
-  const Real dot = sum_row<Real>(
-      visible, [&](int64_t col) { return Products<T>{u + col, v + col}; },
-      [&] { return Products<T>{tail.u, tail.v}; });
+  const Real dot = product_of(u, v, visible, tail);
   auto write = [&](auto numbers) {
     constexpr bool kNumbers = decltype(numbers)::value;
     write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {

@@ -221,7 +221,15 @@ void write_values(T* output, const Real* power, const uint8_t* mask, int64_t cou
   }
 }
 
-// A row whose powers fit into the buffer.
+// Into the second-level cache. A processor does not look as far ahead as the next row by itself,
+// where each is read in one go and then computed with.
+inline void fetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64)
+    __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
+
+// A row whose powers fit into the buffer. While they are computed, the next row of x may be
+// fetched, and where the results go.
 template <class T>
 void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
                   int64_t visible) {
@@ -234,7 +242,15 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
       math::softmax_shift<Precision>(find_keys(x, mask, visible, scale.half, buffer), scale);
   // Whole steps: the padding has the power 0.
   const auto total = sum_row<math::SoftmaxTerm<Precision>>(
-      round_up(visible), [&](int64_t col) { return Powers<Precision>{buffer + col, shift, scale}; },
+      round_up(visible),
+      [&](int64_t col) {
+        if (run.fetches) {
+          const int64_t chunk = smaller(kSumChunk, visible - col) * static_cast<int64_t>(sizeof(T));
+          fetch(reinterpret_cast<const char*>(x + col) + run.x.row_bytes, chunk);
+          if (!run.streams) fetch(output + col, chunk);
+        }
+        return Powers<Precision>{buffer + col, shift, scale};
+      },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
   const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total, shift);
   write_row(run, output, visible, run.cols, [&](T* to, int64_t begin, int64_t count) {
@@ -243,8 +259,8 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
 }
 
 // A longer one. x is read for the largest key, and again for the powers. These wait in the output,
-// or, where its elements are too small for them, are computed twice. Each pass begins where the one
-// before has ended, with what is still in a cache.
+// or, where its elements are too small for them, are computed twice. All passes go forward:
+// backward, what is still in a cache comes first, but a processor reads ahead of none of the rest.
 template <class T>
 void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output, int64_t visible) {
   using Precision = precision_of<T>;
@@ -264,9 +280,8 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   auto chunk_keys = [&](int64_t col, Real* key) {
     return find_keys(x + col, mask_at(col), chunk_size(col), scale.half, key);
   };
-  const int64_t last = (visible - 1) / kSumChunk * kSumChunk;
   Real largest = Real(-kInfinity);
-  for (int64_t col = last; col >= 0; col -= kSumChunk)
+  for (int64_t col = 0; col < visible; col += kSumChunk)
     largest = math::softmax_larger(chunk_keys(col, buffer), largest);
   const math::SoftmaxShiftFor<Precision> shift = math::softmax_shift<Precision>(largest, scale);
   // Whole steps: the padding has the power 0.
@@ -279,7 +294,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
       },
       [&] { return Powers<Precision>{buffer, shift, scale}; });
   const math::SoftmaxInverse<Real> inverse = math::softmax_inverse(total, shift);
-  for (int64_t col = last; col >= 0; col -= kSumChunk) {
+  for (int64_t col = 0; col < visible; col += kSumChunk) {
     const int64_t count = chunk_size(col);
     Real* const power = powers_at(col);
     if constexpr (output_holds_powers) {

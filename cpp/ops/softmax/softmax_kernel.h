@@ -17,6 +17,7 @@ struct SoftmaxRun : Run {
   RunOperand x;
   RunOperand mask;   // data is null without one
   bool mask_is_row;  // one byte for a whole row
+  bool fetches;      // what the next row needs is asked for ahead
   RunOperand output;
   // Holds buffered_cols elements of the arithmetic type, 64-byte aligned; a row longer than that
   // is computed from memory twice.
