@@ -6,6 +6,7 @@
 # With --quick only what ends in a minute once it is built: no emulator and no accuracy.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+unset MAKEFLAGS # of the make that runs this, whose jobs ninja cannot share
 jobs=$(nproc)
 core=$(ls -t build/cp*-cp*-*/cpp/libbridge_core.a | head -1) # as it is installed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -185,6 +186,12 @@ def cross_entropy_of_a_group(place: Place) -> None:
                 assert type(found) is Tensor
                 assert same_bits(found, expected), (columns, options)
                 assert same_bits(dx, gradient[..., own]), (columns, options)
+            function = functools.partial(bridge.torch.cross_entropy, group=group, **options)
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            found = compiled(part, labels)
+            (dx,) = torch.autograd.grad(found, part, g)
+            assert same_bits(found, expected), (columns, options)
+            assert same_bits(dx, gradient[..., own]), (columns, options)
         expected = bridge.torch.cross_entropy(whole, labels, reduction="none", label_smoothing=0.1)
         loss = LigerVocabParallelCrossEntropy(label_smoothing=0.1)
         assert same_bits(loss(part, labels, group), expected)

@@ -163,10 +163,10 @@ void run(Compiled& compiled, int calls) {
 
 void run_refusals(const Compiled& compiled) {
   const auto refused = [](const bridge_program_kernels& kernels, bridge_status expected,
-                          const char* words, const char* what = "") {
+                          const char* words, const char* what = "a call") {
     const bridge_status status = bridge_program_cuda_add(&kernels);
     check(status == expected && std::strstr(bridge_cuda_last_error(), words) != nullptr,
-          std::string("refused: ") + what + ": " + words);
+          std::string("refused, ") + what + ": " + words);
     if (status == BRIDGE_OK) bridge_program_cuda_forget();
   };
   bridge_program_kernels kernels = compiled.kernels;

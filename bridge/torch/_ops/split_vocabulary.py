@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +11,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bridge._private.torch import forward_ad, functorch_active
+from bridge._private.torch import (
+    constant_to_dynamo,
+    forward_ad,
+    functorch_active,
+    resolve_process_group,
+)
 from bridge.collectives import REFUSED, Signature
 from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
 
@@ -42,7 +47,7 @@ def joined(function: str, logits: Tensor, group: Any, check: Callable[[int], Non
         )
     if not torch.compiler.is_compiling():
         _agree(function, logits, ranks, check)
-    mesh = _mesh(group, logits.device.type)
+    mesh = group if isinstance(group, DeviceMesh) else _mesh_of(ranks, logits.device.type)
     return DTensor.from_local(logits, mesh, [Shard(logits.ndim - 1)], run_check=False)
 
 
@@ -75,10 +80,23 @@ def _agree(function: str, logits: Any, ranks: Ranks, check: Callable[[int], None
         raise refused
 
 
-@functools.lru_cache(maxsize=16)
-def _mesh(group: Any, device_type: str) -> DeviceMesh:
-    if isinstance(group, DeviceMesh):
-        return group
-    if isinstance(group, tuple):
-        group = group[0].get_group(*group[1:])
-    return DeviceMesh.from_group(group, device_type)
+# What dynamo, which makes no mesh, finds one by that was made outside of its graph; and the groups
+# that they are of, as another one may get the name of one that was destroyed.
+_meshes = types.SimpleNamespace()
+_groups: dict[str, Any] = {}
+
+
+def _mesh_of(ranks: Ranks, device_type: str) -> DeviceMesh:
+    """The mesh of a process group; the same one while that exists."""
+    return getattr(_meshes, _make_mesh(ranks.name, device_type))  # type: ignore[no-any-return]
+
+
+@constant_to_dynamo
+def _make_mesh(name: str, device_type: str) -> str:
+    """Makes sure that there is a mesh, and returns its name."""
+    group = resolve_process_group(name)
+    key = f"{device_type}_{name}"
+    if _groups.get(key) is not group:
+        setattr(_meshes, key, DeviceMesh.from_group(group, device_type))
+        _groups[key] = group
+    return key
