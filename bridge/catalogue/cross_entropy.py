@@ -16,6 +16,8 @@ from bridge.catalogue.labels import at_label, is_column
 from bridge.ops.scalars import real_number, whole_number
 
 REDUCTIONS = ("mean", "sum", "none")
+# Of float32, in which losses are computed: 0 or infinity there would make them NaN.
+LEAST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 def _capped(logits: Any, softcap: float) -> Any:
@@ -118,14 +120,17 @@ class Options:
                 f"{function}: label_smoothing is {smoothing}, expected a number from 0 to 1"
             )
         z = real_number(function, "z_loss", z_loss)
-        if not 0 <= z < math.inf:
-            raise ValueError(f"{function}: z_loss is {z}, expected a finite number from 0 on")
+        if not 0 <= z <= LARGEST:
+            raise ValueError(
+                f"{function}: z_loss is {z}, expected a number from 0 to {LARGEST:.1e}"
+            )
         cap = 0.0
         if softcap is not None:
             cap = real_number(function, "softcap", softcap)
-            if not 0 < cap < math.inf:
+            if not LEAST <= cap <= LARGEST:
                 raise ValueError(
-                    f"{function}: softcap is {cap}, expected a positive finite number or None"
+                    f"{function}: softcap is {cap}, expected a number from {LEAST:.1e} to "
+                    f"{LARGEST:.1e} or None"
                 )
         index = whole_number(function, "ignore_index", ignore_index, -(2**63))
         if index >= 2**63:

@@ -377,12 +377,22 @@ REFUSED: dict[str, Refusal] = {
     "z_loss": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), z_loss=float("nan")),
         ValueError,
-        "z_loss is nan, expected a finite number",
+        "z_loss is nan, expected a number from 0 to 3",
+    ),
+    "large z_loss": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), z_loss=1e39),
+        ValueError,
+        r"z_loss is 1e\+39, expected a number from 0 to 3",
     ),
     "softcap": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), softcap=0),
         ValueError,
-        "softcap is 0.0, expected a positive finite number or None",
+        r"softcap is 0.0, expected a number from 1.2e-38 to 3.4e\+38 or None",
+    ),
+    "small softcap": (
+        lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), softcap=1e-39),
+        ValueError,
+        "softcap is 1e-39, expected a number from",
     ),
     "wide ignore_index": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=2**63),

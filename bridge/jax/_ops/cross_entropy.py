@@ -47,8 +47,8 @@ def cross_entropy(
         while `jax_enable_x64` is off.
       label_smoothing: from 0 to 1. This and the numbers below are known when the function is
         compiled.
-      z_loss: a finite number from 0 on.
-      softcap: a positive finite number, or None.
+      z_loss: a number from 0 on that float32 has.
+      softcap: a positive number that float32 has, or None.
       axis_name: inside of `jax.shard_map`, the mesh axis whose devices have equal parts of the
         columns, in their order; labels are numbers of columns of the whole, the same on all of
         them, as is the loss. A row's maximum, sum and label's logit are exchanged, never the row;

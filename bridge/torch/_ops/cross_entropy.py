@@ -53,8 +53,8 @@ def cross_entropy(
       reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
       ignore_index: rows with this label have the loss 0 and no gradient.
       label_smoothing: from 0 to 1.
-      z_loss: a finite number from 0 on.
-      softcap: a positive finite number, or None.
+      z_loss: a number from 0 on that float32 has.
+      softcap: a positive number that float32 has, or None.
       group: a `torch.distributed` process group whose ranks have equal parts of the columns, in
         their order; labels are numbers of columns of the whole, the same on all ranks, as is the
         loss. A row's maximum, sum and label's logit are exchanged, never the row; the bits do not
