@@ -2,8 +2,9 @@
 
 Change the import, nothing else.
 
-Originals: `liger_kernel/transformers` and its `functional.py`, and the autograd Functions of
-`liger_kernel/ops`; all three are imported from here. Of the losses the cross-entropies are here.
+Originals: `liger_kernel/transformers` and its `functional.py`, what `liger_kernel/megatron` has
+beside its patches, and the autograd Functions of `liger_kernel/ops`; all are imported from here. Of
+the losses the cross-entropies are here.
 Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
 (but experts, whose sizes depend on values); rounds 16-bit tensors once, matrix products apart; and
 runs on the CPU too. Where these differ:
@@ -57,6 +58,15 @@ from bridge.torch._drop_ins.liger_losses import (
     LigerFusedLinearCrossEntropyLoss,
     liger_cross_entropy,
     liger_fused_linear_cross_entropy,
+)
+from bridge.torch._drop_ins.liger_megatron import (
+    LigerMegatronCrossEntropy,
+    LigerMegatronFusedLinearCrossEntropy,
+    LigerMegatronFusedLinearCrossEntropyFunction,
+    LigerMegatronRMSNorm,
+    LigerMegatronRopeFunction,
+    LigerMegatronSwiGLU,
+    liger_apply_rotary_pos_emb_bshd,
 )
 from bridge.torch._drop_ins.liger_mlps import (
     LigerExperts,
@@ -137,6 +147,12 @@ __all__ = [
     "LigerLlama4RopeFunction",
     "LigerMLP",
     "LigerMLPFunction",
+    "LigerMegatronCrossEntropy",
+    "LigerMegatronFusedLinearCrossEntropy",
+    "LigerMegatronFusedLinearCrossEntropyFunction",
+    "LigerMegatronRMSNorm",
+    "LigerMegatronRopeFunction",
+    "LigerMegatronSwiGLU",
     "LigerModulatedRMSNorm",
     "LigerModulatedRMSNormFunction",
     "LigerPhi3SwiGLUMLP",
@@ -164,6 +180,7 @@ __all__ = [
     "LigerVocabParallelCEFunction",
     "LigerVocabParallelCrossEntropy",
     "apply_tiled_mlp",
+    "liger_apply_rotary_pos_emb_bshd",
     "liger_cross_entropy",
     "liger_fused_add_rms_norm",
     "liger_fused_linear_cross_entropy",

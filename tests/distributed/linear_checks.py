@@ -15,6 +15,7 @@ from torch.distributed.tensor.experimental import implicit_replication
 
 import bridge.torch
 from bridge.torch._ops import linear_cross_entropy as module
+from bridge.torch.liger import LigerMegatronFusedLinearCrossEntropy
 from tests.distributed.gather_checks import numbers
 from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
@@ -159,3 +160,32 @@ def compiled(place: Place) -> None:
                 results.append([loss, *torch.autograd.grad(loss.sum(), smooth)])
             for a, b in zip(*results, strict=True):
                 torch.testing.assert_close(_whole(a), _whole(b), rtol=1e-9, atol=1e-9)
+
+
+def of_a_group(place: Place) -> None:
+    """Ranks that have parts of the vocabulary; the gradient of hidden is whole on each of them."""
+    group = torch.distributed.group.WORLD
+    hidden, weight, labels, bias = _values(_SHAPE)
+    width = _COLUMNS // place.world_size
+    own = slice(place.rank * width, (place.rank + 1) * width)
+    loss = LigerMegatronFusedLinearCrossEntropy()
+    whole = [v.clone().requires_grad_() for v in (hidden, weight, bias)]
+    expected = bridge.torch.linear_cross_entropy(
+        whole[0], whole[1], labels, bias=whole[2], reduction="none"
+    )
+    g = numbers(3, tuple(expected.shape))
+    gradients = torch.autograd.grad(expected, whole, g)
+    parts = [v.clone().requires_grad_() for v in (hidden, weight[own], bias[own])]
+    found = loss(parts[0], parts[1], labels, parts[2], group)
+    assert type(found) is Tensor
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    dh, dw, db = torch.autograd.grad(found, parts, g)
+    for one, other in zip(
+        (dh, dw, db), (gradients[0], *(d[own] for d in gradients[1:])), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    with raises(ValueError, "the shape of weight differs between ranks"):
+        loss(hidden, weight[: width - place.rank], labels.clamp(max=8), None, group)
+    others = "arguments were refused there.*on rank 1"
+    with raises(ValueError, "labels has" if place.rank == 1 else others):
+        loss(hidden, weight[own], labels + 1000 * (place.rank == 1), None, group)

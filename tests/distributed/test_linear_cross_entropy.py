@@ -16,6 +16,8 @@ def test_derivatives_of_the_whole(processes: Any, reduction: str) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:as_whole", reduction=reduction)
 
 
-@pytest.mark.parametrize("check", ["plain_rows", "odd_shapes", "rows_stay", "compiled"])
-def test_dtensor(processes: Any, check: str) -> None:
+@pytest.mark.parametrize(
+    "check", ["plain_rows", "odd_shapes", "rows_stay", "compiled", "of_a_group"]
+)
+def test_split(processes: Any, check: str) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:{check}")

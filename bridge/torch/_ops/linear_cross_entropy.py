@@ -75,17 +75,7 @@ def linear_cross_entropy(
         return hand_over(given)  # type: ignore[no-any-return]
     numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
     options = Options.of(_NAME, reduction, *numbers)
-    check_tensors(_NAME, 3, hidden=hidden, weight=weight, labels=labels, bias=bias)
-    hidden, weight, bias = _autocast(hidden, weight, bias)
-    shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
-    check_shapes(_NAME, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})
-    floating = {"hidden": hidden, "weight": weight, "bias": bias}
-    check_dtypes(
-        _NAME,
-        {name: NAMES.get(t.dtype, str(t.dtype)) for name, t in floating.items() if t is not None},
-        NAMES.get(labels.dtype, str(labels.dtype)),
-    )
-    check_labels(_NAME, labels, weight.shape[0], options.ignore_index)
+    hidden, weight, bias = check_linear(_NAME, hidden, weight, labels, bias, options.ignore_index)
     if labels.dtype is torch.uint64:
         labels = as_signed(labels, options.ignore_index)
     if chunk is not None:
@@ -105,6 +95,34 @@ def linear_cross_entropy(
     else:
         found = _again(*operands, chunk, options)
     return found.reshape(labels.shape) if options.reduction == "none" else found  # type: ignore[no-any-return]
+
+
+def check_linear(
+    function: str,
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None,
+    ignore_index: int,
+    ranks: int = 1,
+) -> Any:
+    """hidden, weight and bias as autocast has them; weight is that of one of so many ranks.
+
+    Raises:
+      TypeError, ValueError: as `linear_cross_entropy`.
+    """
+    check_tensors(function, 3, hidden=hidden, weight=weight, labels=labels, bias=bias)
+    hidden, weight, bias = _autocast(hidden, weight, bias)
+    shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
+    check_shapes(function, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})
+    floating = {"hidden": hidden, "weight": weight, "bias": bias}
+    check_dtypes(
+        function,
+        {name: NAMES.get(t.dtype, str(t.dtype)) for name, t in floating.items() if t is not None},
+        NAMES.get(labels.dtype, str(labels.dtype)),
+    )
+    check_labels(function, labels, weight.shape[0] * ranks, ignore_index)
+    return hidden, weight, bias
 
 
 def _autocast(*tensors: Tensor | None) -> Any:

@@ -1,4 +1,4 @@
-"""Logits whose columns the ranks of a process group share."""
+"""Logits whose columns, and weights whose rows, the ranks of a process group share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from bridge._private.torch import (
     constant_to_dynamo,
@@ -19,24 +19,33 @@ from bridge._private.torch import (
 )
 from bridge.collectives import REFUSED, Signature
 from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
+from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy
 
 
-def joined(function: str, logits: Tensor, group: Any, check: Callable[[int], None]) -> DTensor:
-    """The whole of which every rank of the group has these columns.
+def joined(
+    function: str,
+    part: Tensor,
+    group: Any,
+    check: Callable[[int], None],
+    argument: str = "logits",
+    dim: int = -1,
+) -> DTensor:
+    """The whole of which every rank of the group has this part, along a dimension.
 
     Args:
       check: raises what is wrong with this rank's arguments; takes the number of ranks.
+      argument: what the function calls the part.
 
     Raises:
       TypeError: group is no process group and no mesh; what `check` raises.
-      ValueError: this rank is not in the group, or the logits are a DTensor, which knows its mesh;
-        what `check` raises. On every rank where ranks have logits of other shapes or dtypes, or
+      ValueError: this rank is not in the group, or the part is a DTensor, which knows its mesh;
+        what `check` raises. On every rank where ranks have parts of other shapes or dtypes, or
         `check` raised on one of them.
       NotImplementedError: in forward mode and under torch.func.
     """
-    if isinstance(logits, DTensor):
+    if isinstance(part, DTensor):
         raise ValueError(
-            f"{function}: group is given with logits that are a DTensor, expected None: "
+            f"{function}: group is given with {argument} that are a DTensor, expected None: "
             "how they are split is known"
         )
     ranks = ranks_of(function, group)
@@ -46,23 +55,51 @@ def joined(function: str, logits: Tensor, group: Any, check: Callable[[int], Non
             "follow no exchange between ranks; expected None there, or autograd"
         )
     if not torch.compiler.is_compiling():
-        _agree(function, logits, ranks, check)
-    mesh = group if isinstance(group, DeviceMesh) else _mesh_of(ranks, logits.device.type)
-    return DTensor.from_local(logits, mesh, [Shard(logits.ndim - 1)], run_check=False)
+        _agree(function, argument, part, ranks, check)
+    mesh = group if isinstance(group, DeviceMesh) else _mesh_of(ranks, part.device.type)
+    return DTensor.from_local(part, mesh, [Shard(dim % part.ndim)], run_check=False)
 
 
-def _agree(function: str, logits: Any, ranks: Ranks, check: Callable[[int], None]) -> None:
+def linear_of_ranks(
+    function: str, operands: tuple[Any, ...], group: Any, options: dict[str, Any]
+) -> Tensor:
+    """`linear_cross_entropy` where every rank of the group has a part of the vocabulary.
+
+    Args:
+      operands: hidden, which all ranks have, this rank's part of weight, labels and this rank's
+        part of bias, or None.
+
+    Raises:
+      TypeError, ValueError, NotImplementedError: as `joined` and `linear_cross_entropy`.
+    """
+    hidden, weight, labels, bias = operands
+
+    def check(ranks: int) -> None:
+        check_linear(function, hidden, weight, labels, bias, options["ignore_index"], ranks)
+
+    weight = joined(function, weight, group, check, "weight", 0)
+    mesh = weight.device_mesh
+    hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
+    if bias is not None:
+        bias = DTensor.from_local(bias, mesh, [Shard(0)], run_check=False)
+    losses: Any = linear_cross_entropy(hidden, weight, labels, bias=bias, **options)
+    return losses.to_local()  # type: ignore[no-any-return]
+
+
+def _agree(
+    function: str, argument: str, part: Any, ranks: Ranks, check: Callable[[int], None]
+) -> None:
     """Raises on all ranks what would leave some of them waiting for others."""
     refused = None
     try:
         check(ranks.size)
     except (TypeError, ValueError) as error:
         refused = error
-    is_tensor = isinstance(logits, Tensor)
-    kind = str(logits.dtype).removeprefix("torch.") if is_tensor else ""
-    shape = tuple(logits.shape) if is_tensor else ()
+    is_tensor = isinstance(part, Tensor)
+    kind = str(part.dtype).removeprefix("torch.") if is_tensor else ""
+    shape = tuple(part.shape) if is_tensor else ()
     signature = Signature.of(kind, shape, 0, True, "sum", False, REFUSED if refused else 0)
-    found = f"logits of dtype {kind} and shape {list(shape)}"
+    found = f"{argument} of dtype {kind} and shape {list(shape)}"
     try:
         agree(
             function,
@@ -70,7 +107,7 @@ def _agree(function: str, logits: Any, ranks: Ranks, check: Callable[[int], None
             signature,
             lambda: (found,),
             check_by_default(),
-            array="logits",
+            array=argument,
             advice="every rank must have as many rows and as many columns: pad the vocabulary",
         )
     except (TypeError, ValueError):

@@ -1,0 +1,208 @@
+"""What Liger-Kernel has for Megatron-LM: the files of its `megatron`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.liger_norms import LigerRMSNormFunction
+from bridge.torch._drop_ins.liger_split_losses import LigerVocabParallelCrossEntropy
+from bridge.torch._drop_ins.losses import ranks_in
+from bridge.torch._drop_ins.norms import sizes_of
+from bridge.torch._drop_ins.swiglu import bias_swiglu_impl
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
+from bridge.torch._ops.rotary import rotary
+
+
+class LigerMegatronRMSNorm(torch.nn.Module):
+    """RMS norm over the last dimension, built from Megatron-LM's config.
+
+    Args:
+      config: anything with those attributes of a TransformerConfig that are read, where it has
+        them: `normalization`, which must be "RMSNorm", `layernorm_zero_centered_gamma` (the weight
+        is a difference from 1, and starts at 0) and `sequence_parallel`, which the weight gets.
+      hidden_size: d, the size of the last dimension.
+      eps: a positive number.
+      persist_layer_norm, normalization: not looked at, as in the original.
+      zero_centered_gamma: as that of config, if either is true.
+
+    Raises:
+      ValueError: config.normalization is another one.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        hidden_size: Any,
+        eps: float = 1e-5,
+        persist_layer_norm: bool = False,
+        zero_centered_gamma: bool = False,
+        normalization: str = "RMSNorm",
+    ) -> None:
+        super().__init__()
+        if (found := getattr(config, "normalization", "RMSNorm")) != "RMSNorm":
+            raise ValueError(
+                f"LigerMegatronRMSNorm: config.normalization is {found!r}, expected 'RMSNorm'"
+            )
+        self.config = config
+        centred = getattr(config, "layernorm_zero_centered_gamma", False)
+        self.zero_centered_gamma = bool(zero_centered_gamma or centred)
+        self.hidden_size = torch.Size(sizes_of(hidden_size))
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.empty(self.hidden_size))
+        self.reset_parameters()
+        is_parallel = bool(getattr(config, "sequence_parallel", False))
+        self.weight.sequence_parallel = is_parallel  # type: ignore[attr-defined]
+
+    def reset_parameters(self) -> None:
+        """The weight is 1, or 0 where it is a difference from 1."""
+        torch.nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns a tensor of the shape and dtype of x."""
+        offset = 1.0 if self.zero_centered_gamma else 0.0
+        return LigerRMSNormFunction.apply(x, self.weight, self.eps, offset)
+
+    def extra_repr(self) -> str:
+        return (
+            f"hidden_size={tuple(self.hidden_size)}, eps={self.eps}, "
+            f"zero_centered_gamma={self.zero_centered_gamma}"
+        )
+
+
+class LigerMegatronCrossEntropy(LigerVocabParallelCrossEntropy):
+    """`LigerVocabParallelCrossEntropy` whose defaults are the formulas of Megatron-LM."""
+
+    def __init__(
+        self,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "none",
+        label_smoothing_formula: str = "megatron",
+        label_smoothing_mode: str = "partition",
+    ) -> None:
+        super().__init__(
+            ignore_index, label_smoothing, reduction, label_smoothing_formula, label_smoothing_mode
+        )
+
+
+class LigerMegatronSwiGLU(torch.nn.Module):
+    """SwiGLU as a module that is called as Megatron-LM calls its `bias_swiglu_impl`.
+
+    Args:
+      fallback_impl: what is called in its place where the input shall be kept in 8 bits or
+        elsewhere. A bias is added here, where the original has none.
+      in_place: not looked at: nothing is written over.
+    """
+
+    def __init__(
+        self, fallback_impl: Callable[..., Tensor] | None = None, in_place: bool = False
+    ) -> None:
+        super().__init__()
+        self.fallback_impl, self.in_place = fallback_impl, in_place
+
+    def forward(
+        self,
+        input: Tensor,
+        bias: Tensor | None = None,
+        fp8_input_store: bool = False,
+        cpu_offload_input: bool = False,
+    ) -> Tensor:
+        """silu(y₁)·y₂ of the halves of the last dimension of input + bias.
+
+        Raises:
+          NotImplementedError: fp8_input_store or cpu_offload_input is true, and there is no
+            fallback_impl.
+        """
+        given = input, bias, fp8_input_store, cpu_offload_input
+        if self.fallback_impl is not None and (fp8_input_store or cpu_offload_input):
+            return self.fallback_impl(*given)
+        return bias_swiglu_impl(*given)
+
+
+class LigerMegatronFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
+    """`LigerMegatronFusedLinearCrossEntropyFunction.apply(hidden, weight, target, bias, ...)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None,
+        tp_group: Any,
+        ignore_index: int,
+    ) -> Tensor:
+        """The loss of each row, as `LigerMegatronFusedLinearCrossEntropy` has it."""
+        options: dict[str, Any] = {"reduction": "none", "ignore_index": ignore_index}
+        if ranks_in(tp_group) == 1:
+            return linear_cross_entropy(hidden, weight, target, bias=bias, **options)
+        from bridge.torch._ops.split_vocabulary import linear_of_ranks  # needs torch.distributed
+
+        name = "LigerMegatronFusedLinearCrossEntropy"
+        return linear_of_ranks(name, (hidden, weight, target, bias), tp_group, options)
+
+
+class LigerMegatronFusedLinearCrossEntropy(torch.nn.Module):
+    """The loss of each row of hidden @ weight.T + bias, whose logits are never all in memory.
+
+    Args:
+      ignore_index: the label whose rows have the loss 0 and no gradient.
+    """
+
+    def __init__(self, ignore_index: int = -100) -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+
+    def forward(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        tp_group: Any = None,
+    ) -> Tensor:
+        """The losses `[...]` in float32, for float64 in float64.
+
+        Args:
+          hidden: `[..., features]`, the same on every rank, as its gradient is.
+          weight: `[V / ranks, features]`; bias: `[V / ranks]` or None: this rank's part of both.
+          target: `[...]`, numbers of columns of the whole.
+          tp_group: a process group; None, or one of a single rank, for the whole vocabulary.
+        """
+        return LigerMegatronFusedLinearCrossEntropyFunction.apply(
+            hidden, weight, target, bias, tp_group, self.ignore_index
+        )
+
+    def extra_repr(self) -> str:
+        return f"ignore_index={self.ignore_index}"
+
+
+class LigerMegatronRopeFunction(Function, metaclass=DropIn):
+    """`LigerMegatronRopeFunction.apply(t, cos, sin)`."""
+
+    @staticmethod
+    def apply(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[override]
+        """t `[batch, heads, positions, d]` turned by tables `[1, positions, d]`, doubled."""
+        return rotary(t, cos.unsqueeze(-3), sin.unsqueeze(-3)).to(t.dtype)
+
+
+def liger_apply_rotary_pos_emb_bshd(t: Tensor, freqs: Tensor) -> Tensor:
+    """t turned by the angles freqs, whose cosines and sines are rounded to the dtype of t.
+
+    Args:
+      t: `[positions, batch, heads, d]`.
+      freqs: `[positions, 1, 1, r]`, doubled, with r at most d; the columns behind r stay.
+
+    Raises:
+      TypeError, ValueError: as `bridge.torch.rotary`.
+    """
+    if is_overridden(given := (t, freqs)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    angles = freqs[..., : freqs.shape[-1] // 2]
+    return rotary(t, angles.cos().to(t.dtype), angles.sin().to(t.dtype))  # type: ignore[no-any-return]
