@@ -169,11 +169,13 @@ def check_eps(function: str, eps: Any) -> float:
 
     Raises:
       TypeError: if it is no real number.
-      ValueError: if it is not positive and finite.
+      ValueError: if it is not positive and finite, or 0 in float32, in which a row of zeros would
+        be NaN.
     """
     number = real_number(function, "eps", eps)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{function}: eps is {number}, expected a positive finite number")
+    if not 2.0**-149 <= number < math.inf:
+        expected = "a positive finite number" if number <= 0 else "a finite number that float32 has"
+        raise ValueError(f"{function}: eps is {number}, expected {expected}")
     return number
 
 

@@ -46,7 +46,7 @@ def entry(
     seen: dict[Any, Any] = {}
 
     def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Any:
-        if type(static) is not kind and type(static) is int and kind is float:
+        if type(static) is int and kind is float and abs(static) < 2**1023:
             static = float(static)
         is_known_kind = type(static) is kind and not _is_dynamo_compiling()
         kernel = seen.get(static) if is_known_kind else None

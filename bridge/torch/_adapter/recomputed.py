@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from bridge._private.torch import functorch_active
 from bridge.torch._adapter.autograd import is_watched
 
 
@@ -23,7 +24,8 @@ def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *othe
       others: tensors that the function reads besides.
     """
     watched = [t for t in (*operands, *others) if type(t).__name__ != "DTensor"]
-    if torch.is_grad_enabled() and (torch.compiler.is_compiling() or not is_watched(watched)):
+    is_ordinary = torch.compiler.is_compiling() or not is_watched(watched)
+    if torch.is_grad_enabled() and is_ordinary and not functorch_active():
         count = len(operands)
         # All that is read is handed over, for autograd to refuse what was changed since.
         return checkpoint(

@@ -32,6 +32,7 @@ _EPS = ("variance_epsilon", "eps", "epsilon")
 _GATED = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 _PACKED = ("gate_up_proj", "down_proj")
 _SCALES = (1e-3, 1.0, 30.0)
+_ROWS = ((4,), (2, 3), (2, 1, 3))  # by which a norm of channels, which come second, is told
 _TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2.0**-6}
 
 
@@ -208,11 +209,13 @@ def _unseen() -> Iterator[None]:
 
 def _tried(copies: list[nn.Module], size: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
     """What the layer itself gives, in training and not, for dtypes that it takes together."""
-    for dtype, scale in itertools.product(_TOLERANCES, _SCALES):
-        x = _numbers(4, size, scale=scale, dtype=dtype)
+    for dtype, scale, rows in itertools.product(_TOLERANCES, _SCALES, _ROWS):
+        x = _numbers(*rows, size, scale=scale, dtype=dtype)
         for copy in copies:
             parts = [p.dtype for p in copy.parameters()]
             has_modules = next(copy.children(), None) is not None
+            if len(rows) > 1 and has_modules:
+                continue  # experts take tokens in one dimension
             if any(p != dtype for p in parts) and (has_modules or dtype == torch.float32):
                 continue  # a linear layer takes one dtype, and no model mixes so
             for copy.training in (False, True):

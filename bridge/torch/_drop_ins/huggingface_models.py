@@ -121,12 +121,19 @@ def replace(
     return replaced
 
 
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
 def _kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """Layers of a kind are tried once."""
+    """Layers of a kind are tried once: they, and their parts, have equal numbers and one config."""
     shapes = [(n, p.shape) for n, p in layer.named_parameters(recurse=False)]
-    own = [(n, v) for n, v in vars(layer).items() if isinstance(v, (float, int, str, tuple))]
-    parts = [(name, type(part)) for name, part in layer.named_children()]
-    return type(layer), "forward" in vars(layer), *shapes, *sorted(own), *parts
+    own = [
+        (name, value if isinstance(value, (float, int, str)) else id(value))
+        for name, value in sorted(vars(layer).items())
+        if name not in _OF_EVERY_MODULE
+    ]
+    parts = [(name, _kind_of(part)) for name, part in layer.named_children()]
+    return type(layer), *shapes, *own, *parts
 
 
 def _set(replaced: Replaced, owner: Any, name: str, value: Any) -> None:

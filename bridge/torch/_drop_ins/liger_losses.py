@@ -80,7 +80,8 @@ class LigerCrossEntropyFunction(Function, metaclass=DropIn):
 
         z_loss = accuracy = predicted = None
         if return_z_loss:
-            capped = _input if softcap is None else softcap * torch.tanh(_input / softcap)
+            wide = _input.to(torch.promote_types(_input.dtype, torch.float32))
+            capped = _input if softcap is None else softcap * torch.tanh(wide / softcap)
             squares = lse_square_scale * logsumexp(capped).square()
             z_loss = reduced(torch.where(is_kept, squares, 0.0))
         if return_token_accuracy or return_predicted_tokens:

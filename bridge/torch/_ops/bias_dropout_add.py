@@ -8,6 +8,7 @@ from torch import Tensor
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.torch._adapter.checks import check_flags
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry
 from bridge.torch._ops.integers import as_integers
@@ -84,7 +85,7 @@ def bias_dropout_add(
         # The op asks this of all other calls: before a seed is drawn it costs nothing to speak of.
         if is_overridden(tensors := (x, bias, residual, seed, offset)):
             return hand_over(tensors)
-        p = check_p(p)
+        p = check_p(fixed(p))
         if type(training) is not bool:
             check_flags(_NAME, training=training)
     if not training or p == 0.0:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bridge._private.torch import functorch_active
+from bridge._private.torch import functorch_active, is_old_batched
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
@@ -203,13 +203,10 @@ class _InChunks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         *operands, share, dh, dw, db = ctx.saved_tensors
-        hidden, weight, labels, bias = operands
+        hidden, weight, _, bias = operands
         is_wanted = ctx.is_wanted
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # of second order
-            smooth = [t for t, i in zip((hidden, weight, bias), is_wanted, strict=True) if i]
-            loss = _again(hidden, weight, labels, bias, ctx.chunk, ctx.options)
-            found = iter(torch.autograd.grad(loss, smooth, g, create_graph=True))
-            dh, dw, db = (next(found) if i else None for i in is_wanted)
+        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or is_old_batched(g)):
+            dh, dw, db = _gradients_again(operands, g, ctx.chunk, ctx.options, is_wanted)
         else:
             if share is None:
                 *_, dh, dw, db = _pass(operands, g, ctx.chunk, ctx.options, is_wanted)
@@ -217,6 +214,25 @@ class _InChunks(torch.autograd.Function):
             made = zip((dh, dw, db), (hidden, weight, bias), is_wanted, strict=True)
             dh, dw, db = (_times(d, factor, like.dtype) if i else None for d, like, i in made)
         return dh, dw, None, db, None, None, None
+
+
+def _gradients_again(
+    operands: Sequence[Any], g: Tensor, chunk: int | None, options: Options, wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """Those of hidden, weight and bias by autograd: to be differentiated again, or in batches."""
+    is_again = torch.is_grad_enabled()
+    hidden, weight, labels, bias = operands
+    with torch.enable_grad():
+        # Views: autograd would go on from one of these to others that it was computed from, and
+        # call the hooks that it has, as it does of itself behind this Function.
+        views = [
+            t if not i else t.view_as(t) if is_again else t.detach().requires_grad_()
+            for t, i in zip((hidden, weight, bias), wanted, strict=True)
+        ]
+        loss = _again(views[0], views[1], labels, views[2], chunk, options)
+        smooth = [view for view, i in zip(views, wanted, strict=True) if i]
+        found = iter(torch.autograd.grad(loss, smooth, g, create_graph=is_again))
+    return [next(found) if i else None for i in wanted]
 
 
 def _times(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:

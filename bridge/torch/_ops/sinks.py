@@ -32,7 +32,7 @@ def softmax_with_sink(
     """The softmax under whichever of a mask and the causal rule there are, beside a sink."""
     check_tensors(function, 1 + masked, x=x, mask=mask)
     if not isinstance(sink, Tensor):
-        number = real_number(function, argument, sink, "a tensor or a number")
+        number = real_number(function, argument, fixed(sink), "a tensor or a number")
         sink = torch.full(
             (),
             number,

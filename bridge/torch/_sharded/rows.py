@@ -53,25 +53,28 @@ def refuse_plain(function: str, names: Sequence[str], operands: Sequence[Any]) -
     )
 
 
-class _Alike(torch.autograd.Function):
-    """A DTensor whose cotangent is split as it is.
+class _Placed(torch.autograd.Function):
+    """A DTensor, split so, whose cotangent is split as it was.
 
-    What `from_local` does to one that is not cannot be differentiated again.
+    What torch's `from_local` and `redistribute` do to one that is not, and redistribute to any,
+    cannot be differentiated again.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: DTensor) -> Any:
-        ctx.placements = x.placements
-        return x.view_as(x)
+    def forward(ctx: Any, x: DTensor, placements: Any) -> Any:
+        ctx.placements = tuple(Replicate() if p.is_partial() else p for p in x.placements)
+        placed = x if x.placements == placements else x.redistribute(placements=placements)
+        return placed.view_as(placed)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return g.redistribute(placements=ctx.placements)
+        return _Placed.apply(g, ctx.placements), None
 
 
 def _of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
     """The DTensor of which this process has such a part."""
-    return _Alike.apply(DTensor.from_local(own, mesh, placements, run_check=False))  # type: ignore[no-any-return]
+    whole = DTensor.from_local(own, mesh, placements, run_check=False)
+    return _Placed.apply(whole, whole.placements)  # type: ignore[no-any-return]
 
 
 def on_mesh(tensor: Tensor, mesh: Any) -> DTensor:
@@ -86,8 +89,8 @@ def in_one_dimension(numbers: Any) -> Any:
     if numbers.numel() == 0:  # DTensor never comes back from a view of it with fewer dimensions
         empty = list(numbers.shape).index(0)
         return numbers.sum([dim for dim in range(numbers.ndim) if dim != empty])
-    kept = [p if p.is_shard(0) else Replicate() for p in numbers.placements]
-    return numbers.redistribute(placements=kept).reshape(-1)
+    kept = tuple(p if p.is_shard(0) else Replicate() for p in numbers.placements)
+    return _Placed.apply(numbers, kept).reshape(-1)
 
 
 @dataclass(frozen=True)
