@@ -174,7 +174,7 @@ def check_eps(function: str, eps: Any) -> float:
     """
     number = real_number(function, "eps", eps)
     if not 2.0**-149 <= number < math.inf:
-        expected = "a positive finite number" if number <= 0 else "a finite number that float32 has"
+        expected = "a positive finite number that float32 has"
         raise ValueError(f"{function}: eps is {number}, expected {expected}")
     return number
 

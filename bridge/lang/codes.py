@@ -362,9 +362,23 @@ def zeros(code: str) -> list[bool]:
     return [all(is_zero(program.nodes[n]) for n in result.nodes) for result in program.results]
 
 
-def is_linear_in(code: str, position: int) -> bool:
-    """Whether the results are linear in an operand, as they are in tangents and cotangents."""
-    return parse(code).tags[position][0] in ("tangent", "cotangent")
+@functools.lru_cache(maxsize=4096)
+def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
+    """Whether the results are linear in an operand, as they are in tangents and cotangents.
+
+    Those of a declared function are where its derivative towards the operand reads nothing of the
+    unknown ones.
+    """
+    coded = parse(code)
+    if coded.tags[position][0] in ("tangent", "cotangent"):
+        return True
+    operands = range(len(coded.tags))
+    if coded.of is not None or position not in operands:
+        return False
+    given = [True] * len(coded.program.results)
+    derivative, sources = reverse(code, given, [i == position for i in operands], False)
+    read = sources[1:] if parse(derivative).has_shape_alone else sources
+    return not any(name != "cotangent" and place in unknown for name, place in read)
 
 
 def summands(code: str, wanted: Sequence[bool]) -> str:

@@ -329,8 +329,11 @@ class Op(Protocol[P]):
         """
         ...
 
-    def is_linear_in(self, position: int, params: P) -> bool:
-        """Whether the results are linear in this operand (the others held fixed)."""
+    def is_linear_in(self, position: int, unknown: Sequence[int], params: P) -> bool:
+        """Whether the results are linear in this operand, but for what the others add.
+
+        `unknown`: the operands that nothing may be read of, this one among them.
+        """
         ...
 
     def reference(self, operands: Sequence[Any], params: P) -> tuple[Any, ...]:

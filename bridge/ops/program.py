@@ -159,8 +159,8 @@ class RunProgram(Op[ProgramParams]):
             replace(params, code=code, dtypes=joined(dtypes)),
         )
 
-    def is_linear_in(self, position: int, params: ProgramParams) -> bool:
-        return codes.is_linear_in(params.code, position)
+    def is_linear_in(self, position: int, unknown: Sequence[int], params: ProgramParams) -> bool:
+        return codes.is_linear_in(params.code, position, frozenset(unknown))
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: ProgramParams) -> int:
         first = operands[0]

@@ -108,7 +108,7 @@ class Softmax(OpInParts[SoftmaxParams]):
     def without_causal_rule(self, params: SoftmaxParams) -> SoftmaxParams | None:
         return replace(params, causal=0) if params.causal else None
 
-    def is_linear_in(self, position: int, params: SoftmaxParams) -> bool:
+    def is_linear_in(self, position: int, unknown: Sequence[int], params: SoftmaxParams) -> bool:
         return False
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: SoftmaxParams) -> int:
@@ -213,7 +213,9 @@ class SoftmaxDerivative(OpInParts[SoftmaxDerivativeParams]):
     ) -> SoftmaxDerivativeParams | None:
         return replace(params, causal=0) if params.causal else None
 
-    def is_linear_in(self, position: int, params: SoftmaxDerivativeParams) -> bool:
+    def is_linear_in(
+        self, position: int, unknown: Sequence[int], params: SoftmaxDerivativeParams
+    ) -> bool:
         # It is not linear in u where that stands for w as well: but then u is the value of a
         # softmax, and nothing asks for a transpose towards that.
         return position < 2 or not params.terms & PRODUCT

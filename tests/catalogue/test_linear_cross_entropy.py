@@ -215,6 +215,62 @@ def test_what_autograd_sees(reduction: str) -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_that_hidden_was_computed_from(reduction: str) -> None:
+    """Gradients that are to be differentiated again are the same, and hooks are called once."""
+    torch.manual_seed(3)
+    weight = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([1, 4, 2, 0])
+    g = torch.randn(4 if reduction == "none" else (), dtype=torch.float64)
+    calls = []
+    weight.register_hook(lambda gradient: calls.append(None))
+
+    def derivatives(loss: Any) -> list[torch.Tensor]:
+        y = loss(weight[torch.arange(4)].tanh(), weight)
+        (first,) = torch.autograd.grad(y, weight, g, create_graph=True)
+        assert len(calls) == 1
+        (second,) = torch.autograd.grad(first.square().sum(), weight)
+        calls.clear()
+        return [first, second]
+
+    def plain(hidden: Any, weight: Any) -> Any:
+        return torch.nn.functional.cross_entropy(hidden @ weight.T, labels, reduction=reduction)
+
+    def ours(hidden: Any, weight: Any) -> Any:
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, reduction=reduction)
+
+    for found, expected in zip(derivatives(ours), derivatives(plain), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_gradients_in_batches(reduction: str) -> None:
+    hidden = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+
+    def loss(hidden: Any, weight: Any) -> Any:
+        labels = torch.tensor([1, 2, 3])
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, reduction=reduction)
+
+    given = hidden, weight
+    assert torch.autograd.gradcheck(loss, given, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(loss, given, check_batched_grad=True)
+
+
+def test_torch_func_in_a_graph() -> None:
+    torch._dynamo.reset()
+    weight, labels = torch.randn(5, 4), torch.tensor([0, 1, 2])
+
+    def gradient(hidden: Any) -> Any:
+        return torch.func.grad(
+            lambda h: bridge.torch.linear_cross_entropy(h, weight, labels).square()
+        )(hidden)
+
+    hidden = torch.randn(3, 4)
+    compiled = torch.compile(gradient, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(hidden), gradient(hidden))
+
+
 @each
 def test_no_features(own: Any) -> None:
     none = np.zeros((3, 0), np.float32), np.zeros((5, 0), np.float32)

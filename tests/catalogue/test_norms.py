@@ -251,6 +251,7 @@ def test_out() -> None:
 
 REFUSED: dict[str, Refusal] = {
     "eps": (lambda n, a: n(a(3, 8), eps=0.0), ValueError, "eps is 0.0, expected a positive"),
+    "small": (lambda n, a: n(a(3, 8), eps=1e-46), ValueError, "eps is 1e-46, expected a positive"),
     "NaN": (lambda n, a: n(a(3, 8), eps=float("nan")), ValueError, "eps is nan, expected a pos"),
     "text": (lambda n, a: n(a(3, 8), eps="1"), TypeError, "eps has type str, expected a number"),
     "weight": (

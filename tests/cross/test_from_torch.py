@@ -129,6 +129,16 @@ def test_pytrees_and_static_leaves(where: Any, draw: Any) -> None:
     assert list(g({"a": a, "b": (b, c)}, mode="sum", dim=1, flag=False)) == [3, None]
 
 
+@where
+def test_numbers_that_are_equal_and_not_the_same(where: Any, draw: Any) -> None:
+    g = from_torch(lambda x, s: torch.copysign(x, torch.tensor(float(s))))
+    x = draw(3)
+    for number in (0.0, -0.0, 0, float("nan"), float("nan")):
+        found = where(lambda x, s=number: g(x, s))(x)
+        near(found, np.copysign(np.asarray(x), number))
+    assert len(g._calls) == 4
+
+
 def test_dataclasses_come_back(draw: Any) -> None:
     x = draw(3)
     found = from_torch(lambda x: Found(x + 1, [x]))(x)

@@ -204,6 +204,29 @@ def cross_entropy_of_a_group(place: Place) -> None:
         bridge.torch.cross_entropy(spread, labels, group=group)
 
 
+def second_derivatives_of_a_loss(place: Place) -> None:
+    """Of rows in several dimensions, whose losses are reduced in one."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    logits, labels = numbers(0, (2, 4, 8), torch.float64), torch.arange(8).reshape(2, 4)
+
+    def second(x: Tensor, labels: Tensor, reduction: str) -> Tensor:
+        x = x.detach().requires_grad_()
+        loss = bridge.torch.cross_entropy(x, labels, reduction=reduction)
+        (first,) = torch.autograd.grad(loss.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    for reduction in ("mean", "sum", "none"):
+        expected = second(logits, labels, reduction)
+        for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
+            of_labels = placement if placement in (Shard(0), Shard(1)) else Replicate()
+            given = (
+                distribute_tensor(tensor, mesh, [each])
+                for tensor, each in ((logits, placement), (labels, of_labels))
+            )
+            found: Any = second(*given, reduction)
+            torch.testing.assert_close(found.full_tensor(), expected)
+
+
 def groups_that_differ(place: Place) -> None:
     """All ranks raise before anything is exchanged, and go on."""
     group, rank = torch.distributed.group.WORLD, place.rank

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bridge.jax import bias_gelu
+from bridge.jax import bias_dropout_add, bias_gelu, rotary
 from tests.jax.compositions import FORMS, assert_close, normal, plain
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -150,6 +150,32 @@ def test_linear_transpose_of_the_derivative(rng: np.random.Generator) -> None:
 def test_linear_transpose_of_the_op_is_refused() -> None:
     with pytest.raises(TypeError, match="bias_gelu is not linear in x"):
         jax.linear_transpose(bias_gelu, jnp.ones(3))(jnp.ones(3))
+    cos = jnp.ones((4, 2))
+    with pytest.raises(TypeError, match="rotary is not linear in x"):
+        jax.linear_transpose(lambda x, cos: rotary(x, cos, cos), jnp.ones((4, 4)), cos)(
+            jnp.ones((4, 4))
+        )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_linear_transpose_of_linear_ops(
+    count: int, training: bool, rng: np.random.Generator
+) -> None:
+    """What the others add is no part of it."""
+    x, bias, residual, g = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6), normal(rng, 4, 6)
+
+    def added(*linear: Any) -> Any:
+        given = (*linear, *(x, bias, residual)[count:])
+        return bias_dropout_add(*given, p=0.3, seed=5, training=training)
+
+    def turned(x: Any) -> Any:
+        return rotary(x, jnp.cos(g[:, :3]), jnp.sin(g[:, :3]))
+
+    for function, given in ((added, (x, bias, residual)[:count]), (turned, (x,))):
+        found = jax.linear_transpose(jax.jit(function), *given)(g)
+        for one, other in zip(found, jax.vjp(function, *given)[1](g), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_symbolic_zero_tangents_cost_nothing(rng: np.random.Generator) -> None:

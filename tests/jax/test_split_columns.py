@@ -12,6 +12,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import bridge.jax
 from bridge.ops import PROGRAM, ProgramParams, Role
 from bridge.ops.splitting import AnySplit, supported
 from tests.declared.split_columns import CASES, COLUMNS, Case
@@ -226,6 +227,29 @@ def test_a_row_vector_that_is_whole_has_a_gradient_that_is() -> None:
         gradients = jax.jit(jax.grad(lambda *a: case.op(*a).sum(), (0, 1, 2)))(x, weight, bias)
         for gradient, operand in zip(gradients, (x, weight, bias), strict=True):
             assert jax.typeof(gradient).sharding.spec == jax.typeof(operand).sharding.spec
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_change_of_x64(first: bool) -> None:
+    """Tables of columns are kept, of which JAX remembers how wide it took them."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))
+    x = np.ones((3, 344), np.float32)  # of a size that no other test has
+    kept = []
+    for x64 in (first, not first):
+        with jax.enable_x64(x64):
+            placed = jax.device_put(x, NamedSharding(mesh, P(None, "d")))
+            kept.append(
+                jax.make_jaxpr(
+                    jax.shard_map(
+                        lambda x, labels: bridge.jax.cross_entropy(x, labels, axis_name="d"),
+                        mesh=mesh,
+                        in_specs=(P(None, "d"), P()),
+                        out_specs=P(),
+                    )
+                )(placed, np.zeros(3, np.int32))
+            )
+            y = jax.jit(lambda x: bridge.jax.rms_norm(x))(placed)
+            np.testing.assert_allclose(y, x / np.sqrt(1 + 1e-6), rtol=1e-6)
 
 
 def test_places_of_very_long_rows_are_not_split() -> None:

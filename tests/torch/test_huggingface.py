@@ -252,6 +252,41 @@ class Conditional(nn.RMSNorm):
         return super().forward(x) if gate is None else super().forward(x) * gate
 
 
+class WithActivation(nn.Module):
+    def __init__(self, act_fn: Any, p: float = 0.0) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(8, 16), nn.Linear(8, 16)
+        self.down_proj, self.act_fn, self.dropout = nn.Linear(16, 8), act_fn, nn.Dropout(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "done"),
+    [
+        ((nn.functional.silu,), (nn.functional.gelu,), ["glu, silu", "glu, gelu"]),
+        ((nn.GELU("tanh"),), (nn.GELU(),), ["glu, gelu_tanh", "glu, gelu"]),
+        ((nn.SiLU(),), (nn.SiLU(), 0.5), ["glu, silu"]),
+        ((nn.SiLU(),), (nn.SiLU(),), ["glu, silu"] * 2),
+    ],
+)
+def test_layers_of_a_class_that_differ(first, second, done, draw) -> None:
+    model = nn.Sequential(WithActivation(*first), WithActivation(*second)).eval()
+    x = draw(5, 8, dtype=torch.float32)
+    expected = model(x)
+    assert [*huggingface.replace(model, activations=False).done.values()] == done
+    assert_close(model(x), expected.double(), 8)
+
+
+def test_a_norm_of_channels_is_left_alone() -> None:
+    """On rows it is a layer norm, and on images it is none."""
+    model, x = nn.Sequential(nn.Conv1d(4, 16, 1), nn.GroupNorm(1, 16)), torch.randn(2, 4, 16)
+    expected = model(x)
+    assert [*huggingface.replace(model).left] == ["1"]
+    assert_same_bits(model(x), expected)
+
+
 def test_what_computes_something_else_is_left_alone() -> None:
     hooked = nn.LayerNorm(8)
     hooked.forward = hooked.forward

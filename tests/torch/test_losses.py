@@ -214,6 +214,26 @@ class TwoRanks:
         return 2
 
 
+def test_smoothing_that_is_more_than_all() -> None:
+    for columns in (4, 1):
+        share = f"at most {columns - 1} / {columns}"
+        with pytest.raises(ValueError, match=f"label_smoothing is 0.9, expected {share}"):
+            megatron.vocab_parallel_cross_entropy(
+                torch.zeros(2, columns), torch.zeros(2, dtype=torch.int64), 0.9
+            )
+
+
+def test_the_z_loss_of_capped_logits_of_16_bits() -> None:
+    logits, labels = drawn(torch.bfloat16)
+    rows, flat = logits.detach().flatten(0, -2), labels.flatten()
+    found = liger.liger_cross_entropy(
+        rows, flat, lse_square_scale=0.1, softcap=5.0, return_z_loss=True
+    )
+    capped = 5 * torch.tanh(rows.double() / 5)
+    expected = 0.1 * capped.logsumexp(-1).square().mean()
+    torch.testing.assert_close(found.z_loss.double(), expected, rtol=1e-6, atol=0)
+
+
 def test_smoothing_of_a_part_alone() -> None:
     loss = liger.LigerVocabParallelCrossEntropy(
         label_smoothing=0.1, label_smoothing_mode="partition"

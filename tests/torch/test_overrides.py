@@ -182,6 +182,13 @@ def test_symbolic_trace_of_modules(draw: Any) -> None:
     assert_same_calls(loaded, model, x)
 
 
+@pytest.mark.parametrize("module", [bt.RMSNorm(5), bt.CrossEntropyLoss()], ids=repr)
+def test_symbolic_trace_of_what_depends_on_the_input(draw: Any, module: Any) -> None:
+    """On its dtype or its dimensions."""
+    given = [draw(4, 5), torch.tensor([0, 1, 2, 4])][: 1 + isinstance(module, bt.CrossEntropyLoss)]
+    assert_same_bits(fx.symbolic_trace(module)(*given), module(*given))
+
+
 class Seen(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()

@@ -35,6 +35,21 @@ def compiled(function: Any, backend: Any = "aot_eager") -> Any:
     return torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
 
 
+@pytest.mark.parametrize("numbers", [(0, 1, 0.5), (0.5, 1)], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, p: bias_dropout_add(x, p=p, seed=1),
+        lambda x, sink: scaled_causal_softmax(x, sink=sink),
+        lambda x, sink: scaled_softmax(x, sink=x.shape[-1] + sink),
+    ],
+)
+def test_numbers_that_became_symbols(draw: Any, function: Any, numbers: Any) -> None:
+    run, x = compiled(function), draw(3, 8)
+    for number in numbers:
+        assert_same_bits(run(x, number), function(x, number))
+
+
 def test_size_computed_from_another(draw: Any) -> None:
     """The batch of x is a quotient, that of the mask a size of its own: the example says equal."""
 

@@ -179,8 +179,9 @@ def _transpose(
     jaxpr: Any = None,
 ) -> list[Any]:
     linear = [is_undefined_primal(argument) for argument in arguments]
-    for slot, is_linear in zip(slots, linear, strict=True):
-        if is_linear and not op.is_linear_in(slot, params):
+    unknown = [slot for slot, is_linear in zip(slots, linear, strict=True) if is_linear]
+    for slot in unknown:
+        if not op.is_linear_in(slot, unknown, params):
             name, operands = op.words(params)
             raise TypeError(f"{name} is not linear in {operands[slot]}: no transpose")
     avals = [

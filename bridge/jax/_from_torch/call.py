@@ -54,7 +54,8 @@ class Structure:
     Args:
         tree: of (parameters, buffers, args, kwargs); parameters and buffers are None for a plain
             function, buffers also where the module's own are meant.
-        static: the leaves that are no arrays, as (position, type, value): 1 is not True.
+        static: the leaves that are no arrays, as (position, type, value), a float as text: 1 is not
+            True, 0.0 not -0.0, and NaN is NaN.
         count: how many leaves there are.
         state: positions among the leaves of the buffers.
     """
@@ -63,6 +64,13 @@ class Structure:
     static: tuple[tuple[int, type, Any], ...]
     count: int
     state: range
+
+    def leaves(self) -> list[Any]:
+        """All leaves, None where an array was."""
+        found: list[Any] = [None] * self.count
+        for position, kind, value in self.static:
+            found[position] = float.fromhex(value) if kind is float else value
+        return found
 
 
 def stated_spec(leaf: Any) -> Spec:
@@ -97,9 +105,7 @@ class TorchCall:
 
     def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
         operands = list(operands)
-        leaves: list[Any] = [None] * self._structure.count
-        for position, _, value in self._structure.static:
-            leaves[position] = value
+        leaves = self._structure.leaves()
         tensors = operands[1:] if self.is_seeded else operands
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
@@ -219,9 +225,7 @@ class TorchCall:
     def _stated(self, operands: tuple[Spec, ...]) -> Layout:
         stated = self.owner.result_shape
         if callable(stated):
-            leaves: list[Any] = [None] * self._structure.count
-            for position, _, value in self._structure.static:
-                leaves[position] = value
+            leaves = self._structure.leaves()
             for place, spec in zip(self._places, operands[int(self.is_seeded) :], strict=True):
                 leaves[place] = jax.ShapeDtypeStruct(spec.shape, spec.dtype)
             parameters, _, args, kwargs = self._structure.tree.unflatten(leaves)

@@ -196,7 +196,8 @@ class TorchFunction:
             if isinstance(leaf, ARRAYS):
                 operands.append(as_jax_array(leaf, marked, place))
             else:
-                static.append((place, type(leaf), leaf))
+                kind = type(leaf)
+                static.append((place, kind, leaf.hex() if kind is float else leaf))
         program = self._program(tree, tuple(static), marked)
         last_layout.of = None
         with jax.named_scope(f"bridge.from_torch({self._name})"):

@@ -101,6 +101,9 @@ class _Shard(Part):
 
     @staticmethod
     def taken(array: Any, columns: Any) -> Any:
+        # Of 64 bits JAX may take it for what it was with other settings of jax_enable_x64.
+        if isinstance(columns, np.ndarray):
+            columns = columns.astype(np.int32)
         return array[..., columns]
 
     @staticmethod

@@ -137,7 +137,7 @@ def _mlp_trials(layer: nn.Module) -> _Trials | None:
         with torch.random.fork_rng([]), torch.device("cpu"):
             linears = {part: nn.Linear(narrow, columns) for part in first}
             linears[last] = nn.Linear(wide, narrow)
-        copy = stand_in(layer, {}, linears)
+        copy = _copied(stand_in(layer, {}, linears))
         for seed, linear in enumerate(linears.values()):
             for parameter in linear.parameters():
                 parameter.data = _numbers(*parameter.shape, seed=seed)
@@ -179,6 +179,12 @@ def stand_in(
     return copy
 
 
+def _copied(layer: nn.Module) -> Any:
+    """A copy of a layer and all its parts, of the same parameters."""
+    parts = {name: _copied(part) for name, part in layer.named_children()}
+    return stand_in(layer, vars(layer)["_parameters"], parts)
+
+
 def _numbers(
     *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32, seed: int = 7
 ) -> Tensor:
@@ -218,7 +224,8 @@ def _tried(copies: list[nn.Module], size: int) -> Iterator[tuple[Any, Tensor, Te
                 continue  # experts take tokens in one dimension
             if any(p != dtype for p in parts) and (has_modules or dtype == torch.float32):
                 continue  # a linear layer takes one dtype, and no model mixes so
-            for copy.training in (False, True):
+            for is_training in (False, True):
+                copy.train(is_training)
                 yield copy, x, type(copy).forward(copy, x)
 
 

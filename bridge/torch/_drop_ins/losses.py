@@ -55,13 +55,15 @@ def ranks_in(group: Any) -> int:
 
 def spread_smoothing(label_smoothing: float, logits: Tensor, group: Any) -> float:
     """What `cross_entropy` calls the label smoothing of Megatron-LM."""
+    if not label_smoothing:
+        return 0.0
     columns = logits.shape[-1] * ranks_in(group)
     if label_smoothing * columns > columns - 1:
         raise ValueError(
             f"vocab_parallel_cross_entropy: label_smoothing is {label_smoothing}, expected at most "
             f"{columns - 1} / {columns}, a share of each column but the label's"
         )
-    return label_smoothing * columns / (columns - 1) if label_smoothing else 0.0
+    return label_smoothing * columns / (columns - 1)
 
 
 def split_losses(logits: Tensor, target: Tensor, group: Any, **options: Any) -> Tensor:
