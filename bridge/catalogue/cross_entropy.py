@@ -33,9 +33,10 @@ def _loss(
     smoothing: float,
     z_loss: float,
 ) -> Any:
-    loss = rest - (at_label(s, labels) - largest)
+    target = at_label(s, labels) - largest
     if smoothing:
-        loss = loss * (1 - smoothing) + (rest - bl.mean(s - largest)) * smoothing
+        target = target * (1 - smoothing) + bl.mean(s - largest) * smoothing
+    loss = rest - target
     if z_loss:
         lse = largest + rest
         loss = loss + z_loss * (lse * lse)
