@@ -105,6 +105,9 @@ profiler: Any = _module(
 
 # Derivatives.
 
+current_graph_task_id = names.find_function(
+    "torch._C._current_graph_task_id", "tells whether a backward pass is running"
+)
 set_fwd_grad_enabled = names.find_function(
     "torch.autograd.forward_ad._set_fwd_grad_enabled",
     "gives outer levels of forward mode what a Function's jvp is denied",

@@ -32,7 +32,7 @@ class _Console(Console):
 def terminal() -> Console:
     """Returns the console for tables, as wide as the terminal, or as COLUMNS says."""
     console = _Console()
-    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+    if console.is_terminal or os.environ.get("COLUMNS", "").strip("0").isdigit():
         return console
     return _Console(width=PIPED_WIDTH)
 

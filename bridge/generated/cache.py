@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -96,8 +97,8 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
 def _is_whole(library: Path) -> bool:
     """Whether a file is there as it was written: loading half of one would end the process."""
     with contextlib.suppress(OSError):
-        checksum = library.with_suffix(".sha256").read_text()
-        return hashlib.sha256(library.read_bytes()).hexdigest() == checksum
+        checksum = library.with_suffix(".sha256").read_bytes()
+        return hashlib.sha256(library.read_bytes()).hexdigest().encode() == checksum
     return False
 
 
@@ -109,10 +110,12 @@ def forget(library: Path) -> None:
 
 
 _running: set[subprocess.Popen[str]] = set()
+_is_ending = threading.Event()
 
 
 def stop() -> None:
-    """Ends compilers that run: the process they are for ends."""
+    """Ends compilers that run, and those that are started yet: the process they are for ends."""
+    _is_ending.set()
     for process in list(_running):
         _kill(process)
 
@@ -125,13 +128,11 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 @functools.lru_cache(maxsize=8)
 def version_of(command: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CompileError(f"{shlex.join(command)} --version failed: {error}") from error
-    return done.stdout
+    whole = [*command, "--version"]
+    status, printed, errors = _finished(whole, 60)
+    if status != 0:
+        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")
+    return printed
 
 
 def run(command: Sequence[str], source: Path, made: Path) -> None:
@@ -141,25 +142,42 @@ def run(command: Sequence[str], source: Path, made: Path) -> None:
       CompileError: if it fails.
     """
     whole = [*command, str(source), "-o", str(made)]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    status, _, errors = _finished(whole, _SECONDS)
+    if status != 0:
+        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")
+    if not made.is_file():
+        raise CompileError(f"{shlex.join(whole)} failed: it wrote nothing")
+
+
+def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
+    """Status, output and errors of a compiler, which does not outlive this process.
+
+    Raises:
+      CompileError: if it is not there, or takes longer.
+    """
+    pipe = subprocess.PIPE
     try:
         with subprocess.Popen(
-            whole, stdin=nothing, stdout=nothing, stderr=pipe, text=True, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            errors="replace",
+            start_new_session=True,
         ) as run:
             _running.add(run)
-            # Whoever waits for nothing else gets the processor all the same.
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, run.pid, _NICENESS)
             try:
-                errors = run.communicate(timeout=_SECONDS)[1]
+                if _is_ending.is_set():
+                    _kill(run)
+                # Whoever waits for nothing else gets the processor all the same.
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, run.pid, _NICENESS)
+                printed, errors = run.communicate(timeout=seconds)
             except BaseException:
                 _kill(run)
                 raise
             finally:
                 _running.discard(run)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompileError(f"{shlex.join(whole)} failed: {error}") from error
-    if run.returncode != 0:
-        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")
-    if not made.is_file():
-        raise CompileError(f"{shlex.join(whole)} failed: it wrote nothing")
+        raise CompileError(f"{shlex.join(command)} failed: {error}") from error
+    return run.returncode, printed, errors

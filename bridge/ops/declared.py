@@ -13,6 +13,7 @@ from bridge.lang.limits import MOST_RESULTS, check_limit
 from bridge.lang.program import ROWS, Program
 from bridge.lang.tracing import Declaration, trace
 from bridge.ops.form import Form
+from bridge.ops.scalars import told_apart
 
 
 class Traced:
@@ -77,9 +78,7 @@ def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) ->
       TypeError: if a static argument cannot be hashed.
     """
     try:
-        # 0.0 and -0.0 are equal, and not the same.
-        signs = [value or repr(value) for value in values if isinstance(value, float)]
-        return _traced(declaration, present, len(values), *values, *signs)
+        return _traced(declaration, present, len(values), *values, *map(told_apart, values))
     except TypeError as error:
         for name, value in zip(declaration.static, values, strict=True):
             try:

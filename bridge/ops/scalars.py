@@ -60,5 +60,14 @@ def whole_number(function: str, argument: str, value: Any, least: int = 0) -> in
     return number
 
 
+def told_apart(value: Any) -> Any:
+    """What differs where values do that are equal, in tuples too: 1, 1.0 and True, 0.0 and -0.0."""
+    kind = type(value)
+    return kind if kind in _PLAIN else (kind, repr(value))
+
+
+_PLAIN = frozenset({int, bool, str, type(None)})
+
+
 def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")

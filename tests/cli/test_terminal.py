@@ -70,6 +70,11 @@ def values(text: str) -> Counter[str]:
     return Counter(re.findall(r"[^\s│|]*\d[^\s│|]*", text))
 
 
+def test_no_columns_are_an_unknown_width(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert terminal().width > 20
+
+
 @pytest.mark.parametrize("width", [20, NARROW, 60, 80])
 def test_a_narrow_terminal_shows_every_value(width, shown, monkeypatch):
     monkeypatch.setenv("COLUMNS", "1000")

@@ -26,6 +26,14 @@ pytestmark = pytest.mark.usefixtures("wide")
 Pair = namedtuple("Pair", ["first", "second"])
 
 
+def test_static_arguments_that_are_equal_and_not_the_same() -> None:
+    inverse = from_jax(lambda x, n: x / jnp.float32(n), static_argnums=1)
+    kind = from_jax(lambda x, n: x * (2 if isinstance(n[0], bool) else 3), static_argnums=1)
+    x = torch.ones(1)
+    assert [inverse(x, n).item() for n in (0.0, -0.0, 0)] == [np.inf, -np.inf, np.inf]
+    assert [kind(x, n).item() for n in ((1,), (True,), (1.0,))] == [3, 2, 3]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
 def test_backward_is_that_of_torch(draw: Any, dtype: torch.dtype) -> None:
     params, x = affine_arguments(draw, dtype)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from flax import nnx
 from jax import numpy as jnp
+from torch.utils.checkpoint import checkpoint
 
 from bridge.torch import JaxModule
 
@@ -39,6 +40,49 @@ def net() -> Net:
 @pytest.fixture
 def x() -> torch.Tensor:
     return torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_random_numbers_are_not_drawn_again(net: Net, x: torch.Tensor, use_reentrant: bool) -> None:
+    """A checkpoint would have others in the backward pass; without any it may compute again."""
+    module = JaxModule(net)
+    x.requires_grad_()
+    y = checkpoint(module, x, use_reentrant=use_reentrant)
+    with pytest.raises(RuntimeError, match=r"draws random numbers .drop.rngs.count. while"):
+        y.sum().backward()
+    module(x).sum().backward()
+    module.eval()
+    checkpoint(module, x, use_reentrant=use_reentrant).sum().backward()
+
+
+class Changing(nnx.Module):
+    def __init__(self, value: Any, change: Any) -> None:
+        self.weight, self.value = nnx.Param(jnp.ones(3)), nnx.Variable(value)
+        self.change = change
+
+    def __call__(self, x: Any, name: float = 1.0, module: float = 1.0) -> Any:
+        self.value.set_value(self.change(self.value.get_value()))
+        return x * self.weight[...] * name
+
+
+@pytest.mark.parametrize(
+    ("value", "change", "words"),
+    [
+        (jnp.zeros((), jnp.int32), lambda v: v + 0.5, "float32 of shape .. in the place of value"),
+        (jnp.zeros(3), jnp.sum, r"of shape .. in the place of value, expected torch.float32 of sh"),
+        (jnp.zeros(()), lambda v: v + jnp.ones(3), r"of shape .3. in the place of value"),
+    ],
+)
+def test_state_of_another_kind_is_refused(value: Any, change: Any, words: str) -> None:
+    module = JaxModule(Changing(value, change))
+    with pytest.raises(ValueError, match=words):
+        module(torch.ones(3))
+    assert torch.equal(module.value, torch.zeros(value.shape, dtype=module.value.dtype))
+
+
+def test_arguments_of_any_name() -> None:
+    module = JaxModule(Changing(jnp.zeros(()), lambda v: v + 1))
+    assert torch.equal(module(torch.ones(3), name=2.0, module=3.0).detach(), torch.full((3,), 2.0))
 
 
 def test_names_kinds_and_values(net: Net) -> None:

@@ -133,7 +133,8 @@ def test_pytrees_and_static_leaves(where: Any, draw: Any) -> None:
 def test_numbers_that_are_equal_and_not_the_same(where: Any, draw: Any) -> None:
     g = from_torch(lambda x, s: torch.copysign(x, torch.tensor(float(s))))
     x = draw(3)
-    for number in (0.0, -0.0, 0, float("nan"), float("nan")):
+    nan = float("nan")
+    for number in (0.0, -0.0, 0, nan, nan):
         found = where(lambda x, s=number: g(x, s))(x)
         near(found, np.copysign(np.asarray(x), number))
     assert len(g._calls) == 4

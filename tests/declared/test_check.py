@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bridge
+from bridge import lang as bl
 from bridge.declared import DeclaredOp
 from bridge.lang import derivatives
 from tests.declared import ops
@@ -47,6 +48,21 @@ def test_an_op_that_nobody_differentiated_by_hand(op: Any, dtype: str, rng: Any)
 def test_a_rule_of_its_own(rng: Any) -> None:
     op = bridge.op(keep=("y",), vjp=softmax_vjp)(softmax)
     assert bridge.check(op, *example(rng, op, (4, 9)), quiet=True).ok
+
+
+@bridge.op
+def normed(x: bridge.Full):
+    return x * bl.stop_gradient(bl.rsqrt(bl.mean(x * x) + 1e-6))
+
+
+@bridge.op
+def narrowed(x: bridge.Full):
+    return bl.rounded(x, "bfloat16") * 2.0
+
+
+@pytest.mark.parametrize("op", [normed, narrowed], ids=lambda op: op.__name__)
+def test_derivatives_that_are_no_slopes(op: Any, rng: Any) -> None:
+    assert bridge.check(op, rng.normal(size=(4, 16)).astype(np.float32), quiet=True).ok
 
 
 @pytest.mark.long

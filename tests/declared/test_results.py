@@ -16,6 +16,7 @@ import bridge.jax
 import bridge.torch
 from bridge import lang as bl
 from bridge.torch._adapter.kernels import Kernel
+from tests.frameworks import FRAMEWORKS
 
 
 @bridge.op
@@ -27,6 +28,23 @@ def of_a_full(x: bridge.Full, w: bridge.Row) -> Any:
 def of_halves(x: bridge.Halves) -> Any:
     first, second = x
     return first + second, bl.halves(second, first), bl.column_sum(first), bl.max(second)
+
+
+@bridge.op
+def by_kind(x: bridge.Full, *, c: Any = 1):
+    c = c[0] if isinstance(c, tuple) else c
+    return x * float(c) * (2.0 if isinstance(c, bool) else 3.0 if isinstance(c, int) else 5.0)
+
+
+@pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
+@pytest.mark.parametrize("wrap", [lambda c: c, lambda c: (c,)], ids=["bare", "tuple"])
+def test_equal_static_arguments_of_other_types(own: Any, wrap: Any) -> None:
+    x = np.ones((1, 3), np.float32)
+    for c, expected in ((1, 3.0), (True, 2.0), (1.0, 5.0), (np.float32(1), 5.0)):
+        np.testing.assert_array_equal(own.call(lambda x, c=c: by_kind(x, c=wrap(c)), x), expected)
+    for zero in (0.0, -0.0, np.float32(0.0), np.float32(-0.0)):
+        found = own.call(lambda x, c=zero: by_kind(x, c=wrap(c)), x)
+        assert (np.signbit(found) == np.signbit(zero)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

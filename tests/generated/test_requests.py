@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import bridge
 from bridge import _native
 from bridge import lang as bl
-from bridge.generated import CompileError, compiler, finished
+from bridge.generated import CompileError, cache, compiler, finished
 from bridge.generated.ahead import usual_requests
 from bridge.ops.declared import traced
 from tests.declared.ops import SEVEN, rms_norm
@@ -141,6 +142,42 @@ def test_half_a_library_is_compiled_again(tmp_path: Path, monkeypatch: pytest.Mo
     library.write_bytes(whole[: len(whole) // 2])
     request.compile()
     assert library.read_bytes() == whole
+
+
+def test_a_checksum_of_anything_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        found = cache.cached(["parts"], ".txt", lambda work: _written(work / "made"))
+        assert found.read_text() == "content"
+        checksum = found.with_suffix(".sha256")
+        assert len(checksum.read_text()) == 64
+        checksum.write_bytes(b"\xff" * 64)
+
+
+def _written(path: Path) -> Path:
+    path.write_text("content")
+    return path
+
+
+def test_compilers_print_what_they_like_and_start_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\nprintf '\\377 wrong' >&2; printf '\\376 1.0'; sleep $SLEEP\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("SLEEP", "0")
+    assert cache.version_of((str(compiler),)).endswith(" 1.0")
+    with pytest.raises(cache.CompileError, match="it wrote nothing"):
+        cache.run([str(compiler)], compiler, tmp_path / "made")
+    monkeypatch.setenv("SLEEP", "60")
+    monkeypatch.setattr(cache, "_is_ending", threading.Event())
+    cache.stop()  # as at exit, before the compiler has been started
+    before = time.monotonic()
+    with pytest.raises(cache.CompileError):
+        cache.run([str(compiler)], compiler, tmp_path / "made")
+    assert time.monotonic() - before < 30
 
 
 def _usual(eps: float = 1e-6) -> Any:

@@ -54,22 +54,22 @@ class Structure:
     Args:
         tree: of (parameters, buffers, args, kwargs); parameters and buffers are None for a plain
             function, buffers also where the module's own are meant.
-        static: the leaves that are no arrays, as (position, type, value), a float as text: 1 is not
-            True, 0.0 not -0.0, and NaN is NaN.
+        static: the leaves that are no arrays, as (position, what tells equals apart, value): 1 is
+            not True, and 0.0 not -0.0.
         count: how many leaves there are.
         state: positions among the leaves of the buffers.
     """
 
     tree: Any
-    static: tuple[tuple[int, type, Any], ...]
+    static: tuple[tuple[int, Any, Any], ...]
     count: int
     state: range
 
     def leaves(self) -> list[Any]:
         """All leaves, None where an array was."""
         found: list[Any] = [None] * self.count
-        for position, kind, value in self.static:
-            found[position] = float.fromhex(value) if kind is float else value
+        for position, _, value in self.static:
+            found[position] = value
         return found
 
 

@@ -33,6 +33,7 @@ from bridge.jax._from_torch.modules import FunctionalModule, buffer_in_jax
 from bridge.jax._from_torch.primitive import VMAP_METHODS, call
 from bridge.jax._from_torch.results import Never
 from bridge.jax._from_torch.seed import seed_words
+from bridge.ops.scalars import told_apart
 
 
 def from_torch(
@@ -191,13 +192,12 @@ class TorchFunction:
             parameters, buffers, args = self._take_state(args, kwargs)
         marked = (parameters, buffers, args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten(marked)
-        static: list[tuple[int, type, Any]] = []
+        static: list[tuple[int, Any, Any]] = []
         for place, leaf in enumerate(leaves):
             if isinstance(leaf, ARRAYS):
                 operands.append(as_jax_array(leaf, marked, place))
             else:
-                kind = type(leaf)
-                static.append((place, kind, leaf.hex() if kind is float else leaf))
+                static.append((place, told_apart(leaf), leaf))
         program = self._program(tree, tuple(static), marked)
         last_layout.of = None
         with jax.named_scope(f"bridge.from_torch({self._name})"):
@@ -210,20 +210,20 @@ class TorchFunction:
         try:
             program = self._calls.get((tree, static))
         except TypeError as error:
-            for place, kind, value in static:
+            for place, _, value in static:
                 if not is_hashable(value):
                     raise TypeError(
-                        f"from_torch: {path_of(marked, place)} has type {kind.__name__}, expected "
-                        "an array, or a value that can be hashed"
+                        f"from_torch: {path_of(marked, place)} has type {type(value).__name__}, "
+                        "expected an array, or a value that can be hashed"
                     ) from error
             raise
         if program is None:
-            for place, kind, value in static:
+            for place, _, value in static:
                 if isinstance(value, torch.Tensor):
                     raise TypeError(
                         f"from_torch: {path_of(marked, place)} is a torch tensor "
-                        f"({kind.__name__}), expected JAX arrays: pass bridge.to_jax(tensor), or "
-                        "call the torch function itself"
+                        f"({type(value).__name__}), expected JAX arrays: pass "
+                        "bridge.to_jax(tensor), or call the torch function itself"
                     )
             first = len(jax.tree_util.tree_leaves(marked[0]))
             state = range(first, first + len(jax.tree_util.tree_leaves(marked[1])))

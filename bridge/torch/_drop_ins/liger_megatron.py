@@ -16,7 +16,7 @@ from bridge.torch._drop_ins.liger_split_losses import LigerVocabParallelCrossEnt
 from bridge.torch._drop_ins.losses import ranks_in
 from bridge.torch._drop_ins.norms import sizes_of
 from bridge.torch._drop_ins.swiglu import bias_swiglu_impl
-from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
+from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy
 from bridge.torch._ops.rotary import rotary
 
 
@@ -142,10 +142,30 @@ class LigerMegatronFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
         options: dict[str, Any] = {"reduction": "none", "ignore_index": ignore_index}
         if ranks_in(tp_group) == 1:
             return linear_cross_entropy(hidden, weight, target, bias=bias, **options)
-        from bridge.torch._ops.split_vocabulary import linear_of_ranks  # needs torch.distributed
+        return _of_ranks((hidden, weight, target, bias), tp_group, options)
 
-        name = "LigerMegatronFusedLinearCrossEntropy"
-        return linear_of_ranks(name, (hidden, weight, target, bias), tp_group, options)
+
+def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) -> Tensor:
+    """`linear_cross_entropy` where every rank of the group has a part of weight and bias."""
+    # These need torch.distributed.
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from bridge.torch._ops.split_vocabulary import joined
+
+    function = "LigerMegatronFusedLinearCrossEntropy"
+    hidden, weight, target, bias = operands
+
+    def check(ranks: int) -> None:
+        check_linear(function, hidden, weight, target, bias, options["ignore_index"], ranks)
+
+    beside = {"hidden": hidden, "bias": weight[:, :0] if bias is None else bias}
+    weight = joined(function, weight, group, check, "weight", 0, beside)
+    mesh = weight.device_mesh
+    hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
+    if bias is not None:
+        bias = DTensor.from_local(bias, mesh, [Shard(0)], run_check=False)
+    losses: Any = linear_cross_entropy(hidden, weight, target, bias=bias, **options)
+    return losses.to_local()  # type: ignore[no-any-return]
 
 
 class LigerMegatronFusedLinearCrossEntropy(torch.nn.Module):
@@ -204,5 +224,10 @@ def liger_apply_rotary_pos_emb_bshd(t: Tensor, freqs: Tensor) -> Tensor:
     """
     if is_overridden(given := (t, freqs)):
         return hand_over(given)  # type: ignore[no-any-return]
+    if freqs.shape[-1] > t.shape[-1]:
+        raise ValueError(
+            f"liger_apply_rotary_pos_emb_bshd: freqs has shape {list(freqs.shape)}, expected at "
+            f"most {t.shape[-1]} columns, those of t"
+        )
     angles = freqs[..., : freqs.shape[-1] // 2]
     return rotary(t, angles.cos().to(t.dtype), angles.sin().to(t.dtype))  # type: ignore[no-any-return]

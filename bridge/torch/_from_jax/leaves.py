@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from bridge.exchange import from_tensor
 from bridge.exchange.dtypes import SUPPORTED, TO_JAX, crosses_to_jax
 from bridge.exchange.refusal import Refused
+from bridge.ops.scalars import told_apart
 
 _NUMBERS = frozenset({bool, int, float, complex})
 
@@ -37,7 +38,7 @@ def describe(leaf: Any, key: list[Any]) -> None:
         key += (leaf.shape, leaf.dtype, np)
     else:
         _refuse_containers(leaf)
-        key += (kind, leaf)
+        key += (told_apart(leaf), leaf)
 
 
 def _refuse_containers(leaf: Any) -> None:
@@ -94,12 +95,12 @@ def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def unhashable(static: Any, args: Any, kwargs: Any) -> TypeError:
     """The error that names the static argument, or the leaf, that cannot be hashed."""
-    for name, kind, value in static:
+    for name, _, value in static:
         if not _is_hashable(value):
             where = f"argument {name}" if isinstance(name, int) else f"argument {name!r}"
             return TypeError(
-                f"from_jax: static {where} has type {kind.__name__}, expected a value that can be "
-                "hashed"
+                f"from_jax: static {where} has type {type(value).__name__}, expected a value that "
+                "can be hashed"
             )
     for path, leaf in _paths(args, kwargs):
         if not is_input(leaf) and not _is_hashable(leaf):

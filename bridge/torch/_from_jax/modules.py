@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bridge._private.torch import current_graph_task_id
 from bridge.exchange import from_array, from_tensor
 from bridge.exchange.refusal import Refused
 from bridge.torch._from_jax.functions import JaxFunction
@@ -88,6 +89,8 @@ class JaxModule(torch.nn.Module):
         self._count = sum(part.is_parameter for part in parts.parts)
 
     def _start(self) -> None:
+        # By mode, the count of a random stream that the module has moved.
+        self._drawn: dict[bool, str] = {}
         self._function = JaxFunction(self._traced, static_argnums=(0, 1))
         self._function._name = self._jax_name
         # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
@@ -108,6 +111,9 @@ class JaxModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the JAX module returns, with tensors for arrays."""
+        # Asked before the call, out of which a checkpoint may jump.
+        if self.training in self._drawn and not torch.compiler.is_compiling():
+            self._refuse_again(self._drawn[self.training])
         tensors = [getattr(owner, name) for owner, name in self._places]
         buffers = tensors[self._count :]
         # These are copies: what is written to afterwards must not be what a backward pass reads.
@@ -123,10 +129,34 @@ class JaxModule(torch.nn.Module):
             args=args,
             kwargs=kwargs,
         )
+        self._check_updates(tensors, updates)
         with torch.no_grad():
             for i, update in updates.items():
                 tensors[i].copy_(update.detach())
         return output
+
+    def _refuse_again(self, count: str) -> None:
+        if current_graph_task_id() >= 0:
+            raise RuntimeError(
+                f"JaxModule: the module draws random numbers ({count}) while a backward pass "
+                "computes it again, as activation checkpoints do, and these would be others than "
+                "the first time; call it outside of the checkpoint, and let flax.nnx.remat or "
+                "jax.checkpoint compute its inside again"
+            )
+
+    def _check_updates(self, tensors: list[Any], updates: dict[int, Any]) -> None:
+        """Raises where a buffer cannot hold what the module has put in its place."""
+        for i, update in updates.items():
+            part, old = self._parts.parts[i], tensors[i]
+            is_like = old.is_floating_point() and update.is_floating_point()
+            if update.shape != old.shape or not (is_like or update.dtype == old.dtype):
+                raise ValueError(
+                    f"JaxModule: the module has put {update.dtype} of shape {list(update.shape)} "
+                    f"in the place of {part.name}, expected {old.dtype} of shape "
+                    f"{list(old.shape)}, as it was: a buffer keeps both"
+                )
+            if part.dtype.kind == "u":  # the count of a random stream
+                self._drawn[self.training] = part.name
 
     def jax_module(self) -> Any:
         """A JAX module with the values that the parameters and buffers have now, copied."""
@@ -183,7 +213,7 @@ class JaxModule(torch.nn.Module):
         self._names.append(path + name)
 
 
-def _run_method(name: str, module: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_method(name: str, module: Any, /, *args: Any, **kwargs: Any) -> Any:
     return getattr(module, name)(*args, **kwargs)
 
 

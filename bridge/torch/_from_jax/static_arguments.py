@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from bridge.ops.scalars import told_apart
+
 
 class StaticArguments:
     """Which arguments are static, by position and by name."""
@@ -41,15 +43,16 @@ class StaticArguments:
         self.names = frozenset([*names, *(positional[i] for i in at if i < count)])
 
     def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """The static arguments as (place, type, value), and the others, None for those taken."""
+        """The static arguments as (place, what tells equals apart, value), and the others, None for
+        those taken."""
         static: list[Any] = []
         args = list(args)
         for num in self.nums:
             if num < len(args):
-                static.append((num, type(args[num]), args[num]))
+                static.append((num, told_apart(args[num]), args[num]))
                 args[num] = None
         for name in sorted(self.names & kwargs.keys()):
-            static.append((name, type(kwargs[name]), kwargs[name]))
+            static.append((name, told_apart(kwargs[name]), kwargs[name]))
         kwargs = {name: value for name, value in kwargs.items() if name not in self.names}
         for place, _, value in static:
             if isinstance(value, Tensor):

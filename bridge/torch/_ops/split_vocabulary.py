@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from bridge._private.torch import (
     constant_to_dynamo,
@@ -19,7 +20,6 @@ from bridge._private.torch import (
 )
 from bridge.collectives import REFUSED, Signature
 from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
-from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy
 
 
 def joined(
@@ -29,12 +29,14 @@ def joined(
     check: Callable[[int], None],
     argument: str = "logits",
     dim: int = -1,
+    beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> DTensor:
     """The whole of which every rank of the group has this part, along a dimension.
 
     Args:
       check: raises what is wrong with this rank's arguments; takes the number of ranks.
       argument: what the function calls the part.
+      beside: other arguments that are alike on all ranks, by name.
 
     Raises:
       TypeError: group is no process group and no mesh; what `check` raises.
@@ -56,34 +58,10 @@ def joined(
         )
     if not torch.compiler.is_compiling():
         _agree(function, argument, part, ranks, check)
+        for name, other in beside.items():
+            _agree(function, name, other, ranks, lambda ranks: None)
     mesh = group if isinstance(group, DeviceMesh) else _mesh_of(ranks, part.device.type)
     return DTensor.from_local(part, mesh, [Shard(dim % part.ndim)], run_check=False)
-
-
-def linear_of_ranks(
-    function: str, operands: tuple[Any, ...], group: Any, options: dict[str, Any]
-) -> Tensor:
-    """`linear_cross_entropy` where every rank of the group has a part of the vocabulary.
-
-    Args:
-      operands: hidden, which all ranks have, this rank's part of weight, labels and this rank's
-        part of bias, or None.
-
-    Raises:
-      TypeError, ValueError, NotImplementedError: as `joined` and `linear_cross_entropy`.
-    """
-    hidden, weight, labels, bias = operands
-
-    def check(ranks: int) -> None:
-        check_linear(function, hidden, weight, labels, bias, options["ignore_index"], ranks)
-
-    weight = joined(function, weight, group, check, "weight", 0)
-    mesh = weight.device_mesh
-    hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
-    if bias is not None:
-        bias = DTensor.from_local(bias, mesh, [Shard(0)], run_check=False)
-    losses: Any = linear_cross_entropy(hidden, weight, labels, bias=bias, **options)
-    return losses.to_local()  # type: ignore[no-any-return]
 
 
 def _agree(
