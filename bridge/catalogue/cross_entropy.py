@@ -13,11 +13,14 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
 from bridge.catalogue.labels import at_label, is_column
-from bridge.ops.scalars import real_number, whole_number
+from bridge.ops.scalars import (
+    LARGEST_FLOAT32,
+    LEAST_FLOAT32,
+    real_number,
+    whole_number,
+)
 
 REDUCTIONS = ("mean", "sum", "none")
-# Of float32, in which losses are computed: 0 or infinity there would make them NaN.
-LEAST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 def _capped(logits: Any, softcap: float) -> Any:
@@ -121,17 +124,18 @@ class Options:
                 f"{function}: label_smoothing is {smoothing}, expected a number from 0 to 1"
             )
         z = real_number(function, "z_loss", z_loss)
-        if not 0 <= z <= LARGEST:
+        # 0 or infinity in float32 would make losses NaN.
+        if not 0 <= z <= LARGEST_FLOAT32:
             raise ValueError(
-                f"{function}: z_loss is {z}, expected a number from 0 to {LARGEST:.1e}"
+                f"{function}: z_loss is {z}, expected a number from 0 to {LARGEST_FLOAT32:.1e}"
             )
         cap = 0.0
         if softcap is not None:
             cap = real_number(function, "softcap", softcap)
-            if not LEAST <= cap <= LARGEST:
+            if not LEAST_FLOAT32 <= cap <= LARGEST_FLOAT32:
                 raise ValueError(
-                    f"{function}: softcap is {cap}, expected a number from {LEAST:.1e} to "
-                    f"{LARGEST:.1e} or None"
+                    f"{function}: softcap is {cap}, expected a number from "
+                    f"{LEAST_FLOAT32:.1e} to {LARGEST_FLOAT32:.1e} or None"
                 )
         index = whole_number(function, "ignore_index", ignore_index, -(2**63))
         if index >= 2**63:

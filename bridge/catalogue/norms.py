@@ -174,8 +174,9 @@ def check_eps(function: str, eps: Any) -> float:
     """
     number = real_number(function, "eps", eps)
     if not 2.0**-149 <= number < math.inf:
-        expected = "a positive finite number that float32 has"
-        raise ValueError(f"{function}: eps is {number}, expected {expected}")
+        raise ValueError(
+            f"{function}: eps is {number}, expected a positive finite number that float32 has"
+        )
     return number
 
 

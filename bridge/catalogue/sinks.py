@@ -11,9 +11,10 @@ from bridge import lang as bl
 from bridge.catalogue.declaration import declared
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
+from bridge.ops.scalars import LARGEST_FLOAT32
 from bridge.ops.softmax import check_softmax
 
-_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": math.inf}
+_LARGEST = {"float32": LARGEST_FLOAT32, "float64": math.inf}
 _DIGITS = {"float32": 24, "float64": 53}
 
 

@@ -373,7 +373,7 @@ def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
     if coded.tags[position][0] in ("tangent", "cotangent"):
         return True
     operands = range(len(coded.tags))
-    if coded.of is not None or position not in operands:
+    if coded.of is not None:
         return False
     given = [True] * len(coded.program.results)
     derivative, sources = reverse(code, given, [i == position for i in operands], False)

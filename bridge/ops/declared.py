@@ -64,7 +64,7 @@ def _kept(declaration: Declaration, program: Program) -> list[int]:
     return kept
 
 
-@functools.lru_cache(maxsize=4096, typed=True)
+@functools.lru_cache(maxsize=4096)
 def _traced(
     declaration: Declaration, present: tuple[bool, ...], count: int, *values: Any
 ) -> Traced:

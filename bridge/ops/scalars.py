@@ -6,6 +6,9 @@ import math
 import operator
 from typing import Any
 
+# Normal numbers of float32, in which much is computed that takes a number in Python.
+LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+
 _REAL_DTYPES = ("float", "bfloat", "int", "uint")
 
 
@@ -63,7 +66,9 @@ def whole_number(function: str, argument: str, value: Any, least: int = 0) -> in
 def told_apart(value: Any) -> Any:
     """What differs where values do that are equal, in tuples too: 1, 1.0 and True, 0.0 and -0.0."""
     kind = type(value)
-    return kind if kind in _PLAIN else (kind, repr(value))
+    if kind in _PLAIN or (kind is float and value):
+        return kind
+    return kind, repr(value)
 
 
 _PLAIN = frozenset({int, bool, str, type(None)})

@@ -16,19 +16,16 @@ from bridge.ops.softmax import (
     SOFTMAX_DERIVATIVE,
     SoftmaxDerivativeParams,
     SoftmaxParams,
+    visible_columns,
 )
 from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.kernels import DTYPES
+from tests.torch.expected import assert_same_bits
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _SHAPES = [(3, 5, 1), (2, 4, 31), (1, 7, 257), (2, 3, 1100), (1, 2, 20000), (1, 3, 70001)]
 _SCALES = (0.7, -1.0, 3e5, -1e-30, 0.0, 1e300, 2.0**-1060)
 _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 6e4, 3e38, 1e-40)
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.view(bits), b.view(bits))
 
 
 def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Tensor:
@@ -40,23 +37,19 @@ def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Tens
         return torch.tensor(x, dtype=DTYPES[dtype])
 
 
-def _hidden_causally(rows: int, columns: int) -> Tensor:
-    return ~torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
-
-
 def _compare(op: Any, operands: tuple[Tensor | None, ...], params: Any) -> None:
     """`op` by its kernel, and as the program which has its name."""
     present = [operand is not None for operand in operands]
     given = [operand for operand in operands if operand is not None]
     rows, columns = given[0].shape[-2:]
     if params.causal:
-        given.append(_hidden_causally(rows, columns))
+        given.append(~torch.tensor(visible_columns((rows, columns), 1)))
     program = op.program(present, params, bool(params.causal))
     (found,) = call(op, operands, params)
     (expected,) = call(PROGRAM, tuple(given), program)
     assert found is not None
     assert expected is not None
-    assert _same_bits(found, expected), (op.name, params, rows, columns)
+    assert_same_bits(found, expected)
 
 
 @pytest.mark.sampled(8)

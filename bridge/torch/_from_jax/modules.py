@@ -133,6 +133,8 @@ class JaxModule(torch.nn.Module):
         with torch.no_grad():
             for i, update in updates.items():
                 tensors[i].copy_(update.detach())
+                if (part := self._parts.parts[i]).dtype.kind == "u":  # a random stream's count
+                    self._drawn[self.training] = part.name
         return output
 
     def _refuse_again(self, count: str) -> None:
@@ -155,8 +157,6 @@ class JaxModule(torch.nn.Module):
                     f"in the place of {part.name}, expected {old.dtype} of shape "
                     f"{list(old.shape)}, as it was: a buffer keeps both"
                 )
-            if part.dtype.kind == "u":  # the count of a random stream
-                self._drawn[self.training] = part.name
 
     def jax_module(self) -> Any:
         """A JAX module with the values that the parameters and buffers have now, copied."""
