@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,37 +22,39 @@ def reverse_mode(e: Example) -> Iterator[str]:
     operands, weights = [a.values for a in arrays], [c.values for c in cotangents]
     exact = evaluate(e.back, [*operands, *weights])
 
-    def reference(moved: Sequence[Any]) -> Sequence[Any]:
-        return e.reference(*moved)
-
     for framework in e.frameworks:
         found = framework.pulled(arrays, cotangents)[len(weights) :]
-        if _has_slope(e.program):
-            _hold_slope(e, framework.name, reference, operands, e.smooth, weights, found)
-            yield f"{framework.name} and differences of the reference"
+        _hold_slope(e, framework.name, e.program, e.reference, operands, e.smooth, weights, found)
+        yield f"{framework.name} and differences of the reference"
         for i, g, right in zip(e.smooth, found, exact, strict=True):
             what = f"{framework.name}, gradient of {e.program.operands[i].name}"
             hold_close(what, g.values, right, 1e-10 * _size(right))
             yield f"{what} and the derivative program"
 
 
-def _has_slope(program: Program) -> bool:
-    """Whether derivatives are slopes. Those of what is rounded are of what is not, and where the
-    declaration says so a number that moves is a constant to them."""
-    has_own = {"rounded", "stop_gradient"}
-    return has_own.isdisjoint(node.operation for node in program.nodes)
+def _is_rounded(program: Program) -> bool:
+    """Whether tangents and cotangents are rounded, as what they belong to is."""
+    return any(node.operation == "rounded" for node in program.nodes)
 
 
 def _hold_slope(
     e: Example,
     what: str,
-    function: Callable[[Sequence[Any]], Sequence[Any]],
+    program: Program,
+    reference: Callable[..., Any] | None,
     operands: Sequence[Any],
     smooth: Sequence[int],
     weights: Sequence[Any],
     gradients: Arrays,
 ) -> None:
     """That gradients of Σ ⟨weight, result⟩ are its slope in float64, along a random direction."""
+    held: dict[int, Any] = {}
+    evaluate(program, operands, held)
+
+    def function(moved: Sequence[Any]) -> Sequence[Any]:
+        has_own = held or reference is None
+        return evaluate(program, moved, held) if has_own else reference(*moved)  # type: ignore[misc]
+
     # Each operand moves in proportion to its own size.
     along = [
         e.rng.normal(size=np.shape(operands[i])) * np.sqrt(np.mean(operands[i] ** 2))
@@ -75,7 +76,8 @@ def _hold_slope(
     fine, size = difference(2.0**-17)
     terms = [g.values * t for g, t in zip(gradients, along, strict=True)]
     # What the differences leave out is less than what they differ by.
-    bound = 1e-6 * sum(float(np.sum(np.abs(t))) for t in terms) + 1e-8 * size
+    unit = 2.0**-7 if _is_rounded(program) else 1e-6
+    bound = unit * sum(float(np.sum(np.abs(t))) for t in terms) + 1e-8 * size
     slope = sum(float(np.sum(t)) for t in terms)
     hold_close(f"{what} along a direction", slope, fine, bound + abs(fine - coarse))
 
@@ -95,9 +97,7 @@ def transpose(e: Example) -> Iterator[str]:
             [a.values * b.values for a, b in zip(these, those, strict=True)]
             for these, those in ((pushed, cotangents), (pulled, tangents))
         )
-        # What is rounded has rounded tangents and cotangents.
-        is_rounded = any(node.operation == "rounded" for node in e.program.nodes)
-        unit = 2.0**-7 if is_rounded else 1e-11
+        unit = 2.0**-7 if _is_rounded(e.program) else 1e-11
         bound = unit * sum(float(np.sum(np.abs(part))) for part in (*forward, *back))
         one, other = (sum(float(np.sum(part)) for part in parts) for parts in (forward, back))
         hold_close(f"{framework.name}, forward and reverse mode", one, other, bound)
@@ -133,7 +133,5 @@ def higher_order(order: int, e: Example) -> Iterator[str]:
         hold_close(f"order {order}, array {place}", one.values, right, 1e-9 * _size(right))
         yield "a gradient and the derivative program"
     smooth = [i for i, is_moved in enumerate(e.moved(before)) if is_moved]
-    reference = functools.partial(evaluate, before)
-    if _has_slope(before):
-        _hold_slope(e, f"order {order}", reference, operands, smooth, weights, found)
-        yield "differences of the reference"
+    _hold_slope(e, f"order {order}", before, None, operands, smooth, weights, found)
+    yield "differences of the reference"

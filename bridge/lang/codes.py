@@ -372,11 +372,11 @@ def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
     coded = parse(code)
     if coded.tags[position][0] in ("tangent", "cotangent"):
         return True
-    operands = range(len(coded.tags))
     if coded.of is not None:
         return False
     given = [True] * len(coded.program.results)
-    derivative, sources = reverse(code, given, [i == position for i in operands], False)
+    asked = [i == position for i in range(len(coded.tags))]
+    derivative, sources = reverse(code, given, asked, False)
     read = sources[1:] if parse(derivative).has_shape_alone else sources
     return not any(name != "cotangent" and place in unknown for name, place in read)
 

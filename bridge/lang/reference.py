@@ -110,12 +110,17 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 }
 
 
-def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
+def evaluate(
+    program: Program, operands: Sequence[Array], held: dict[int, Array] | None = None
+) -> tuple[Array, ...]:
     """The results of a program in float64.
 
     Args:
       program: any.
       operands: NumPy arrays or numbers of any dtype, in the shapes of their roles.
+      held: for calls on operands that differ a little, empty in the first of them: what derivatives
+        take for a constant is what it was in that, and what was rounded in it moves as it would if
+        it were not, so that derivatives are slopes.
     """
     space = _space(program, operands)
     rows, columns = _sizes(space)
@@ -141,7 +146,12 @@ def evaluate(program: Program, operands: Sequence[Array]) -> tuple[Array, ...]:
                 words = philox.words(int(inputs[0]), int(inputs[1]), index)
                 values.append((words >= node.static).reshape(rows, columns))
             elif node.operation == "rounded":
-                values.append(_rounded(inputs[0], node.static))
+                near = _rounded(inputs[0], node.static)
+                if held is not None:
+                    near = inputs[0] + held.setdefault(len(values), near - inputs[0])
+                values.append(near)
+            elif node.operation == "stop_gradient" and held is not None:
+                values.append(held.setdefault(len(values), inputs[0]))
             elif node.operation == "gauss":
                 values.append(np.exp(-node.static * inputs[0] * inputs[0]))
             elif node.operation == "gelu":

@@ -158,7 +158,7 @@ def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) ->
     def check(ranks: int) -> None:
         check_linear(function, hidden, weight, target, bias, options["ignore_index"], ranks)
 
-    beside = {"hidden": hidden, "bias": weight[:, :0] if bias is None else bias}
+    beside = {"hidden": hidden, "bias": torch.empty(0, 0) if bias is None else bias}
     weight = joined(function, weight, group, check, "weight", 0, beside)
     mesh = weight.device_mesh
     hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
