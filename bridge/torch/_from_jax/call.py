@@ -202,6 +202,11 @@ class _EagerCall(ProgramFunction):
 
 
 def _backward(ctx: Any, *cotangents: Any) -> Any:
+    with ctx.program.settings.restored():
+        return _backward_here(ctx, *cotangents)
+
+
+def _backward_here(ctx: Any, *cotangents: Any) -> Any:
     """By the residuals, where the derivative is not differentiated itself."""
     *saved, token = ctx.saved_tensors
     kept = getattr(token, "kept", None)
@@ -254,7 +259,8 @@ def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
     given = given_of(cotangents)
     leaves = _leaves(program, saved, ctx.others)
     present = [cotangent for cotangent in cotangents if cotangent is not None]
-    gradients = call(program.vjp(needed, given), (*leaves, *present))
+    with program.settings.restored():
+        gradients = call(program.vjp(needed, given), (*leaves, *present))
     return (None, *spread(needed, gradients))
 
 

@@ -56,7 +56,8 @@ _op = torch.ops.bridge.jax_program.default
 
 
 def _run(inputs: list[Tensor], program: int) -> list[Tensor]:
-    return call.run(_programs[program], inputs)
+    with _programs[program].settings.restored():
+        return call.run(_programs[program], inputs)
 
 
 def _fake(inputs: list[Tensor], program: int) -> list[Tensor]:
@@ -113,7 +114,8 @@ class _DispatchedCall(SingleLevelFunction):
             return call.vjp(ctx, inputs, cotangents)
         given, needed = call.given_of(cotangents), ctx.needs_input_grad[1:]
         present = [cotangent for cotangent in cotangents if cotangent is not None]
-        gradients = call.call(ctx.kept.pullback(given, needed), (*residuals, *present))
+        with ctx.program.settings.restored():
+            gradients = call.call(ctx.kept.pullback(given, needed), (*residuals, *present))
         return (None, *call.spread(needed, gradients))
 
     @staticmethod

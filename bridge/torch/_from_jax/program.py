@@ -8,8 +8,9 @@ kept by it: any order and any mixture of torch's transforms is a walk through th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +21,27 @@ from bridge._private.jax import jaxpr_as_fun
 Mask = tuple[bool, ...]
 
 
+class Settings(NamedTuple):
+    """What JAX's context managers set for a thread and a program depends on."""
+
+    x64: bool
+    matmul_precision: str | None
+
+    @classmethod
+    def of_thread(cls) -> Settings:
+        config: Any = jax.config
+        return cls(config.jax_enable_x64, config.jax_default_matmul_precision)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """For a backward pass: on CUDA autograd has a thread of its own for it."""
+        if self == Settings.of_thread():
+            yield
+            return
+        with jax.enable_x64(self.x64), jax.default_matmul_precision(self.matmul_precision):
+            yield
+
+
 class Program:
     """`function(*arrays)`, which answers with a sequence of arrays.
 
@@ -27,6 +49,7 @@ class Program:
       tensors: which inputs are tensors in torch; the others are arrays that torch never sees.
       differentiable: which outputs have a derivative: those of floats and complex numbers.
       opaque: which outputs torch has no dtype for and passes on as they are: random keys.
+      settings: under which it was traced, and under which those are that come from it.
     """
 
     def __init__(
@@ -43,6 +66,7 @@ class Program:
         self.name = name
         self.avals = tuple(avals)
         self.tensors = tensors
+        self.settings = Settings.of_thread()
         self.run = jax.jit(flat)
         traced = self.run.trace(*self.avals)
         self.jaxpr = traced.jaxpr
