@@ -8,7 +8,6 @@ namespace bridge::cuda {
 namespace {
 
 // Of the driver's header cuda.h.
-constexpr uintptr_t kPerThreadStream = 2;
 constexpr int kMemoryType = 2;
 constexpr int kDeviceOrdinal = 9;
 constexpr int kDeviceMemory = 2;
@@ -36,7 +35,6 @@ Loaded load() {
     return *function != nullptr;
   };
   Driver& driver = loaded.driver;
-  find("cuStreamGetDevice", &driver.stream_get_device);  // from 12.8 on
   find("cuLaunchKernelEx", &driver.launch_kernel_ex);
   find("cuFuncSetAttribute", &driver.func_set_attribute);
   find("cuOccupancyMaxActiveClusters", &driver.max_active_clusters);
@@ -56,10 +54,6 @@ Loaded load() {
                         find("cuDeviceGetAttribute", &driver.device_get_attribute);
   if (!complete) loaded.why = "the CUDA driver lacks a function of version 11";
   return loaded;
-}
-
-bool is_of_every_device(void* stream) {
-  return reinterpret_cast<uintptr_t>(stream) <= kPerThreadStream;
 }
 
 // kNoDevice for memory that is no device's.
@@ -123,14 +117,10 @@ int enter(const Driver& driver, int device, int* entered) {
   return 0;
 }
 
-int enter(const Driver& driver, void* stream, const void* memory, int* entered) {
+int enter(const Driver& driver, const void* memory, int* entered) {
   *entered = kNoDevice;
   int device = kNoDevice;
-  const bool told = !is_of_every_device(stream) && driver.stream_get_device != nullptr &&
-                    driver.stream_get_device(stream, &device) == 0;
-  if (!told) {
-    if (const int error = device_of_memory(driver, memory, &device)) return error;
-  }
+  if (const int error = device_of_memory(driver, memory, &device)) return error;
   return device == kNoDevice ? 0 : enter(driver, device, entered);
 }
 

@@ -36,7 +36,6 @@ struct Driver {
   int (*primary_ctx_get_state)(int device, unsigned* flags, int* active);
   int (*primary_ctx_retain)(void** context, int device);
   int (*primary_ctx_release)(int device);
-  int (*stream_get_device)(void* stream, int* device);  // nullptr where the driver lacks it
   int (*pointer_get_attributes)(unsigned count, int* attributes, void** data, uint64_t pointer);
   int (*get_error_string)(int error, const char** text);
   int (*module_load_data)(void** code, const void* image);
@@ -62,9 +61,10 @@ const char* message_of(const Driver& driver, int error);
 // then the device, for `leave`, and kNoDevice where nothing changed. Returns 0 or an error.
 int enter(const Driver& driver, int device, int* entered);
 
-// The same with the device of the stream. Where that is not to be had, as of the default streams,
-// which belong to every device, the memory decides.
-int enter(const Driver& driver, void* stream, const void* memory, int* entered);
+// The same with the device of some memory; nothing of memory that is no device's. The stream is not
+// asked: the default ones belong to every device, and of others cuStreamGetDevice would invalidate
+// a capture.
+int enter(const Driver& driver, const void* memory, int* entered);
 
 // The architecture of a device, as 90; 0 where it cannot be told.
 int arch_of(const Driver& driver, int device);

@@ -39,7 +39,7 @@ bridge_status run(const OpEntry<Call>& op, const Call* call, void* workspace,
   const size_t needed = op.workspace_bytes(*call);
   if (!is_enough(op.name, workspace, workspace_bytes, needed)) return BRIDGE_INVALID_ARGUMENT;
   int entered = -1;
-  const char* error = simt::make_current(stream, op.output(*call), &entered);
+  const char* error = simt::make_current(op.output(*call), &entered);
   if (error == nullptr) error = op.enqueue(*call, workspace, stream);
   simt::restore_current(entered);
   return error == nullptr ? BRIDGE_OK : fail(BRIDGE_CUDA_ERROR, op.name, error);

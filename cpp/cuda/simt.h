@@ -37,7 +37,7 @@
 //   void store16_whole(void*, Vector16);         // of what is global: never cut into words
 //   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
 //   const char* load<Kernel>();                  // brings the code onto the current device
-//   const char* make_current(void* stream, const void* memory, int* entered);
+//   const char* make_current(const void* memory, int* entered);
 //   void restore_current(int entered);
 //
 // and, for kernels that were compiled while the process runs, on the current device:

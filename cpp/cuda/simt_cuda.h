@@ -165,14 +165,14 @@ const char* load() {
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&entry<Kernel>)));
 }
 
-// A launch on a stream of another device than the current one fails, so the stream's device is made
-// current first. *entered is for restore_current.
-inline const char* make_current(void* stream, const void* memory, int* entered) {
+// A launch on a stream of another device than the current one fails, so the memory's device, which
+// is the stream's, is made current first. *entered is for restore_current.
+inline const char* make_current(const void* memory, int* entered) {
   *entered = cuda::kNoDevice;
   const char* why = nullptr;
   const cuda::Driver* driver = cuda::driver(&why);
   if (driver == nullptr) return why;
-  return cuda::message_of(*driver, cuda::enter(*driver, stream, memory, entered));
+  return cuda::message_of(*driver, cuda::enter(*driver, memory, entered));
 }
 
 inline void restore_current(int entered) {

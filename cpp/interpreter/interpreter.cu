@@ -245,7 +245,7 @@ bridge_status run(const bridge_program& given, void* workspace, size_t workspace
   bridge_status status = validate(given, &view, cuda::error_message(), cuda::kMessageBytes);
   if (status != BRIDGE_OK) return status;
   int entered = -1;
-  if (const char* error = simt::make_current(stream, memory_of(given), &entered))
+  if (const char* error = simt::make_current(memory_of(given), &entered))
     return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
   try {
     const GeneratedKernels* kernels = generated_kernels(given, simt::current_device());

@@ -67,7 +67,9 @@ class _Steps:
         return self.step(name, *run, seconds=seconds)
 
     def suite(self, name: str, *arguments: str, seconds: float, device: bool = False) -> Step:
-        pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        # pytest-benchmark, where a machine has it, warns of xdist, and warnings are errors.
+        without = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+        pytest = (sys.executable, "-m", "pytest", "-q", *without)
         return self.step(name, *pytest, *arguments, seconds=seconds, needs_device=device)
 
     def beginning(self) -> list[list[Step]]:

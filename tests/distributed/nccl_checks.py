@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 import bridge.torch as bt
+from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
 from bridge.torch._collectives.groups import Ranks, _exchanged_numbers
-from bridge.torch._collectives.transport import _all_gather, _reduce_scatter, _wait
 from tests.distributed.gather_checks import numbers
 from tests.distributed.processes import Place
 
@@ -23,7 +23,7 @@ def one_rank(place: Place) -> None:
     # The exchanges themselves, which a single rank is otherwise spared.
     name = dist.group.WORLD.group_name
     x = numbers(0, (3, 4)).cuda()
-    assert torch.equal(_wait(_all_gather(x, 1, name)), x)
-    assert torch.equal(_wait(_reduce_scatter(x, "sum", 1, name)), x)
+    assert torch.equal(wait_tensor(all_gather_into_tensor(x, 1, name)), x)
+    assert torch.equal(wait_tensor(reduce_scatter_tensor(x, "sum", 1, name)), x)
     numbers_sent = list(range(15))
     assert _exchanged_numbers("all_gather", Ranks(name, 1, 0), numbers_sent) == [numbers_sent]

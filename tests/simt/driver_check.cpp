@@ -20,7 +20,6 @@ constexpr int kInvalidValue = 1;
 int g_users[kDevices];
 bool g_made[kDevices];  // a context was made that had not been there
 std::vector<int> g_stack;
-bool g_streams_need_context;  // as a driver may have it that cannot tell without a current one
 bool g_push_fails;
 
 int g_passed = 0;
@@ -69,13 +68,7 @@ int retain(void** context, int device) {
 
 int release(int device) { return --g_users[device] < 0 ? kInvalidContext : 0; }
 
-// A stream is the address 0x100 × its device; memory 0x10000 × its device.
-int stream_device(void* stream, int* device) {
-  if (g_streams_need_context && g_stack.empty()) return kInvalidContext;
-  *device = static_cast<int>(reinterpret_cast<uintptr_t>(stream) / 0x100) - 1;
-  return 0;
-}
-
+// Memory is the address 0x10000 × its device.
 int pointer_attributes(unsigned count, int* attributes, void** data, uint64_t pointer) {
   for (unsigned i = 0; i < count; ++i) {
     const bool on_device = pointer >= 0x10000;
@@ -141,7 +134,6 @@ Driver fake() {
   driver.primary_ctx_get_state = get_state;
   driver.primary_ctx_retain = retain;
   driver.primary_ctx_release = release;
-  driver.stream_get_device = stream_device;
   driver.pointer_get_attributes = pointer_attributes;
   driver.get_error_string = error_string;
   driver.launch_kernel_ex = launch_ex;
@@ -150,7 +142,6 @@ Driver fake() {
   return driver;
 }
 
-void* stream_of(int device) { return reinterpret_cast<void*>(uintptr_t{0x100} * (device + 1)); }
 const void* memory_of(int device) {
   return reinterpret_cast<const void*>(uintptr_t{0x10000} * (device + 1));
 }
@@ -160,16 +151,16 @@ void begin(std::vector<int> used, std::vector<int> stack) {
   for (int device = 0; device < kDevices; ++device) g_users[device] = g_made[device] = 0;
   for (int device : used) ++g_users[device];
   g_stack = std::move(stack);
-  g_streams_need_context = g_push_fails = false;
+  g_push_fails = false;
 }
 
 // A call that must run on `wanted` (kNoDevice: wherever the thread stands).
-void check(const std::string& what, const Driver& driver, void* stream, const void* memory,
-           int wanted) {
+void check(const std::string& what, const void* memory, int wanted) {
+  const Driver driver = fake();
   const std::vector<int> before = g_stack;
   const std::vector<int> users(g_users, g_users + kDevices);
   int entered = 7;
-  expect(enter(driver, stream, memory, &entered) == 0, what + ": enters");
+  expect(enter(driver, memory, &entered) == 0, what + ": enters");
   if (wanted != kNoDevice) {
     expect(!g_stack.empty() && g_stack.back() == wanted, what + ": is on the device");
   } else {
@@ -184,29 +175,19 @@ void check(const std::string& what, const Driver& driver, void* stream, const vo
 }
 
 void check_every_place() {
-  const Driver driver = fake();
-  Driver old = driver;
-  old.stream_get_device = nullptr;
-  void* const defaults[] = {nullptr, reinterpret_cast<void*>(1), reinterpret_cast<void*>(2)};
   for (const std::vector<int>& used : {std::vector<int>{1}, std::vector<int>{0, 1, 2}}) {
     for (const std::vector<int>& stack :
          {std::vector<int>{}, std::vector<int>{1}, std::vector<int>{1, 1}}) {
       begin(used, stack);
-      check("a stream", driver, stream_of(1), memory_of(1), 1);
-      check("a stream that an old driver knows nothing of", old, stream_of(1), memory_of(1), 1);
-      for (void* stream : defaults) check("a default stream", driver, stream, memory_of(1), 1);
-      check("a default stream and no memory", driver, nullptr, nullptr, kNoDevice);
-      check("a default stream and host memory", driver, nullptr, reinterpret_cast<void*>(64),
-            kNoDevice);
-      g_streams_need_context = true;
-      check("a stream that is not to be asked", driver, stream_of(1), memory_of(1), 1);
+      check("memory of a device", memory_of(1), 1);
+      check("no memory", nullptr, kNoDevice);
+      check("memory of the host", reinterpret_cast<void*>(64), kNoDevice);
     }
     // The thread stands on another device, whose context stays the current one.
     if (used.size() == 1) continue;
     begin(used, {0, 2});
-    check("a stream of another device", driver, stream_of(1), memory_of(1), 1);
-    check("memory of another device", driver, nullptr, memory_of(0), 0);
-    check("a stream decides before the memory", driver, stream_of(1), memory_of(0), 1);
+    check("memory of another device", memory_of(1), 1);
+    check("memory of the device before the last", memory_of(0), 0);
   }
 }
 
@@ -235,7 +216,7 @@ void check_failures() {
   begin({0, 1}, {0});
   g_push_fails = true;
   int entered = 7;
-  expect(enter(driver, stream_of(1), nullptr, &entered) == kInvalidContext, "a push that fails");
+  expect(enter(driver, memory_of(1), &entered) == kInvalidContext, "a push that fails");
   expect(entered == kNoDevice && g_users[1] == 1, "leaves nothing behind");
   leave(driver, entered);
   expect(g_stack.size() == 1, "and nothing to leave");

@@ -148,7 +148,7 @@ const char* load() {
   return nullptr;
 }
 
-inline const char* make_current(void* /*stream*/, const void* /*memory*/, int* entered) {
+inline const char* make_current(const void* /*memory*/, int* entered) {
   *entered = -1;
   return nullptr;
 }

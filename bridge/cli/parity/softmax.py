@@ -212,7 +212,7 @@ class Case(grid.Case):
 
         z = p["x"] * self.place.scale
         if (hidden := self._hidden(p, torch)) is not None:
-            z = z.masked_fill(hidden, torch.finfo(z.dtype).min)
+            z = z.masked_fill(hidden.to(z.device), torch.finfo(z.dtype).min)
         return torch.softmax(z, -1)
 
     def own_jax(self, p: Mapping[str, Any]) -> Any:
