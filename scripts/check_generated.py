@@ -4,10 +4,10 @@
 What is looked at are the kernels of aligned rows: short ones, those that stay in registers, long
 ones, and those that go down columns and add them up. They use no local memory: nothing is spilled.
 The instructions of an element are those of the plain way through the code (see row_path.py) for
-rows that fill all vectors, and down columns for the 16 rows of a lane of their tree, four at a
-time; reads in flight are the 16-byte loads that a thread has under way before it uses the first,
-times the threads that the registers leave room for on a multiprocessor. All of it is computed from
-the code: nothing was measured.
+rows that fill all vectors, where columns are added up for the 16 rows of a lane of their tree: one
+behind the other, and down columns four at a time; reads in flight are the 16-byte loads that a
+thread has under way before it uses the first, times the threads that the registers leave room for
+on a multiprocessor. All of it is computed from the code: nothing was measured.
 
 Exit status 1 if a kernel exceeds one of LIMITS; 2 where NVRTC and nvcc, or nvdisasm, are missing.
 """
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import check_cubin
-from row_path import inner_loop, plain_places
+from row_path import inner_loop, loops, plain_places
 
 from bridge.catalogue import hot
 from bridge.generated.cache import CompileError
@@ -147,6 +147,10 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
                 loop = inner_loop(instructions, labels)
                 executed += 3 * sum(at in loop for at in places)
                 elements = 16 * emitted.vector
+            elif "kColumnSums = 0;" not in emitted.source:
+                turns = (sum(at in loop for at in places) for loop in loops(instructions, labels))
+                executed += 15 * max(turns)
+                elements *= 16
             registers = _registers(instructions)
             blocks = min(REGISTERS // ((registers + 7) // 8 * 8 * BLOCK), THREADS // BLOCK)
             yield Report(

@@ -70,14 +70,20 @@ def plain_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
     return [instructions[at] for at in plain_places(instructions, labels)]
 
 
-def inner_loop(instructions: list[str], labels: dict[str, int]) -> range:
-    """The places of the longest loop that stands in another one; none if there is none."""
-    loops = []
+def loops(instructions: list[str], labels: dict[str, int]) -> list[range]:
+    """The places of each."""
+    found = []
     for at, text in enumerate(instructions):
         target = re.search(r"\bBRA\S* .*`\((\.L_\S+)\)", text)
         if target and labels.get(target[1], at + 1) <= at:
-            loops.append(range(labels[target[1]], at + 1))
-    nested = [a for a in loops if any(b.start < a.start and a.stop < b.stop for b in loops)]
+            found.append(range(labels[target[1]], at + 1))
+    return found
+
+
+def inner_loop(instructions: list[str], labels: dict[str, int]) -> range:
+    """The places of the longest loop that stands in another one; none if there is none."""
+    found = loops(instructions, labels)
+    nested = [a for a in found if any(b.start < a.start and a.stop < b.stop for b in found)]
     return max(nested, key=len, default=range(0))
 
 

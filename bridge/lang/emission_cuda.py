@@ -121,8 +121,10 @@ class _Emitter(Residents):
         lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
+        # There column sums are kept too, but where a thread goes down its columns.
+        stays = self.is_resident or (bool(self.sums) and not self._keeps_columns)
         absent = {
-            "ResidentAligned": not self.is_resident,
+            "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]

@@ -13,6 +13,7 @@ constexpr int kDeviceOrdinal = 9;
 constexpr int kDeviceMemory = 2;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
+constexpr int kMaxDynamicSharedBytes = 8;
 constexpr int kNonPortableClusterSizeAllowed = 14;
 constexpr int kClusterDimension = 4;
 constexpr int kPortableCluster = 8;
@@ -137,6 +138,11 @@ int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& conf
                     void** params) {
   const ClusterConfig clusters(config, blocks);
   return driver.launch_kernel_ex(&clusters.config, kernel, params, nullptr);
+}
+
+bool allow_shared(const Driver& driver, void* kernel, size_t bytes) {
+  return driver.func_set_attribute != nullptr &&
+         driver.func_set_attribute(kernel, kMaxDynamicSharedBytes, static_cast<int>(bytes)) == 0;
 }
 
 int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most) {

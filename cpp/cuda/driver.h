@@ -8,6 +8,7 @@
 #ifndef BRIDGE_CUDA_DRIVER_H_
 #define BRIDGE_CUDA_DRIVER_H_
 
+#include <stddef.h>
 #include <stdint.h>
 
 namespace bridge::cuda {
@@ -72,6 +73,9 @@ int arch_of(const Driver& driver, int device);
 // Launches a kernel in clusters of so many blocks, side by side in x. Returns 0 or an error.
 int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& config, int blocks,
                     void** params);
+
+// Lets a kernel have so much dynamic shared memory; false where the GPU has less for a block.
+bool allow_shared(const Driver& driver, void* kernel, size_t bytes);
 
 // The largest power of two up to `most` of which a cluster of such blocks may be. Where it is more
 // than 8, which not every GPU takes, the kernel is allowed to have so many from then on.

@@ -16,6 +16,8 @@
 //   kMaxGridX, kMaxGridYZ                        // largest grid extent in x, in y and z
 //   kMultiprocessors                             // that a launch should have blocks for
 //   kCachedBytes                                 // a launch finds so many again in the L2 cache
+//   kManyLanes, kManyElements                    // of rows with column sums: enough for teams that
+//                                                // take several rows one behind the other
 //   Index block_index(), block_count();          // three-dimensional grid
 //   int thread_index();                          // blocks are one-dimensional
 //   void sync();                                 // every thread of the block, none may have exited
@@ -25,7 +27,8 @@
 //                                                // has begun by the last sync_cluster
 //   T shuffle(T value, int lane);                // all 32 lanes of the warp take part
 //   T shuffle_xor(T value, int mask);
-//   void sync_warp();                            // no load that stands behind goes before
+//   void sync_warp();                            // no load that stands behind goes before; all 32
+//                                                // lanes of the warp take part
 //   uint32_t unknown(uint32_t);                  // the same, of which a compiler knows nothing
 //   int64_t unknown(int64_t);
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
@@ -49,6 +52,8 @@
 //   const char* find_kernel(void* code, const char* name, void** kernel);
 //   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
 //                            const void* params);
+//   bool allow_shared(void* kernel, size_t bytes);  // of dynamic shared memory, where more are
+//   asked
 //   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
 //   int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most);
 //   struct BesideCaptures;  // while it lives: the thread means no stream that another captures

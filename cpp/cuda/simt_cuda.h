@@ -19,6 +19,9 @@ constexpr int64_t kMaxGridYZ = 65535;
 constexpr int64_t kMultiprocessors = 132;  // of the largest GPUs
 // The GPUs that this is compiled for have 40 MiB and more; what is written goes through it too.
 constexpr int64_t kCachedBytes = int64_t{24} << 20;
+// What fewer elements add up mostly stays in the L2 cache.
+constexpr int64_t kManyLanes = kMultiprocessors / 2;
+constexpr int64_t kManyElements = int64_t{1} << 24;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
@@ -263,6 +266,12 @@ inline int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_byte
   grid.threads = threads;
   const cuda::LaunchConfig config = config_of(grid, dynamic_shared_bytes, nullptr);
   return cuda::most_in_cluster(*driver, kernel, config, most);
+}
+
+inline bool allow_shared(void* kernel, size_t bytes) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  return driver != nullptr && cuda::allow_shared(*driver, kernel, bytes);
 }
 
 class BesideCaptures {

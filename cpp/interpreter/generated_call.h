@@ -5,6 +5,8 @@
 #include <bridge/bridge.h>
 #include <stdint.h>
 
+#include "interpreter/row_lanes.h"
+
 namespace bridge::interpreter {
 
 constexpr int kGeneratedThreads = 256;  // of a block, at most
@@ -47,10 +49,11 @@ struct GeneratedSpace {
   // A bit for each array, operands and then results: whether vectors of its rows may be read, or
   // written, at once. Kernels for aligned arrays take it for granted.
   uint64_t vectors[2];
-  // In the arithmetic type: what column sums add up, [column sums, rows, cols]; of kColumnsAligned
-  // the sums of chunks of rows, [chunks, cols] for each at the distance `sums_step`.
+  // In the arithmetic type: the sums of lanes, [column sums, lanes, cols]; of kColumnsAligned those
+  // of chunks of rows, [chunks, cols] for each at the distance `sums_step`.
   void* sums;
   int64_t sums_step;
+  RowLanes lanes;  // where there are column sums
   int32_t cols;
   int32_t dims;
   int32_t warps;        // that share a row; 1 also where only a part of one does

@@ -38,6 +38,7 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr int kVectors = kRowsAtOnce;
   static constexpr bool kIsAligned = true;
   static constexpr bool kIsResident = false;
+  static constexpr bool kIsFull = false;
   static constexpr bool kHasRows = true;
   static constexpr bool kLoadsLate = false;
   static constexpr int kSlots = simt::kWarpThreads;  // vectors side by side in a block
@@ -101,7 +102,7 @@ class ColumnWalk : public RowPlaces<P> {
 
   BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
                           uint32_t (&words)[kVector]) const {
-    this->draw_at(seed, offset, start, q, col_, words);
+    this->template draw_at<true>(seed, offset, start, q, col_, words);
   }
 
   template <class Vector, class Part>

@@ -28,7 +28,8 @@ namespace {
 
 constexpr const char* kName = "program";
 constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
-constexpr size_t kSharedBytes = size_t{48} << 10;  // what every GPU gives a block unasked
+constexpr size_t kSharedBytes = size_t{48} << 10;      // what every GPU gives a block unasked
+constexpr size_t kMostSharedBytes = size_t{96} << 10;  // and what the smallest gives where asked
 constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
 
 // ---- Which programs there are. ----
@@ -100,6 +101,53 @@ int blocks_of_row(const GeneratedKernels& kernels, GeneratedKernelKind kind, int
   return blocks;
 }
 
+// What the column sums of so many threads take while they go down the rows of a lane.
+size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+                  GeneratedKernelKind kind, int threads) {
+  int32_t sums = 0;
+  for (int32_t i = 0; i < call.results; ++i) sums += view.result_role(i) == Role::row;
+  if (kind >= kLongAligned) return 0;
+  const int64_t columns = kind == kResidentAligned ? kSumChunk / simt::kWarpThreads
+                                                   : int64_t{kShortVectors} * facts.vector;
+  return static_cast<size_t>(sums * columns * threads) *
+         (is_double(call) ? sizeof(double) : sizeof(float));
+}
+
+// A launch of a kernel of rows, or of lanes of them; false where shared memory, or the largest
+// grid, is too small for it.
+bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+               GeneratedKernelKind kind, int64_t units, GeneratedLaunch* launch) {
+  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  const int rows =  // of a warp
+      kind == kShortAligned || kind == kShortAny ? simt::kWarpThreads / kShortGroup : 1;
+  const int blocks = blocks_of_row(kernels, kind, chunks, units);
+  launch->kind = kind;
+  launch->blocks_of_row = blocks;
+  launch->warps = static_cast<int>(
+      std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
+  launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
+  const auto shared_bytes = [&] {
+    const auto cells =
+        static_cast<size_t>(launch->warps > 1 ? kernels.facts.cells * chunks * 8 : 0);
+    return cells + kept_bytes(kernels.facts, call, view, kind, launch->threads);
+  };
+  int64_t teams = 1;
+  if (launch->warps == 1) {
+    // Small blocks where there are few rows, so that all multiprocessors have some.
+    launch->threads = kGeneratedThreads;
+    const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
+    while (launch->threads > simt::kWarpThreads &&
+           (columns::ceil_divide(units, teams_of()) < kEnoughBlocks ||
+            shared_bytes() > kernels.shared_bytes[kind])) {
+      launch->threads /= 2;
+    }
+    teams = teams_of();
+  }
+  launch->shared_bytes = shared_bytes();
+  launch->blocks = columns::ceil_divide(units, teams) * blocks;
+  return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
+}
+
 GeneratedConstant generated_constant(const bridge_program& call, int32_t i) {
   GeneratedConstant constant{};
   memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);
@@ -157,6 +205,9 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
     const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
+    entry->kernels.shared_bytes[kind] =
+        simt::allow_shared(entry->kernels.kernel[kind], kMostSharedBytes) ? kMostSharedBytes
+                                                                          : kSharedBytes;
     entry->kernels.most_blocks[kind] =
         is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,
                                         kSharedBytes, kMostBlocks)
@@ -252,7 +303,7 @@ const GeneratedKernels* generated_kernels(const bridge_program& call, int device
 }
 
 bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
-                    GeneratedLaunch* launch) {
+                    const RowLanes& lanes, GeneratedLaunch* launch) {
   const GeneratedFacts& facts = kernels.facts;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
@@ -260,6 +311,7 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   memcpy(launch->vectors, vectors.bits, sizeof launch->vectors);
   const bool is_all_aligned = vectors.are_all;
   const Counts counts = counts_of(call);
+  launch->lanes = lanes;
   launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
   // Rows of a single batch, one distance apart, that fill at least half a block. Without column
@@ -279,40 +331,19 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
     launch->blocks_y = blocks_y;
     return true;
   }
-  const int64_t short_cols = kShortGroup * kShortVectors * facts.vector;
-  const int64_t all_rows = counts.batches * counts.rows;
-  int rows = 1;  // of a warp
-  if (call.cols <= short_cols) {
-    launch->kind = is_all_aligned ? kShortAligned : kShortAny;
-    rows = simt::kWarpThreads / kShortGroup;
-  } else if (is_all_aligned) {
-    const bool stays = facts.has(kResidentAligned) &&
-                       chunks <= kernels.most_blocks[kResidentAligned] * int64_t{kMostWarps};
-    launch->kind = stays ? kResidentAligned : kLongAligned;
-  } else {
-    launch->kind = kLongAny;
+  const int64_t units = has_column_sums(view) ? lanes.count : counts.batches * counts.rows;
+  GeneratedKernelKind kind = is_all_aligned ? kLongAligned : kLongAny;
+  const bool stays = is_all_aligned && facts.has(kResidentAligned) &&
+                     chunks <= kernels.most_blocks[kResidentAligned] * int64_t{kMostWarps};
+  if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
+    kind = is_all_aligned ? kShortAligned : kShortAny;
+  } else if (stays) {
+    kind = kResidentAligned;
   }
-  const int blocks = blocks_of_row(kernels, launch->kind, chunks, all_rows);
-  launch->blocks_of_row = blocks;
-  launch->warps = static_cast<int>(
-      std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
-  launch->shared_bytes = launch->warps > 1 ? static_cast<size_t>(facts.cells * chunks * 8) : 0;
-  if (launch->shared_bytes > kSharedBytes) return false;
-  int64_t teams = 1;
-  launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
-  if (launch->warps == 1) {
-    // Small blocks where there are few rows, so that all multiprocessors have some.
-    launch->threads = kGeneratedThreads;
-    const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
-    while (launch->threads > simt::kWarpThreads &&
-           columns::ceil_divide(all_rows, teams_of()) < kEnoughBlocks) {
-      launch->threads /= 2;
-    }
-    teams = teams_of();
-  }
-  launch->blocks =
-      std::min(columns::ceil_divide(all_rows, teams), simt::kMaxGridX / blocks) * blocks;
-  return true;
+  if (plan_rows(kernels, call, view, kind, units, launch)) return true;
+  // A kernel for long rows keeps no sums.
+  kind = is_all_aligned ? kLongAligned : kLongAny;
+  return plan_rows(kernels, call, view, kind, units, launch);
 }
 
 const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
@@ -330,6 +361,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.dims = call.dims;
   space.warps = launch.warps;
   space.threads = launch.threads;
+  space.lanes = launch.lanes;
   while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
   const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // dimensions of one element, in front
   for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d) space.size[d] = d < more ? 1 : call.size[d - more];

@@ -13,8 +13,9 @@ namespace bridge::interpreter {
 struct GeneratedKernels {
   GeneratedFacts facts;
   void* kernel[kGeneratedKinds];
-  int most_blocks[kGeneratedKinds];  // of a cluster; a power of two
-  bool are_added;                    // else they run for their check, and no call takes them
+  size_t shared_bytes[kGeneratedKinds];  // that a block of it may have
+  int most_blocks[kGeneratedKinds];      // of a cluster; a power of two
+  bool are_added;                        // else they run for their check, and no call takes them
 };
 
 // The kernels for a call that was checked, on a device; null where none were added. Any thread may
@@ -28,15 +29,16 @@ struct GeneratedLaunch {
   int threads;        // of a block
   int blocks_of_row;  // a cluster of them, where they are several
   int64_t blocks, blocks_y;
-  uint64_t vectors[2];  // of GeneratedSpace
+  uint64_t vectors[2];  // of GeneratedSpace, as is this
+  RowLanes lanes;
   size_t shared_bytes;
 };
 // False where the interpreter must take the call, for the length of its rows.
 bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
-                    GeneratedLaunch* launch);
+                    const RowLanes& lanes, GeneratedLaunch* launch);
 
-// Enqueues the rows of a call that was planned. `sums` is where what column sums add up is left,
-// or, by kColumnsAligned, the sums of chunks of rows, unless there is one chunk and they are the
+// Enqueues the rows of a call that was planned. `sums` is where the sums of lanes are left, or, by
+// kColumnsAligned, the sums of chunks of rows, unless there is one chunk and they are the
 // result: those of the next sum are `sums_step` numbers further on. NULL or what went wrong. Throws
 // std::bad_alloc.
 const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,

@@ -116,9 +116,9 @@ class Load {
   }
 
  private:
-  // Single elements have too many addresses for a whole chunk.
   static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
-  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared;
+  // Single elements have too many addresses for a whole chunk.
+  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
   using Vector = Pack<T, kEach * W::kVector>;
 
   BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }

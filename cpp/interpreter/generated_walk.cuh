@@ -18,6 +18,7 @@
 #include "interpreter/generated_streams.cuh"
 #include "interpreter/generated_sums.cuh"
 #include "interpreter/integers.h"
+#include "interpreter/row_lanes.cuh"
 #include "math/philox.h"
 #include "walks/rows/row_sum_tree.h"
 
@@ -100,17 +101,22 @@ class RowPlaces {
     return col >= 0 && col < space_.cols ? static_cast<int>(col) : -1;
   }
 
-  // The random words of a vector, that many rows behind the present one.
+  // The random words of a vector, that many rows behind the present one. A branch may leave out
+  // what is mostly not needed, where no loads would wait for it.
+  template <bool kBranches>
   BRIDGE_DEVICE void draw_at(int64_t seed, int64_t offset, int64_t start, int rows, int col,
                              uint32_t (&words)[kVector]) const {
     const uint64_t row = static_cast<uint64_t>(row_in_batch_) + static_cast<uint64_t>(rows);
     const uint64_t first = static_cast<uint64_t>(start) +
                            row * static_cast<uint64_t>(space_.index_cols) +
                            static_cast<uint64_t>(col);
+    const uint32_t shift = static_cast<uint32_t>(first % 4);
     constexpr int kGroups = (kVector + 6) / 4;
-    uint32_t drawn[4 * kGroups];
+    uint32_t drawn[4 * kGroups] = {};
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
+      // Where rows begin with a group, a vector needs no part of a further one.
+      if (kBranches && 4 * i >= kVector + static_cast<int>(shift)) continue;
       // Numbers of elements may go round to 0.
       const uint64_t group = (first / 4 * 4 + 4 * static_cast<uint64_t>(i)) / 4;
       const math::Philox four =
@@ -119,7 +125,6 @@ class RowPlaces {
       for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
     }
     // No index is taken at run time, which would move the words out of registers.
-    const uint32_t shift = static_cast<uint32_t>(first % 4);
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
       const uint32_t low = shift % 2 != 0 ? drawn[e + 1] : drawn[e];
@@ -173,6 +178,8 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kIsResident = kIsResident_;
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
+  static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
@@ -181,7 +188,10 @@ class Walk : public RowPlaces<P> {
   static_assert(kUsed * kQuarters == kVectors && kQuarters <= 4);
 
   explicit BRIDGE_DEVICE Walk(const Params& params)
-      : RowPlaces<P>(params), shared_(simt::dynamic_shared<int64_t>()) {}
+      : RowPlaces<P>(params), shared_(simt::dynamic_shared<int64_t>()) {
+    if constexpr (kKeepsSums)
+      shared_ += kKeptPieces * sizeof(Piece) / sizeof(int64_t) * space_.threads;
+  }
 
   BRIDGE_DEVICE void run() {
     const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
@@ -193,16 +203,17 @@ class Walk : public RowPlaces<P> {
     if (is_cluster()) warp_ += simt::cluster_rank() * warps;
     constexpr int kRows = simt::kWarpThreads / kGroup;  // of a warp
     const int teams = is_shared() ? 1 : warps * kRows;
-    const int64_t step = static_cast<int64_t>(simt::block_count().x >> blocks_log2()) * teams;
-    // The threads of a warp stay together: some may have no row at last.
+    // The grid covers all rows, or all lanes of them.
     int64_t first = static_cast<int64_t>(simt::block_index().x >> blocks_log2()) * teams;
     if (!is_shared()) first += warp * kRows;
-    for (; first < space_.rows; first += step) {
-      const int64_t row = first + in_warp / kGroup;
-      has_row_ = row < space_.rows;
-      find(has_row_ ? row : first);
-      P::row(*this);
-    }
+    const int64_t count = P::kColumnSums > 0 ? space_.lanes.count : space_.rows;
+    if (first >= count) return;
+    // The threads of a warp stay together: some may have no row at last.
+    const int64_t own = first + in_warp / kGroup;
+    has_row_ = own < count;
+    if constexpr (P::kColumnSums > 0) return go_down(has_row_ ? own : first);
+    find(has_row_ ? own : first);
+    P::row(*this);
   }
 
   // ---- Where the thread is. ----
@@ -287,22 +298,125 @@ class Walk : public RowPlaces<P> {
     if (has_row_ && lane_ == 0 && warp_ == 0)
       *this->template place<T>(array, 0) = math::round_to<T>(value);
   }
-  // What a column sum adds up is left where it is added by another kernel.
+  // Each thread has a place for what it adds up: in shared memory where rows are of a chunk or
+  // stay, else where another kernel adds it to that of other lanes.
   template <class Vector, class Part>
   BRIDGE_DEVICE void add_columns(int sum, const Vector& vector, const Part& part, int q) const {
-    Real* const to = static_cast<Real*>(space_.sums) + (sum * space_.rows + row_) * space_.cols;
-    vector.store(part, q, to, false, 1, 0);
+    if constexpr (kKeepsSums) {
+      if (kIsShort && !has_row_) return;
+      each_piece(sum, q, [&](int first, Piece* kept) {
+        Piece piece;
+        piece.read(reinterpret_cast<const char*>(kept));
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e)
+          piece.element[e] = piece.element[e] + vector.vector.element[first + e];
+        piece.write(reinterpret_cast<char*>(kept));
+      });
+    } else if constexpr (kIsAligned) {
+      simt::sync_warp();  // else those of all vectors would be read at once
+      if (!part.is_in(q, 0)) return;
+      Real* const to = lane_sums(sum) + part.col(q);
+      Pack<Real, kVector> kept;
+      kept.read(reinterpret_cast<const char*>(to));
+#pragma unroll
+      for (int e = 0; e < kVector; ++e)
+        kept.element[e] = kept.element[e] + vector.vector.element[e];
+      kept.write(reinterpret_cast<char*>(to));
+    } else {
+      Real* const to = lane_sums(sum) + part.col(q);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        if (part.is_in(q, e)) to[e] = to[e] + vector.vector.element[e];
+      }
+    }
   }
 
   BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
                           uint32_t (&words)[kVector]) const {
-    this->draw_at(seed, offset, start, 0, col(q), words);
+    this->template draw_at<false>(seed, offset, start, 0, col(q), words);
   }
 
  private:
   using RowPlaces<P>::find;
   using RowPlaces<P>::row_;
   using RowPlaces<P>::space_;
+
+  static constexpr bool kKeepsSums = P::kColumnSums > 0 && !kAddsInMemory;
+  static constexpr int kPiece = 16 / sizeof(Real) < kVector ? 16 / sizeof(Real) : kVector;
+  static constexpr int kPieces = kVector / kPiece;                         // of a vector of sums
+  static constexpr int kKeptPieces = P::kColumnSums * kVectors * kPieces;  // of a thread
+  using Piece = Pack<Real, kPiece>;
+
+  // One row of a lane behind the other. Threads of a warp stay together in that too.
+  BRIDGE_DEVICE void go_down(int64_t number) {
+    rows_lane_ = number;
+    begin_sums();
+    const LaneOfRows lane(space_.lanes, number);
+    const int turns = kIsShort ? space_.lanes.rows : lane.count;
+    int own = has_row_ ? lane.count : 0;
+    find(lane.first);
+#pragma unroll 1
+    for (int left = turns; left > 0; --left) {
+      if (kIsShort) has_row_ = own > 0;
+      P::row(*this);
+      --own;
+      if (left > 1) find(row_ + (!kIsShort || own > 0));
+    }
+    if (kIsShort) has_row_ = own + turns > 0;
+    if constexpr (kKeepsSums) end_sums();
+  }
+  // A sum starts at the exact identity of addition.
+  BRIDGE_DEVICE void begin_sums() {
+    each_sum([&](const auto& part, int sum, int q) {
+      Store<Walk, Real> none;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) none.put_term(e, Real(-0.0));
+      if constexpr (!kKeepsSums) return none.store(part, q, lane_sums(sum), false, 1, 0);
+      each_piece(sum, q, [&](int, Piece* kept) {
+        Piece piece;
+        memcpy(&piece, &none, sizeof piece);
+        piece.write(reinterpret_cast<char*>(kept));
+      });
+    });
+  }
+  BRIDGE_DEVICE void end_sums() {
+    each_sum([&](const auto& part, int sum, int q) {
+      Store<Walk, Real> total;
+      each_piece(sum, q, [&](int first, Piece* kept) {
+        Piece piece;
+        piece.read(reinterpret_cast<const char*>(kept));
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e) total.put_term(first + e, piece.element[e]);
+      });
+      total.store(part, q, lane_sums(sum), false, 1, 0);
+    });
+  }
+
+  template <class Body>
+  BRIDGE_DEVICE void each_sum(const Body& body) {
+    each_chunk(
+        [&](const auto& part) {
+#pragma unroll 1
+          for (int sum = 0; sum < P::kColumnSums; ++sum) {
+#pragma unroll 1
+            for (int q = 0; q < kVectors; ++q) {
+              if (part.reaches(q)) body(part, sum, q);
+            }
+          }
+        },
+        [] {});
+  }
+  // Those of the threads of a block are neighbours.
+  template <class Body>
+  BRIDGE_DEVICE void each_piece(int sum, int q, const Body& body) const {
+    Piece* const first = simt::dynamic_shared<Piece>() + simt::thread_index() +
+                         (sum * kVectors + q) * kPieces * space_.threads;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) body(i * kPiece, first + i * space_.threads);
+  }
+  BRIDGE_DEVICE Real* lane_sums(int sum) const {
+    return static_cast<Real*>(space_.sums) + (sum * space_.lanes.count + rows_lane_) * space_.cols;
+  }
 
   template <class Body>
   BRIDGE_DEVICE void run_chunk(const Body& body) const {
@@ -319,7 +433,8 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
-  int64_t* const shared_;
+  int64_t* shared_;
+  int64_t rows_lane_ = 0;  // of which the present row is
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;
   int own_cols_ = 0;  // none where the thread has no row

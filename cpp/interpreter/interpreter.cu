@@ -47,29 +47,45 @@ struct Call {
   View view;
   Counts counts;
   bool is_double;
+  RowLanes rows;
   int32_t column_sums = 0;
 
-  explicit Call(const bridge_program& given, const View& checked)
+  // Whether its rows are dealt in whole lanes is asked of its size, but of a check.
+  Call(const bridge_program& given, const View& checked, bool is_check = false)
       : call(given),
         view(checked),
         counts(counts_of(given)),
-        is_double(interpreter::is_double(given)) {
+        is_double(interpreter::is_double(given)),
+        rows{counts.batches * lane_count(counts.rows), lane_count(counts.rows), counts.rows,
+             static_cast<int32_t>(kLaneRows)} {
     for (int32_t i = 0; i < call.results; ++i) column_sums += view.result_role(i) == Role::row;
+    const bool are_many = rows.count >= simt::kManyLanes && call.cols > 0 &&
+                          counts.batches * counts.rows >= simt::kManyElements / call.cols;
+    if (!are_many && !is_check) rows = {counts.batches * counts.rows, counts.rows, counts.rows, 1};
   }
 
-  columns::Sizes sizes() const { return {counts.batches, counts.rows, call.cols}; }
-  // Of what one column sum adds up.
-  size_t value_bytes() const {
-    return static_cast<size_t>(counts.batches * counts.rows * call.cols) *
-           (is_double ? sizeof(double) : sizeof(float));
+  // What a column sum adds up: the sums of lanes, or single rows.
+  columns::Leaves lanes() const { return {counts.batches, rows.of_batch, call.cols, is_double}; }
+  columns::Leaves chunks(int64_t batches) const {
+    return {batches, chunk_count(counts.rows), call.cols, is_double};
   }
-  // Of what all of them do, a whole number of 16-byte units.
-  size_t values_bytes() const {
-    return (static_cast<size_t>(column_sums) * value_bytes() + 15) / 16 * 16;
+  size_t lane_bytes() const {
+    const auto numbers = static_cast<size_t>(rows.count * call.cols);
+    return numbers * (is_double ? sizeof(double) : sizeof(float));
+  }
+  // Of all column sums, a whole number of 16-byte units.
+  size_t all_lanes_bytes() const {
+    return (static_cast<size_t>(column_sums) * lane_bytes() + 15) / 16 * 16;
+  }
+  // Of a column sum whose chunks are added by the kernel of the rows, or by one behind it.
+  size_t chunks_bytes() const {
+    if (counts.rows <= kChunkRows) return 0;
+    return columns::bytes_of(chunks(counts.batches)) + columns::tree_bytes(chunks(counts.batches));
   }
   size_t workspace_bytes() const {
-    if (column_sums == 0 || counts.batches * counts.rows == 0) return 0;
-    return values_bytes() + columns::workspace_bytes(sizes(), is_double);
+    if (column_sums == 0 || rows.count == 0) return 0;
+    const size_t tree = rows.rows > 1 ? columns::tree_bytes(lanes()) : chunks_bytes();
+    return std::max(all_lanes_bytes() + tree, static_cast<size_t>(column_sums) * chunks_bytes());
   }
 };
 
@@ -82,31 +98,36 @@ const char* launch(const PackedProgram& packed,
   std::copy(packed.words.begin(), packed.words.end(), params.words);
   const int64_t teams = packed.program.threads / packed.program.team;
   simt::Grid grid;
-  grid.x = std::min(columns::ceil_divide(packed.program.rows, teams), simt::kMaxGridX);
+  grid.x = std::min(columns::ceil_divide(packed.program.lanes.count, teams), simt::kMaxGridX);
   grid.threads = packed.program.threads;
   return kernel(grid, packed.shared_bytes, stream, params);
 }
 
-// Of some batches, an equal distance apart in `output`. `values` are [batch, rows, cols].
+// Of some batches, an equal distance apart in `output`. `values` are [batch, lanes, cols].
 const char* enqueue_sums(const Call& call, int64_t batches, const columns::Array& output,
                          const char* values, void* workspace, void* stream) {
-  const columns::Sizes sizes{batches, call.counts.rows, call.call.cols};
-  const int64_t chunks = chunk_count(sizes.rows);
-  if (chunks > 0) {
+  if (call.rows.rows > 1) {
+    columns::Leaves lanes = call.lanes();
+    lanes.batch = batches;
+    return columns::enqueue_tree(lanes, values, output, workspace, stream);
+  }
+  const columns::Leaves chunks = call.chunks(batches);
+  if (chunks.count > 0) {
     ChunkSumsParams params{};
     params.batch = batches;
-    params.rows = sizes.rows;
-    params.cols = sizes.cols;
+    params.rows = call.counts.rows;
+    params.cols = chunks.cols;
     params.values = values;
-    params.sums = chunks > 1 ? workspace : nullptr;
+    params.sums = chunks.count > 1 ? workspace : nullptr;
     params.row = output;
     simt::Grid grid;
-    grid.x = columns::ceil_divide(sizes.cols, ChunkSumsKernel<float>::kColumns);
-    grid.y = std::min(batches * chunks, simt::kMaxGridYZ);
+    grid.x = columns::ceil_divide(chunks.cols, ChunkSumsKernel<float>::kColumns);
+    grid.y = std::min(batches * chunks.count, simt::kMaxGridYZ);
     const char* error = kKernels[call.is_double].add_chunks(grid, 0, stream, params);
-    if (error != nullptr || chunks == 1) return error;
+    if (error != nullptr || chunks.count == 1) return error;
   }
-  return columns::enqueue_tree(sizes, call.is_double, output, workspace, stream);
+  char* const tree = static_cast<char*>(workspace) + columns::bytes_of(chunks);
+  return columns::enqueue_tree(chunks, workspace, output, tree, stream);
 }
 
 // The column sums of one result; its last batch dimensions at once as far as it lies in them at
@@ -122,9 +143,7 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
     if (together == 1) stride = result.stride[d];
     together *= size;
   }
-  const size_t real_bytes = call.is_double ? sizeof(double) : sizeof(float);
-  const int64_t step =
-      together * call.counts.rows * call.call.cols * static_cast<int64_t>(real_bytes);
+  const int64_t step = static_cast<int64_t>(call.lane_bytes()) / call.counts.batches * together;
   for (int64_t group = 0; group < call.counts.batches / together; ++group) {
     int64_t offset = 0, rest = group;
     for (int32_t e = d; e >= 0; --e) {
@@ -142,19 +161,21 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
 
 // How far apart in the workspace, in numbers, the chunks of rows of each column sum are.
 int64_t chunks_step(const Call& call) {
-  const size_t real_bytes = call.is_double ? sizeof(double) : sizeof(float);
-  return static_cast<int64_t>(columns::workspace_bytes(call.sizes(), call.is_double) / real_bytes);
+  return static_cast<int64_t>(call.chunks_bytes() /
+                              (call.is_double ? sizeof(double) : sizeof(float)));
 }
 
 // The column sums of a call of one batch, from the sums of chunks of rows in the workspace.
 const char* enqueue_trees(const Call& call, void* workspace, void* stream) {
-  const size_t step = columns::workspace_bytes(call.sizes(), call.is_double);
+  const columns::Leaves leaves = call.chunks(1);
+  const size_t step = call.chunks_bytes();
   char* chunks = static_cast<char*>(workspace);
   for (int32_t i = 0; i < call.call.results && step > 0; ++i) {
     if (call.view.result_role(i) != Role::row) continue;
     const bridge_program_array& result = call.call.result[i];
     const columns::Array output{result.data, result.dtype, 0};
-    const char* error = columns::enqueue_tree(call.sizes(), call.is_double, output, chunks, stream);
+    char* const tree = chunks + columns::bytes_of(leaves);
+    const char* error = columns::enqueue_tree(leaves, chunks, output, tree, stream);
     if (error != nullptr) return error;
     chunks += step;
   }
@@ -165,12 +186,12 @@ const char* enqueue_trees(const Call& call, void* workspace, void* stream) {
 const char* enqueue_all_sums(const Call& call, void* workspace, void* stream) {
   if (call.call.cols == 0) return nullptr;
   const char* values = static_cast<const char*>(workspace);
-  char* const tree = static_cast<char*>(workspace) + call.values_bytes();
+  char* const tree = static_cast<char*>(workspace) + call.all_lanes_bytes();
   for (int32_t i = 0; i < call.call.results; ++i) {
     if (call.view.result_role(i) != Role::row) continue;
     const char* error = enqueue_sums(call, call.call.result[i], values, tree, stream);
     if (error != nullptr) return error;
-    values += call.value_bytes();
+    values += call.lane_bytes();
   }
   return nullptr;
 }
@@ -178,6 +199,7 @@ const char* enqueue_all_sums(const Call& call, void* workspace, void* stream) {
 const char* enqueue_rows(const Call& call, PackedProgram& packed, void* workspace, void* stream) {
   const Kernels& kernels = kKernels[call.is_double];
   packed.program.sums = workspace;
+  packed.program.lanes = call.rows;
   const bool is_short = packed.words.size() <= ProgramParams<kFewBytes>::kWords;
   return is_short ? launch(packed, kernels.run_few, stream)
                   : launch(packed, kernels.run_most, stream);
@@ -222,7 +244,7 @@ bridge_status run_checked(const Call& call, void* workspace, size_t workspace_by
   const char* error = nullptr;
   if (call.counts.rows > 0) {
     GeneratedLaunch launch{};
-    if (kernels != nullptr && plan_generated(*kernels, call.call, call.view, &launch)) {
+    if (kernels != nullptr && plan_generated(*kernels, call.call, call.view, call.rows, &launch)) {
       error = launch_generated(*kernels, launch, call.call, workspace, chunks_step(call), stream);
       if (error == nullptr && launch.kind == kColumnsAligned) {
         error = enqueue_trees(call, workspace, stream);
@@ -264,7 +286,8 @@ bridge_status run_program(const bridge_program& given, void* workspace, size_t w
   View view;
   const bridge_status status = validate(given, &view, cuda::error_message(), cuda::kMessageBytes);
   if (status != BRIDGE_OK) return status;
-  return run_checked(Call(given, view), workspace, workspace_bytes, stream, kernels);
+  const bool is_check = kernels != nullptr && !kernels->are_added;
+  return run_checked(Call(given, view, is_check), workspace, workspace_bytes, stream, kernels);
 }
 
 const char* load_kernels() {

@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "interpreter/program.h"
+#include "interpreter/row_lanes.h"
 
 namespace bridge::interpreter {
 
@@ -39,7 +40,8 @@ struct KernelProgram {
   int64_t index_cols;
   int64_t chunks;  // of kSumChunk columns
   int64_t size[BRIDGE_MAX_DIMS];
-  void* sums;  // [column sums, rows, cols] in the arithmetic type: what is added up
+  void* sums;  // [column sums, lanes, cols] in the arithmetic type
+  RowLanes lanes;
   int32_t dims;
   int32_t sections;
   int32_t constants_at;  // among the words; constants are registers from 0 on

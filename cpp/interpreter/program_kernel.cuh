@@ -8,6 +8,7 @@
 #include "interpreter/integers.h"
 #include "interpreter/kernel_program.h"
 #include "interpreter/order.h"
+#include "interpreter/row_lanes.cuh"
 #include "math/philox.h"
 #include "walks/columns/elements.cuh"
 #include "walks/rows/row_sum_tree.h"
@@ -49,9 +50,12 @@ class ProgramThread {
     for (int32_t i = 0; i < program_.integers; ++i) integer(i) = wide(program_.integers_at + 2 * i);
     const int32_t teams = threads_ / program_.team;
     const int64_t step = static_cast<int64_t>(simt::block_count().x) * teams;
-    int64_t row =
+    lane_ =
         static_cast<int64_t>(simt::block_index().x) * teams + simt::thread_index() / program_.team;
-    for (; row < program_.rows; row += step) run_row(row);
+    for (; lane_ < program_.lanes.count; lane_ += step) {
+      const LaneOfRows rows(program_.lanes, lane_);
+      for (in_lane_ = 0; in_lane_ < rows.count; ++in_lane_) run_row(rows.first + in_lane_);
+    }
   }
 
  private:
@@ -260,6 +264,13 @@ class ProgramThread {
     return truth<Real>((index % 4 >= 2 ? high : low) > in.extra);
   }
 
+  // The thread has the column in all rows of a lane.
+  BRIDGE_DEVICE void add_column(uint32_t sum, Real term) {
+    Real& kept = static_cast<Real*>(
+        program_.sums)[(sum * program_.lanes.count + lane_) * program_.cols + col_];
+    kept = in_lane_ == 0 ? term : kept + term;
+  }
+
   BRIDGE_DEVICE void take_place(const Packed& in) {
     // Zeros of both signs are equal here.
     const Real x = real(in.a) == 0 ? Real(0) : real(in.a);
@@ -344,8 +355,7 @@ class ProgramThread {
         store(result(in.a, col_, in.c), real(in.b));
         break;
       case kAddColumns:
-        static_cast<Real*>(program_.sums)[(in.a * program_.rows + row_) * program_.cols + col_] =
-            real(in.b);
+        add_column(in.a, real(in.b));
         break;
       case kSum:
         push(in.extra, leaf_, real(in.a));
@@ -365,6 +375,8 @@ class ProgramThread {
   int64_t* exchanged_;
   int64_t* integers_;
   Real* reals_;
+  int64_t lane_ = 0;
+  int32_t in_lane_ = 0;  // the present row's number there
   int64_t row_ = 0;
   int64_t col_ = 0;
   int32_t leaf_ = 0;   // the present element's number among the thread's in the chunk

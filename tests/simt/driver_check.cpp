@@ -99,6 +99,7 @@ LaunchConfig g_launched;
 LaunchAttribute g_attribute;
 
 int set_attribute(void*, int attribute, int value) {
+  if (attribute == 8) return value <= 99 << 10 ? 0 : kInvalidValue;
   if (attribute != 14 || (value != 0 && g_most_in_cluster < 2)) return kInvalidValue;
   g_is_more_allowed = value;
   return 0;
@@ -204,6 +205,10 @@ void check_clusters() {
   Driver old = driver;
   old.max_active_clusters = nullptr;
   expect(most_in_cluster(old, &config, config, 16) == 1, "a driver that knows no clusters");
+  expect(allow_shared(driver, &config, 99 << 10), "as much shared memory as the GPU has");
+  expect(!allow_shared(driver, &config, 100 << 10), "and no more");
+  old.func_set_attribute = nullptr;
+  expect(!allow_shared(old, &config, 1), "none that a driver cannot allow");
   void* params[] = {nullptr};
   config.grid_x = 12;
   expect(launch_clusters(driver, &config, config, 4, params) == 0 && g_launched.grid_x == 12 &&

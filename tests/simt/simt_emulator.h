@@ -23,6 +23,8 @@ constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
 constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
+constexpr int64_t kManyLanes = 2;
+constexpr int64_t kManyElements = 4000;
 constexpr int kMostInCluster = 8;
 
 namespace emulator {
@@ -93,7 +95,10 @@ T shuffle_xor(T value, int mask, int line = __builtin_LINE()) {
 
 inline uint32_t unknown(uint32_t value) { return value; }
 inline int64_t unknown(int64_t value) { return value; }
-inline void sync_warp() {}
+inline void sync_warp(int line = __builtin_LINE()) {
+  char nothing = 0;
+  emulator::shuffle(&nothing, sizeof nothing, thread_index() % kWarpThreads, line);
+}
 
 template <class T, int kCount, int kTag = 0>
 T* shared_array() {
@@ -189,6 +194,8 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
   return emulator::run(grid, grid.threads, dynamic_shared_bytes,
                        static_cast<EmulatedKernel*>(kernel)->body, params);
 }
+
+inline bool allow_shared(void* /*kernel*/, size_t bytes) { return bytes <= size_t{99} << 10; }
 
 inline int most_in_cluster(void* /*kernel*/, int /*threads*/, size_t /*dynamic_shared_bytes*/,
                            int most) {

@@ -79,6 +79,9 @@ Params make_params(const bridge_softmax& call) {
   params.mask = call.mask.data;
   params.output = static_cast<char*>(call.output.data);
   params.mask_for_rows = call.mask.col_stride == 0;
+  // Queries are numbered in order where a row sees the columns up to its own.
+  if (params.mask != nullptr && params.layout.queries == 0)
+    rows::join_readers(params.layout, kMask);
   params.scale_single = single_scale(call);
   params.scale_double = math::softmax_scale<math::Double>(call.scale);
   return params;

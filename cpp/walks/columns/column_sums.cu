@@ -3,7 +3,6 @@
 
 #include <bridge/bridge.h>
 
-#include "walks/columns/column_sum_tree.h"
 #include "walks/columns/column_sums_cuda.h"
 
 namespace bridge::columns {
@@ -16,44 +15,49 @@ struct Tree {
 constexpr Tree kTreeSingle = {simt::launch<TreeKernel<float>>, simt::load<TreeKernel<float>>};
 constexpr Tree kTreeDouble = {simt::launch<TreeKernel<double>>, simt::load<TreeKernel<double>>};
 
-// One level of partial sums in the workspace.
-size_t level_bytes(const Sizes& sizes, bool is_double, int64_t nodes) {
-  const size_t bytes = static_cast<size_t>(sizes.batch) * static_cast<size_t>(nodes) *
-                       static_cast<size_t>(sizes.cols) *
-                       (is_double ? sizeof(double) : sizeof(float));
-  return (bytes + 15) / 16 * 16;
+// The leaves' parents, which are leaves of what is above.
+Leaves parents_of(Leaves leaves) {
+  leaves.count = ceil_divide(leaves.count, kTreeWidth);
+  return leaves;
 }
 
 }  // namespace
 
-size_t workspace_bytes(const Sizes& sizes, bool is_double) {
+size_t bytes_of(const Leaves& leaves) {
+  const size_t bytes = static_cast<size_t>(leaves.batch) * static_cast<size_t>(leaves.count) *
+                       static_cast<size_t>(leaves.cols) *
+                       (leaves.is_double ? sizeof(double) : sizeof(float));
+  return (bytes + 15) / 16 * 16;
+}
+
+size_t tree_bytes(const Leaves& leaves) {
   size_t bytes = 0;
-  for (int64_t nodes = chunk_count(sizes.rows); nodes > 1; nodes = ceil_divide(nodes, kTreeWidth)) {
-    bytes += level_bytes(sizes, is_double, nodes);
-  }
+  for (Leaves level = parents_of(leaves); level.count > 1; level = parents_of(level))
+    bytes += bytes_of(level);
   return bytes;
 }
 
-const char* enqueue_tree(const Sizes& sizes, bool is_double, const Array& output, void* workspace,
-                         void* stream) {
-  const Tree& tree = is_double ? kTreeDouble : kTreeSingle;
-  char* values = static_cast<char*>(workspace);
+const char* enqueue_tree(const Leaves& leaves, const void* values, const Array& output,
+                         void* workspace, void* stream) {
+  const Tree& tree = leaves.is_double ? kTreeDouble : kTreeSingle;
+  char* level = static_cast<char*>(workspace);
   TreeParams params{};
-  params.batch = sizes.batch;
-  params.count = chunk_count(sizes.rows);
-  params.cols = sizes.cols;
+  params.batch = leaves.batch;
+  params.count = leaves.count;
+  params.cols = leaves.cols;
+  params.values = values;
   params.row = output;
   for (;;) {
     const int64_t nodes = params.count > 0 ? ceil_divide(params.count, kTreeWidth) : 1;
-    params.values = values;
-    if (params.count > 1) values += level_bytes(sizes, is_double, params.count);
-    params.sums = nodes > 1 ? values : nullptr;
+    params.sums = nodes > 1 ? level : nullptr;
     simt::Grid grid;
-    grid.x = ceil_divide(sizes.cols, kTreeColumns);
-    grid.y = sizes.batch < simt::kMaxGridYZ / nodes ? sizes.batch * nodes : simt::kMaxGridYZ;
+    grid.x = ceil_divide(leaves.cols, kTreeColumns);
+    grid.y = leaves.batch < simt::kMaxGridYZ / nodes ? leaves.batch * nodes : simt::kMaxGridYZ;
     if (const char* error = tree.launch(grid, 0, stream, params)) return error;
     if (nodes == 1) return nullptr;
+    params.values = level;
     params.count = nodes;
+    level += bytes_of({leaves.batch, nodes, leaves.cols, leaves.is_double});
   }
 }
 

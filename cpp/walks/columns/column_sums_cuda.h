@@ -11,19 +11,24 @@ namespace bridge::columns {
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-struct Sizes {
+// Sums of chunks of rows, or of lanes, of which the tree is the same: [batch, count, cols] in the
+// arithmetic type.
+struct Leaves {
   int64_t batch;
-  int64_t rows;
+  int64_t count;
   int64_t cols;
+  bool is_double;
 };
 
-// What the partial sums of every level take, each level a whole number of 16-byte units.
-size_t workspace_bytes(const Sizes& sizes, bool is_double);
+// What they take, a whole number of 16-byte units.
+size_t bytes_of(const Leaves& leaves);
 
-// Adds the chunks' sums, [batch, chunks, cols] in the arithmetic type at the beginning of the
-// workspace, up to output. With no rows at all the sums are zero. NULL or what went wrong.
-const char* enqueue_tree(const Sizes& sizes, bool is_double, const Array& output, void* workspace,
-                         void* stream);
+// What the levels of the tree above them take.
+size_t tree_bytes(const Leaves& leaves);
+
+// Adds leaves up to output. Without any the sums are zero. NULL or what went wrong.
+const char* enqueue_tree(const Leaves& leaves, const void* values, const Array& output,
+                         void* workspace, void* stream);
 
 // Brings its kernels onto the current device; NULL or what went wrong.
 const char* load_tree();

@@ -5,6 +5,8 @@
 #include <bridge/bridge.h>
 #include <stdint.h>
 
+#include <initializer_list>
+
 #include "walks/rows/row_operands.h"
 
 namespace bridge::rows {
@@ -47,6 +49,22 @@ RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)
     }
   }
   return layout;
+}
+
+// Numbers the rows anew: those that read the same row of an array come one behind the other, while
+// a cache has it.
+template <int kArrays>
+void join_readers(RowLayout<kArrays>& layout, int array) {
+  const RowLayout<kArrays> given = layout;
+  int to = 0;
+  for (const bool are_readers : {false, true}) {
+    for (int d = 0; d < given.dims; ++d) {
+      if ((given.step[array][d] == 0) != are_readers) continue;
+      layout.size[to] = given.size[d];
+      for (int a = 0; a < kArrays; ++a) layout.step[a][to] = given.step[a][d];
+      ++to;
+    }
+  }
 }
 
 // Whether every row of the operand lies at a multiple of `alignment` bytes.
