@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scripts.gpu.libraries import ROOT, commit
+from scripts.gpu.libraries import AHEAD, ROOT, commit
 from scripts.gpu.stage import Stage
 from scripts.gpu.steps import BUDGETS, REHEARSAL_SLOWER, groups_of
 
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument(
         "--rehearse", action="store_true", help="without a GPU: print what needs one, run the rest"
     )
+    parser.add_argument("--seconds", type=float, help="for a stage, where it is to have fewer")
     options = parser.parse_args()
     if options.stage is None and not options.rehearse:
         parser.error(f"name a stage: {', '.join(BUDGETS)}")
@@ -42,12 +43,13 @@ def main() -> int:
         )
         return 2
     stages = [options.stage] if options.stage else list(BUDGETS)
-    passed = [run(name, options.rehearse) for name in stages]
+    passed = [run(name, options.rehearse, options.seconds) for name in stages]
     return 0 if all(passed) else 1
 
 
-def run(name: str, rehearse: bool) -> bool:
+def run(name: str, rehearse: bool, seconds: float | None = None) -> bool:
     """Runs one stage; whether all that it ran passed."""
+    budget = BUDGETS[name] if seconds is None else seconds
     logs = FOLDER / name
     shutil.rmtree(logs, ignore_errors=True)
     out = Path(os.environ.get("OUT") or FOLDER / "out")
@@ -58,7 +60,7 @@ def run(name: str, rehearse: bool) -> bool:
         device=device_name(),
         logs=logs,
         out=out,
-        budget=BUDGETS[name] * (REHEARSAL_SLOWER if rehearse else 1.0),
+        budget=budget * (REHEARSAL_SLOWER if rehearse else 1.0),
         at_once=cores,
         rehearse=rehearse,
         before="".join(path.read_text() for path in earlier if path.exists()),
@@ -73,7 +75,8 @@ def run(name: str, rehearse: bool) -> bool:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     workers = max(2, cores - 6)  # six processes compare beside the suite
-    passed = stage.run(groups_of(name, logs, workers, rehearse))
+    share = min(1.0, budget / BUDGETS[name])
+    passed = stage.run(groups_of(name, logs, workers, rehearse, share))
     print((out / "summary.txt").read_text(), end="", flush=True)
     return passed
 
@@ -91,6 +94,7 @@ def environment(rehearse: bool) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
         "BRIDGE_TESTS_FROM_TREE": "1",
+        "BRIDGE_CACHE_DIR": str(AHEAD),
         "PATH": os.pathsep.join([os.environ["PATH"], "/usr/local/cuda/bin"]),
     }
 

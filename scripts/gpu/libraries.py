@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
+AHEAD = ROOT / "build" / "for_gpu" / "compiled"  # the cache of programs that are called there
 BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 # What has a program that compares its kernels with the CPU's.

@@ -9,6 +9,7 @@ import sys
 
 from scripts.gpu.environment import PYTHON, rehearsal_python
 from scripts.gpu.libraries import (
+    AHEAD,
     BUILD,
     CUDA_LIBRARY,
     CUDA_PROGRAMS,
@@ -40,13 +41,19 @@ def main() -> int:
     )
     if shutil.which("nvcc") is None:
         sys.exit("pack_for_gpu: no nvcc on this machine: what is compared there must be built here")
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    for made in (PREBUILT, FOLDER / "wheels"):
+        shutil.rmtree(made, ignore_errors=True)
     PREBUILT.mkdir(parents=True)
     build(BUILD, os.environ.get("BRIDGE_GPU_ARCH", "90"))
     for name in (module_name(), CUDA_LIBRARY, CUDA_PROGRAMS, *PROGRAM_NAMES):
         copy(next(path for path in BUILD.rglob(name) if path.is_file()), PREBUILT / name)
     (PREBUILT / STAMP).write_text(digest_of_sources() + "\n")
     (PREBUILT / "commit").write_text(f"{commit()}\n")
+    arch = f"sm_{os.environ.get('BRIDGE_GPU_ARCH', '90')}"
+    # The programs run here too, on the CPU.
+    subprocess.run([sys.executable, "-m", "scripts.gpu.libraries"], check=True)
+    ahead = [sys.executable, "-m", "scripts.gpu.ahead", str(AHEAD), arch]
+    subprocess.run(ahead, check=True, cwd=ROOT)
     pinned = (ROOT / "requirements" / "build.txt").read_text().split("\n")
     wanted = [line.split("#")[0].strip() for line in pinned if line.startswith(WHEELS)]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]

@@ -33,7 +33,9 @@ REHEARSAL_SLOWER = 8.0
 REHEARSAL_SECONDS = 60.0
 
 
-def groups_of(stage: str, logs: Path, workers: int, rehearse: bool) -> list[list[Step]]:
+def groups_of(
+    stage: str, logs: Path, workers: int, rehearse: bool, share: float = 1.0
+) -> list[list[Step]]:
     """The groups of a stage.
 
     Args:
@@ -41,15 +43,16 @@ def groups_of(stage: str, logs: Path, workers: int, rehearse: bool) -> list[list
       logs: the folder for what steps write.
       workers: processes of the suite in `depth`.
       rehearse: what can runs on the CPU, shortened.
+      share: of each step's time in `speed`, which measures as much as it has time for.
     """
-    make = _Steps(logs, workers, rehearse)
+    make = _Steps(logs, workers, rehearse, share if stage == "speed" else 1.0)
     groups = {"truth": make.truth, "speed": make.speed, "depth": make.depth}[stage]
     return [*make.beginning(), *groups()]
 
 
 class _Steps:
-    def __init__(self, logs: Path, workers: int, rehearse: bool) -> None:
-        self.logs, self.workers, self.rehearse = logs, workers, rehearse
+    def __init__(self, logs: Path, workers: int, rehearse: bool, share: float) -> None:
+        self.logs, self.workers, self.rehearse, self.share = logs, workers, rehearse, share
 
     def step(self, name: str, *command: str, seconds: float, **options: Any) -> Step:
         slower = REHEARSAL_SLOWER if self.rehearse else 1.0
@@ -95,7 +98,7 @@ class _Steps:
         border = self.bridge("parity-border", "parity", "--ops", "border", seconds=60)
         side_by_side = [
             # In several processes: compiling its kernels takes minutes of a processor.
-            self.suite("cuda-cases", "-n", "4", "tests/cuda", seconds=150, device=True),
+            self.suite("cuda-cases", "-n", "8", "tests/cuda", seconds=150, device=True),
             self.suite(
                 "races", "-m", "slow or not slow", "tests/exchange/test_streams.py", seconds=150
             ),
@@ -115,24 +118,25 @@ class _Steps:
     def speed(self) -> list[list[Step]]:
         program = (sys.executable, "-m", "scripts.gpu.kernel_speed")
         rows = ("--jsonl", str(self.logs / "kernel_speed.jsonl"))
-        large = ("--large", "--ops", *OPS, "catalogue", "declared")
+        large = ("--large", "--framework", "torch", "--ops", "catalogue", *OPS, "declared")
+        jax = ("--large", "--framework", "jax", "--ops", "catalogue", *OPS, "declared")
+        measure = 130 * self.share
         steps = [
-            self.step("kernel_speed-rows", *program, "--list", seconds=30),
             self.step(
                 "kernel_speed",
-                *(*program, *rows, "--seconds", "130"),
-                seconds=150,
+                *(*program, *rows, "--seconds", str(measure)),
+                seconds=measure + 20,
                 needs_device=True,
             ),
+            self.bridge("bench-large-torch", "bench", *large, seconds=90 * self.share + 15),
+            self.bridge("bench-large-jax", "bench", *jax, seconds=50 * self.share + 15),
             self.step(
                 "counters",
                 *("bash", "-o", "pipefail", "-c", COUNTERS, "bash", *program),
-                seconds=60,
+                seconds=60 * self.share,
                 needs_device=True,
                 fails_with=(),  # not every machine lets counters be read
             ),
-            self.bridge("bench-large", "bench", "--no-compile", *large, seconds=100),
-            self.bridge("bench-large-compile", "bench", *large, seconds=100),
         ]
         return [[step] for step in steps]
 
