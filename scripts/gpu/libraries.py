@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
-AHEAD = ROOT / "build" / "for_gpu" / "compiled"  # the cache of programs that are called there
+# The cache of programs that are called there, and what it travels in.
+AHEAD = ROOT / "build" / "check_gpu" / "compiled"
+AHEAD_ARCHIVE = "compiled.tar.gz"
 BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 # What has a program that compares its kernels with the CPU's.
@@ -74,6 +77,9 @@ def place_prebuilt() -> str:
 def place(folder: Path) -> None:
     """Copies the libraries beside the package's Python files, and the programs to their folder."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
+    if (folder / AHEAD_ARCHIVE).exists():
+        with tarfile.open(folder / AHEAD_ARCHIVE) as archive:
+            archive.extractall(AHEAD, filter="data")
     targets = dict.fromkeys((module_name(), CUDA_LIBRARY, CUDA_PROGRAMS), ROOT / "bridge")
     for name, target in (targets | dict.fromkeys(PROGRAM_NAMES, PROGRAMS)).items():
         found = next((path for path in folder.rglob(name) if path.is_file()), None)

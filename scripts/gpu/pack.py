@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 
 from scripts.gpu.environment import PYTHON, rehearsal_python
 from scripts.gpu.libraries import (
     AHEAD,
+    AHEAD_ARCHIVE,
     BUILD,
     CUDA_LIBRARY,
     CUDA_PROGRAMS,
@@ -41,8 +43,7 @@ def main() -> int:
     )
     if shutil.which("nvcc") is None:
         sys.exit("pack_for_gpu: no nvcc on this machine: what is compared there must be built here")
-    for made in (PREBUILT, FOLDER / "wheels"):
-        shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
     PREBUILT.mkdir(parents=True)
     build(BUILD, os.environ.get("BRIDGE_GPU_ARCH", "90"))
     for name in (module_name(), CUDA_LIBRARY, CUDA_PROGRAMS, *PROGRAM_NAMES):
@@ -54,6 +55,8 @@ def main() -> int:
     subprocess.run([sys.executable, "-m", "scripts.gpu.libraries"], check=True)
     ahead = [sys.executable, "-m", "scripts.gpu.ahead", str(AHEAD), arch]
     subprocess.run(ahead, check=True, cwd=ROOT)
+    with tarfile.open(PREBUILT / AHEAD_ARCHIVE, "w:gz") as archive:
+        archive.add(AHEAD, ".")
     pinned = (ROOT / "requirements" / "build.txt").read_text().split("\n")
     wanted = [line.split("#")[0].strip() for line in pinned if line.startswith(WHEELS)]
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
