@@ -23,6 +23,10 @@ class CompileError(RuntimeError):
     """A program could not be compiled; calls go on by the interpreter."""
 
 
+class RejectedError(CompileError):
+    """What was compiled cannot be loaded, or has other bits than the interpreter."""
+
+
 @functools.cache
 def headers() -> Path:
     """Where the headers of the kernels are: beside this package, or in the source tree."""

@@ -9,12 +9,13 @@ import os
 import queue
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from bridge import _native
-from bridge.generated.cache import CompileError, forget, stop
+from bridge.generated.cache import RejectedError, forget, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.shipped import (
@@ -90,7 +91,7 @@ class Request:
             add(self.words(), self.dtype_numbers())
         except REFUSED as error:
             forget(path)
-            raise CompileError(f"{self.program.name}: {error}") from error
+            raise RejectedError(f"{self.program.name}: {error}") from error
 
     def is_there(self) -> bool:
         """Whether this processor has it: from the build, or compiled before."""
@@ -141,6 +142,10 @@ class Request:
         return cubin, lambda words, dtypes: self._add_to_devices(facts, cubin.read_bytes())
 
 
+# More of a platform are no accident: nothing is compiled for it any more.
+_MOST_REJECTED = 3
+
+
 class _Worker:
     """Compiles one request after the other, in a thread that begins with the first."""
 
@@ -151,6 +156,7 @@ class _Worker:
         self.seen: set[tuple[bytes, tuple[str, ...], str]] = set()
         self.waiting = 0
         self.failed: set[str] = set()  # platforms
+        self.rejected: Counter[str] = Counter()  # programs of each
         self.thread: threading.Thread | None = None
 
     def ask(self, request: Request) -> None:
@@ -199,15 +205,20 @@ class _Worker:
             request.compile()
         except Exception as error:  # whatever it is, calls go on by the interpreter
             with self.lock:
+                self.rejected[request.platform] += 1
+                # Another program may fare better, but not without a compiler.
+                rejected = self.rejected[request.platform] < _MOST_REJECTED
+                is_alone = isinstance(error, RejectedError) and rejected
                 is_first = request.platform not in self.failed
-                self.failed.add(request.platform)
+                if not is_alone:
+                    self.failed.add(request.platform)
             if is_first:
+                what = "a declared op runs" if is_alone else "declared ops run"
                 where = " on CUDA" if request.arch else ""
                 with contextlib.suppress(Warning):  # as an error it has nobody to reach
                     warnings.warn(
-                        f"declared ops run by bridge's interpreter{where}, several times slower "
-                        f"than compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should "
-                        "be)",
+                        f"{what} by bridge's interpreter{where}, several times slower than "
+                        f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
                         RuntimeWarning,
                         stacklevel=2,
                     )

@@ -1,24 +1,46 @@
-"""Scratch memory of the column sums, which several ops have as a result."""
+"""Scratch memory on CUDA of the column sums, which programs have as results."""
 
 from __future__ import annotations
 
 import math
 
-# The CUDA kernel makes one partial sum for each chunk of so many rows, then levels of a tree, each
-# with a 64th of the nodes of the one below.
-_CHUNK_ROWS = 128
+# As in cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h: a lane of the
+# tree, a chunk, how many nodes have one above them, and from how much on a kernel goes down lanes.
+_LANE_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
+_MANY_LANES, _MANY_ELEMENTS = 66, 1 << 24
 
 
-def column_sums_workspace_bytes(shape: tuple[int, ...], batch_ndim: int, is_float64: bool) -> int:
-    """Bytes that the sums over the rows of `[*batch, *rows, d]` never exceed.
-
-    The sizes may be symbolic. `shape` has at least one dimension.
+def column_sums_workspace_bytes(
+    sums: int, shape: tuple[int, ...], batch_ndim: int, is_float64: bool
+) -> int:
+    """Bytes that so many sums over the rows of `[*batch, *rows, d]` take, or never exceed where a
+    size is symbolic. `shape` has at least one dimension.
     """
-    rows = math.prod(shape[batch_ndim:-1])
-    if isinstance(rows, int) and rows <= _CHUNK_ROWS:
-        return 0
-    vector = math.prod(shape[:batch_ndim]) * shape[-1]
-    chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
-    # c + ⌈c/64⌉ + ⌈c/64²⌉ + … (down to 1, which is the result) ≤ c + ⌊c/32⌋. Each of at most
-    # eleven levels is rounded up to 16 bytes.
-    return vector * (chunks + chunks // 32) * (8 if is_float64 else 4) + 256
+    size = 8 if is_float64 else 4
+    batch, rows, cols = math.prod(shape[:batch_ndim]), math.prod(shape[batch_ndim:-1]), shape[-1]
+    vector = batch * cols * size
+    if not all(isinstance(n, int) for n in shape):
+        # c + ⌈c/64⌉ + ⌈c/64²⌉ + … (down to 1, which is the result) ≤ c + ⌊c/32⌋. Each of at most
+        # eleven levels is rounded up to 16 bytes.
+        chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
+        return _rounded(sums * rows * vector) + vector * (chunks + chunks // 32) + 256
+    lanes, chunks = -(-rows // _LANE_ROWS), -(-rows // _CHUNK_ROWS)
+    # Of a sum whose chunks are added by the kernel that goes down the columns, or behind the rows.
+    added = 0 if chunks <= 1 else _rounded(chunks * vector) + _levels(chunks, vector)
+    if batch * lanes >= _MANY_LANES and batch * rows * cols >= _MANY_ELEMENTS:
+        own = _rounded(sums * lanes * vector) + _levels(lanes, vector)
+    else:
+        own = _rounded(sums * rows * vector) + added
+    return max(own, sums * added) if rows else 0
+
+
+def _levels(count: int, vector: int) -> int:
+    """What stands above so many nodes, but for the root."""
+    found = 0
+    while (count := -(-count // _WIDTH)) > 1:
+        found += _rounded(count * vector)
+    return found
+
+
+def _rounded(size: int) -> int:
+    return (size + 15) // 16 * 16

@@ -8,7 +8,6 @@ number from which elements are counted.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,7 +69,11 @@ class RunProgram(Op[ProgramParams]):
         self, params: ProgramParams, dtypes: Sequence[str | None], platform: str
     ) -> None:
         program = _wanted(params.code, params.dtypes)
-        present = [dtype for dtype in (*dtypes, *split(params.dtypes)) if dtype is not None]
+        # JAX has integers as words of 32 bits, which a call puts together.
+        roles = self.operand_roles(len(dtypes), params)
+        given = zip(roles, dtypes, strict=True)
+        takes = ["int64" if role is Role.INTEGER else dtype for role, dtype in given if dtype]
+        present = [*takes, *filter(None, split(params.dtypes))]
         has_start = self._has_start(params, dtypes)
         asked_for(program, params.arithmetic, present, has_start, platform)
 
@@ -169,12 +172,9 @@ class RunProgram(Op[ProgramParams]):
         sums = wanted_roles(self, params).count(Role.ROW)
         if not sums:
             return 0
-        # What is summed stands in it, and then the sums over parts of the rows.
         space = space_of(first.shape, _roles_of(params.code)[0][0])
         is_float64 = params.arithmetic == "float64"
-        summed = sums * math.prod(space) * (8 if is_float64 else 4)
-        partial = column_sums_workspace_bytes(space, params.batch_ndim, is_float64)
-        return (summed + 15) // 16 * 16 + partial
+        return column_sums_workspace_bytes(sums, space, params.batch_ndim, is_float64)
 
     def results(
         self, operands: Sequence[Spec | None], params: ProgramParams

@@ -91,6 +91,38 @@ def test_in_a_graph() -> None:
     assert torch.equal(y.cpu(), OPS["rms_norm"](x.cpu(), w.cpu()))
 
 
+# An op that draws, one with labels, and their derivatives, none of which the build has.
+IN_JAX = """
+import jax
+import numpy as np
+import bridge.jax as bj
+from bridge import _native
+
+random = np.random.default_rng(0)
+x, residual = (random.standard_normal((300, 1024)).astype(np.float32) for _ in range(2))
+labels = random.integers(0, 1024, 300).astype(np.int32)
+
+@jax.jit
+def step(x, residual, labels):
+    y = bj.bias_dropout_add(x, residual=residual, p=0.25, seed=7)
+    return bj.cross_entropy(y, labels)
+
+gpu, cpu = jax.devices("cuda")[0], jax.devices("cpu")[0]
+found = jax.value_and_grad(step)(*jax.device_put((x, residual, labels), gpu))
+jax.block_until_ready(found)
+assert _native.generated_calls() >= 4
+expected = jax.value_and_grad(step)(*jax.device_put((x, residual, labels), cpu))
+for a, b in zip(found, expected):
+    np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+"""
+
+
+def test_jax_calls_what_is_compiled() -> None:
+    pytest.importorskip("jax")
+    jax_device()
+    run(IN_JAX, BRIDGE_COMPILE="now")
+
+
 # Where there is a graph, it captures the first call of all.
 FROM_THE_BUILD = """
 import contextlib

@@ -16,8 +16,9 @@ import torch
 import bridge
 from bridge import _native
 from bridge import lang as bl
-from bridge.generated import CompileError, cache, compiler, finished
+from bridge.generated import CompileError, cache, compiler, finished, requests
 from bridge.generated.ahead import usual_requests
+from bridge.generated.requests import Request
 from bridge.ops.declared import traced
 from tests.declared.ops import SEVEN, rms_norm
 
@@ -102,6 +103,25 @@ def test_what_cannot_be_compiled_is_interpreted_with_one_warning(
     assert calls == 0
     assert words in warned
     assert warned.count("declared ops run by bridge's interpreter") == 1
+
+
+def test_a_program_that_is_rejected_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until there are several."""
+    compiled = []
+
+    def compile(request: Request) -> None:
+        compiled.append(request)
+        if len(compiled) != 2:
+            raise cache.RejectedError("other bits")
+
+    monkeypatch.setattr(Request, "compile", compile)
+    worker = requests._Worker()
+    found = traced(rms_norm.declaration, (True, True), 1e-6)
+    asked = [r for dtype in ("float32", "bfloat16") for r in usual_requests(found, dtype)]
+    with pytest.warns(RuntimeWarning, match=r"declared ops? runs? by .* other bits") as warned:
+        [worker.now(request) for request in asked]
+    assert compiled == asked[:4]
+    assert [str(w.message).startswith("declared ops run") for w in warned] == [False, False, True]
 
 
 def broken_compiler(folder: Path, script: str) -> str:

@@ -186,6 +186,8 @@ def test_so_is_what_jax_calls(
     step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
     step.trace(x, row, row, labels).lower(lowering_platforms=("cuda",))
     assert len(calls) >= 12
+    # A seed is two words in JAX, and an integer of 64 bits for the kernels, whose check draws one.
+    assert not any("uint32" in dtypes for _, _, dtypes, _ in calls)
     for call in calls:
         asked_for(*call, "cuda")
     assert not machine.asked
