@@ -30,6 +30,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/numerics.md", "accuracy", proofs.accuracy),
     ("docs/exchange.md", "crossings", speed.crossings),
     ("docs/gpu.md", "gpu records", proofs.gpu_records),
+    ("docs/gpu.md", "gpu kernels", proofs.gpu_kernels),
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
     ("docs/declare.md", "speed", speed.of_declarations),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),

@@ -352,6 +352,13 @@ def passed_on(
     return found
 
 
+def twins(code: str) -> list[int]:
+    """For each result the number of the first one that is the same."""
+    results = parse(code).program.results
+    same = [(result.nodes, result.role) for result in results]
+    return [same.index(each) for each in same]
+
+
 def zeros(code: str) -> list[bool]:
     """For each result of a derivative whether it is 0 whatever the operands are."""
     program = parse(code).program

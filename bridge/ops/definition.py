@@ -137,6 +137,19 @@ class Call(Generic[P]):
     params: P | None = None
 
 
+# Of each result of a call the operand that it belongs to, operands, or None.
+Places = tuple[int | tuple[int, ...] | None, ...]
+
+
+def each_place(places: Places) -> list[tuple[int, int]]:
+    """(result, operand) for all that belong to each other."""
+    found = []
+    for i, place in enumerate(places):
+        if place is not None:
+            found += [(i, each) for each in (place if isinstance(place, tuple) else (place,))]
+    return found
+
+
 def passed_on(*operands: Any) -> Call[Any]:
     """The call whose results are its operands."""
     return Call(None, operands)
@@ -246,12 +259,12 @@ class Op(Protocol[P]):
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
         params: P,
-    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    ) -> list[tuple[Call[Any], Places]]:
         """Calls that give the cotangents of the wanted operands.
 
-        Each comes with the operand position that each of its results belongs to. That of a TABLE is
-        a FULL array in the dtype of the arithmetic, which the adapter sums over what the table was
-        repeated along and rounds (`tables.summed`). A linear operand's
+        Each comes with the operand position, or positions, that each of its results belongs to.
+        That of a TABLE is a FULL array in the dtype of the arithmetic, which the adapter sums over
+        what the table was repeated along and rounds (`tables.summed`). A linear operand's
         cotangent never needs the value of that operand, which may then be None; `ZerosLike` asks
         for its shape alone.
         """

@@ -14,7 +14,7 @@ from typing import Any
 from bridge.lang import codes
 from bridge.lang.errors import ProgramTooLarge
 from bridge.lang.limits import MOST_OPERANDS, check_arrays
-from bridge.ops.definition import Call, Op, Operands, Role, Spec, ZerosLike, passed_on
+from bridge.ops.definition import Call, Op, Operands, Places, Role, Spec, ZerosLike, passed_on
 from bridge.ops.program_params import ROLES, ProgramParams, joined, split
 
 
@@ -70,7 +70,7 @@ def vjp(
     wanted: Sequence[bool],
     specs: Sequence[Spec | None],
     params: ProgramParams,
-) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+) -> list[tuple[Call[Any], Places]]:
     own = codes.parse(params.code)
     # Towards tangents alone kept values are what they are: constants.
     linear = all(
@@ -94,7 +94,7 @@ def _cotangents(
     given: Sequence[bool],
     cotangents: Operands,
     specs: Sequence[Spec | None],
-) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+) -> list[tuple[Call[Any], Places]]:
     """The cotangents of the operands at these positions, in one call where that can be."""
     try:
         return _cotangents_at_once(rule, [*positions], given, cotangents, specs)
@@ -119,7 +119,7 @@ def _cotangents_at_once(
     given: Sequence[bool],
     cotangents: Operands,
     specs: Sequence[Spec | None],
-) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+) -> list[tuple[Call[Any], Places]]:
     own, params = rule.own, rule.params
 
     def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
@@ -127,7 +127,7 @@ def _cotangents_at_once(
         return codes.reverse(rule.code, given, asked, rule.has_kept)
 
     code, sources = reverse()
-    calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
+    calls: list[tuple[Call[Any], Places]] = []
     asked_roles = [own.program.operands[position].role for position in positions]
     passed = codes.passed_on(code, sources, asked_roles)
     zeros = codes.zeros(code)
@@ -144,11 +144,21 @@ def _cotangents_at_once(
         return calls
     if len(positions) < asked_before:
         code, sources = reverse()
+    # What is the cotangent of several operands, as of summands, is written once.
+    alike: dict[Any, list[int]] = {}
+    for position, first in zip(positions, codes.twins(code), strict=True):
+        own_dtype = specs[position].dtype  # type: ignore[union-attr]
+        is_table = ROLES[own.program.operands[position].role] is Role.TABLE
+        alike.setdefault((first, own_dtype, is_table and position), []).append(position)
+    if len(alike) < len(positions):
+        positions = [same[0] for same in alike.values()]
+        code, sources = reverse()
     tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
     dtypes = joined(
         [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
     )
-    calls.append((rule.call(code, (), cotangents, dtypes, sources), tuple(positions)))
+    places = tuple([tuple(same) for same in alike.values()])
+    calls.append((rule.call(code, (), cotangents, dtypes, sources), places))
     return calls
 
 

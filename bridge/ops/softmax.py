@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from bridge.ops.definition import Call, Operands, Role, Spec
+from bridge.ops.definition import Call, Operands, Places, Role, Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.op_in_parts import OpInParts
 from bridge.ops.program_params import ProgramParams
@@ -148,7 +148,7 @@ class Softmax(OpInParts[SoftmaxParams]):
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
         params: SoftmaxParams,
-    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    ) -> list[tuple[Call[Any], Places]]:
         x = specs[0]
         if cotangents[0] is None or not wanted[0] or x is None:
             return []
@@ -278,9 +278,9 @@ class SoftmaxDerivative(OpInParts[SoftmaxDerivativeParams]):
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
         params: SoftmaxDerivativeParams,
-    ) -> list[tuple[Call[Any], tuple[int | None, ...]]]:
+    ) -> list[tuple[Call[Any], Places]]:
         h = cotangents[0]
-        calls: list[tuple[Call[Any], tuple[int | None, ...]]] = []
+        calls: list[tuple[Call[Any], Places]] = []
         if h is None:
             return calls
         u, v, w = operands  # None where they are the ones that are wanted

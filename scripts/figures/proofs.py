@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from scripts.figures.records import of_gpus, read, table
 
 
@@ -33,3 +35,37 @@ def gpu_records() -> str:
     if not rows:
         return "No stage has run on a GPU yet."
     return table(["device", "stage", "steps passed", "failed", "skipped"], rows)
+
+
+COLUMNS = 4096
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def gpu_kernels() -> str:
+    """What every op reaches of a copy, by device."""
+    parts = []
+    for name, record in of_gpus().items():
+        found = record.get("kernel_speed", {"rows": []})
+        reached = {row["name"]: row for row in found["rows"] if "graph" in row}
+        ops = dict.fromkeys(key.rsplit(".", 3)[0] for key in reached if key.count(".") >= 3)
+        rows = []
+        for op in ops:
+            cells = []
+            for what in ("forward", "backward"):
+                for dtype in DTYPES:
+                    row = reached.get(f"{op}.{what}.{dtype}.{COLUMNS}")
+                    cells.append(f"{100 * row['graph']['of_copy']:.0f}" if row else "")
+            if any(cells):
+                rows.append([op.removeprefix("catalogue.").replace(".", ", "), *cells])
+        if not rows:
+            continue
+        size = max(math.prod(row["shape"]) for row in reached.values())
+        parts.append(
+            f"On {record['device']}, commit {found['commit'][:9]} "
+            f"([every row](benchmarks/{name})), rows of {COLUMNS} columns, up to "
+            f"{size >> 20} Mi elements:"
+        )
+        short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+        header = [f"{what} {short[d]}" for what in ("forward", "backward") for d in DTYPES]
+        parts.append(table(["% of a copy", *header], rows))
+    return "\n\n".join(parts) or "Not measured yet."

@@ -49,10 +49,16 @@ def digest_of_sources() -> str:
 
 
 def commit() -> str | None:
-    """The commit that is checked, with "+" where files were changed since; None if not known."""
-    packed = PREBUILT / "commit"
+    """The commit that is checked, with "+" where files were changed since; None if not known.
+
+    Where what travelled is made from these sources, it says so itself: the repository that lies
+    there may be an older one.
+    """
+    packed, stamp = PREBUILT / "commit", PREBUILT / STAMP
+    if packed.exists() and stamp.exists() and stamp.read_text().strip() == digest_of_sources():
+        return packed.read_text().strip()
     if not (ROOT / ".git").exists():
-        return packed.read_text().strip() if packed.exists() else None
+        return None
     git = ["git", "-C", str(ROOT)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)

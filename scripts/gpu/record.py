@@ -87,7 +87,7 @@ def _add_rows(kept: Record, rows: Path, commit: str | None) -> None:
         from bridge.cli import rows as bridge_rows
 
         report = bridge_rows.read(rows)
-        report["commit"] = report["commit"] or commit
+        report["commit"] = commit or report["commit"]
         command = report["command"]
         if command == "parity":
             report = {name: report[name] for name in PARITY} | {"rows": len(report["rows"])}

@@ -52,6 +52,7 @@ from bridge.jax._sharded.partitioning import (
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
+from bridge.ops.definition import each_place
 from bridge.ops.splitting import wanted_roles
 from bridge.ops.tables import summed
 
@@ -210,9 +211,8 @@ def _transpose(
         params,
     ):
         results = _follow(derivative, placed_avals, axis)
-        for result, place in zip(results, places, strict=True):
-            if place is None:
-                continue
+        for i, place in each_place(places):
+            result = results[i]
             if roles[place] is Role.TABLE:
                 own, aval = result.dtype.name, placed_avals[place]
                 result = summed(result, own, aval.shape, aval.dtype.name, call, jnp.transpose)

@@ -13,7 +13,7 @@ import torch
 
 from bridge.lang.errors import TooLarge
 from bridge.ops import Spec, ZerosLike
-from bridge.ops.definition import Role
+from bridge.ops.definition import Role, each_place
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.tables import summed
 from bridge.torch._adapter.kernels import NAMES, dtypes_of
@@ -48,7 +48,7 @@ class Step:
     def __init__(
         self,
         call: Any,
-        places: Sequence[int | None],
+        places: Sequence[tuple[int, int]],
         count: int,
         dtypes: Sequence[str | None],
         index_of: dict[Any, int],
@@ -70,10 +70,10 @@ class Step:
             kinds = tuple(None if source is None else dtypes[source] for source in known)
             self.plan = plan_of(call.op, call.params, kinds)
             self.native = self.plan.native
-        self.places = [(i, place) for i, place in enumerate(places) if place is not None]
+        self.places = list(places)
         self.tables = tables
         result_of = {place: i for i, place in self.places}
-        self.arrange = _taker([result_of.get(i, len(places)) for i in range(count)])
+        self.arrange = _taker([result_of.get(i, -1) for i in range(count)])
 
     def run(self, values: Values, likes: dict[int, Any]) -> Values:
         """Its results; `likes` has shape, dtype and device of operands: of all that it needs."""
@@ -220,10 +220,10 @@ class Derivatives:
         return [
             self._step(
                 call,
-                [None if place is None else place + before for place in places],
+                [(i, place + before) for i, place in each_place(places)],
                 len(counted),
                 [self.results[i] for i in self.wanted],
-                [(i, place) for i, place in enumerate(places) if place in self._tables],
+                [pair for pair in each_place(places) if pair[1] in self._tables],
             )
             for call, places in self._vjp(counted[before:], given)
         ]
@@ -231,12 +231,13 @@ class Derivatives:
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
         """Steps to the tangents of the results, from the given ones of the operands."""
         count = len(self.results)
-        return [self._step(call, _given(call), count, self.dtypes) for call in self._jvp(given)]
+        calls = self._jvp(given)
+        return [self._step(call, each_place(_given(call)), count, self.dtypes) for call in calls]
 
     def _step(
         self,
         call: Any,
-        places: Sequence[int | None],
+        places: Sequence[tuple[int, int]],
         count: int,
         directions: Sequence[Any],
         tables: Any = (),
@@ -269,10 +270,10 @@ class Derivatives:
         return operands, results, specs
 
 
-def _given(call: Any) -> list[int | None]:
+def _given(call: Any) -> tuple[int | None, ...]:
     """The numbers of the results of a call that are wanted, in their places."""
     results = call.operands if call.op is None else call.op.result_dtypes(call.params)
-    return [None if result is None else i for i, result in enumerate(results)]
+    return tuple([None if result is None else i for i, result in enumerate(results)])
 
 
 def _all_and_each(possible: Sequence[bool]) -> Iterator[list[bool]]:

@@ -175,11 +175,11 @@ size_t bridge_softmax_derivative_cuda_workspace(const bridge_softmax_derivative*
 bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* call, void* workspace,
                                              size_t workspace_bytes, void* stream);
 /* A program's workspace holds, for each result of role row, a number of the arithmetic type for
- * every column of each lane of 16 rows, or, where these or their elements are few, for every element
- * of the space, all of these rounded up to 16 bytes, and once the levels of the tree above: with c
- * chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers and 256 bytes,
- * and nothing where c is 1. A program with more words than a kernel's parameters
- * take, or more registers than the shared memory of a warp, is an invalid argument. */
+ * every column of each lane of 16 rows, or, where these or their elements are few, for every
+ * element of the space, all of these rounded up to 16 bytes, and once the levels of the tree above:
+ * with c chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers and 256
+ * bytes, and nothing where c is 1. A program with more words than a kernel's parameters take, or
+ * more registers than the shared memory of a warp, is an invalid argument. */
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
