@@ -186,7 +186,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
 def crossings() -> str:
     """What to_torch and to_jax cost, on every machine that was measured."""
-    parts = []
+    parts, devices = [], set()
     for name, report in reports():
         rows = [
             [
@@ -201,6 +201,7 @@ def crossings() -> str:
         if not rows:
             continue
         versions = report["versions"]
+        devices.add(report["options"]["device"])
         where = report["machine"]["gpu" if report["options"]["device"] == "cuda" else "processor"]
         parts.append(
             f"Medians of a call on {where}, torch {versions['torch']}, jax {versions['jax']} "
@@ -209,6 +210,6 @@ def crossings() -> str:
         )
         parts.append(table(["", "bridge, µs", "from_dlpack, µs", "faster"], rows))
         parts += [f"Note of the run: {note}." for note in report["notes"]]
-    if not of_gpus():
+    if "cuda" not in devices:
         parts.append("On a GPU: not measured yet.")
     return "\n\n".join(parts)
