@@ -50,10 +50,14 @@ def rms_norm(x: bl.Full, weight: bl.Row | None = None, *, eps: float = 1e-6, off
     return _scaled(x * r, _whole(weight, offset))
 
 
-def _added(x: Any, residual: Any, dtype: str, like: str) -> tuple[Any, Any]:
-    """What is returned, and what is normalised: its cotangent is rounded as that of a call is."""
+def _returned(h: Any, x: Any, residual: Any, like: str) -> Any:
+    return bl.like(h, x if like == "x" else residual)
+
+
+def _added(x: Any, residual: Any, dtype: str) -> tuple[Any, Any]:
+    """The sum, and what is normalised: its cotangent is rounded as that of a call is."""
     h = bl.rounded(x + residual, dtype)
-    return bl.like(h, x if like == "x" else residual), bl.rounded(h, dtype)
+    return h, bl.rounded(h, dtype)
 
 
 def _through_sum(cotangents: list[Any], gh: Any, dtype: str) -> list[Any]:
@@ -77,11 +81,11 @@ def _add_rms_vjp(
     dtype: str,
     like: str,
 ) -> Any:
-    _, read = _added(x, residual, dtype, like)
+    _, read = _added(x, residual, dtype)
     return _through_sum(_rms_rule(read, weight, g, eps, offset), gh, dtype)
 
 
-@declared(keep=("r",), vjp=_add_rms_vjp)
+@declared(keep=("h", "r"), vjp=_add_rms_vjp)
 @named("rms_norm")
 def add_rms_norm(
     x: bl.Full,
@@ -93,9 +97,9 @@ def add_rms_norm(
     dtype: str = "float32",
     like: str = "x",
 ):
-    h, read = _added(x, residual, dtype, like)
+    h, read = _added(x, residual, dtype)
     r = _inverse(read, eps)
-    return _scaled(read * r, _whole(weight, offset)), h
+    return _scaled(read * r, _whole(weight, offset)), _returned(h, x, residual, like)
 
 
 def _mean(h: Any) -> Any:
@@ -142,11 +146,11 @@ def _add_layer_vjp(
     dtype: str,
     like: str,
 ) -> Any:
-    _, read = _added(x, residual, dtype, like)
+    _, read = _added(x, residual, dtype)
     return _through_sum(_layer_rule(read, weight, bias, g, eps), gh, dtype)
 
 
-@declared(keep=("mean", "r"), vjp=_add_layer_vjp)
+@declared(keep=("h", "mean", "r"), vjp=_add_layer_vjp)
 @named("layer_norm")
 def add_layer_norm(
     x: bl.Full,
@@ -158,10 +162,10 @@ def add_layer_norm(
     dtype: str = "float32",
     like: str = "x",
 ):
-    h, read = _added(x, residual, dtype, like)
+    h, read = _added(x, residual, dtype)
     mean = _mean(read)
     r = _inverse(read - mean, eps)
-    return _shifted((read - mean) * r, weight, bias), h
+    return _shifted((read - mean) * r, weight, bias), _returned(h, x, residual, like)
 
 
 def check_eps(function: str, eps: Any) -> float:

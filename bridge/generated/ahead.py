@@ -52,9 +52,9 @@ def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Reques
 
 
 def _request(params: ProgramParams, takes: Sequence[str], arch: str) -> Request:
-    gives = [dtype for dtype in PROGRAM.result_dtypes(params) if dtype is not None]
-    program = codes.wanted(codes.parse(params.code), [True] * len(gives))
-    return Request(program, params.arithmetic, (*takes, *gives), arch=arch)
+    dtypes = PROGRAM.result_dtypes(params)
+    program = codes.wanted(codes.parse(params.code), [dtype is not None for dtype in dtypes])
+    return Request(program, params.arithmetic, (*takes, *filter(None, dtypes)), arch=arch)
 
 
 def _dtype_of(role: type[roles.Annotation], dtype: str) -> str:

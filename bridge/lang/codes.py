@@ -181,6 +181,18 @@ def saving(coded: Coded) -> Program:
     return replace(coded.program, results=(*coded.program.results, *kept))
 
 
+def kept_results(coded: Coded, dtypes: Sequence[str | None], arithmetic: str) -> list[int | None]:
+    """For each value that is kept the result, of these dtypes, that holds it; None if none does."""
+    found: list[int | None] = []
+    for kept in coded.keeps:
+        node = coded.program.nodes[kept]
+        exact = (arithmetic, node.static if node.operation == "rounded" else arithmetic)
+        pairs = zip(coded.program.results, dtypes, strict=False)
+        holds = [r.role is roles.Full and r.nodes == (kept,) and d in exact for r, d in pairs]
+        found.append(holds.index(True) if any(holds) else None)
+    return found
+
+
 def computed(coded: Coded) -> Program:
     """The program, with what is kept as further results, at the accuracy that its arrays need."""
     program = saving(coded)

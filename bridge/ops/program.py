@@ -104,13 +104,14 @@ class RunProgram(Op[ProgramParams]):
         return replace(params, code=code, dtypes=joined([dtype] * count))
 
     def saving(self, params: ProgramParams) -> ProgramParams:
-        kept = codes.parse(params.code).keeps
-        plain = len(codes.parse(params.code).program.results)
-        if not kept:
+        coded = codes.parse(params.code)
+        if not coded.keeps:
             return params
         # Of a call that saved, what was saved may have been dropped since.
-        own = split(params.dtypes)[:plain]
-        return replace(params, dtypes=joined([*own, *[params.arithmetic] * len(kept)]))
+        own = split(params.dtypes)[: len(coded.program.results)]
+        held = codes.kept_results(coded, own, params.arithmetic)
+        kept = [params.arithmetic if result is None else None for result in held]
+        return replace(params, dtypes=joined([*own, *kept]))
 
     def needs_separate_batches(self, params: ProgramParams) -> bool:
         program = _wanted(params.code, params.dtypes)

@@ -191,7 +191,11 @@ class _Rule:
         self.base = codes.parse(self.code)
         self.operands = operands
         plain = len(coded.program.results)
-        self.saved = results[plain:]
+        held = codes.kept_results(coded, split(params.dtypes)[:plain], params.arithmetic)
+        self.saved = tuple(
+            saved if result is None else results[result]
+            for saved, result in zip(results[plain:], held, strict=False)
+        )
         self.has_kept = bool(self.saved) and not coded.kept
 
     def is_smooth(self, position: int) -> bool:
