@@ -53,8 +53,8 @@ class Limits:
 LIMITS = {
     ("rms_norm", "float32"): (Limits(21), Limits(29)),
     ("rms_norm", "bfloat16"): (Limits(17), Limits(29)),
-    ("rms_norm + residual", "float32"): (Limits(30), Limits(43)),
-    ("rms_norm + residual", "bfloat16"): (Limits(28), Limits(46)),
+    ("rms_norm + residual", "float32"): (Limits(30), Limits(36)),
+    ("rms_norm + residual", "bfloat16"): (Limits(28), Limits(40)),
     ("layer_norm", "float32"): (Limits(36), Limits(37)),
     ("layer_norm", "bfloat16"): (Limits(36), Limits(36)),
     ("swiglu packed", "float32"): (Limits(73), Limits(178)),
