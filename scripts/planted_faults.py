@@ -614,6 +614,20 @@ DECLARED = (
         tests="tests/generated/test_emulated.py::test_bias_dropout_add[0.1-float32]",
     ),
     Fault(
+        "compiled programs on CUDA: threads behind the last row of a lane add it again",
+        "cpp/interpreter/generated_walk.cuh",
+        "if (kIsShort && !has_row_) return;",
+        "if (kIsShort && space_.rows < 0) return;",
+        tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-float64]",
+    ),
+    Fault(
+        "declared ops: what is kept for the backward pass is taken from another result",
+        "bridge/ops/program_derivatives.py",
+        "saved if result is None else results[result]",
+        "saved if result is None else results[0]",
+        tests="tests/catalogue/test_norms.py::test_one_call_has_the_bits_of_two_in_both_frameworks",
+    ),
+    Fault(
         "generated for CUDA: pairs are stored where single columns lie",
         "cpp/interpreter/generated_streams.cuh",
         "to += part.template offset<kEach>(q, row_stride);",
