@@ -238,7 +238,7 @@ def _rotary(is_interleaved: bool) -> Entry:
         lambda ops, p: ops.rotary(p["x"], p["cos"], p["sin"], interleaved=is_interleaved),
         turned(in_torch),
         turned(in_jax),
-        moved=(4, 4),  # the gradient of x does not need x
+        moved=(6, 6),  # the gradient of x does not need x; each row has tables of its own here
     )
 
 
