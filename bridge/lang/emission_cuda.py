@@ -22,6 +22,7 @@ from bridge.lang.residents import Residents
 # With more operations in its sections a program is no longer written out for each element of a
 # thread: it would be slow to compile, and too long for the instruction cache.
 _MOST_UNROLLED = 110
+_LIGHT = 10  # as much as a root, and less than an exponential
 _LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # as some ten of the short ones are
 _SHORT = frozenset(
     (
@@ -133,6 +134,7 @@ class _Emitter(Residents):
             "int kConstants": self.constant_count,
             "int kVector": self.vector,
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
+            "int kRowBlocks": self._row_blocks(instructions),
             "bool kIsLarge": str(is_large).lower(),
             "bool kIsResident": str(self.is_resident).lower(),
             "bool kIsTight": str(self.is_tight).lower(),
@@ -168,6 +170,26 @@ class _Emitter(Residents):
         ]
         mask = sum(1 << KINDS.index(kind) for kind in kinds)
         return Emitted("\n".join(source), self.vector, self.cells, mask)
+
+    def _row_blocks(self, instructions: Sequence[Instruction]) -> int:
+        """How many blocks of a multiprocessor the kernel of more than short rows leaves registers.
+
+        A compiler takes all that it may, without being the faster for it, and fewer warps are left
+        to work while others wait. More than two are for programs on numbers of 16 bits that were
+        seen to need no more.
+        """
+        if self.real_bytes == 8:
+            return 1
+        operations = {i.operation for i in instructions}
+        if self.sums or self.vector < 8 or "keep" in operations:
+            return 2
+        loaded = self.loaded_registers
+        if not operations & {"sum", "max", "argmax"}:
+            return 4 if loaded <= 16 else 2
+        is_light = all(_weight(i) <= _LIGHT for i in instructions)
+        if is_light and loaded <= 48 and len(self.stores) == 1:
+            return 4
+        return 3 if loaded <= 16 and not self.stores else 2
 
     @property
     def _keeps_columns(self) -> bool:

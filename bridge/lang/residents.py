@@ -33,6 +33,7 @@ class Residents(Expressions):
       kept_loads, kept: streams and values that stay, where rows do.
       is_tight: whether a compiler that joins sections would run out of registers.
       whole: streams of which a section loads a whole chunk before it computes.
+      loaded_registers: that these take with what stays, in the section where they are most.
       of_rows: names of what has been found of a row, beside its values.
     """
 
@@ -120,6 +121,7 @@ class Residents(Expressions):
             self._registers(1 if self.dtype(value) == "bool" else self.real_bytes)
             for value in self.kept
         )
+        self.loaded_registers = kept
         self.is_tight = kept + beside > _KEPT_REGISTERS - _SPARE_REGISTERS
         most = _LOADED_REGISTERS_OF_16_BITS if self.vector == 8 else _LOADED_REGISTERS
         self._choose_whole(most - kept - beside)
@@ -133,6 +135,7 @@ class Residents(Expressions):
             return self.is_shared(stream[0])
 
         by_section = [left] * len(self.tiles)
+        before = left
         for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):
             sections = [i for i, tile in enumerate(self.tiles) if stream in self.streams_of(tile)]
             registers = self._registers(self._bytes(stream))
@@ -140,3 +143,4 @@ class Residents(Expressions):
                 self.whole.add(stream)
                 for i in sections:
                     by_section[i] -= registers
+        self.loaded_registers += before - min(by_section, default=before)

@@ -445,7 +445,9 @@ template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>
 struct GeneratedKernel {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
-  static constexpr int kMinBlocks = P::kMinBlocks;
+  static constexpr bool kIsMain =  // of more than short rows
+      kIsAligned && kGroup == simt::kWarpThreads && (kIsResident || !P::kIsResident);
+  static constexpr int kMinBlocks = kIsMain ? P::kRowBlocks : P::kMinBlocks;
 
   // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
   // be asked.
