@@ -204,13 +204,17 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     const char* error =
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
+    // Only the sums of a lane need more than every GPU gives.
+    size_t& shared_bytes = entry->kernels.shared_bytes[kind];
+    shared_bytes = kSharedBytes;
+    if (has_column_sums(view) &&
+        simt::allow_shared(entry->kernels.kernel[kind], kMostSharedBytes)) {
+      shared_bytes = kMostSharedBytes;
+    }
     const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
-    entry->kernels.shared_bytes[kind] =
-        simt::allow_shared(entry->kernels.kernel[kind], kMostSharedBytes) ? kMostSharedBytes
-                                                                          : kSharedBytes;
     entry->kernels.most_blocks[kind] =
         is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,
-                                        kSharedBytes, kMostBlocks)
+                                        shared_bytes, kMostBlocks)
                 : 1;
   }
   const auto runs = [](const GeneratedKernels* kernels) {
