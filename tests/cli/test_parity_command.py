@@ -162,6 +162,20 @@ def test_unknown_isa_is_refused(capsys):
     assert "mmx" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ops", "border", "--forms", "masked"], "border: there are no forms of it"),
+        (["--ops", "softmax", "invariance", "--forms", "masked"], "invariance: there are no forms"),
+        (["--quick", "--threads", "0"], "--threads 0: expected 1 to 1024"),
+        (["--quick", "--threads", "100000"], "--threads 100000: expected 1 to 1024"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments, words, capsys):
+    assert main(["parity", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
 def _torch_off_by_one_bit(monkeypatch):
     right = in_torch.to_numpy
 

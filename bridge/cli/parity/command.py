@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # These are no ops: the tensors that go from one framework to the other, and rows in other batches.
 BORDER, INVARIANCE = "border", "invariance"
 FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
+EVERYTHING = (*OPS, INVARIANCE, BORDER)
+MOST_THREADS = 1024  # with far more a process ends
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
     )
-    options.add_choice(parser, "ops", (*OPS, INVARIANCE, BORDER), "OP", "only these")
+    options.add_choice(parser, "ops", EVERYTHING, "OP", "only these")
     options.add_choice(parser, "forms", FORMS, "FORM", "only these forms of them")
 
 
@@ -60,7 +62,7 @@ def measure(
     isa: str | None = None,
     threads: int | None = None,
     all_isas: bool = False,
-    ops: Sequence[str] = (*OPS, INVARIANCE, BORDER),
+    ops: Sequence[str] = EVERYTHING,
     forms: Sequence[str] = FORMS,
     recording: Recording | None = None,
     budget: Budget | None = None,
@@ -70,7 +72,11 @@ def measure(
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
     """
-    others = [name for name in (INVARIANCE, BORDER) if name in ops and tuple(forms) == FORMS]
+    others = [name for name in (INVARIANCE, BORDER) if name in ops]
+    if others and tuple(forms) != FORMS:
+        if tuple(ops) != EVERYTHING:
+            raise CommandError(f"{', '.join(others)}: there are no forms of it to choose from")
+        others = []
     ops = [name for name in ops if name in OPS]
     chosen = {name: tuple(f for f in OPS[name].FORMS if f in forms) for name in ops}
     if not others and not any(chosen.values()):
@@ -89,8 +95,8 @@ def measure(
         if isa is not None:
             _force_isa(isa)
         if threads is not None:
-            if threads < 1:
-                raise CommandError(f"--threads {threads}: expected at least 1")
+            if not 1 <= threads <= MOST_THREADS:
+                raise CommandError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
             torch.set_num_threads(threads)
         isas = usable_isas() if all_isas else []
         variants = [Variant(name, count) for name in isas for count in (1, 2)]
