@@ -144,18 +144,37 @@ def check_rule(rule: Program, program: Program) -> None:
     derived = vjp(program, given, wanted)
     numbers = np.random.default_rng(0)
     space = (3, 5)
-    operands = [_drawn(numbers, operand, space) for operand in rule.operands]
+    for draw in _DRAWS:
+        operands = [_drawn(numbers, operand, space, draw) for operand in rule.operands]
+        expected = evaluate(derived, operands)
+        if all(np.isfinite(each).all() for each in expected):
+            break
     found = evaluate(specialised(rule, program, given, wanted, ()), operands)
-    expected = evaluate(derived, operands)
     for result, a, b in zip(rule.results, found, expected, strict=True):
-        if not np.allclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True):
+        # Where the derived one has no number a rule may have one.
+        a, b = (np.where(np.isfinite(b), each, 0.0) for each in (a, b))
+        if not np.allclose(a, b, rtol=1e-9, atol=1e-9):
             raise DeclarationError(
                 f"{rule.name}: its {result.name} differs from the derived one by "
                 f"{np.max(np.abs(a - b)):.2g} on random operands in float64"
             )
 
 
-def _drawn(numbers: np.random.Generator, operand: Operand, space: tuple[int, int]) -> Any:
+# Numbers of any size, and of the domains that functions have: logarithms and roots, and those
+# between -1 and 1.
+_DRAWS: tuple[Callable[[Any], Any], ...] = (
+    lambda normal: normal,
+    lambda normal: 0.25 + np.abs(normal),
+    lambda normal: 0.9 * np.tanh(normal),
+)
+
+
+def _drawn(
+    numbers: np.random.Generator,
+    operand: Operand,
+    space: tuple[int, int],
+    draw: Callable[[Any], Any],
+) -> Any:
     shapes = {roles.Row: space[1:], roles.PerRow: space[:1], roles.PerRowOfIntegers: space[:1]}
     shape: tuple[int, ...] = shapes.get(operand.role, space)
     if operand.role in roles.DOUBLE:
@@ -166,4 +185,4 @@ def _drawn(numbers: np.random.Generator, operand: Operand, space: tuple[int, int
         return numbers.integers(0, space[1], shape)
     if operand.dtype == "bool":
         return numbers.random(shape) < 0.3
-    return numbers.normal(size=shape)
+    return draw(numbers.normal(size=shape))

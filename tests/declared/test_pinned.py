@@ -91,6 +91,18 @@ def test_a_wrong_rule_is_refused(rule: Any, words: str) -> None:
         bridge.op(vjp=rule)(softmax)
 
 
+def test_rules_of_functions_with_a_domain() -> None:
+    def logarithm(x: bridge.Full, w: bridge.Row):
+        return bl.log(x) * w
+
+    def rule(x: Any, w: Any, y: Any, g: Any) -> Any:
+        return g * w / x, g * bl.log(x)
+
+    bridge.op(vjp=rule)(logarithm)
+    with pytest.raises(bl.DeclarationError, match="cotangent of w differs from the derived one"):
+        bridge.op(vjp=lambda x, w, y, g: (g * w / x, g * bl.log(2.0 * x)))(logarithm)
+
+
 def test_rules_that_cannot_be_called() -> None:
     def logarithm(x: bridge.Full):
         return bl.log(x)
