@@ -52,8 +52,7 @@
 //   const char* find_kernel(void* code, const char* name, void** kernel);
 //   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
 //                            const void* params);
-//   bool allow_shared(void* kernel, size_t bytes);  // of dynamic shared memory, where more are
-//   asked
+//   bool allow_shared(void* kernel, size_t bytes);  // dynamic ones; false where there are fewer
 //   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
 //   int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most);
 //   struct BesideCaptures;  // while it lives: the thread means no stream that another captures

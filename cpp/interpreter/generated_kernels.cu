@@ -104,12 +104,10 @@ int blocks_of_row(const GeneratedKernels& kernels, GeneratedKernelKind kind, int
 // What the column sums of so many threads take while they go down the rows of a lane.
 size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                   GeneratedKernelKind kind, int threads) {
-  int32_t sums = 0;
-  for (int32_t i = 0; i < call.results; ++i) sums += view.result_role(i) == Role::row;
   if (kind >= kLongAligned) return 0;
   const int64_t columns = kind == kResidentAligned ? kSumChunk / simt::kWarpThreads
                                                    : int64_t{kShortVectors} * facts.vector;
-  return static_cast<size_t>(sums * columns * threads) *
+  return static_cast<size_t>(column_sum_count(view) * columns * threads) *
          (is_double(call) ? sizeof(double) : sizeof(float));
 }
 

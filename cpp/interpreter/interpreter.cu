@@ -48,7 +48,7 @@ struct Call {
   Counts counts;
   bool is_double;
   RowLanes rows;
-  int32_t column_sums = 0;
+  int32_t column_sums;
 
   // Whether its rows are dealt in whole lanes is asked of its size, but of a check.
   Call(const bridge_program& given, const View& checked, bool is_check = false)
@@ -57,8 +57,8 @@ struct Call {
         counts(counts_of(given)),
         is_double(interpreter::is_double(given)),
         rows{counts.batches * lane_count(counts.rows), lane_count(counts.rows), counts.rows,
-             static_cast<int32_t>(kLaneRows)} {
-    for (int32_t i = 0; i < call.results; ++i) column_sums += view.result_role(i) == Role::row;
+             static_cast<int32_t>(kLaneRows)},
+        column_sums(column_sum_count(checked)) {
     const bool are_many = rows.count >= simt::kManyLanes && call.cols > 0 &&
                           counts.batches * counts.rows >= simt::kManyElements / call.cols;
     if (!are_many && !is_check) rows = {counts.batches * counts.rows, counts.rows, counts.rows, 1};

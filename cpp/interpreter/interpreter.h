@@ -38,7 +38,8 @@ struct Counts {
 };
 Counts counts_of(const bridge_program& call);
 
-bool has_column_sums(const View& view);
+int32_t column_sum_count(const View& view);
+inline bool has_column_sums(const View& view) { return column_sum_count(view) > 0; }
 
 }  // namespace bridge::interpreter
 

@@ -53,11 +53,10 @@ bool is_double(const bridge_program& call) {
   return false;
 }
 
-bool has_column_sums(const View& view) {
-  for (int32_t i = 0; i < view.header.results; ++i) {
-    if (view.result_role(i) == Role::row) return true;
-  }
-  return false;
+int32_t column_sum_count(const View& view) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < view.header.results; ++i) count += view.result_role(i) == Role::row;
+  return count;
 }
 
 bridge_status validate(const bridge_program& call, View* view, char* message, size_t bytes) {

@@ -27,22 +27,21 @@ def compile_rows(arch: str, part: int, parts: int) -> int:
 
 def compile_declarations(arch: str, name: str) -> int:
     """Compiles an op of tests/cuda."""
-    import bridge
-    from tests.lang import declarations
+    from tests.cuda.test_declared import OPS
 
-    op = bridge.op(getattr(declarations, name))
-    op.compile("cuda", dtypes=["float32", "bfloat16"], arch=arch)
+    OPS[name].compile("cuda", dtypes=["float32", "bfloat16"], arch=arch)
     return 1
 
 
 def main() -> int:
+    from tests.cuda.test_declared import OPS
+
     folder, arch = sys.argv[1:]
     os.environ["BRIDGE_CACHE_DIR"] = folder
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores) as pool:
         jobs = [pool.submit(compile_rows, arch, part, cores) for part in range(cores)]
-        for name in ("rms_norm", "layer_norm", "log_softmax", "swish_gate", "functions"):
-            jobs.append(pool.submit(compile_declarations, arch, name))
+        jobs += [pool.submit(compile_declarations, arch, name) for name in OPS]
         print(f"{sum(job.result() for job in jobs)} rows and ops are compiled for {arch}")
     return 0
 

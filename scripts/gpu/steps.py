@@ -118,8 +118,6 @@ class _Steps:
     def speed(self) -> list[list[Step]]:
         program = (sys.executable, "-m", "scripts.gpu.kernel_speed")
         rows = ("--jsonl", str(self.logs / "kernel_speed.jsonl"))
-        large = ("--large", "--framework", "torch", "--ops", "catalogue", *OPS, "declared")
-        jax = ("--large", "--framework", "jax", "--ops", "catalogue", *OPS, "declared")
         measure = 110 * self.share
         steps = [
             self.step(
@@ -128,9 +126,11 @@ class _Steps:
                 seconds=measure + 20,
                 needs_device=True,
             ),
-            self.bridge("bench-large-torch", "bench", *large, seconds=140 * self.share + 15),
-            self.bridge("bench-large-jax", "bench", *jax, seconds=50 * self.share + 15),
         ]
+        for framework, seconds in (("torch", 140), ("jax", 50)):
+            large = ("--large", "--framework", framework, "--ops", "catalogue", *OPS, "declared")
+            name, limit = f"bench-large-{framework}", seconds * self.share + 15
+            steps.append(self.bridge(name, "bench", *large, seconds=limit))
         if self.share > 0.5:  # a profile takes as long as it takes
             counters = ("bash", "-o", "pipefail", "-c", COUNTERS, "bash", *program)
             # Not every machine lets counters be read.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import textwrap
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,20 +27,8 @@ each_device = pytest.mark.parametrize("index", [0, pytest.param(1, marks=needs_t
 
 def in_a_thread(function: Callable[[], Any]) -> Any:
     """What the function returns or raises in a thread that has not called CUDA yet."""
-    outcome: list[Any] = []
-
-    def body() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
 
 
 def current_context() -> int | None:
