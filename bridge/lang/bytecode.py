@@ -28,7 +28,7 @@ from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
-VERSION = 6
+VERSION = 7
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
 
 # In the order of the enumerations in cpp/interpreter/program.h.
@@ -42,7 +42,7 @@ def _names(text: str) -> tuple[str, ...]:
 _ELEMENTWISE = _names(
     "neg abs sqrt rsqrt exp exp2 expm1 log log1p tanh sigmoid silu softplus erf gauss gauss_halved "
     "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
-    "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse "
+    "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse exp_low "
     "round_float16 round_bfloat16 round_float32 "
     "sigmoid_float16 silu_float16 silu_slope_float16 gelu_tanh_float16 gelu_tanh_1_float16 "
     "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "

@@ -93,6 +93,7 @@ _PARTIALS: dict[str, Partials] = {
     "sqrt": lambda x, y, s: [0.5 / y],
     "rsqrt": lambda x, y, s: [-0.5 * (y * y * y)],
     "exp": lambda x, y, s: [y],
+    "exp_low": lambda x, y, s: [y],
     "exp2": lambda x, y, s: [log(2) * y],
     "expm1": lambda x, y, s: [f.exp(x[0])],
     "log": lambda x, y, s: [1.0 / x[0]],
@@ -105,13 +106,14 @@ _PARTIALS: dict[str, Partials] = {
     "gauss": lambda x, y, s: [-2.0 * s * (x[0] * y)],
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
-    "logsumexp": lambda x, y, s: [f.exp(x[0] - f.where(y == -inf, 0.0, y))],
+    "logsumexp": lambda x, y, s: [_beside(x[0], y)],
 }
 
 
-def _beside_largest(x: Value, largest: Value) -> Value:
-    """e^(x − largest): the softmax of a row is this over the row's sum. 0 in a row of -inf."""
-    return f.exp(x - f.where(largest == -inf, 0.0, largest))
+def _beside(x: Value, most: Value) -> Value:
+    """e^(x − most), where that is at least the row's largest x: the softmax of a row, but for what
+    the row has one of. 0 in a row of -inf."""
+    return f.apply("exp_low", x - f.where(most == -inf, 0.0, most))
 
 
 def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -> Value | None:
@@ -124,7 +126,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return f.sum(t[0])
     if operation == "logsumexp_rest":
         assert t[0] is not None
-        return f.exp(-y) * f.sum(_beside_largest(*x) * t[0])
+        return f.exp(-y) * f.sum(_beside(*x) * t[0])
     if operation == "where":
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
@@ -184,7 +186,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
     if operation in ("sum", "max"):
         return [g]
     if operation == "logsumexp_rest":  # one product an element, the other once a row
-        return [(g * f.exp(-y)) * _beside_largest(*x), None]
+        return [(g * f.exp(-y)) * _beside(*x), None]
     if operation == "div":
         down = g / x[1]
         return [down, -(down * y)]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.emission_cuda_sections import SectionText
+from bridge.lang.emission_cuda_rows import RowTexts
+from bridge.lang.emission_cuda_sections import SectionText, within
 from bridge.lang.program import Program
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
@@ -84,60 +85,48 @@ class _Emitter(Residents):
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, free)
-        self.cells = 0
+        self.cells = self.areas = 0
+        self.waits = False  # for numbers of a row, before it computes its elements
 
-    # ---- What a row has one of ----
-
-    def _row_section(self, section: int) -> list[str]:
-        lines = []
-        for instruction in self.writer.rows[section].instructions:
-            operation = instruction.operation
-            if operation.endswith("spread"):
-                continue
-            array = instruction.arguments[0] if instruction.arguments else 0
-            if operation == "store_row":
-                element, _ = self.element(self.operands + array)
-                value = self.as_stored(instruction.reads[0])
-                lines.append(f"w.template store_row<{element}>({self.operands + array}, {value});")
-                continue
-            if operation == "load_row":
-                text = f"w.template load_row<{self.element(array)[0]}>({array})"
-            elif operation == "load_label":
-                text = f"w.load_label({array})"
-            else:
-                text = self.expression(instruction)
-            lines.append(self.defined(instruction.to, text))
-        return lines
-
-    # ---- All of it ----
+    def _rows(self) -> list[str]:
+        """What is done for a row."""
+        rows = RowTexts(self)
+        texts = [SectionText(self, rows.order, i) for i in range(self.writer.count)]
+        lines = [*rows.declared]
+        for section, text in enumerate(texts):
+            lines += rows.of_section[section]
+            lines += text.lines(*((rows.beside, rows.beside_first) if section == 0 else ([], [])))
+        self.waits = bool(rows.beside)
+        self.cells = max((text.cells for text in texts), default=0)
+        self.areas = 1 if sum(text.cells > 0 for text in texts) == 1 and not self.sums else 2
+        end = [line for text in texts for line in text.at_end] + rows.end
+        return lines + within("if (w.is_first())", end)
 
     def emitted(self) -> Emitted:
-        lines: list[str] = []
-        for section in range(self.writer.count + 1):
-            lines += self._row_section(section)
-            if section < self.writer.count:
-                text = SectionText(self, section)
-                self.cells = max(self.cells, text.cells)
-                lines += text.lines()
+        lines = self._rows()
         lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
         # There column sums are kept too, but where a thread goes down its columns.
-        stays = self.is_resident or (bool(self.sums) and not self._keeps_columns)
+        stays = self._is_resident or (bool(self.sums) and not self._keeps_columns)
         absent = {
             "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]
+        row_blocks, long_blocks = self._blocks(instructions)
         constants = {
             "int kArrays": len(self.dtypes),
             "int kConstants": self.constant_count,
             "int kVector": self.vector,
             "int kMinBlocks": 1 if self.real_bytes == 8 else 2,
-            "int kRowBlocks": self._row_blocks(instructions),
+            "int kRowBlocks": row_blocks,
+            "int kLongBlocks": long_blocks,
             "bool kIsLarge": str(is_large).lower(),
-            "bool kIsResident": str(self.is_resident).lower(),
+            "bool kIsResident": str(self._is_resident).lower(),
+            "bool kKeeps": str(self.keeps).lower(),
             "bool kIsTight": str(self.is_tight).lower(),
+            "int kCells": self.cells,
             "int kColumnSums": len(self.sums),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }
@@ -169,27 +158,37 @@ class _Emitter(Residents):
             "",
         ]
         mask = sum(1 << KINDS.index(kind) for kind in kinds)
-        return Emitted("\n".join(source), self.vector, self.cells, mask)
+        cells = self.cells * self.areas
+        return Emitted("\n".join(source), self.vector, cells, mask)
 
-    def _row_blocks(self, instructions: Sequence[Instruction]) -> int:
-        """How many blocks of a multiprocessor the kernel of more than short rows leaves registers.
+    def _blocks(self, instructions: Sequence[Instruction]) -> tuple[int, int]:
+        """How many blocks of a multiprocessor the kernels of more than short rows leave registers:
+        that with a warp for each chunk, and that whose warps go on from chunk to chunk.
 
         A compiler takes all that it may, without being the faster for it, and fewer warps are left
         to work while others wait. More than two are for programs on numbers of 16 bits that were
-        seen to need no more.
+        seen to spill nothing on the way of whole chunks, or little, and to be faster (on an H100).
         """
         if self.real_bytes == 8:
-            return 1
+            return 1, 1
         operations = {i.operation for i in instructions}
         if self.sums or self.vector < 8 or "keep" in operations:
-            return 2
+            return 2, 2
         loaded = self.loaded_registers
         if not operations & {"sum", "max", "argmax"}:
-            return 4 if loaded <= 16 else 2
+            blocks = 3 if self.waits else 4 if loaded <= 16 else 2
+            return blocks, blocks
         is_light = all(_weight(i) <= _LIGHT for i in instructions)
-        if is_light and loaded <= 48 and len(self.stores) == 1:
-            return 4
-        return 3 if loaded <= 16 and not self.stores else 2
+        most = 48 if is_light else 16
+        if loaded > most or len(self.stores) > 1:
+            return 2, 2
+        return 4, 3
+
+    @property
+    def _is_resident(self) -> bool:
+        """Whether there is a kernel with a warp for each chunk of a row: what it has of it stays,
+        or is on its way while the warp waits for what the row has one of."""
+        return self.keeps or self.waits
 
     @property
     def _keeps_columns(self) -> bool:

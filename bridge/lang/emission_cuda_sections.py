@@ -9,17 +9,25 @@ from bridge.lang.expressions import TYPES, Numbers
 from bridge.lang.program import COLUMNS
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
-from bridge.lang.sections import Pick, Tile, makers, part_of, sole_column
+from bridge.lang.row_order import Place, RowOrder
+from bridge.lang.sections import Tile, makers, sole_column
 
 
 class SectionText:
-    """A tile section: what it declares, and what it does for a chunk, a vector and an element."""
+    """A tile section: what it declares, and what it does for a chunk, a vector and an element.
 
-    def __init__(self, emitter: Residents, section: int) -> None:
+    Attributes:
+      cells: 8 bytes of shared memory that it needs for each chunk of a row.
+      at_end: what it reduces elements to for what a row's first warp does alone, at last.
+    """
+
+    def __init__(self, emitter: Residents, order: RowOrder, section: int) -> None:
         tile = emitter.tiles[section]
         self.emitter, self.made_by, self.cut = emitter, makers(tile), _cut_powers(emitter, tile)
+        self.order, self.section = order, section
         self.cells = 0
         self.declared: list[str] = []
+        self.of_rows: list[tuple[str, str]] = []
         self.loads: list[str] = []
         self.vector: list[str] = []
         self.body: list[str] = []
@@ -28,36 +36,12 @@ class SectionText:
         self.ended: list[str] = []  # and each chunk
         self.shared: list[str] = []  # before the warps of a row meet
         self.behind: list[str] = []
+        self.at_end: list[str] = []
         self.draws = Numbers()
-        for value, pick in emitter.picks[section].items():
-            self._pick(value, pick, emitter.all[section])
         for stream in emitter.streams_of(tile):
             self._take(stream)
         for instruction in tile.instructions:
             self._write(instruction)
-
-    def _pick(self, value: Any, pick: Pick, tile: Tile) -> None:
-        """A sum of one term, which is read by itself."""
-        emitter, lines = self.emitter, []
-        for instruction in part_of(tile, (), (pick.value,)).instructions:
-            if instruction.operation in ("load", "load_mask"):
-                array, half = instruction.arguments
-                text = f"w.template element_at<{emitter.element(array)[0]}>({array}, {half}, col)"
-                is_mask = instruction.operation == "load_mask"
-                text = f"{text} != 0" if is_mask else f"simt::widen<Real>({text})"
-            elif instruction.operation == "column":
-                text = "col"
-            else:
-                text = emitter.expression(instruction)
-            lines.append(emitter.defined(instruction.to, text))
-        name = emitter.name(value)
-        self.declared += [
-            f"Real {name} = Real(-0.0);",
-            f"if (const int64_t col = w.place_of({emitter.name(pick.column)}); col >= 0) {{",
-            *(f"  {line}" for line in lines),
-            f"  {name} = {emitter.as_stored(pick.value)};",
-            "}",
-        ]
 
     def _take(self, stream: tuple[int, int]) -> None:
         emitter = self.emitter
@@ -114,7 +98,7 @@ class SectionText:
         self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
         self.added.append(f"s{number}.add(q, t{number});")
         self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
-        self.behind.append(self.emitter.defined(instruction.to, f"s{number}.end(w, {self.cells})"))
+        self._found(instruction, f"s{number}.end(w, {self.cells})")
         self.cells += 1
 
     def _largest(self, instruction: Instruction) -> None:
@@ -135,8 +119,14 @@ class SectionText:
         self.shared.append(f"s{number}.share(w, {self.cells});")
         self.behind.append(f"s{number}.end(w, {self.cells});")
         found = f"s{number}.{'place' if is_place else 'number'}()"
-        self.behind.append(self.emitter.defined(instruction.to, found))
+        self._found(instruction, found)
         self.cells += 2 if is_place else 1
+
+    def _found(self, instruction: Instruction, text: str) -> None:
+        is_last = self.section == len(self.emitter.tiles) - 1
+        is_late = is_last and self.order.place(instruction.to) is Place.END
+        where = self.at_end if is_late else self.behind
+        where.append(self.emitter.defined(instruction.to, text))
 
     def _is_vector(self, instruction: Instruction) -> bool:
         """Whether a value is what memory has, side by side."""
@@ -175,7 +165,7 @@ class SectionText:
             # Numbers of 32 bits are compared.
             place = f"at{instruction.to[1]}"
             self._of_row(place, f"w.place_of({emitter.name(column)})")
-            return f"w.col(q) + e == {place}"
+            return f"{place} - w.col(q) == e"
         if instruction.reads and instruction.reads[0] in self.cut:
             part = "coarse" if operation == "exp_coarse" else "fine"
             return f"parts_{emitter.name(instruction.reads[0])}.{part}"
@@ -203,15 +193,39 @@ class SectionText:
         a compiler computes it in each."""
         if name not in self.emitter.of_rows:
             self.emitter.of_rows.add(name)
-            self.declared.append(f"const auto {name} = {text};")
+            self.of_rows.append((name, text))
 
-    def lines(self) -> list[str]:
+    def lines(self, beside: list[str], beside_first: list[str]) -> list[str]:
+        """The section's text.
+
+        Args:
+          beside: what is to be done while the first elements are on their way: assignments to
+            variables that are declared before, and
+          beside_first: those of the warp of the first chunk alone.
+        """
+        declared = [f"const auto {name} = {text};" for name, text in self.of_rows]
+        if beside:
+            declared = [f"decltype({text}) {name}{{}};" for name, text in self.of_rows]
+            beside = [*beside, *(f"{name} = {text};" for name, text in self.of_rows)]
+        if self.section == 0 and self.cells:
+            beside.append("w.join();")
+        loads = list(self.loads)
+        if beside:
+            # A compiler would move what it can before a loop of chunks, and run out of registers.
+            beside = ["const auto beside = [&] {", *(f"  {line}" for line in beside), "};"]
+            beside.append("if constexpr (!W::kStays) beside();")
+            loads.append("if constexpr (W::kStays) beside();")
+        loads += within("if (w.chunk() == 0)", beside_first)
         meets = ["w.meet();"] if self.cells else []
         return [
             *self.declared,
-            *meets,
-            "w.each_chunk([&](const auto& part) {",
-            *(f"  {line}" for line in self.loads),
+            *declared,
+            *(["w.turn_cells();"] if self.cells else []),
+            *beside,
+            # What was read last is read first again.
+            f"w.{'template each_chunk<true>' if self.section % 2 else 'each_chunk'}"
+            "([&](const auto& part) {",
+            *(f"  {line}" for line in loads),
             "  w.each_vector([&](int q) {",
             *(f"    {line}" for line in self.vector),
             "    if (part.reaches(q)) {",
@@ -227,6 +241,11 @@ class SectionText:
             *meets,
             *self.behind,
         ]
+
+
+def within(condition: str, lines: list[str]) -> list[str]:
+    """Lines of a branch, a step further in."""
+    return [f"{condition} {{", *(f"  {line}" for line in lines), "}"] if lines else []
 
 
 def _each(each: int) -> list[str]:

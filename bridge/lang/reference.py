@@ -91,6 +91,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "exp": np.exp,
+    "exp_low": np.exp,
     "exp2": np.exp2,
     "expm1": np.expm1,
     "log": np.log,

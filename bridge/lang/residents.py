@@ -75,7 +75,7 @@ class Residents(Expressions):
         return min(16 // shortest, 4 if self.real_bytes == 8 else 8)
 
     @property
-    def is_resident(self) -> bool:
+    def keeps(self) -> bool:
         return bool(self.kept or self.kept_loads)
 
     def is_shared(self, array: int) -> bool:

@@ -23,6 +23,7 @@
 //   void sync();                                 // every thread of the block, none may have exited
 //   int cluster_rank();                          // of the block, in its cluster
 //   void sync_cluster();                         // as sync, of all blocks of the cluster
+//   void arrive_at_cluster(), wait_for_cluster();  // the two halves of that, each by all threads
 //   void store_in_cluster(T* own, int rank, T);  // in another block's dynamic shared memory, which
 //                                                // has begun by the last sync_cluster
 //   T shuffle(T value, int lane);                // all 32 lanes of the warp take part

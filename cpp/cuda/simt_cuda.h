@@ -43,11 +43,11 @@ BRIDGE_DEVICE int cluster_rank() {
   return rank;
 }
 
-BRIDGE_DEVICE void sync_cluster() {
-  asm volatile(
-      "barrier.cluster.arrive.release;\n\t"
-      "barrier.cluster.wait.acquire;" ::
-          : "memory");
+BRIDGE_DEVICE void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+BRIDGE_DEVICE void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 template <class T>
@@ -68,12 +68,18 @@ BRIDGE_DEVICE void store_in_cluster(T* own, int rank, T value) {
 }
 #else
 BRIDGE_DEVICE int cluster_rank() { return 0; }
-BRIDGE_DEVICE void sync_cluster() { __syncthreads(); }
+BRIDGE_DEVICE void arrive_at_cluster() {}
+BRIDGE_DEVICE void wait_for_cluster() { __syncthreads(); }
 template <class T>
 BRIDGE_DEVICE void store_in_cluster(T* own, int /*rank*/, T value) {
   *own = value;
 }
 #endif
+
+BRIDGE_DEVICE void sync_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
+}
 
 template <class T>
 BRIDGE_DEVICE T shuffle(T value, int lane) {

@@ -175,6 +175,8 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return truth<Real>(a == 0);
     case kExpCoarse:
       return math::exp_coarse(a);
+    case kExpLow:
+      return math::exp_low(a);
     case kRoundFloat16:
       return rounded<math::float16>(a);
     case kRoundBfloat16:

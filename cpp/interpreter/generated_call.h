@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "interpreter/row_lanes.h"
+#include "math/scalar.h"
 
 namespace bridge::interpreter {
 
@@ -16,6 +17,10 @@ constexpr int kRowsAtOnce = 4;          // whose loads are under way together, o
 constexpr int kMostBlocks = 16;         // that share a row, as a cluster
 // The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
+
+// How many pieces of 8 bytes the cells of so many chunks take, so that the next ones can be read 16
+// bytes at once.
+BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
 // Kernels of a program; which of them takes a call is said in generated_programs.cu.
 enum GeneratedKernelKind : int32_t {
@@ -34,7 +39,7 @@ constexpr const char* kGeneratedNames[kGeneratedKinds] = {
 // What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
 struct GeneratedFacts {
   int32_t vector;     // columns side by side that a thread has
-  int32_t cells;      // 8 bytes of shared memory, for each chunk of a row
+  int32_t cells;      // 8 bytes of shared memory for each chunk of a row, and a few more: cell_step
   int32_t kinds;      // 1 << kind for each kind of kernel that there is
   int32_t constants;  // of a call's words that kernels are given, the first ones
 

@@ -81,7 +81,6 @@ class ColumnWalk : public RowPlaces<P> {
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int) const { return col_; }
   BRIDGE_DEVICE int rows() const { return rows_; }
-  BRIDGE_DEVICE void meet() const {}
 
   template <class Body, class End>
   BRIDGE_DEVICE void each_chunk(const Body& body, const End&) {

@@ -46,6 +46,20 @@ std::unordered_multimap<uint64_t, std::unique_ptr<const Entry>> entries;
 std::atomic<bool> has_entries{false};
 std::atomic<int64_t> calls{0};
 
+// How often those who share a row meet: behind each section that reduces its elements.
+int meetings_of(const View& view) {
+  int found = 0;
+  const Instruction* next = view.code;
+  for (int32_t phase = 0; phase < view.header.phases; ++phase) {
+    next += view.sections[2 * phase];
+    const Instruction* const end = next + view.sections[2 * phase + 1];
+    found += std::any_of(
+        next, end, [](const Instruction& each) { return is_reduction(each.operation & ~kAgain); });
+    next = end;
+  }
+  return found;
+}
+
 // ---- Launches. ----
 
 bool has_columns(Role role) {
@@ -125,8 +139,8 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
       std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
   launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
   const auto shared_bytes = [&] {
-    const auto cells =
-        static_cast<size_t>(launch->warps > 1 ? kernels.facts.cells * chunks * 8 : 0);
+    const auto cells = static_cast<size_t>(
+        launch->warps > 1 ? kernels.facts.cells * cell_step(static_cast<int>(chunks)) * 8 : 0);
     return cells + kept_bytes(kernels.facts, call, view, kind, launch->threads);
   };
   int64_t teams = 1;
@@ -273,6 +287,7 @@ bridge_status add(const bridge_program_kernels& given) {
   auto entry = std::make_unique<Entry>(Entry{
       given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
   entry->kernels.facts = {given.vector, given.cells, given.kinds, constants};
+  entry->kernels.meetings = meetings_of(view);
   if (is_there(*entry)) return BRIDGE_OK;
   int entered = -1;
   bool is_used = false;
@@ -335,8 +350,13 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   }
   const int64_t units = has_column_sums(view) ? lanes.count : counts.batches * counts.rows;
   GeneratedKernelKind kind = is_all_aligned ? kLongAligned : kLongAny;
-  const bool stays = is_all_aligned && facts.has(kResidentAligned) &&
-                     chunks <= kernels.most_blocks[kResidentAligned] * int64_t{kMostWarps};
+  // Of a row that is longer than a block has warps a cluster keeps all. That its blocks wait for
+  // each other once costs less than to read the row again, and twice more (measured on an H100):
+  // what went by last is in a cache.
+  const bool may_share = kernels.meetings == 1 || has_column_sums(view);
+  const int64_t most_blocks = may_share ? kernels.most_blocks[kResidentAligned] : 1;
+  const bool stays =
+      is_all_aligned && facts.has(kResidentAligned) && chunks <= most_blocks * int64_t{kMostWarps};
   if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
     kind = is_all_aligned ? kShortAligned : kShortAny;
   } else if (stays) {

@@ -15,6 +15,7 @@ struct GeneratedKernels {
   void* kernel[kGeneratedKinds];
   size_t shared_bytes[kGeneratedKinds];  // that a block of it may have
   int most_blocks[kGeneratedKinds];      // of a cluster; a power of two
+  int meetings;                          // in a row, of warps or blocks that share it
   bool are_added;                        // else they run for their check, and no call takes them
 };
 

@@ -22,6 +22,54 @@ struct Terms {
   BRIDGE_DEVICE void put(bool is_in, int e, Real x) { value[e] = is_in ? x : Real(-0.0); }
 };
 
+// The least power of two that is not less, as far as a warp has threads.
+BRIDGE_DEVICE int lanes_for(int count) {
+  int lanes = 1;
+#pragma unroll 1
+  while (lanes < count && lanes < simt::kWarpThreads) lanes *= 2;
+  return lanes;
+}
+
+// What few have left is read at once by every thread: no shuffles, which take their time.
+constexpr int kFewCells = 8;
+
+// Of kCells numbers side by side, of which more than half are there.
+template <class Op, int kCells, class Real>
+BRIDGE_DEVICE Real reduced_cells(const Real* cells, int count) {
+  Pack<Real, kCells> node;
+  node.read(reinterpret_cast<const char*>(cells));
+#pragma unroll
+  for (int i = kCells / 2 + 1; i < kCells; ++i) {
+    if (i >= count) node.element[i] = Op::template identity<Real>();
+  }
+#pragma unroll
+  for (int width = 1; width < kCells; width *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCells; i += 2 * width)
+      node.element[i] = Op::of(node.element[i], node.element[i + width]);
+  }
+  return node.element[0];
+}
+
+// Neighbours first, of 2 to 8.
+template <class Op, class Real>
+BRIDGE_DEVICE Real reduced_few(const Real* cells, int count) {
+  if (count > 4) return reduced_cells<Op, 8>(cells, count);
+  if (count > 2) return reduced_cells<Op, 4>(cells, count);
+  return reduced_cells<Op, 2>(cells, count);
+}
+
+struct Largest {
+  template <class Real>
+  static BRIDGE_DEVICE Real identity() {
+    return Real(-__builtin_inf());
+  }
+  template <class Real>
+  static BRIDGE_DEVICE Real of(Real a, Real b) {
+    return larger_number(a, b);
+  }
+};
+
 // A row's sum: that of a chunk in parts, and at last the row's where it is a single chunk.
 template <class W>
 class RowSum {
@@ -53,23 +101,32 @@ class RowSum {
   }
   // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
   // as many in a turn as a warp has threads: thread by thread, the sums of turns stay, and are
-  // added then.
+  // added then. Groups of threads that are as large as there are nodes have all of them.
   BRIDGE_DEVICE Real end(const W& walk, int cell) const {
     if (!walk.is_shared()) return root_;
-    constexpr int kTurns = static_cast<int>(kMostGeneratedChunks) / simt::kWarpThreads;
     const int chunks = walk.chunks();
+    if (chunks <= kFewCells) return reduced_few<rows::Sum>(walk.template cells<Real>(cell), chunks);
+    const int group = lanes_for(chunks);
+    const int turns = (chunks + simt::kWarpThreads - 1) / simt::kWarpThreads;
+    const int turn_group = lanes_for(turns);
     Real kept = Real(-0.0);
 #pragma unroll 1
-    for (int turn = 0; turn == 0 || turn * simt::kWarpThreads < chunks; ++turn) {
-      const int chunk = turn * simt::kWarpThreads + walk.lane();
+    for (int turn = 0; turn < turns; ++turn) {
+      const int chunk = turn * simt::kWarpThreads + (walk.lane() & (group - 1));
       const Real node = chunk < chunks ? walk.template left<Real>(cell, chunk) : Real(-0.0);
-      const Real sum = rows::reduce_group<rows::Sum, simt::kWarpThreads>(node);
-      if (turn == walk.lane() % kTurns) kept = sum;
+      const Real sum = added_up(node, group);
+      if (turn == (walk.lane() & (turn_group - 1))) kept = sum;
     }
-    return rows::reduce_group<rows::Sum, kTurns>(kept);
+    return added_up(kept, turn_group);
   }
 
  private:
+  static BRIDGE_DEVICE Real added_up(Real value, int group) {
+#pragma unroll 1
+    for (int bit = 1; bit < group; bit *= 2) value = value + simt::shuffle_xor(value, bit);
+    return value;
+  }
+
   Real root_ = Real(-0.0);
   Real part_[W::kUsed][W::kVector];
   Real half_[W::kVector];
@@ -109,10 +166,17 @@ class RowLargest {
   }
   BRIDGE_DEVICE void end(const W& walk, int cell) {
     if (!walk.is_shared()) return;
+    if (walk.warps() <= kFewCells) {
+      largest_ = reduced_few<Largest>(walk.template cells<Real>(cell), walk.warps());
+      return;
+    }
+    const int group = lanes_for(walk.warps());
 #pragma unroll 1
-    for (int i = walk.lane(); i < walk.warps(); i += simt::kWarpThreads)
+    for (int i = walk.lane() & (group - 1); i < walk.warps(); i += simt::kWarpThreads)
       largest_ = larger_number(walk.template left<Real>(cell, i), largest_);
-    exchange();
+#pragma unroll 1
+    for (int bit = 1; bit < group; bit *= 2)
+      largest_ = larger_number(simt::shuffle_xor(largest_, bit), largest_);
   }
   BRIDGE_DEVICE Real number() const { return largest_; }
 

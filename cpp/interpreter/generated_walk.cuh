@@ -178,6 +178,7 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kIsResident = kIsResident_;
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kStays = kIsShort || kIsResident;  // a thread has one chunk of a row
   static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
   static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
@@ -208,6 +209,7 @@ class Walk : public RowPlaces<P> {
     if (!is_shared()) first += warp * kRows;
     const int64_t count = P::kColumnSums > 0 ? space_.lanes.count : space_.rows;
     if (first >= count) return;
+    if (P::kCells > 0 && is_cluster()) simt::arrive_at_cluster();
     // The threads of a warp stay together: some may have no row at last.
     const int64_t own = first + in_warp / kGroup;
     has_row_ = own < count;
@@ -235,7 +237,20 @@ class Walk : public RowPlaces<P> {
   // Whole vectors are in the row where all is aligned.
   BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
 
-  // Warps that share a row meet behind the last chunk, and before the first of the next section.
+  // Whether the thread is of the warp that does alone what is done once for a row.
+  BRIDGE_DEVICE bool is_first() const { return warp_ == 0; }
+
+  // Nothing may be left for a block that has not begun: before that, blocks of a cluster wait for
+  // each other.
+  BRIDGE_DEVICE void join() {
+    if (!is_cluster() || has_joined_) return;
+    simt::wait_for_cluster();
+    has_joined_ = true;
+  }
+  // Sections leave what they find in two areas by turns: who writes the second time to one has met
+  // all others behind what they read there.
+  BRIDGE_DEVICE void turn_cells() { area_ ^= 1; }
+  // Warps that share a row meet behind the last chunk.
   BRIDGE_DEVICE void meet() const {
     if (is_cluster())
       simt::sync_cluster();
@@ -259,17 +274,30 @@ class Walk : public RowPlaces<P> {
     return *this->template cell<T>(cell, chunk);
   }
 
+  template <class T>
+  BRIDGE_DEVICE const T* cells(int cell) const {
+    return this->template cell<T>(cell, 0);
+  }
+
   // ---- Loops. ----
 
-  // body(part) for each chunk that the thread has a part of, and then end(). Of a chunk that is all
-  // in the row, which `part` says, nothing needs to be asked.
-  template <class Body, class End>
+  // body(part) for each chunk that the thread has a part of, and then end(), from the last one on
+  // where it goes back. Of a chunk that is all in the row, which `part` says, nothing needs to be
+  // asked.
+  template <bool kGoesBack = false, class Body, class End>
   BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
     own_cols_ = has_row_ ? space_.cols : 0;
-    if constexpr (kIsShort || kIsResident) {
+    if constexpr (kStays) {
       chunk_ = warp_;
       run_chunk(body);
       end();
+    } else if constexpr (kGoesBack) {
+      const int left = chunks() - 1 - warp_;
+      if (left < 0) return;
+      for (chunk_ = warp_ + left - left % space_.warps; chunk_ >= 0; chunk_ -= space_.warps) {
+        run_chunk(body);
+        end();
+      }
     } else {
       for (chunk_ = warp_; chunk_ < chunks(); chunk_ += space_.warps) {
         run_chunk(body);
@@ -428,7 +456,7 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE int blocks_log2() const { return kIsShort ? 0 : space_.blocks_log2; }
   template <class T>
   BRIDGE_DEVICE T* cell(int cell, int chunk) const {
-    return reinterpret_cast<T*>(shared_ + cell * chunks() + chunk);
+    return reinterpret_cast<T*>(shared_ + (area_ * P::kCells + cell) * cell_step(chunks())) + chunk;
   }
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
@@ -438,16 +466,18 @@ class Walk : public RowPlaces<P> {
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;
   int own_cols_ = 0;  // none where the thread has no row
+  int area_ = 1;      // of cells
   bool has_row_ = true;
+  bool has_joined_ = false;
 };
 
 template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>
 struct GeneratedKernel {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
-  static constexpr bool kIsMain =  // of more than short rows
-      kIsAligned && kGroup == simt::kWarpThreads && (kIsResident || !P::kIsResident);
-  static constexpr int kMinBlocks = kIsMain ? P::kRowBlocks : P::kMinBlocks;
+  static constexpr bool kIsMain = kIsAligned && kGroup == simt::kWarpThreads;  // not of short rows
+  static constexpr int kMainBlocks = kIsResident ? P::kRowBlocks : P::kLongBlocks;
+  static constexpr int kMinBlocks = kIsMain ? kMainBlocks : P::kMinBlocks;
 
   // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
   // be asked.

@@ -10,25 +10,19 @@
 
 namespace bridge::interpreter {
 
-BRIDGE_HD int64_t element_bytes(int32_t dtype) {
-  switch (dtype) {
-    case BRIDGE_BOOL:
-    case BRIDGE_UINT8:
-    case BRIDGE_INT8:
-      return 1;
-    case BRIDGE_FLOAT16:
-    case BRIDGE_BFLOAT16:
-    case BRIDGE_INT16:
-    case BRIDGE_UINT16:
-      return 2;
-    case BRIDGE_FLOAT32:
-    case BRIDGE_INT32:
-    case BRIDGE_UINT32:
-      return 4;
-    default:
-      return 8;
-  }
-}
+// Four bits for each dtype: the logarithm of its bytes. A switch would be a jump on a GPU whose
+// place nothing knows before.
+constexpr uint64_t bytes_log2_of(int32_t dtype, uint64_t log2) { return log2 << 4 * dtype; }
+constexpr uint64_t kBytesLog2 =
+    bytes_log2_of(BRIDGE_FLOAT16, 1) | bytes_log2_of(BRIDGE_BFLOAT16, 1) |
+    bytes_log2_of(BRIDGE_FLOAT32, 2) | bytes_log2_of(BRIDGE_FLOAT64, 3) |
+    bytes_log2_of(BRIDGE_INT16, 1) | bytes_log2_of(BRIDGE_UINT16, 1) |
+    bytes_log2_of(BRIDGE_INT32, 2) | bytes_log2_of(BRIDGE_UINT32, 2) |
+    bytes_log2_of(BRIDGE_INT64, 3) | bytes_log2_of(BRIDGE_UINT64, 3);
+constexpr uint32_t kIsSigned =
+    1u << BRIDGE_INT8 | 1u << BRIDGE_INT16 | 1u << BRIDGE_INT32 | 1u << BRIDGE_INT64;
+
+BRIDGE_HD int64_t element_bytes(int32_t dtype) { return 1 << (kBytesLog2 >> 4 * dtype & 15); }
 
 // Where in a row of a call of so many columns a number of an array is: of half 0, or of either
 // half.
@@ -42,28 +36,19 @@ BRIDGE_HD int64_t element_of(const bridge_program_array& array, int64_t cols, in
 }
 
 template <class Integer>
-BRIDGE_HD int64_t integer_at(const void* from) {
-  return static_cast<int64_t>(*static_cast<const Integer*>(from));
+BRIDGE_HD uint64_t bits_at(const void* from) {
+  return *static_cast<const Integer*>(from);
 }
 
 BRIDGE_HD int64_t load_integer(int32_t dtype, const void* from) {
-  switch (dtype) {
-    case BRIDGE_BOOL:
-    case BRIDGE_UINT8:
-      return integer_at<uint8_t>(from);
-    case BRIDGE_INT8:
-      return integer_at<int8_t>(from);
-    case BRIDGE_INT16:
-      return integer_at<int16_t>(from);
-    case BRIDGE_UINT16:
-      return integer_at<uint16_t>(from);
-    case BRIDGE_INT32:
-      return integer_at<int32_t>(from);
-    case BRIDGE_UINT32:
-      return integer_at<uint32_t>(from);
-    default:
-      return integer_at<int64_t>(from);
-  }
+  const int64_t bytes = element_bytes(dtype);
+  const uint64_t bits = bytes == 8   ? bits_at<uint64_t>(from)
+                        : bytes == 4 ? bits_at<uint32_t>(from)
+                        : bytes == 2 ? bits_at<uint16_t>(from)
+                                     : bits_at<uint8_t>(from);
+  const auto others = static_cast<int>(64 - 8 * bytes);
+  const bool is_signed = (kIsSigned >> dtype & 1) != 0;
+  return is_signed ? static_cast<int64_t>(bits << others) >> others : static_cast<int64_t>(bits);
 }
 
 }  // namespace bridge::interpreter

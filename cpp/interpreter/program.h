@@ -37,7 +37,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 6;
+constexpr int32_t kVersion = 7;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -84,6 +84,7 @@ enum Operation : int32_t {
   kGeluSigmoid2,
   kNot,
   kExpCoarse,
+  kExpLow,
   kRoundFloat16,  // to the nearest number of that type
   kRoundBfloat16,
   kRoundFloat32,

@@ -70,7 +70,7 @@ BRIDGE_HD Real within(Real bound, Real x) {
   return min_keep_nan(bound, max_keep_nan(-bound, x));
 }
 
-// x log2(e) = n + f + rest.
+// x log2(e) = n + f + rest; `shifted` is a magic number plus n.
 template <class Real>
 struct Exponent {
   Real shifted;
@@ -80,10 +80,10 @@ struct Exponent {
 
 // For x within the bound.
 template <class Real>
-BRIDGE_HD Exponent<Real> exponent_of_held(Real held) {
+BRIDGE_HD Exponent<Real> exponent_of_held(Real held, Real magic = ExponentTable<Real>::magic) {
   using Table = ExponentTable<Real>;
-  const Real shifted = fma(held, Table::log2e, Table::magic);
-  const Real n = shifted - Table::magic;
+  const Real shifted = fma(held, Table::log2e, magic);
+  const Real n = shifted - magic;
   const Real f = fma(held, Table::log2e, -n);
   // Where n is 0, and e^x - 1 may be small, what f lacks counts.
   const Real lost = n == 0 ? fma(held, Table::log2e, -f) : Real(0);
@@ -135,6 +135,19 @@ BRIDGE_HD Real exp(Real x) {
   const auto e = detail::exponent_of(x);
   const auto scale = detail::power_of_two_from(e.shifted);
   return (detail::power_of_fraction(e.f + e.rest) * scale.first) * scale.second;
+}
+
+// The bits of exp for x up to 40, in fewer operations: e^40 beyond.
+template <class Real>
+BRIDGE_HD Real exp_low(Real x) {
+  using Powers = detail::Exp2Table<Real>;
+  const Real bound = detail::ExponentTable<Real>::bound;
+  const Real held = min_keep_nan(Real(40), max_keep_nan(-bound, x));
+  // The low bits of `shifted` are the exponent field of 2^(n + lift), a normal number.
+  const auto e = detail::exponent_of_held(held, Powers::magic);
+  const auto bits = to_bits(e.shifted) << Format<Real>::mantissa_bits;
+  const Real lifted = bit_cast<Real>(static_cast<typename Format<Real>::Bits>(bits));
+  return (detail::power_of_fraction(e.f + e.rest) * lifted) * power_of_two<Real>(-Powers::lift);
 }
 
 template <class Real>

@@ -74,6 +74,8 @@ inline int cluster_rank() { return emulator::cluster_rank(); }
 // diverged.
 inline void sync(int line = __builtin_LINE()) { emulator::sync(line); }
 inline void sync_cluster(int line = __builtin_LINE()) { emulator::sync_cluster(line); }
+inline void arrive_at_cluster() {}
+inline void wait_for_cluster(int line = __builtin_LINE()) { emulator::sync_cluster(line); }
 
 template <class T>
 void store_in_cluster(T* own, int rank, T value) {
