@@ -607,6 +607,20 @@ DECLARED = (
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
+        "compiled programs on CUDA: what one reduction left is overwritten by the next",
+        "cpp/interpreter/generated_walk.cuh",
+        "area_ ^= 1;",
+        "area_ = 0;",
+        tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
+    ),
+    Fault(
+        "compiled programs on CUDA: blocks of a cluster do not wait until all have begun",
+        "cpp/interpreter/generated_walk.cuh",
+        "if (!is_cluster() || has_joined_) return;",
+        "if (is_cluster() || has_joined_) return;",
+        tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
+    ),
+    Fault(
         "compiled programs on CUDA: every constant of a call is its first",
         "cpp/interpreter/generated_kernels.cu",
         "memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);",

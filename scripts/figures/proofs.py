@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from scripts.figures.records import of_gpus, read, table
+
+Record = dict[str, Any]
 
 
 def accuracy() -> str:
@@ -37,8 +40,26 @@ def gpu_records() -> str:
     return table(["device", "stage", "steps passed", "failed", "skipped"], rows)
 
 
-COLUMNS = 4096
-DTYPES = ("bfloat16", "float16", "float32")
+COLUMNS = (4096, 65536)  # of which there is a table each
+DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+
+
+def _of_copy(reached: dict[str, Record], columns: int) -> str:
+    """What every op reaches of a copy, of rows of so many columns; "" where none was measured."""
+    ops = dict.fromkeys(key.rsplit(".", 3)[0] for key in reached if key.count(".") >= 3)
+    kinds = [(what, dtype) for what in ("forward", "backward") for dtype in DTYPES]
+    found = {
+        op: [reached.get(f"{op}.{what}.{dtype}.{columns}") for what, dtype in kinds] for op in ops
+    }
+    there = [i for i in range(len(kinds)) if any(row[i] for row in found.values())]
+    rows = []
+    for op, cells in found.items():
+        if any(cells):
+            texts = [f"{100 * c['graph']['of_copy']:.0f}" if c else "" for c in cells]
+            name = op.removeprefix("catalogue.").replace(".", ", ")
+            rows.append([name, *(texts[i] for i in there)])
+    header = [f"{kinds[i][0]} {DTYPES[kinds[i][1]]}" for i in there]
+    return table([f"% of a copy, {columns} columns", *header], rows) if rows else ""
 
 
 def gpu_kernels() -> str:
@@ -47,25 +68,12 @@ def gpu_kernels() -> str:
     for name, record in of_gpus().items():
         found = record.get("kernel_speed", {"rows": []})
         reached = {row["name"]: row for row in found["rows"] if "graph" in row}
-        ops = dict.fromkeys(key.rsplit(".", 3)[0] for key in reached if key.count(".") >= 3)
-        rows = []
-        for op in ops:
-            cells = []
-            for what in ("forward", "backward"):
-                for dtype in DTYPES:
-                    row = reached.get(f"{op}.{what}.{dtype}.{COLUMNS}")
-                    cells.append(f"{100 * row['graph']['of_copy']:.0f}" if row else "")
-            if any(cells):
-                rows.append([op.removeprefix("catalogue.").replace(".", ", "), *cells])
-        if not rows:
+        if not reached:
             continue
         size = max(math.prod(row["shape"]) for row in reached.values())
         parts.append(
             f"On {record['device']}, commit {found['commit'][:9]} "
-            f"([every row](benchmarks/{name})), rows of {COLUMNS} columns, up to "
-            f"{size >> 20} Mi elements:"
+            f"([every row](benchmarks/{name})), up to {size >> 20} Mi elements:"
         )
-        short = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-        header = [f"{what} {short[d]}" for what in ("forward", "backward") for d in DTYPES]
-        parts.append(table(["% of a copy", *header], rows))
+        parts += filter(None, (_of_copy(reached, columns) for columns in COLUMNS))
     return "\n\n".join(parts) or "Not measured yet."

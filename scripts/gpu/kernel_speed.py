@@ -32,7 +32,7 @@ from typing import IO, Any
 from tools.bench.cases import BYTES, LARGE_BYTES, Case
 from tools.bench.ops import OPS
 
-COLUMNS = (4096, 1024, 16384, 65536, 256, 4099)
+COLUMNS = (4096, 65536, 1024, 16384, 256, 4099)
 FEW_ROWS = (64, 262144)  # where a row is more than one block should hold
 DTYPES = ("bfloat16", "float32", "float16")
 PASSES = ("forward", "backward")

@@ -118,7 +118,7 @@ class _Steps:
     def speed(self) -> list[list[Step]]:
         program = (sys.executable, "-m", "scripts.gpu.kernel_speed")
         rows = ("--jsonl", str(self.logs / "kernel_speed.jsonl"))
-        measure = 110 * self.share
+        measure = 90 * self.share
         steps = [
             self.step(
                 "kernel_speed",
@@ -127,7 +127,7 @@ class _Steps:
                 needs_device=True,
             ),
         ]
-        for framework, seconds in (("torch", 140), ("jax", 50)):
+        for framework, seconds in (("torch", 120), ("jax", 90)):
             large = ("--large", "--framework", framework, "--ops", "catalogue", *OPS, "declared")
             name, limit = f"bench-large-{framework}", seconds * self.share + 15
             steps.append(self.bridge(name, "bench", *large, seconds=limit))
