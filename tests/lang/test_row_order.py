@@ -5,12 +5,23 @@ from __future__ import annotations
 import pytest
 
 from bridge.catalogue import hot
+from bridge.generated.requests import Request
 from bridge.lang.bytecode import Writer
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
 
 KEEPS, BACKWARD = 1, 2  # of the passes of training
+
+
+def request_of(number: int) -> Request:
+    return [*hot.requests_of("cross_entropy", "bfloat16")][number]
+
+
+def order_of(number: int) -> RowOrder:
+    request = request_of(number)
+    writer = Writer(request.program, has_start=False)
+    return RowOrder(Residents(writer, request.arithmetic, request.dtypes, free=()))
 
 
 @pytest.mark.parametrize(
@@ -24,12 +35,10 @@ KEEPS, BACKWARD = 1, 2  # of the passes of training
     ],
 )
 def test_places_in_cross_entropy(number: int, operation: str, place: Place) -> None:
-    request = [*hot.requests_of("cross_entropy", "bfloat16")][number]
-    emitter = Residents(Writer(request.program, False), request.arithmetic, request.dtypes)
-    order = RowOrder(emitter)
+    order = order_of(number)
     found = {
         order.place(instruction.to)
-        for section in emitter.writer.rows
+        for section in order.emitter.writer.rows
         for instruction in section.instructions
         if instruction.operation == operation
     }
@@ -37,12 +46,10 @@ def test_places_in_cross_entropy(number: int, operation: str, place: Place) -> N
 
 
 def test_reductions_that_elements_wait_for_are_all_warps() -> None:
-    request = [*hot.requests_of("cross_entropy", "bfloat16")][KEEPS]
-    emitter = Residents(Writer(request.program, False), request.arithmetic, request.dtypes)
-    order = RowOrder(emitter)
+    order = order_of(KEEPS)
     found = [
         (instruction.operation, order.place(instruction.to))
-        for tile in emitter.tiles
+        for tile in order.emitter.tiles
         for instruction in tile.instructions
         if instruction.operation in ("sum", "max")
     ]
@@ -50,7 +57,7 @@ def test_reductions_that_elements_wait_for_are_all_warps() -> None:
 
 
 def test_labels_are_asked_for_behind_the_first_elements() -> None:
-    request = [*hot.requests_of("cross_entropy", "bfloat16")][KEEPS]
+    request = request_of(KEEPS)
     text = cuda_source_of(request.program, request.arithmetic, request.dtypes).source
     stages = ["x0.load(part);", "v1 = w.load_label(1);", "s2.share(w, 0);", "if (w.is_first())"]
     places = [text.index(stage) for stage in stages]
