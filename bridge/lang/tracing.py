@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import sys
 import types
 import typing
@@ -74,6 +75,9 @@ def declared(
         raise DeclarationError(f"bridge.op: {function!r} is no Python function")
     where = f"{function.__qualname__}, line {function.__code__.co_firstlineno} of "
     where += function.__code__.co_filename
+    name = function.__name__
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise DeclarationError(f"{where}: an op has its function's name, and {name!r} is none")
     # Names that an annotation uses may be local to where the function is declared.
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}

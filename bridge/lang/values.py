@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import numpy as np
+
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError, refuse
 from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
 from bridge.lang.refusals import Foreign, NoNumber
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
+_MOST_BITS = 1023  # of a whole number that floats have for sure
 _LOGIC = frozenset({"and", "or", "not"})
 _OF_NUMPY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
 
@@ -59,9 +62,11 @@ class Builder:
             return x
         if isinstance(x, Unusable):
             x.refused()
-        if isinstance(x, bool):
-            return self.constant(x)
+        if isinstance(x, (bool, np.bool_)):
+            return self.constant(bool(x))
         if isinstance(x, numbers.Integral):
+            if int(x).bit_length() > _MOST_BITS:
+                raise refuse(f"a whole number of {int(x).bit_length()} bits is no float64")
             return self.constant(int(x))
         if isinstance(x, numbers.Real):
             return self.constant(float(x))

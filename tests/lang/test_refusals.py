@@ -93,6 +93,7 @@ MISTAKES += [
     ("bridge.jax", lambda x, y: bridge.jax.bias_gelu(x, y), "JAX's functions"),
     ("column_sum.sum", lambda x, y: lang.column_sum(x).sum(), "can only be returned"),
     ("column_sum @", lambda x, y: lang.column_sum(x) @ y, "can only be returned"),
+    ("10**400", lambda x, y: x * 10**400, "a whole number of 1329 bits is no float64"),
     ("np.exp of column_sum", lambda x, y: np.exp(lang.column_sum(x)), "can only be returned"),
 ]
 
@@ -174,3 +175,22 @@ def test_static_parameters_that_compile_and_check_could_not_take(name: str) -> N
     exec(f"def scaled(x: bridge.Full, *, {name}: float = 2.0):\n    return x * {name}", scope)
     with pytest.raises(bl.DeclarationError, match=f"static parameter {name} has the name of"):
         bridge.op(scope["scaled"])
+
+
+@pytest.mark.parametrize("name", ["<lambda>", "an op", "lambda", ""])
+def test_names_that_no_function_could_have(name: str) -> None:
+    def op(x: bridge.Full):
+        return x
+
+    op.__name__ = name
+    with pytest.raises(bl.DeclarationError, match=f"{name!r} is none"):
+        bridge.op(op)
+
+
+def test_numpys_truth_values_are_conditions() -> None:
+    @bridge.op
+    def chosen(x: bridge.Full):
+        return bl.where(np.bool_(True), x, 2 * x) + bl.where(np.bool_(False), x, 2 * x)
+
+    x = np.arange(6.0).reshape(2, 3)
+    assert (chosen.reference(x) == 3 * x).all()
