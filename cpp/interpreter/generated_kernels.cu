@@ -350,9 +350,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   }
   const int64_t units = has_column_sums(view) ? lanes.count : counts.batches * counts.rows;
   GeneratedKernelKind kind = is_all_aligned ? kLongAligned : kLongAny;
-  // Of a row that is longer than a block has warps a cluster keeps all. That its blocks wait for
-  // each other once costs less than to read the row again, and twice more (measured on an H100):
-  // what went by last is in a cache.
+  // Blocks of a cluster keep a row that is longer than one has warps. To wait for each other once
+  // takes them less than to read the row again, and twice takes more, since what went by last is in
+  // a cache (measured on an H100).
   const bool may_share = kernels.meetings == 1 || has_column_sums(view);
   const int64_t most_blocks = may_share ? kernels.most_blocks[kResidentAligned] : 1;
   const bool stays =
