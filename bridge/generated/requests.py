@@ -37,6 +37,8 @@ _DTYPES = (
     *("bool", "uint8", "int64", "uint32", "int8", "int16", "int32", "uint16", "uint64"),
 )
 
+_Key = tuple[bytes, tuple[str, ...], str]
+
 
 @dataclass(frozen=True)
 class Request:
@@ -71,7 +73,7 @@ class Request:
         return free_constants(self.program, self.has_start)
 
     @functools.cached_property
-    def key(self) -> tuple[bytes, tuple[str, ...], str]:
+    def key(self) -> _Key:
         """What the native module tells machine code apart by."""
         return fixed_words(self.words(), self.free()), self.dtypes, self.arch
 
@@ -90,7 +92,8 @@ class Request:
         try:
             add(self.words(), self.dtype_numbers())
         except REFUSED as error:
-            forget(path)
+            if path is not None:
+                forget(path)
             raise RejectedError(f"{self.program.name}: {error}") from error
 
     def is_there(self) -> bool:
@@ -99,7 +102,7 @@ class Request:
             self.words(), self.dtype_numbers(), _native.cpu_isa()
         )
 
-    def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
+    def _for_cpu(self) -> tuple[Path | None, Callable[[bytes, list[int]], None]]:
         isa, free = _native.cpu_isa(), self.free()
         source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
         library = library_of(source, isa)
@@ -132,11 +135,16 @@ class Request:
 
     def _add_to_devices(self, facts: list[int], image: bytes) -> None:
         kernels = Kernels(self.words(), self.dtype_numbers(), self.free(), facts, image)
-        for device in range(_native.cuda_device_count()):
-            if _native.cuda_arch(device) == self.arch:
-                kernels.add_to(device)
+        devices = range(_native.cuda_device_count())
+        own = [device for device in devices if _native.cuda_arch(device) == self.arch]
+        if all([kernels.add_to(device) for device in own]):
+            _worker.partly.pop(self.key, None)
+        else:
+            _worker.partly[self.key] = kernels
 
-    def _for_cuda(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
+    def _for_cuda(self) -> tuple[Path | None, Callable[[bytes, list[int]], None]]:
+        if (known := _worker.partly.get(self.key)) is not None:
+            return None, lambda words, dtypes: self._add_to_devices(known.facts, known.image)
         emitted = self.emitted()
         cubin, facts = cubin_of(emitted.source, self.arch), [*astuple(emitted)[1:]]
         return cubin, lambda words, dtypes: self._add_to_devices(facts, cubin.read_bytes())
@@ -153,7 +161,8 @@ class _Worker:
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.idle = threading.Condition(self.lock)
-        self.seen: set[tuple[bytes, tuple[str, ...], str]] = set()
+        self.seen: set[_Key] = set()
+        self.partly: dict[_Key, Kernels] = {}  # not on all devices, some of which nothing used
         self.waiting = 0
         self.failed: set[str] = set()  # platforms
         self.rejected: Counter[str] = Counter()  # programs of each
@@ -275,6 +284,8 @@ def asked_for(
         load_shipped()
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
+        if request.key in _worker.partly:  # a call on a device that was not used before, perhaps
+            _worker.seen.discard(request.key)
         if request.is_there() or request.key in _worker.seen:
             continue
         if request.add_shipped():

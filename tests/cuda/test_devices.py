@@ -106,6 +106,27 @@ def test_a_device_that_nobody_uses_gets_no_context() -> None:
 
 
 @needs_two
+def test_a_device_that_is_used_later_has_what_was_compiled() -> None:
+    code = """
+        import torch
+        import bridge
+        import bridge.torch as bt
+        from bridge import _native
+        from bridge.generated import finished
+
+        for index in (0, 1):
+            x = torch.ones(300, 64, device=f"cuda:{index}")
+            with torch.cuda.device(index):
+                bt.layer_norm(x)
+                assert finished(300)
+                before = _native.generated_calls()
+                bt.layer_norm(x)
+            assert _native.generated_calls() == before + 1
+    """
+    run(textwrap.dedent(code))
+
+
+@needs_two
 def test_operands_on_two_devices_are_refused() -> None:
     with pytest.raises(ValueError, match="bias is on cuda:1, expected cuda:0, where x is"):
         bt.bias_gelu(torch.ones(3, 4, device="cuda:0"), torch.ones(4, device="cuda:1"))

@@ -93,6 +93,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(cuda_compiler.shutil, "which", fails)
     monkeypatch.setattr(requests._worker, "ask", machine.asked.append)
     monkeypatch.setattr(requests._worker, "seen", set())
+    monkeypatch.setattr(requests._worker, "partly", {})
     return machine
 
 
@@ -203,6 +204,36 @@ def test_another_architecture_is_compiled_for(archive: Path, machine: Machine) -
 def test_a_program_that_is_not_among_them_is_compiled(archive: Path, machine: Machine) -> None:
     ask(next(hot.requests_of("rms_norm", "float32")))
     assert len(machine.asked) == 1
+
+
+def test_a_device_that_is_used_later_gets_what_others_have(
+    archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compiled once, and asked for again as long as a device has not got it."""
+    machine.in_use = 1
+    compiled: list[str] = []
+
+    def cubin_of(source: str, arch: str) -> Path:
+        compiled.append(source)
+        path = tmp_path / "program.cubin"
+        path.write_bytes(IMAGE)
+        return path
+
+    monkeypatch.setattr(requests, "cubin_of", cubin_of)
+    request = next(hot.requests_of("layer_norm", "float32"))
+    assert request not in CHOSEN
+    for in_use, devices in ((1, [0]), (1, [0]), (2, [0, 1]), (2, [])):
+        machine.in_use = in_use
+        machine.added.clear()
+        machine.asked.clear()
+        ask(request)
+        assert [each.program for each in machine.asked] == [request.program] * bool(devices)
+        for each in machine.asked:
+            requests._worker.seen.add(each.key)
+            each.compile()
+        own = [given for given in machine.added if given[0] == request.words()]
+        assert [device for _, _, _, device, *_ in own] == devices
+    assert len(compiled) == 1
 
 
 def test_what_a_device_refuses_is_compiled(archive: Path, machine: Machine) -> None:

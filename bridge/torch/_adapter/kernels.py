@@ -157,7 +157,7 @@ class Kernel:
         code = op.code(params, dtypes)
         self._code: Any = () if code is None else (code,)
         self._added: set[Any] = set()  # native kernels, and which operands they are given
-        self._asked: set[str] = set()
+        self._met: set[int] = set()  # devices
         self._roles = op.operand_roles(len(dtypes), params)
         self._results = list(zip(op.result_dtypes(params), op.result_roles(params), strict=True))
 
@@ -177,10 +177,11 @@ class Kernel:
             made = self._made(places, len(dtypes))
             native.add(tuple(dtypes), self._attributes, made, self, *self._code)
 
-    def met(self, platform: str) -> None:
-        """Is told before the first call on "cpu" or "cuda", by native kernels too."""
-        if platform not in self._asked:
-            self._asked.add(platform)
+    def met(self, device: int) -> None:
+        """Is told before the first call on a CUDA device, or -1: the CPU, by native kernels too."""
+        if device not in self._met:
+            self._met.add(device)
+            platform = "cpu" if device < 0 else "cuda"
             self.op.ask_for_machine_code(self.params, self.dtypes, platform)
 
     def _made(self, places: Sequence[int], count: int) -> tuple[Any, ...]:
@@ -238,7 +239,7 @@ class Kernel:
             # A kernel is launched on the current device.
             with torch.cuda.device(first.get_device()):
                 return self.run(operands, results)
-        self.met("cuda" if first.is_cuda else "cpu")
+        self.met(first.get_device())
         operands = tuple([None if o is None else _in_memory(o) for o in operands])
         if results is None:
             results = empty_results(self.op, operands, self.params)

@@ -42,12 +42,13 @@ int64_t elements_of(const Operand& operand) {
   return elements;
 }
 
-// Tells the plan of a variant with code before its first call on a platform, so that it can have
-// that compiled.
-void meet(const Variant& variant, bool on_cuda) {
-  if (variant.bytes == nullptr || variant.met[on_cuda]) return;
-  variant.met[on_cuda] = true;
-  PyObject* answer = PyObject_CallMethod(variant.plan, "met", "s", on_cuda ? "cuda" : "cpu");
+// Tells the plan of a variant with code before its first call on a device, -1 being the CPU, so
+// that it can have that compiled. Devices from 62 on are told of again with every call.
+void meet(const Variant& variant, int32_t device) {
+  const uint64_t bit = device < 62 ? uint64_t{1} << (device + 1) : 0;
+  if (variant.bytes == nullptr || (variant.met & bit) != 0) return;
+  variant.met |= bit;
+  PyObject* answer = PyObject_CallMethod(variant.plan, "met", "i", static_cast<int>(device));
   if (answer == nullptr) PyErr_Clear();  // the call does not depend on it
   Py_XDECREF(answer);
 }
@@ -72,7 +73,7 @@ const Variant* find_variant(const Kernel& self, const Operand* operands, PyObjec
     const bool on_cuda = operands[0].device != Device::cpu;
     PyObject* ask = self.frontend.current_device;
     if (on_cuda && (ask == Py_None || ask_number(ask) != operands[0].device_index)) return nullptr;
-    meet(variant, on_cuda);  // the others of the list may move then
+    meet(variant, on_cuda ? operands[0].device_index : -1);  // the others of the list may move then
     return &variant;
   }
   return nullptr;

@@ -38,7 +38,7 @@ struct Variant {
   PyObject* bytes;  // that hold `code`, or null
   Code code;
   interpreter::KnownProgram program;  // of `code`, where that knows it
-  mutable bool met[2] = {};           // whether `plan` was told of a call on the CPU, and on CUDA
+  mutable uint64_t met = 0;           // a bit for each device on which `plan` was told of a call
 };
 
 struct Kernel {
