@@ -3,13 +3,14 @@
 
 What is looked at are the kernels of aligned rows: short ones, those that stay in registers, long
 ones, and those that go down columns and add them up. They use no local memory on the way of whole
-chunks: nothing is spilled there, and little where a row's last chunk is a part of one. The
-instructions of an element are those of the plain way through the code (see row_path.py) for rows
-that fill all vectors, where columns are added up for the 16 rows of a lane of their tree: one
-behind the other, and down columns four at a time; of several warps that share a row they are those
-of the first, which does alone what is done once. Reads in flight are the 16-byte loads that a
-thread has under way before it uses the first, times the threads that the registers leave room for
-on a multiprocessor. All of it is computed from the code: nothing was measured.
+chunks: nothing is spilled there, and little, in the programs of which LIMITS says so, where a row's
+last chunk is a part of one. The instructions of an element are those of the plain way through the
+code (see row_path.py) for rows that fill all vectors, where columns are added up for the 16 rows of
+a lane of their tree: one behind the other, and down columns four at a time; of several warps that
+share a row they are those of the first, which does alone what is done once. Reads in flight are the
+16-byte loads that a thread has under way before it uses the first, times the threads that the
+registers leave room for on a multiprocessor. All of it is computed from the code: nothing was
+measured.
 
 Exit status 1 if a kernel exceeds one of LIMITS; 2 where NVRTC and nvcc, or nvdisasm, are missing.
 """
@@ -33,7 +34,6 @@ from bridge.lang.emission_cuda import cuda_source_of
 
 ARCH = "sm_90"
 REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor of sm_90, and of a block
-MOST_LOCAL_ASIDE = 32  # instructions on local memory beside the plain way
 KERNELS = (
     "bridge_short_aligned",
     "bridge_resident_aligned",
@@ -45,33 +45,35 @@ KERNELS = (
 @dataclass(frozen=True)
 class Limits:
     """Instructions of an element, in any kernel and in that down columns; reads in flight, in KiB
-    for a multiprocessor, of the kernels for more than short rows."""
+    for a multiprocessor, of the kernels for more than short rows; instructions on local memory
+    beside the plain way."""
 
     instructions: float
     columns: float = math.inf
     reads: float = 32.0
+    local_aside: int = 0
 
 
 # In training: of the pass that keeps what the backward pass reads, and of that one.
 LIMITS = {
     ("rms_norm", "float32"): (Limits(20), Limits(28)),
-    ("rms_norm", "bfloat16"): (Limits(17), Limits(30)),
+    ("rms_norm", "bfloat16"): (Limits(17), Limits(29.1)),
     ("rms_norm + residual", "float32"): (Limits(30), Limits(36)),
     ("rms_norm + residual", "bfloat16"): (Limits(28), Limits(40)),
     ("layer_norm", "float32"): (Limits(36), Limits(37)),
-    ("layer_norm", "bfloat16"): (Limits(36), Limits(37)),
+    ("layer_norm", "bfloat16"): (Limits(36, local_aside=25), Limits(37)),
     ("swiglu packed", "float32"): (Limits(73), Limits(178)),
     ("swiglu packed", "bfloat16"): (Limits(27), Limits(38)),
     ("swiglu", "float32"): (Limits(73), Limits(177)),
     ("swiglu", "bfloat16"): (Limits(27), Limits(38)),
     ("cross_entropy", "float32"): (Limits(42), Limits(42)),
-    ("cross_entropy", "bfloat16"): (Limits(36), Limits(33, reads=24)),
+    ("cross_entropy", "bfloat16"): (Limits(36, local_aside=24), Limits(33, reads=24)),
     ("bias_gelu tanh", "float32"): (Limits(52, 47), Limits(84, 78)),
     ("bias_gelu tanh", "bfloat16"): (Limits(26, 22), Limits(35, 34)),
     ("bias_gelu none", "float32"): (Limits(60, 55), Limits(78, 72)),
     ("bias_gelu none", "bfloat16"): (Limits(30, 28), Limits(37, 34)),
-    ("bias_dropout_add", "float32"): (Limits(38, 19), Limits(38, 15)),
-    ("bias_dropout_add", "bfloat16"): (Limits(28, 14), Limits(28, 11)),
+    ("bias_dropout_add", "float32"): (Limits(38, 18.3), Limits(38, 15)),
+    ("bias_dropout_add", "bfloat16"): (Limits(28, 14), Limits(28, 10.3)),
     ("bias_dropout_add in evaluation", "float32"): (Limits(15), Limits(7)),
     ("bias_dropout_add in evaluation", "bfloat16"): (Limits(11), Limits(5)),
 }
@@ -95,7 +97,7 @@ class Report:
         """The limits that the kernel breaks, in words."""
         limits = LIMITS[self.op, self.dtype][self.is_backward]
         found = []
-        if self.local or self.local_aside > MOST_LOCAL_ASIDE:
+        if self.local or self.local_aside > limits.local_aside:
             found.append(f"{self.local} + {self.local_aside} instructions on local memory")
         if self.registers > 128:
             found.append(f"{self.registers} registers, of which two blocks have 128")

@@ -102,7 +102,7 @@ class Request:
             self.words(), self.dtype_numbers(), _native.cpu_isa()
         )
 
-    def _for_cpu(self) -> tuple[Path | None, Callable[[bytes, list[int]], None]]:
+    def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
         isa, free = _native.cpu_isa(), self.free()
         source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
         library = library_of(source, isa)

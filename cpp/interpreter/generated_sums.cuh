@@ -59,11 +59,8 @@ BRIDGE_DEVICE Real reduced_few(const Real* cells, int count) {
   return reduced_cells<Op, 2>(cells, count);
 }
 
-struct Largest {
-  template <class Real>
-  static BRIDGE_DEVICE Real identity() {
-    return Real(-__builtin_inf());
-  }
+// NaN where any is, in the order of order.h.
+struct Largest : rows::Largest {
   template <class Real>
   static BRIDGE_DEVICE Real of(Real a, Real b) {
     return larger_number(a, b);
