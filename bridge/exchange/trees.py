@@ -77,7 +77,9 @@ def _map_dict(function: Leaf, tree: dict[Any, Any], errors: type[Exception]) -> 
     except (At, errors) as error:
         raise _at(error, f"[{key!r}]") from None
     if type(tree) is OrderedDict:
-        return OrderedDict(result)
+        ordered = OrderedDict(result)
+        vars(ordered).update(vars(tree))  # a module's state dict has its versions there
+        return ordered
     if type(tree) is defaultdict:
         return defaultdict(tree.default_factory, result)
     return result

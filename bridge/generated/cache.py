@@ -12,11 +12,13 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 _SECONDS = 300  # more than any program takes
 _NICENESS = 10
+_DAY = 86400  # seconds
 
 
 class CompileError(RuntimeError):
@@ -80,6 +82,7 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
         found = folder / f"{digest.hexdigest()}{suffix}"
         if _is_whole(found):
             return found
+        _remove_abandoned(folder)
         # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
         work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
@@ -96,6 +99,15 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
         if isinstance(error, CompileError):
             raise
         raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
+
+
+@functools.cache
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what processes that were killed have left, a day after: no compiler runs so long."""
+    for left in folder.glob("new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _DAY:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_whole(library: Path) -> bool:

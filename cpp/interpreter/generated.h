@@ -176,6 +176,19 @@ class GeneratedMachine {
     Tile::ColumnSums::each([&](int s) { stacks_[s].rows_are_added(here_.count); });
   }
 
+  // The stream of the other half of a result, where the section writes that too; else -1.
+  template <class Tile>
+  static constexpr int other_half(int s) {
+    int other = -1;
+    Tile::Stores::each([&](int o) {
+      if (o != s && P::store(o).array == P::store(s).array) other = o;
+    });
+    return other;
+  }
+  static bool are_adjacent_pairs(const bridge_program_array& array) {
+    return array.pairs != 0 && array.col_stride == 2;
+  }
+
   // Places of one row, or of all rows where they are flat.
   template <class Tile, bool kFlat>
   void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
@@ -233,7 +246,11 @@ class GeneratedMachine {
       const Line& line = stores_[s];
       const Stream& stream = P::store(s);
       const char* const tile = gathered(P::kLoadCount + s);
-      if (line.first == nullptr)
+      const int other = other_half<Tile>(s);
+      if (line.first == nullptr && other >= 0 && are_adjacent_pairs(call_.result[stream.array])) {
+        if (stream.half == 0)
+          write_pairs<Real>(stream, piece, tile, gathered(P::kLoadCount + other));
+      } else if (line.first == nullptr)
         write_stores<Real>(stream, piece, tile);
       else if (stream.is_converted)
         store_run(call_.result[stream.array].dtype, line.at(row_ + i, col),

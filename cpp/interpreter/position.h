@@ -42,6 +42,21 @@ inline void scatter(int64_t bytes, const char* from, char* to, int64_t stride, i
   });
 }
 
+// From one and the other by turns.
+inline void interleave(int64_t bytes, const char* even, const char* odd, char* to, int64_t count) {
+  with_size(bytes, [=](auto element) {
+    using T = decltype(element);
+    const T* const evens = reinterpret_cast<const T*>(even);
+    const T* const odds = reinterpret_cast<const T*>(odd);
+    T* const pairs = reinterpret_cast<T*>(to);
+    BRIDGE_INDEPENDENT
+    for (int64_t j = 0; j < count; ++j) {
+      pairs[2 * j] = evens[j];
+      pairs[2 * j + 1] = odds[j];
+    }
+  });
+}
+
 // Elements that are apart in memory are brought together, so many at once, to be converted.
 constexpr int64_t kGathered = 256;
 
@@ -70,6 +85,18 @@ void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, in
     const int64_t some = smaller(kGathered, count - i);
     store_run(dtype, together, from + i, some);
     scatter(bytes, together, to + i * stride * bytes, stride, some);
+  }
+}
+
+template <class Real>
+void store_pairs(int32_t dtype, char* to, const Real* even, const Real* odd, int64_t count) {
+  const int64_t bytes = interpreter::element_bytes(dtype);
+  alignas(64) char evens[kGathered * sizeof(double)], odds[kGathered * sizeof(double)];
+  for (int64_t i = 0; i < count; i += kGathered) {
+    const int64_t some = smaller(kGathered, count - i);
+    store_run(dtype, evens, even + i, some);
+    store_run(dtype, odds, odd + i, some);
+    interleave(bytes, evens, odds, to + 2 * i * bytes, some);
   }
 }
 

@@ -105,6 +105,22 @@ void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   }
 }
 
+// The same for both halves of a result, pairs that lie side by side; `stream` is the first.
+template <class Real>
+void write_pairs(const Stream& stream, const Piece& piece, const char* even, const char* odd) {
+  const bridge_program_array& array = piece.here.call.result[stream.array];
+  char* to = piece.first_of(array, stream);
+  const int64_t bytes = interpreter::element_bytes(array.dtype);
+  const int64_t step = piece.here.row_stride(array) * bytes, of_row = piece.width * stream.bytes;
+  for (int64_t r = 0; r < piece.rows; ++r, to += step, even += of_row, odd += of_row) {
+    if (stream.is_converted)
+      store_pairs(array.dtype, to, reinterpret_cast<const Real*>(even),
+                  reinterpret_cast<const Real*>(odd), piece.width);
+    else
+      interleave(bytes, even, odd, to, piece.width);
+  }
+}
+
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge

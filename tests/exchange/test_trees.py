@@ -177,6 +177,13 @@ def test_what_defaultdicts_and_subclasses_carry() -> None:
     assert isinstance(labelled["a"], torch.Tensor)
 
 
+def test_a_state_dict_keeps_the_versions_of_its_modules() -> None:
+    state = torch.nn.BatchNorm1d(3, track_running_stats=False).state_dict()
+    there = bridge.to_jax(state)
+    assert there._metadata == state._metadata
+    assert bridge.to_torch(there)._metadata[""]["version"] == 2
+
+
 def test_attributes_of_subclasses() -> None:
     pair = Pair((torch.ones(2), None))
     pair.label = "mine"

@@ -231,6 +231,26 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_what_killed_processes_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    old, new = tmp_path / "new-old", tmp_path / "new-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "program.cpp").touch()
+    os.utime(old, (0, 0))
+
+    def make(folder: Path) -> Path:
+        made = folder / "made"
+        made.touch()
+        return made
+
+    cached(["any"], ".so", make)
+    assert not old.exists()
+    assert (new / "program.cpp").exists()
+
+
 @pytest.mark.long
 def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
     # What registers for the end after `bridge.generated` is called before it.

@@ -225,5 +225,7 @@ def test_an_expert_that_is_not_there() -> None:
     module = liger.LigerExperts(config(num_experts=3))
     with pytest.raises(ValueError, match="top_k_index has 3, expected numbers of 3 experts"):
         module(torch.ones(1, 16), torch.tensor([[3]]), torch.ones(1, 1))
+    with pytest.raises(ValueError, match="top_k_index has -1, expected numbers of 3 experts"):
+        module(torch.ones(1, 16), torch.tensor([[-1]]), torch.ones(1, 1))
     with pytest.raises(ValueError, match="hidden_act is 'gelu'"):
         liger.LigerExperts(config(num_experts=3, hidden_act="gelu"))

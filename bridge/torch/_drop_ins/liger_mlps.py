@@ -163,6 +163,12 @@ class LigerTiledGEGLUMLP(LigerGEGLUMLP):
         return apply_tiled_mlp(LigerGEGLUMLP.forward, self, x, self.num_shards)
 
 
+def _no_expert(number: int, count: int) -> ValueError:
+    return ValueError(
+        f"LigerFusedMoEFunction: top_k_index has {number}, expected numbers of {count} experts"
+    )
+
+
 class LigerFusedMoEFunction(Function, metaclass=DropIn):
     """`LigerFusedMoEFunction.apply(x, gate_up_proj, down_proj, top_k_index, top_k_weights)`."""
 
@@ -189,12 +195,14 @@ class LigerFusedMoEFunction(Function, metaclass=DropIn):
         """
         count, chosen = gate_up_proj.shape[0], top_k_index.flatten()
         order = chosen.argsort(stable=True)
-        sizes = torch.bincount(chosen, minlength=count).tolist()
+        try:
+            sizes = torch.bincount(chosen, minlength=count).tolist()
+        except RuntimeError:  # of negative numbers; to look for them first would wait once more
+            if not chosen.numel() or (least := int(chosen.min())) >= 0:
+                raise
+            raise _no_expert(least, count) from None
         if len(sizes) > count:
-            raise ValueError(
-                f"LigerFusedMoEFunction: top_k_index has {len(sizes) - 1}, expected numbers of "
-                f"{count} experts"
-            )
+            raise _no_expert(len(sizes) - 1, count)
         tokens = x[order // top_k_index.shape[-1]].split(sizes)
         found = [
             linear(swiglu(linear(own, gate_up)), down)
