@@ -246,7 +246,7 @@ def test_what_killed_processes_left_is_removed(
         made.touch()
         return made
 
-    cached(["any"], ".so", make)
+    cache.cached(["any"], ".so", make)
     assert not old.exists()
     assert (new / "program.cpp").exists()
 
