@@ -136,13 +136,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
             "has no memory: it is being traced by torch.compile or torch.export",
             "wrap the JAX function with bridge.torch.from_jax, which is traced as one operation",
         )
-    if isinstance(tensor, _dtensor()):
-        raise Refused(
-            TypeError,
-            tensor,
-            "is spread over a device mesh",
-            "cross its to_local() part on each rank, or its full_tensor()",
-        )
+    refuse_spread(tensor)
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise Refused(
             TypeError,
@@ -158,6 +152,17 @@ def refuse_lazy(tensor: torch.Tensor) -> None:
     if torch.nn.parameter.is_lazy(tensor):
         why, fix = "is lazy and has no shape yet", "run its module once in torch first"
         raise Refused(ValueError, tensor, why, fix)
+
+
+def refuse_spread(tensor: torch.Tensor) -> None:
+    """Raises Refused for a DTensor."""
+    if isinstance(tensor, _dtensor()):
+        raise Refused(
+            TypeError,
+            tensor,
+            "is spread over a device mesh",
+            "cross its to_local() part on each rank, or its full_tensor()",
+        )
 
 
 def _dtensor() -> Any:

@@ -171,3 +171,28 @@ def test_rules_of_custom_vjp_and_custom_jvp(draw: Any) -> None:
     y = draw(5, grad=True)
     from_jax(double)(y).sum().backward()
     assert y.grad.tolist() == [2] * 5
+
+
+def test_inputs_that_lie_elsewhere_by_the_backward_pass(draw: Any) -> None:
+    """FSDP frees parameters after the forward pass, and gathers them again behind torch's back."""
+    x, w = draw(4, 64, grad=True), draw(64, 64, grad=True)
+    f = from_jax(lambda x, w: jnp.tanh(x @ w))
+    expected = torch.autograd.grad(torch.tanh(x @ w).sum(), (x, w))
+    preserved = torch.autograd._unsafe_preserve_version_counter
+    y, storage, kept = f(x, w), w.untyped_storage(), w.detach().clone()
+    size = storage.nbytes()
+    with preserved(w):
+        storage.resize_(0)
+    others = [torch.full_like(kept, torch.nan) for _ in range(50)]  # one of them lies there now
+    with torch.no_grad(), preserved(w):
+        storage.resize_(size)
+        w.copy_(kept)
+    for found, want in zip(torch.autograd.grad(y.sum(), (x, w)), expected, strict=True):
+        torch.testing.assert_close(found, want)
+    assert all(other.isnan().all() for other in others)
+
+    y = f(x, w)
+    with preserved(w):
+        storage.resize_(0)
+    with pytest.raises(ValueError, match="from_jax: a tensor saved for backward: "):
+        y.sum().backward()

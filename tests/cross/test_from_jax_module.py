@@ -170,6 +170,15 @@ def test_back_to_jax(net: Net, x: torch.Tensor) -> None:
     assert back.tied is back.layers[0].bias
 
 
+def test_what_cannot_go_back_to_jax_is_named(net: Net) -> None:
+    module = JaxModule(net)
+    name = next(name for name, _ in module.named_parameters())
+    with pytest.raises(ValueError, match=rf"^JaxModule.jax_module: {name}: .*jax_enable_x64"):
+        module.double().jax_module()
+    with pytest.raises(ValueError, match=rf"^JaxModule.jax_module: {name}: .*meta"):
+        module.float().to("meta").jax_module()
+
+
 def test_copies_are_independent(net: Net, x: torch.Tensor) -> None:
     module = JaxModule(net).eval()
     before = module(x)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 from flax import nnx
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bridge.torch import JaxModule
@@ -42,6 +45,28 @@ def data_parallel(place: Place) -> None:
         parallel(batches[place.rank]).square().sum().backward()
     for parameter, want in zip(module.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, want)
+
+
+def fully_sharded(place: Place) -> None:
+    """Layers whose parameters are freed between the passes, as FSDP has it by default."""
+
+    def made() -> torch.nn.Module:
+        layers = (nnx.Linear(64, 64, rngs=nnx.Rngs(i)) for i in range(3))
+        return torch.nn.Sequential(*map(JaxModule, layers))
+
+    whole, sharded = made(), made()
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        for model in (whole, sharded):
+            model.zero_grad()
+            model(x).square().sum().backward()
+        for one, part in zip(whole.parameters(), sharded.parameters(), strict=True):
+            assert isinstance(part, DTensor)
+            torch.testing.assert_close(part.grad.full_tensor(), one.grad)
 
 
 def buffers_follow_rank_0(place: Place) -> None:

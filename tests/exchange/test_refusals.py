@@ -213,6 +213,17 @@ def test_distributed_tensors() -> None:
                 assert "to_local" in str(error) and "tree[0]" in str(error), error
             else:
                 raise AssertionError("a DTensor crossed")
+            from bridge.torch import from_jax
+            import jax.numpy as jnp
+            add = from_jax(jnp.add)
+            add(torch.ones(4), torch.ones(4))  # a program of the same shapes is there
+            for place, given in (("args[0]", (spread, 1.0)), ("args[1]", (torch.ones(4), spread))):
+                try:
+                    add(*given)
+                except TypeError as error:
+                    assert "to_local" in str(error) and place in str(error), error
+                else:
+                    raise AssertionError("a DTensor went into a JAX function")
             dist.destroy_process_group()
         print("ok")
     """)

@@ -25,6 +25,7 @@ from bridge._private.torch import (
     can_unbatch,
     forward_ad,
     functorch_active,
+    is_functionalized,
     is_old_batched,
     old_vmap_level,
     remove_batch_dim,
@@ -61,7 +62,7 @@ def call_on(
     program: Program, leaves: Sequence[Any], tensors: Sequence[Tensor], traced: bool
 ) -> Sequence[Any]:
     """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
-    if traced:
+    if traced or is_functionalized():
         return _dispatch(program, leaves)
     if functorch_active():
         return placed(_FunctorchCall.apply(program, *leaves))
@@ -130,13 +131,27 @@ class _Kept:
     It hangs on a tensor that is saved with them, so that it lives and dies as saved tensors do:
     freed by a backward pass that does not retain the graph. Where a hook for saved tensors put
     another in its place (offloading), there is none, and the forward pass runs again.
+
+    A residual that lies in a saved tensor's memory is that tensor's, wherever it lies by then: FSDP
+    frees parameters after the forward pass, and gathers them again before the backward pass.
     """
 
-    __slots__ = ("forward", "residuals")
+    __slots__ = ("addresses", "forward", "residuals")
 
-    def __init__(self, forward: Forward, residuals: list[Any]) -> None:
+    def __init__(self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor]) -> None:
         self.forward = forward
         self.residuals = residuals
+        self.addresses = [
+            (place, i, saved[i].data_ptr()) for place, i in enumerate(forward.saved) if i >= 0
+        ]
+
+    def current(self, saved: Sequence[Tensor]) -> list[Any]:
+        """The residuals, of the tensors that were saved."""
+        residuals = list(self.residuals)
+        for place, i, address in self.addresses:
+            if saved[i].data_ptr() != address:
+                residuals[place] = to_array(saved[i], None, True)
+        return residuals
 
 
 class _Token(Tensor):
@@ -187,7 +202,7 @@ class _EagerCall(ProgramFunction):
             outputs = outputs_of(program, results[: forward.out_count])
             saved += [outputs[i] for i in forward.aliased]
             token = _EMPTY.as_subclass(_Token)
-            token.kept = _Kept(forward, forward.residuals(arrays, results))
+            token.kept = _Kept(forward, forward.residuals(arrays, results), saved)
             ctx.save_for_backward(*saved, token)
         else:
             outputs = outputs_of(program, program.run(*arrays))
@@ -222,7 +237,11 @@ def _backward_here(ctx: Any, *cotangents: Any) -> Any:
         arrays = [to_array(c, None, True) for c in cotangents if c is not None]
     except Refused as refused:
         raise refused.at("from_jax", "the gradient of an output") from refused.__cause__
-    gradients = kept.forward.backward(given, needed)(kept.residuals, arrays)
+    try:
+        residuals = kept.current(saved)
+    except Refused as refused:
+        raise refused.at("from_jax", "a tensor saved for backward") from refused.__cause__
+    gradients = kept.forward.backward(given, needed)(residuals, arrays)
     return (None, *spread(needed, map(to_torch, gradients)))
 
 

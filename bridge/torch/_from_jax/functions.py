@@ -139,9 +139,12 @@ class JaxFunction:
         for leaf in leaves:
             if type(leaf) in _PLAIN:
                 parts += (leaf.shape, leaf.dtype)
-            else:
-                all_tensors = False
+                continue
+            all_tensors = False
+            try:
                 describe(leaf, parts)
+            except Refused as refused:
+                raise with_place(refused, args, kwargs) from refused.__cause__
         # Most calls are like the last one; then nothing needs to be hashed.
         last = self._last
         entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)

@@ -20,11 +20,15 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 def describe(leaf: Any, key: list[Any]) -> None:
-    """Adds to `key` what a trace depends on: of a static leaf, its value."""
+    """Adds to `key` what a trace depends on: of a static leaf, its value.
+
+    Raises Refused for a DTensor, for whose local shape another program would be called.
+    """
     kind = type(leaf)
     if kind in _NUMBERS:
         key.append(kind)
     elif isinstance(leaf, Tensor):
+        from_tensor.refuse_spread(leaf)
         shape = None if is_lazy(leaf) else tuple(map(int, leaf.shape))  # `aval_of` refuses it
         key += (shape, leaf.dtype)
     elif isinstance(leaf, jax.core.Tracer):

@@ -159,10 +159,17 @@ class JaxModule(torch.nn.Module):
                 )
 
     def jax_module(self) -> Any:
-        """A JAX module with the values that the parameters and buffers have now, copied."""
-        arrays = [
-            from_tensor.cross(getattr(owner, name), True, True) for owner, name in self._places
-        ]
+        """A JAX module with the values that the parameters and buffers have now, copied.
+
+        Raises:
+          TypeError, ValueError: one of them cannot cross, as for `bridge.to_jax`.
+        """
+        arrays = []
+        for (owner, name), path in zip(self._places, self._names, strict=True):
+            try:
+                arrays.append(from_tensor.cross(getattr(owner, name), True, True))
+            except Refused as refused:
+                raise refused.at("JaxModule.jax_module", path) from refused.__cause__
         return self._parts.join(self.training, self._parts.leaves(arrays))
 
     def cache_info(self) -> Any:
