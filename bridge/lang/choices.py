@@ -32,65 +32,99 @@ class Condition:
     def selected(self, value: Value | float) -> Value:
         return f.where(self.truth, value, 0.0) if self.holds else f.where(self.truth, 0.0, value)
 
-    def of_row(self) -> Condition:
-        """Where it holds at any place of the row."""
-        if not self.truth.axes & COLUMNS:
-            return self
-        return Condition(f.max(self.selected(1.0)) > 0.0)
+
+Conditions = tuple[Condition, ...]  # all of them are met; of none, everywhere
 
 
-def both(a: Condition | None, b: Condition | None) -> Condition | None:
-    """None is everywhere."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a if a.same(b) else Condition(a.as_truth() & b.as_truth())
+def both(a: Conditions, b: Conditions) -> Conditions:
+    return a + tuple([one for one in b if not any(one.same(other) for other in a)])
 
 
-def either(a: Condition | None, b: Condition | None) -> Condition | None:
-    if a is None or b is None:
-        return None
-    if a.truth.number == b.truth.number:
-        return a if a.holds == b.holds else None
-    return Condition(a.as_truth() | b.as_truth())
+def joined(conditions: Conditions) -> Condition:
+    """One condition for all, of one at least: those of rows first, which are cheap to join."""
+    first, *others = sorted(conditions, key=lambda one: one.truth.axes & COLUMNS)
+    for other in others:
+        first = Condition(first.as_truth() & other.as_truth())
+    return first
+
+
+def selected(value: Value | float, conditions: Conditions) -> Value | float:
+    return joined(conditions).selected(value) if conditions else value
+
+
+def either(a: Conditions, b: Conditions) -> Conditions:
+    """Where one or the other is met."""
+    if not a or not b:
+        return ()
+    one, other = joined(a), joined(b)
+    if one.truth.number == other.truth.number:
+        return (one,) if one.holds == other.holds else ()
+    return (Condition(one.as_truth() | other.as_truth()),)
+
+
+def of_row(conditions: Conditions) -> Conditions:
+    """Where they are met at any place of the row."""
+    along = tuple([one for one in conditions if one.truth.axes & COLUMNS])
+    if not along:
+        return conditions
+    beside = [one for one in conditions if not one.truth.axes & COLUMNS]
+    return (*beside, Condition(f.max(joined(along).selected(1.0)) > 0.0))
 
 
 @dataclass(frozen=True)
 class Cotangent:
-    """A value where its condition is met, and 0 elsewhere, whatever the value is there."""
+    """A value where all its conditions are met, and 0 elsewhere, whatever the value is there."""
 
     value: Value
-    condition: Condition | None = None
+    conditions: Conditions = ()
 
     @property
     def axes(self) -> int:
-        return self.value.axes | (0 if self.condition is None else self.condition.truth.axes)
+        axes = self.value.axes
+        for condition in self.conditions:
+            axes |= condition.truth.axes
+        return axes
 
     def selected(self) -> Value:
-        return self.value if self.condition is None else self.condition.selected(self.value)
+        return selected(self.value, self.conditions)  # type: ignore[return-value]
 
-    def plus(self, other: Cotangent) -> Cotangent:
-        one, two = self.condition, other.condition
-        if one is not None and two is not None and one.same(two):
-            return Cotangent(self.value + other.value, one)
-        return Cotangent(self.selected() + other.selected(), either(one, two))
+    def plus(self, other: Cotangent, late: bool) -> Cotangent:
+        """Their sum: what both share is asked once, of the sum.
+
+        Elsewhere the sum is 0 where neither counts. `late`: but what it may be multiplied by can
+        make it NaN, so that it is to be chosen again.
+        """
+        shared = tuple([one for one in self.conditions if any(map(one.same, other.conditions))])
+        own, its = (
+            tuple([one for one in each.conditions if not any(map(one.same, shared))])
+            for each in (self, other)
+        )
+        value = selected(self.value, own) + selected(other.value, its)
+        return Cotangent(value, (*shared, *(either(own, its) if late else ())))  # type: ignore[arg-type]
+
+    def summed(self) -> Cotangent:
+        """Its sum along the row, where it may yet be multiplied by anything."""
+        along = tuple([one for one in self.conditions if one.truth.axes & COLUMNS])
+        return Cotangent(f.sum(selected(self.value, along)), of_row(self.conditions))
 
 
-def conditions(node: Node, x: Sequence[Value]) -> Sequence[Condition | None]:
+def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
     """Where a node's value depends on each of its inputs."""
     if node.operation == "where":
-        return [None, Condition(x[0]), Condition(x[0], holds=False)]
+        return [(), (Condition(x[0]),), (Condition(x[0], holds=False),)]
     if node.operation in ("minimum", "maximum"):
         first = is_first(node.operation, x)
-        return [Condition(first), Condition(first, holds=False)]
+        return [(Condition(first),), (Condition(first, holds=False),)]
     if node.operation == "max":
-        return [Condition(f.column() == f.argmax(x[0]))]
-    return [None] * len(x)
+        return [(Condition(f.column() == f.argmax(x[0])),)]
+    return [()] * len(x)
 
 
-# Their partial derivatives are bounded, for all numbers but NaN.
+# Their partial derivatives are bounded, for all numbers but NaN. Not so the softmax of a row with
+# infinity; and tanh stands below it in a loss, whose row may be left out whatever it has.
 _BOUNDED = frozenset({
     *("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs"),
-    *("tanh", "sigmoid", "silu", "softplus", "erf", "logsumexp", "logsumexp_rest"),
+    *("sigmoid", "silu", "softplus", "erf"),
 })  # fmt: skip
 
 

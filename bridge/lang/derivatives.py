@@ -323,14 +323,13 @@ def vjp(
                 cotangent = replace(cotangent, value=f.columns() * cotangent.value)
             received = along if is_wider else beside
             own = received[number]
-            received[number] = cotangent if own is None else own.plus(cotangent)
+            received[number] = cotangent if own is None else own.plus(cotangent, late[number])
 
         def total(number: int) -> Cotangent | None:
             wide, own = along[number], beside[number]
             if wide is not None:
-                condition = wide.condition.of_row() if late[number] and wide.condition else None
-                summed = Cotangent(f.sum(wide.selected()), condition)
-                own = summed if own is None else summed.plus(own)
+                summed = wide.summed() if late[number] else Cotangent(f.sum(wide.selected()))
+                own = summed if own is None else summed.plus(own, late[number])
             if own is None or late[number]:
                 return own
             return Cotangent(own.selected())
@@ -356,9 +355,8 @@ def vjp(
             is_wide = bool(node.axes & COLUMNS or node.operation in REDUCTIONS)
             for i, value, chosen in zip(node.inputs, pulled, conditions(node, inputs), strict=True):
                 if value is not None:
-                    condition = both(cotangent.condition, chosen)
                     came_along = is_wide and not program.nodes[i].axes & COLUMNS
-                    receive(i, Cotangent(value, condition), came_along)
+                    receive(i, Cotangent(value, both(cotangent.conditions, chosen)), came_along)
         places = {
             node.static: number
             for number, node in enumerate(program.nodes)

@@ -175,6 +175,53 @@ def test_exact_cases(own: Any) -> None:
     assert own.call(none, inf, np.array([1])) == np.inf
 
 
+@each
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_row_that_does_not_count_has_no_gradient_whatever_it_has(own: Any, options: Any) -> None:
+    """Of ignored rows: first and second derivatives are 0 beside infinities and NaN."""
+    inf, nan = np.inf, np.nan
+    rows = [[inf, 0, 1], [nan, inf, 1], [-inf] * 3, [nan] * 3, [1, -inf, inf], [6e4, -6e4, 0]]
+    x, ignored = np.array([*rows, [1, 2, 3]], np.float32), options.get("ignore_index", -100)
+    labels = own.array(np.array([ignored] * len(rows) + [1]))
+
+    def loss(x: Any) -> Any:
+        return own.ops.cross_entropy(x, labels, reduction="sum", **options)
+
+    found = [own.vjp(loss, [x], np.ones((), np.float32))[1]]
+    if own.name == "torch":
+        t = torch.tensor(x, requires_grad=True)
+        (d,) = torch.autograd.grad(loss(t), t, create_graph=True)
+        found.append(torch.autograd.grad(d.square().sum(), t)[0].numpy())
+    else:
+        slope = jax.grad(loss)
+        found.append(np.asarray(jax.jit(jax.grad(lambda x: (slope(x) ** 2).sum()))(jnp.array(x))))
+    for each in found:
+        np.testing.assert_array_equal(each[:-1], 0)
+        assert np.isfinite(each[-1]).all()
+
+
+@each
+def test_an_ignored_row_that_overflows_does_not_reach_the_weight(own: Any, rng: Any) -> None:
+    hidden, weight = (rng.normal(size=shape).astype(np.float16) for shape in ((4, 8), (11, 8)))
+    hidden[0] = 6e4
+    labels = own.array(np.array([-100, 1, 2, 3]))
+    *_, dh, dw = own.vjp(
+        lambda h, w: own.ops.linear_cross_entropy(h, w, labels),
+        [hidden, weight],
+        np.ones((), np.float32),
+    )
+    np.testing.assert_array_equal(dh[0], 0)
+    assert np.isfinite(dw.astype(np.float32)).all()
+
+
+def test_a_label_out_of_range_has_no_gradient() -> None:
+    x = jnp.array([[np.inf, 0.0, 1.0], [1.0, 2.0, 3.0]])
+    dx = jax.grad(lambda x: jnp.nansum(jax.jit(bridge.jax.token_log_probs)(x, jnp.array([9, 1]))))(
+        x
+    )
+    np.testing.assert_array_equal(dx[0], 0)
+
+
 def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(rng: Any) -> None:
     x, labels = drawn(rng, (64, 333), "float32", -1)
     none = partial(bridge.torch.cross_entropy, reduction="none", label_smoothing=0.1)
