@@ -55,7 +55,7 @@ GATHERED_DTYPES = (
 
 # Signatures have one length, whatever they describe: header fields, then sizes.
 _SIZES = 8
-_HEADER = 7
+_HEADER = 8
 SIGNATURE_LENGTH = _HEADER + _SIZES
 
 # What drop-ins are told of the group by their caller, and is not so; and what a rank was given.
@@ -94,6 +94,7 @@ class Signature:
       ndim: its length before that.
       claim: what the caller says of this rank that is not so, or that its arguments were refused:
         a position in CLAIMS.
+      others: a checksum of the words for all other arguments.
     """
 
     dtype: int
@@ -104,6 +105,7 @@ class Signature:
     ndim: int
     shape: tuple[int, ...]
     claim: int = 0
+    others: int = 0
 
     @classmethod
     def of(
@@ -115,8 +117,12 @@ class Signature:
         grad: Any,
         needs_grad: bool,
         claim: int = 0,
+        others: str = "",
     ) -> Signature:
-        """Of arguments as they came; `dtype` None where x is not even a dense array."""
+        """Of arguments as they came; `dtype` None where x is not even a dense array.
+
+        `others` has words for those that are not named here, and are alike on all ranks.
+        """
         if dtype is None:
             code = -2
         else:
@@ -133,18 +139,25 @@ class Signature:
             rest = ",".join(str(size) for size in sizes[_SIZES - 1 :])
             sizes = (*sizes[: _SIZES - 1], zlib.crc32(rest.encode()))
         backward = needs_grad and grad != "local"
-        return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim)
+        checksum = zlib.crc32(others.encode())
+        return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim, checksum)
 
     def numbers(self) -> tuple[int, ...]:
         """Its SIGNATURE_LENGTH numbers of 64 bits, as they are sent."""
-        header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim, self.claim)
-        return (*map(int, header), *self.shape, *[0] * (_SIZES - len(self.shape)))
+        header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim)
+        return (
+            *map(int, header),
+            self.claim,
+            self.others,
+            *self.shape,
+            *[0] * (_SIZES - len(self.shape)),
+        )
 
     @classmethod
     def from_numbers(cls, numbers: Sequence[int]) -> Signature:
-        dtype, dim, tiled, rule, backward, ndim, claim, *sizes = numbers
+        dtype, dim, tiled, rule, backward, ndim, claim, others, *sizes = numbers
         kept = tuple(sizes[: min(ndim, _SIZES)])
-        return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept, claim)
+        return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept, claim, others)
 
 
 def fault_of(
@@ -154,6 +167,7 @@ def fault_of(
     dim: str = "dim",
     array: str = "x",
     advice: str = "",
+    others: str = "",
 ) -> Exception | None:
     """The error that all ranks are to raise, or None if they may exchange.
 
@@ -164,6 +178,7 @@ def fault_of(
       dim: the name of the argument that says along which dimension.
       array: that of the one whose shape and dtype are told.
       advice: how to make shapes alike, where it is not to pad them.
+      others: this rank's words for all other arguments.
     """
     several = len(signatures) > 1
     for rank, signature in enumerate(signatures):
@@ -186,6 +201,11 @@ def fault_of(
                     f"{show(expected)} on rank 0, {show(theirs)} on rank {rank} of the group; "
                     f"{words}"
                 )
+        if signature.others != first.others:
+            return ValueError(
+                f"{function}: rank {rank} of the group was given something else than rank 0 beside "
+                f"{array}, here {others}; it must be the same on all"
+            )
     return None
 
 

@@ -142,6 +142,9 @@ class Options:
             raise ValueError(f"{function}: ignore_index is {index}, expected one of 64 bits")
         return Options(reduction, index, smoothing, z, cap)
 
+    def words(self) -> str:
+        return ", ".join(f"{name} {value!r}" for name, value in vars(self).items())
+
     @property
     def of_rows(self) -> dict[str, Any]:
         """The parameters of a row's loss."""

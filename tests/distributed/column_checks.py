@@ -232,9 +232,19 @@ def groups_that_differ(place: Place) -> None:
     group, rank = torch.distributed.group.WORLD, place.rank
     x, labels = numbers(0, (6, 40), torch.float32), torch.arange(6)
 
-    def loss(x: Any, labels: Tensor) -> Tensor:
-        return bridge.torch.cross_entropy(x, labels, group=group)
+    def loss(x: Any, labels: Tensor, **options: Any) -> Tensor:
+        return bridge.torch.cross_entropy(x, labels, group=group, **options)
 
+    each: list[tuple[str, tuple[Any, Any]]] = [
+        ("reduction", ("mean", "sum")),
+        ("ignore_index", (-100, 3)),
+        ("label_smoothing", (0.0, 0.1)),
+        ("z_loss", (0.0, 1.0)),
+        ("softcap", (None, 2.0)),
+    ]
+    for name, values in each:
+        with raises(ValueError, f"than rank 0 beside logits, here .*{name} .*the same on all"):
+            loss(x, labels, **{name: values[rank == 1]})
     with raises(ValueError, "the shape of logits differs between ranks.*pad the vocabulary"):
         loss(numbers(0, (6, 40 + rank), torch.float32), labels)
     with raises(ValueError, "the shape of logits differs between ranks"):

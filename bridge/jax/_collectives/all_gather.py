@@ -80,7 +80,7 @@ def all_gather(
       tiled: whether to concatenate or to stack.
       grad: `"sum"`, `"local"` or `"mean"`.
       check: whether the shards compare their arguments before anything is sent, in an exchange of
-        120 bytes each and a call from the program into Python. None: between processes, and there
+        128 bytes each and a call from the program into Python. None: between processes, and there
         as the environment variable BRIDGE_CHECK_COLLECTIVES says; without it on CPUs (1), and not
         on GPUs (0), which would wait for the host.
 

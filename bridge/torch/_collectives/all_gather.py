@@ -285,7 +285,7 @@ def all_gather(
       tiled: True puts the arrays side by side along `dim`, False on a new dimension `dim`.
       grad: the gradient rule.
       async_op: returns at once what has a method `wait()`, which returns the result.
-      check: whether ranks first compare what they were given, in one exchange of 120 bytes each, so
+      check: whether ranks first compare what they were given, in one exchange of 128 bytes each, so
         that all raise the same error; without it a rank that differs leaves the others waiting or
         with wrong numbers. None: unless the environment variable BRIDGE_CHECK_COLLECTIVES is 0.
         Under `torch.compile` nothing is compared.

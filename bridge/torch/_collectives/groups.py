@@ -140,7 +140,7 @@ def agree(
 ) -> None:
     """Raises what `fault_of` says, in such words, of the signatures of all ranks.
 
-    One exchange of 120 bytes a rank. With `check` off, or alone, nothing is exchanged and only this
+    One exchange of 128 bytes a rank. With `check` off, or alone, nothing is exchanged and only this
     rank's own signature is looked at.
     """
     signatures = [mine]

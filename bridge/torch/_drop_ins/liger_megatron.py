@@ -158,8 +158,15 @@ def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) ->
     def check(ranks: int) -> None:
         check_linear(function, hidden, weight, target, bias, options["ignore_index"], ranks)
 
-    beside = {"hidden": hidden, "bias": torch.empty(0, 0) if bias is None else bias}
-    weight = joined(function, weight, group, check, "weight", 0, beside)
+    def others() -> str:
+        tensors = {"hidden": hidden, "bias": bias}
+        given = [
+            f"{name} {None if t is None else (t.dtype, tuple(t.shape))}"
+            for name, t in tensors.items()
+        ]
+        return ", ".join([*given, f"ignore_index {options['ignore_index']}"])
+
+    weight = joined(function, weight, group, check, "weight", 0, others)
     mesh = weight.device_mesh
     hidden = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
     if bias is not None:

@@ -97,7 +97,8 @@ def cross_entropy(
             _row_losses.prepare(logits, read, **options.of_rows)  # type: ignore[attr-defined]
             check_labels("cross_entropy", labels, logits.shape[-1] * ranks, options.ignore_index)
 
-        logits, overwrite_logits = joined("cross_entropy", logits, group, check), False
+        logits = joined("cross_entropy", logits, group, check, others=options.words)
+        overwrite_logits = False
     found = losses_of(logits, read, options, overwrite_logits)
     if group is None:
         check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,20 +28,20 @@ def joined(
     check: Callable[[int], None],
     argument: str = "logits",
     dim: int = -1,
-    beside: Mapping[str, Any] = MappingProxyType({}),
+    others: Callable[[], str] = str,
 ) -> DTensor:
     """The whole of which every rank of the group has this part, along a dimension.
 
     Args:
       check: raises what is wrong with this rank's arguments; takes the number of ranks.
       argument: what the function calls the part.
-      beside: other arguments that are alike on all ranks, by name.
+      others: gives words for other arguments that are alike on all ranks.
 
     Raises:
       TypeError: group is no process group and no mesh; what `check` raises.
       ValueError: this rank is not in the group, or the part is a DTensor, which knows its mesh;
         what `check` raises. On every rank where ranks have parts of other shapes or dtypes, or
-        `check` raised on one of them.
+        other words, or `check` raised on one of them.
       NotImplementedError: in forward mode and under torch.func.
     """
     if isinstance(part, DTensor):
@@ -57,15 +56,18 @@ def joined(
             "follow no exchange between ranks; expected None there, or autograd"
         )
     if not torch.compiler.is_compiling():
-        _agree(function, argument, part, ranks, check)
-        for name, other in beside.items():
-            _agree(function, name, other, ranks, lambda ranks: None)
+        _agree(function, argument, part, ranks, check, others())
     mesh = group if isinstance(group, DeviceMesh) else _mesh_of(ranks, part.device.type)
     return DTensor.from_local(part, mesh, [Shard(dim % part.ndim)], run_check=False)
 
 
 def _agree(
-    function: str, argument: str, part: Any, ranks: Ranks, check: Callable[[int], None]
+    function: str,
+    argument: str,
+    part: Any,
+    ranks: Ranks,
+    check: Callable[[int], None],
+    others: str,
 ) -> None:
     """Raises on all ranks what would leave some of them waiting for others."""
     refused = None
@@ -76,7 +78,8 @@ def _agree(
     is_tensor = isinstance(part, Tensor)
     kind = str(part.dtype).removeprefix("torch.") if is_tensor else ""
     shape = tuple(part.shape) if is_tensor else ()
-    signature = Signature.of(kind, shape, 0, True, "sum", False, REFUSED if refused else 0)
+    claim = REFUSED if refused else 0
+    signature = Signature.of(kind, shape, 0, True, "sum", False, claim, others)
     found = f"{argument} of dtype {kind} and shape {list(shape)}"
     try:
         agree(
@@ -87,6 +90,7 @@ def _agree(
             check_by_default(),
             array=argument,
             advice="every rank must have as many rows and as many columns: pad the vocabulary",
+            others=others,
         )
     except (TypeError, ValueError):
         if refused is None:
