@@ -196,7 +196,8 @@ class _Rule:
             saved if result is None else results[result]
             for saved, result in zip(results[plain:], held, strict=False)
         )
-        self.has_kept = bool(self.saved) and not coded.kept
+        # Of a call that is transposed there are none: it has not been run.
+        self.has_kept = bool(self.saved) and None not in self.saved and not coded.kept
 
     def is_smooth(self, position: int) -> bool:
         """Whether there is a derivative towards an operand; stages run below all derivatives."""

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bridge.jax import bias_dropout_add, bias_gelu, rotary
+import bridge
+from bridge import lang as bl
+from bridge.jax import bias_dropout_add, bias_gelu, layer_norm, rms_norm, rotary
 from tests.jax.compositions import FORMS, assert_close, normal, plain
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -176,6 +178,29 @@ def test_linear_transpose_of_linear_ops(
         found = jax.linear_transpose(jax.jit(function), *given)(g)
         for one, other in zip(found, jax.vjp(function, *given)[1](g), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@bridge.op(keep=("r",))
+def scaled_rows(x: bridge.Full, weight: bridge.Row):
+    r = bl.rsqrt(bl.mean(x * x) + 1e-6)
+    return x * r * weight
+
+
+def test_linear_transpose_of_ops_that_keep_what_a_backward_pass_reads(
+    rng: np.random.Generator,
+) -> None:
+    """Nothing has been kept: the op has not been run."""
+    x, w, g = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6)
+    for function in (
+        lambda w: rms_norm(x, w),
+        lambda w: layer_norm(x, w, None),
+        lambda w: rms_norm(x, w, g)[0],
+        lambda w: scaled_rows(x, w),
+    ):
+        (found,) = jax.linear_transpose(jax.jit(function), w)(g)
+        np.testing.assert_array_equal(found, jax.vjp(function, w)[1](g)[0])
+        batched = jax.vmap(jax.linear_transpose(function, w))(jnp.stack([g, 2 * g]))[0]
+        np.testing.assert_array_equal(batched, jnp.stack([found, 2 * found]))
 
 
 def test_symbolic_zero_tangents_cost_nothing(rng: np.random.Generator) -> None:
