@@ -154,6 +154,20 @@ def inside_dispatcher() -> bool:
     return functorch_active() and _is_key_excluded(_FRONT_MODE)  # type: ignore[no-any-return]
 
 
+_interpreters: Callable[[], Any] = names.find(
+    "torch._C._functorch.get_interpreter_stack",
+    "tells torch.func.functionalize, for which torch has no rule; without it ops raise its error",
+    lambda: (),
+)
+
+
+def is_functionalized() -> bool:
+    """Whether torch.func.functionalize is among the transforms that are under way."""
+    if not functorch_active():
+        return False
+    return any(each.key().name == "Functionalize" for each in _interpreters() or ())
+
+
 def backward_class(function: Any) -> Any:
     """The class of a Function's nodes in the graph, if there is one."""
     return vars(function).get("_backward_cls") if _has_backward_class else None

@@ -211,7 +211,7 @@ def logsumexp_parts(x: Any) -> tuple[Value, Value]:
 
 @_along_the_row
 def log_softmax(x: Any) -> Value:
-    """x − log Σ e^x along the row, as exact as its own value is; e^ of it is softmax(x)."""
+    """x − log Σ e^x along the row, without the rounding of a large sum; e^ of it is softmax(x)."""
     largest, rest = logsumexp_parts(x)
     return (x - largest) - rest
 

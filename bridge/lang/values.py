@@ -217,13 +217,17 @@ class Value(NoNumber):
         return self.builder.apply("abs", self)
 
     def __pow__(self, exponent: Any) -> Value:
-        """x**n by squaring: x**2 is x·x, x**3 (x·x)·x, x**4 (x·x)·(x·x); x**-n is 1/x**n."""
-        if isinstance(exponent, bool) or not isinstance(exponent, numbers.Integral):
+        """x**n by squaring: x**2 is x·x, x**3 (x·x)·x, x**4 (x·x)·(x·x); x**-n is 1/x**n.
+
+        x**0 is 1, whatever x is, as everywhere.
+        """
+        is_number = isinstance(exponent, numbers.Real) and not isinstance(exponent, bool)
+        if not is_number or exponent % 1 != 0:
             raise refuse("only integer powers: write bl.sqrt(x), or bl.exp(p * bl.log(x))")
         exponent = int(exponent)
         count = abs(exponent)
         if count == 0:
-            raise refuse("a power of 0 is 1: write 1.0")
+            return self.builder.constant(1 if self.kind == "int" else 1.0)
         power = self
         for bit in bin(count)[3:]:
             power = power * power

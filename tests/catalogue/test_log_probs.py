@@ -153,6 +153,19 @@ def test_what_is_nearly_certain_keeps_its_digits(own: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 2.0**-36), ("float64", 2.0**-51)])
+def test_how_near_to_0_a_logarithm_keeps_its_digits(own: Any, dtype: str, least: float) -> None:
+    d, largest = np.meshgrid(np.linspace(5, 45, 401), np.linspace(-5, 105, 89))
+    d = np.asarray(d.reshape(-1, 1), dtype)
+    x = np.asarray(largest.reshape(-1, 1), dtype) - d * (np.arange(2) > 0)
+    expected = -np.log1p(np.exp(x[:, 1].astype(float) - x[:, 0]))
+    found = own.call(own.ops.token_log_probs, x, np.zeros(len(x), np.int32))
+    error = np.abs(found - expected)
+    assert np.max(error - 4 * EPSILON[dtype] * np.abs(expected)) <= least
+    assert found.dtype == dtype
+
+
+@each
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_number_that_is_alone_is_exact(own: Any, dtype: str, rng: Any) -> None:
     """In a row of one column, and beside nothing but −∞."""

@@ -47,6 +47,18 @@ def test_layer_norm_without_a_bias() -> None:
     torch.testing.assert_close(ours(x), torch.nn.functional.layer_norm(x, (8,)))
 
 
+@pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm"])
+def test_a_rule_of_promotion_of_ones_own(name: str) -> None:
+    def halved(arrays: Any, *, dtype: Any = None) -> Any:
+        return tuple(None if a is None else a.astype(jnp.bfloat16) for a in arrays)
+
+    x = jnp.ones((2, 8))
+    original, ours = (
+        getattr(m, name)(8, promote_dtype=halved, rngs=nnx.Rngs(0)) for m in (nnx, bn)
+    )
+    assert ours(x).dtype == original(x).dtype == jnp.bfloat16
+
+
 def test_swiglu() -> None:
     x = torch.randn(3, 16)
     assert torch.equal(bt.SwiGLU()(x), bt.swiglu(x))

@@ -98,6 +98,14 @@ def test_strict_promotion(dtype: str, rng: Any) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def test_without_promotion_of_ranks(rng: Any) -> None:
+    h, w, bias = (jnp.asarray(rng.normal(size=shape)) for shape in ((3, 5), (8, 5), (8,)))
+    with jax.numpy_rank_promotion("raise"):
+        jax.grad(
+            lambda b: bridge.jax.linear_cross_entropy(h, w, jnp.zeros(3, int), bias=b, chunk=2)
+        )(bias)
+
+
 def test_labels_in_a_variable(rng: Any) -> None:
     hidden, weight, labels = given(rng, 6)
     variable = flax.nnx.Variable(jnp.asarray(labels))

@@ -55,6 +55,26 @@ def test_zeros_of_both_signs_are_two_constants() -> None:
     assert traced(positive).nodes != traced(negative).nodes
 
 
+def test_powers_that_are_whole_numbers() -> None:
+    """As a parameter may be any of them: x**0 is 1, and 2.0 is 2."""
+
+    def power(x: bl.Full, *, n: float = 2.0):
+        return bl.exp(x) * x**n
+
+    def squared(x: bl.Full):
+        return bl.exp(x) * (x * x)
+
+    def times_one(x: bl.Full):
+        return bl.exp(x) * 1.0
+
+    assert traced(power, n=2.0).nodes == traced(power, n=2).nodes == traced(squared).nodes
+    for zero in (0, 0.0, -0.0):
+        assert traced(power, n=zero).nodes == traced(times_one).nodes
+    for wrong in (0.5, True, float("nan"), float("inf")):
+        with pytest.raises(bl.DeclarationError, match="only integer powers"):
+            traced(power, n=wrong)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     def op(x: bl.Full):
         return np.float32(2.0) * x - np.float64(1.0) / (x + np.int64(3))

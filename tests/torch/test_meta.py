@@ -41,6 +41,9 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         x[None, None], MASK.to(x.device), torch.zeros(1, device=x.device)
     ),
     "slapo's dropout": lambda x, b: slapo.bias_dropout(x, b[None]),
+    "linear cross-entropy": lambda x, b: bt.linear_cross_entropy(
+        x, x.new_ones(3, 5), torch.zeros(4, dtype=torch.long, device=x.device), reduction="none"
+    ),
     "vmap": lambda x, b: torch.func.vmap(bt.scaled_softmax)(x),
     "tangent": lambda x, b: torch.func.jvp(bt.scaled_softmax, (x,), (x,))[1],
 }

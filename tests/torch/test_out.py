@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from bridge.torch import bias_gelu, bias_gelu_
+from bridge.torch import bias_gelu, bias_gelu_, scaled_softmax
 from tests.torch.expected import DTYPES, FORMS, assert_close, assert_same_bits, gelu
 
 
@@ -93,6 +93,12 @@ def test_out_over_bias(draw: Any) -> None:
     x = draw(5, 7)
     with pytest.raises(ValueError, match="overlaps an operand in memory"):
         bias_gelu(x, x[2], out=x)
+
+
+def test_out_that_overlaps_is_told_in_the_words_of_the_caller(draw: Any) -> None:
+    x = draw(5, 7)
+    with pytest.raises(ValueError, match=r"^scaled_softmax: out overlaps x in memory"):
+        scaled_softmax(x[:3], out=x[1:4])
 
 
 def test_out_and_autograd(draw: Any) -> None:

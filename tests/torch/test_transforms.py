@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
-from bridge.torch import bias_gelu
+from bridge.torch import bias_gelu, from_jax
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 
 
@@ -112,3 +113,23 @@ def test_autograd_around_transforms(draw: Any) -> None:
     dx = vjp(lambda x: bias_gelu(x, bias), x)[1](g)[0]
     dx.backward(v)
     assert_close(bias.grad, gelu(x, bias, "tanh", 2, g, v).sum(0))
+
+
+def test_functionalize(draw: Any) -> None:
+    """For which torch has no rule of Functions: ops go through its dispatcher there."""
+    x, bias, g = draw(4, 3), draw(3), draw(4, 3)
+
+    def loss(x: Any) -> Any:
+        return (bias_gelu(x, bias) * g).sum()
+
+    expected = grad(loss)(x)
+    assert_same_bits(functionalize(loss)(x), loss(x))
+    assert_same_bits(functionalize(grad(loss))(x), expected)
+    assert_same_bits(grad(functionalize(loss))(x), expected)
+    assert_same_bits(vmap(functionalize(bias_gelu))(x), bias_gelu(x))
+    leaf = x.clone().requires_grad_()
+    functionalize(loss)(leaf).backward()
+    assert_same_bits(leaf.grad, expected)
+    sine = from_jax(jnp.sin)
+    x = x.float()
+    torch.testing.assert_close(functionalize(grad(lambda x: sine(x).sum()))(x), torch.cos(x))

@@ -141,7 +141,7 @@ def _in_chunks(rows: Any, chunks: int, filling: int) -> Any:
 
 def _linear(hidden: Any, weight: Any, bias: Any) -> Any:
     logits = hidden @ weight.T
-    return logits if bias is None else logits + bias
+    return logits if bias is None else logits + bias[None]
 
 
 def _losses(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from flax import nnx
 
 from bridge.jax._adapter.arguments import as_array_likes, as_arrays
 from bridge.jax._ops.norms import layer_norm, rms_norm
+
+# The original's own, which computes in the widest of the dtypes, as the ops do by themselves.
+_PROMOTE_DTYPE = inspect.signature(nnx.RMSNorm.__init__).parameters["promote_dtype"].default
 
 
 def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[Any]:
@@ -30,7 +34,7 @@ def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[A
             raise ValueError(f"{module}: {name} is {axes}, expected the last dimension")
     parameters = [getattr(norm, name, None) for name in ("scale", "bias")]
     values = [None if p is None or p.get_value() is None else p[...] for p in parameters]
-    if norm.dtype is None:
+    if norm.dtype is None and norm.promote_dtype is _PROMOTE_DTYPE:
         return [x, residual, *values]
     return list(norm.promote_dtype((x, residual, *values), dtype=norm.dtype))
 

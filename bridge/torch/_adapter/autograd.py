@@ -27,6 +27,7 @@ from bridge._private.torch import (
     function_modes,
     functorch_active,
     inside_dispatcher,
+    is_functionalized,
     is_old_batched,
     profiler,
     set_fwd_grad_enabled,
@@ -112,7 +113,7 @@ class Plan(Kernel):
 
     def watched(self, *operands: Any) -> Results:
         """The same for a call that is not an ordinary one."""
-        if is_traced(operands) or inside_dispatcher():
+        if is_traced(operands) or inside_dispatcher() or is_functionalized():
             return dispatch(self.op, operands, self.params)
         if functorch_active():
             # What is saved must be an output here: the outer transforms follow it too.

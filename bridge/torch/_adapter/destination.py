@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "
 
 def _named_error(op: Any, function: str, argument: str, error: ValueError) -> ValueError:
     """What an op says of its only result, in the words of the public function."""
-    return ValueError(str(error).replace(f"{op.name}: a result", f"{function}: {argument}"))
+    return ValueError(re.sub(f"^{op.name}: (a result|y) ", f"{function}: {argument} ", str(error)))
 
 
 def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from bridge.torch._adapter.autocast import cast
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
 from bridge.torch._drop_ins.norms import layer_norm_over, rms_norm_over
@@ -129,7 +129,7 @@ def fused_layer_norm_affine(
     """
     if is_overridden(given := (input, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedLayerNormAffineFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedLayerNormAffineFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def fused_layer_norm(
@@ -138,7 +138,7 @@ def fused_layer_norm(
     """`fused_layer_norm_affine` without weight and bias."""
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedLayerNormFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedLayerNormFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -152,7 +152,7 @@ def mixed_dtype_fused_layer_norm_affine(
     """`fused_layer_norm_affine` in the dtype of weight."""
     if is_overridden(given := (input, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedLayerNormAffineMixedDtypesFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedLayerNormAffineMixedDtypesFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def fused_rms_norm_affine(
@@ -172,7 +172,7 @@ def fused_rms_norm_affine(
     """
     if is_overridden(given := (input, weight)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedRMSNormAffineFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedRMSNormAffineFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def fused_rms_norm(
@@ -181,7 +181,7 @@ def fused_rms_norm(
     """`fused_rms_norm_affine` without a weight."""
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedRMSNormFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedRMSNormFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -194,7 +194,7 @@ def mixed_dtype_fused_rms_norm_affine(
     """`fused_rms_norm_affine` in the dtype of weight."""
     if is_overridden(given := (input, weight)):
         return hand_over(given)  # type: ignore[no-any-return]
-    return FusedRMSNormAffineMixedDtypesFunction.apply(*_cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
+    return FusedRMSNormAffineMixedDtypesFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
 
 
 def manual_rms_norm(
@@ -220,17 +220,3 @@ def manual_rms_norm(
 
 
 _SHORT = (torch.float16, torch.bfloat16)
-
-
-def _cast(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors in the dtype of autocast, where that is on; float64 stays."""
-    device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
-    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
-        return tensors
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(
-        t.to(dtype)
-        if isinstance(t, Tensor) and t.is_floating_point() and t.dtype != torch.float64
-        else t
-        for t in tensors
-    )

@@ -14,6 +14,7 @@ from bridge._private.torch import functorch_active, is_old_batched
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
+from bridge.torch._adapter.autocast import cast
 from bridge.torch._adapter.autograd import forward_ad, is_watched
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import library
@@ -112,7 +113,7 @@ def check_linear(
       TypeError, ValueError: as `linear_cross_entropy`.
     """
     check_tensors(function, 3, hidden=hidden, weight=weight, labels=labels, bias=bias)
-    hidden, weight, bias = _autocast(hidden, weight, bias)
+    hidden, weight, bias = cast(hidden, weight, bias)
     shapes = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
     check_shapes(function, {n: None if t is None else tuple(t.shape) for n, t in shapes.items()})
     floating = {"hidden": hidden, "weight": weight, "bias": bias}
@@ -123,15 +124,6 @@ def check_linear(
     )
     check_labels(function, labels, weight.shape[0] * ranks, ignore_index)
     return hidden, weight, bias
-
-
-def _autocast(*tensors: Tensor | None) -> Any:
-    """What `torch.nn.functional.linear` would take in the place of these."""
-    kind = tensors[0].device.type  # type: ignore[union-attr]
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    return [t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in tensors]
 
 
 def _again(
@@ -292,6 +284,8 @@ def _run(
     options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
     of = (hidden, weight, labels, bias, g, chunk, *astuple(options), wanted)
     found, counts, dh, dw, db = _empty(*of)
+    if hidden.is_meta:
+        return [found, counts, dh, dw, db]
     for gradient in (dw, db):
         gradient.zero_()
     g = None if g is None else g.expand(len(hidden))
