@@ -132,24 +132,27 @@ class _Kept:
     freed by a backward pass that does not retain the graph. Where a hook for saved tensors put
     another in its place (offloading), there is none, and the forward pass runs again.
 
-    A residual that lies in a saved tensor's memory is that tensor's, wherever it lies by then: FSDP
+    A residual that lies in a saved tensor's storage is the tensor's again where that has moved: FSDP
     frees parameters after the forward pass, and gathers them again before the backward pass.
     """
 
-    __slots__ = ("addresses", "forward", "residuals")
+    __slots__ = ("forward", "residuals", "storages")
 
     def __init__(self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor]) -> None:
         self.forward = forward
         self.residuals = residuals
-        self.addresses = [
-            (place, i, saved[i].data_ptr()) for place, i in enumerate(forward.saved) if i >= 0
+        storages = [
+            (place, i, saved[i].untyped_storage())
+            for place, i in enumerate(forward.saved)
+            if i >= 0
         ]
+        self.storages = [(*each, each[-1].data_ptr()) for each in storages]
 
     def current(self, saved: Sequence[Tensor]) -> list[Any]:
         """The residuals, of the tensors that were saved."""
         residuals = list(self.residuals)
-        for place, i, address in self.addresses:
-            if saved[i].data_ptr() != address:
+        for place, i, storage, address in self.storages:
+            if storage.data_ptr() != address:
                 residuals[place] = to_array(saved[i], None, True)
         return residuals
 
