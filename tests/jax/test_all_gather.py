@@ -293,7 +293,7 @@ def test_what_a_check_sends() -> None:
     )
     sent = collectives_of(jax.jit(split).lower(x).compile().as_text())
     assert {name: sorted(sizes) for name, sizes in sent.items()} == {
-        "all-gather": [8 * 3 * 4, DEVICES * 120]
+        "all-gather": [8 * 3 * 4, DEVICES * 128]
     }
 
 
