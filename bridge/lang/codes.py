@@ -315,30 +315,33 @@ def tells_columns_apart(program: Program) -> bool:
 
 def reverse(
     code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool
-) -> tuple[str, tuple[Tag, ...]]:
-    """The text of the wanted cotangents, and where its operands come from.
+) -> tuple[str, tuple[Tag, ...], list[int]]:
+    """The text of the wanted cotangents, where its operands come from, and of which its results are.
 
     Of forward mode towards tangents alone it is the reverse mode of what was differentiated: so a
     framework whose reverse mode transposes forward mode has the bits of one that does not.
     """
     coded = parse(code)
-    chosen = [tag for tag, is_wanted in zip(coded.tags, wanted, strict=True) if is_wanted]
+    places = [i for i, is_wanted in enumerate(wanted) if is_wanted]
+    chosen = [coded.tags[i] for i in places]
     fields = json.loads(code)
     if "jvp" not in fields or any(name != "tangent" for name, _ in chosen):
         text = vjp(code, given, wanted, kept)
-        return text, parse(text).tags
+        return text, parse(text).tags, places
     assert coded.of is not None
     inner = [("tangent", i) in chosen for i in range(len(fields["jvp"]))]
     text = vjp(coded.of, given, inner, coded.kept)
     if not {tag for tag in parse(text).tags if tag[0] != "cotangent"} <= {*coded.tags}:
         # One that is there for its shape, which forward mode has of another.
         text = vjp(code, given, wanted, kept)
-        return text, parse(text).tags
+        return text, parse(text).tags, places
     tags: list[Tag] = []
     for tag in parse(text).tags:
         # An operand of what was differentiated is one of its forward mode, at a place of its own.
         tags.append(tag if tag[0] == "cotangent" else ("operand", coded.place(tag)))
-    return text, tuple(tags)
+    # Its results are in the order of what was differentiated, where a tangent may stand in front.
+    places = [coded.place(("tangent", i)) for i, is_wanted in enumerate(inner) if is_wanted]
+    return text, tuple(tags), places
 
 
 def passed_on(
@@ -395,7 +398,7 @@ def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
         return False
     given = [True] * len(coded.program.results)
     asked = [i == position for i in range(len(coded.tags))]
-    derivative, sources = reverse(code, given, asked, False)
+    derivative, sources, _ = reverse(code, given, asked, False)
     read = sources[1:] if parse(derivative).has_shape_alone else sources
     return not any(name != "cotangent" and place in unknown for name, place in read)
 

@@ -122,11 +122,13 @@ def _cotangents_at_once(
 ) -> list[tuple[Call[Any], Places]]:
     own, params = rule.own, rule.params
 
-    def reverse() -> tuple[str, tuple[codes.Tag, ...]]:
+    def reverse() -> tuple[str, tuple[codes.Tag, ...], list[int]]:
+        """Of the positions, in the order of its results."""
         asked = rule.in_base(rule.mask(positions))
-        return codes.reverse(rule.code, given, asked, rule.has_kept)
+        code, sources, places = codes.reverse(rule.code, given, asked, rule.has_kept)
+        return code, sources, [rule.position(place) for place in places]
 
-    code, sources = reverse()
+    code, sources, positions = reverse()
     calls: list[tuple[Call[Any], Places]] = []
     asked_roles = [own.program.operands[position].role for position in positions]
     passed = codes.passed_on(code, sources, asked_roles)
@@ -143,21 +145,22 @@ def _cotangents_at_once(
     if not positions:
         return calls
     if len(positions) < asked_before:
-        code, sources = reverse()
+        code, sources, positions = reverse()
     # What is the cotangent of several operands, as of summands, is written once.
     alike: dict[Any, list[int]] = {}
     for position, first in zip(positions, codes.twins(code), strict=True):
         own_dtype = specs[position].dtype  # type: ignore[union-attr]
         is_table = ROLES[own.program.operands[position].role] is Role.TABLE
         alike.setdefault((first, own_dtype, is_table and position), []).append(position)
-    if len(alike) < len(positions):
-        positions = [same[0] for same in alike.values()]
-        code, sources = reverse()
+    groups = {same[0]: tuple(same) for same in alike.values()}
+    if len(groups) < len(positions):
+        positions = [*groups]
+        code, sources, positions = reverse()
     tables = [i for i in positions if ROLES[own.program.operands[i].role] is Role.TABLE]
     dtypes = joined(
         [params.arithmetic if i in tables else specs[i].dtype for i in positions]  # type: ignore[union-attr]
     )
-    places = tuple([tuple(same) for same in alike.values()])
+    places = tuple([groups[position] for position in positions])
     calls.append((rule.call(code, (), cotangents, dtypes, sources), places))
     return calls
 

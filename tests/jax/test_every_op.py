@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,6 +37,29 @@ def weighted(function: Function, weights: Any) -> Function:
         return jnp.vdot(weights, y) + jnp.vdot(weights, y**3)
 
     return loss
+
+
+@every_op
+def test_gradients_towards_some_arguments_are_those_towards_all(
+    case: Case, rng: np.random.Generator
+) -> None:
+    """Whichever stand in front: forward mode has one of the result's shape first."""
+    arguments = case.draw(rng)
+    y, pull = jax.vjp(case.ours, *arguments)
+    g = normal(rng, *y.shape)
+    full = pull(g)
+    for count in range(1, len(arguments)):
+        for some in itertools.combinations(range(len(arguments)), count):
+
+            def function(*given: Any, some: Any = some) -> Any:
+                placed = list(arguments)
+                for i, value in zip(some, given, strict=True):
+                    placed[i] = value
+                return case.ours(*placed)
+
+            found = jax.vjp(function, *[arguments[i] for i in some])[1](g)
+            for i, one in zip(some, found, strict=True):
+                np.testing.assert_array_equal(one, full[i])
 
 
 def backward(function: Function) -> Function:
