@@ -120,12 +120,10 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
     return [()] * len(x)
 
 
-# Their partial derivatives are bounded, for all numbers but NaN. Not so the softmax of a row with
-# infinity; and tanh stands below it in a loss, whose row may be left out whatever it has.
-_BOUNDED = frozenset({
-    *("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs"),
-    *("sigmoid", "silu", "softplus", "erf"),
-})  # fmt: skip
+# Their partial derivatives are numbers, whatever is there: those of all others may be NaN.
+_BOUNDED = frozenset(
+    ("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs")
+)
 
 
 def select_late(program: Program, moving: Sequence[bool]) -> list[bool]:

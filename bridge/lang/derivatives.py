@@ -44,8 +44,13 @@ Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
 
 def silu_slope(x: Value) -> Value:
     """At infinity the limits, as GELU's; no σ is both above 0 and below 1 where x is cut."""
-    s, bounded = f.sigmoid(x), f.maximum(f.minimum(x, 1e3), -1e3)
-    return s + s * (bounded * f.sigmoid(-x))
+    s = f.sigmoid(x)
+    return s + s * (_cut(x) * f.sigmoid(-x))
+
+
+def _cut(x: Value) -> Value:
+    """x where that is a number, to be multiplied by what is 0 far out."""
+    return f.maximum(f.minimum(x, 1e3), -1e3)
 
 
 def _gelu(x: Value, kind: str, order: int) -> Value:
@@ -103,7 +108,7 @@ _PARTIALS: dict[str, Partials] = {
     "silu": lambda x, y, s: [silu_slope(x[0])],
     "softplus": lambda x, y, s: [f.sigmoid(x[0])],
     "erf": lambda x, y, s: [2 / sqrt(pi) * f.gauss(x[0])],
-    "gauss": lambda x, y, s: [-2.0 * s * (x[0] * y)],
+    "gauss": lambda x, y, s: [-2.0 * s * (_cut(x[0]) * y)],
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
     "logsumexp": lambda x, y, s: [_beside(x[0], y)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import multiprocessing
 import pickle
 import subprocess
@@ -23,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 import bridge
 import bridge.jax
 import bridge.torch
+from bridge import lang as bl
 from bridge.lang import roles
 from tests.declared.ops import OTHERS, SEVEN, rms_norm
 from tests.lang.arrays import draw
@@ -185,6 +187,114 @@ def test_derivatives_are_those_of_the_function(name: str, rng: np.random.Generat
         return torch.autograd.grad(function(*given)[0].sin().sum(), given, create_graph=True)
 
     torch.autograd.gradgradcheck(gradient, values)
+
+
+@every_op
+def test_gradients_towards_some_operands_are_those_towards_all(
+    name: str, rng: np.random.Generator
+) -> None:
+    """In JAX, whose reverse mode transposes forward mode, and of forward mode in torch."""
+    example = Example(name, rng)
+    g, y = example.of_floating(example.jax())
+    f, x = example.of_floating(example.torch())
+    results, pull = jax.vjp(g, *y)
+    cotangents = tuple([jnp.cos(result) for result in results])
+    full = pull(cotangents)
+
+    def pushed(function: Any) -> Any:
+        def loss(*values: Any) -> Any:
+            tangents = torch.func.jvp(function, values, tuple([v * 0.5 for v in values]))[1]
+            return sum(t.square().sum() for t in tangents)
+
+        return loss
+
+    def of(function: Any, values: Any, some: Any) -> Any:
+        def chosen(*given: Any) -> Any:
+            placed = list(values)
+            for i, value in zip(some, given, strict=True):
+                placed[i] = value
+            return function(*placed)
+
+        return chosen, [values[i] for i in some]
+
+    for count in range(1, len(y)):
+        for some in itertools.combinations(range(len(y)), count):
+            function, values = of(g, y, some)
+            same(jax.vjp(function, *values)[1](cotangents), [full[i] for i in some])
+            function, values = of(f, x, some)
+            each = tuple(range(count))
+            found = torch.func.grad(pushed(function), each)(*values)
+            for i, (one, value) in enumerate(zip(found, values, strict=True)):
+                alone, given = of(pushed(function), values, (i,))
+                assert one.shape == value.shape
+                torch.testing.assert_close(
+                    one, torch.func.grad(alone)(*given), rtol=1e-3, atol=1e-3
+                )
+
+
+@bridge.op
+def summands(
+    x: bridge.Full, table: bridge.Table, row: bridge.Row, p: bridge.PerRow, h: bridge.Full
+):
+    return x + 2.0 * table + 3.0 * row + 5.0 * p + 7.0 * h
+
+
+def test_cotangents_go_to_their_own_operands(rng: np.random.Generator) -> None:
+    """Of shapes that are alike, where nothing else would tell."""
+    x = jnp.asarray(rng.normal(size=(4, 4)), jnp.float32)
+    operands = (x, x, x[0], x[0], x)
+    factors = (1.0, 2.0, 3.0, 5.0, 7.0)
+    for count in range(1, 6):
+        for some in itertools.combinations(range(5), count):
+
+            def total(*given: Any, some: Any = some) -> Any:
+                placed = list(operands)
+                for i, value in zip(some, given, strict=True):
+                    placed[i] = value
+                return summands(*placed).sum()
+
+            found = jax.grad(total, tuple(range(count)))(*[operands[i] for i in some])
+            for i, one in zip(some, found, strict=True):
+                expected = factors[i] * (1.0 if operands[i].ndim == 2 else 4.0)
+                np.testing.assert_allclose(one, np.full(operands[i].shape, expected), rtol=1e-6)
+
+
+_NUMBERS = ("exp", "log", "sqrt", "tanh", "sigmoid", "silu", "softplus", "erf", "gelu")
+
+
+@pytest.mark.parametrize("name", [*_NUMBERS, "logsumexp"])
+def test_what_a_choice_leaves_out_has_no_gradient_of_any_order(name: str) -> None:
+    """Whatever stands there, and what it shares with others is not touched."""
+    function = getattr(bl, name)
+
+    @bridge.op
+    def chosen(x: bridge.Full, w: bridge.Row, m: bridge.PerRow[int]) -> Any:
+        return bl.where(m > 0, bl.sum(function(x + w)), 0.0)
+
+    @bridge.op
+    def chosen_here(x: bridge.Full, w: bridge.Row, m: bridge.Mask) -> Any:
+        return bl.where(m, function(x + w), 0.0)
+
+    left_out = [[np.nan, 1.0], [np.inf, 2.0], [-np.inf, 0.0], [-3.0, np.nan]]
+    x = np.array([*left_out, [1.5, 2.5]], np.float32)
+    rows, columns = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([[False] * 2] * 4 + [[True] * 2])
+    w = torch.zeros(2)
+    for op, mask in ((chosen, rows), (chosen_here, columns)):
+        if op is chosen_here and name == "logsumexp":
+            continue
+        found = []
+        for values, choice in ((x, mask), (x[-1:], mask[-1:])):
+            leaves = torch.tensor(values, requires_grad=True), w.clone().requires_grad_()
+            total, orders = op(*leaves, choice).sum(), []
+            for _ in range(3):
+                gradients = torch.autograd.grad(total, leaves, create_graph=True)
+                orders += [gradients[0][-1], gradients[1]]
+                assert not gradients[0][:-1].any()
+                total = sum(g.sin().sum() for g in gradients)
+            found.append(orders)
+        for whole, alone in zip(*found, strict=True):
+            assert whole.isfinite().all()
+            torch.testing.assert_close(whole, alone)
 
 
 @pytest.mark.long
