@@ -96,7 +96,7 @@ def unfinished(report: dict[str, Any]) -> str | None:
     return f"partial: the run ended when {done} of {cases} cases were done"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path | str) -> dict[str, Any]:
     """Returns the report of a file of JSON lines, as the command itself would have written it.
 
     What is behind the last whole line, where a run was killed while it wrote, is left out.
@@ -104,7 +104,7 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
       CommandError: if the file cannot be read or is of another kind.
     """
-    with naming("jsonl", path):
+    with naming("jsonl", path := Path(path)):
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     recording = Recording()
     try:

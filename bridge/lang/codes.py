@@ -316,7 +316,7 @@ def tells_columns_apart(program: Program) -> bool:
 def reverse(
     code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool
 ) -> tuple[str, tuple[Tag, ...], list[int]]:
-    """The text of the wanted cotangents, where its operands come from, and of which its results are.
+    """The text of the wanted cotangents, where its operands come from, and whose its results are.
 
     Of forward mode towards tangents alone it is the reverse mode of what was differentiated: so a
     framework whose reverse mode transposes forward mode has the bits of one that does not.

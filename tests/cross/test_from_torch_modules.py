@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 from jax import numpy as jnp
 from torch import nn
 
@@ -266,3 +268,63 @@ def test_calls_at_once_do_not_mix_parameters() -> None:
 def _wide(work: Any, k: int) -> None:
     with jax.enable_x64(True):
         work(k)
+
+
+class Table(nn.Module):
+    """Makes what it needs at its first call, and keeps it."""
+
+    mask: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mask is None:
+            self.mask = torch.linspace(0, 1, x.shape[-1], dtype=x.dtype)
+        return (x * self.mask).t()
+
+
+def test_what_a_traced_module_made_itself_is_made_again() -> None:
+    x = jnp.ones((2, 8))
+    expected = np.linspace(0, 1, 8)[:, None] * np.ones((1, 2))
+    np.testing.assert_allclose(jax.jit(from_torch(Table()))({}, x), expected)
+    g = from_torch(Table())
+    assert jax.eval_shape(g, {}, x).shape == (8, 2)
+    np.testing.assert_allclose(g({}, x), expected)
+    slope = jax.jit(jax.grad(lambda x: from_torch(Table())({}, x).sum()))(x)
+    np.testing.assert_allclose(slope, expected.T)
+
+
+def test_a_function_that_keeps_what_it_made_when_it_was_traced_is_refused() -> None:
+    table = functools.cache(lambda count: torch.linspace(0, 1, count))
+    f = from_torch(lambda x: x * table(x.shape[-1]))
+    with pytest.raises(Exception, match="has kept a tensor that it made when it was traced"):
+        jax.block_until_ready(jax.jit(f)(jnp.ones((2, 8))))
+    with pytest.raises(ValueError, match="has kept a tensor that it made when it was traced"):
+        f(jnp.ones((2, 8)))
+
+
+def test_a_module_that_is_computed_again_for_its_gradient_is_refused() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+    g, x = from_torch(Again()), jnp.ones((2, 8), jnp.float32)
+    assert g(g.params(), x).shape == (2, 8)
+    with pytest.raises(ValueError, match=r"let jax\.checkpoint compute the whole call again"):
+        jax.grad(lambda p: g(p, x).sum())(g.params())
+
+
+@where
+def test_sparse_gradients_are_dense_in_jax(where: Any) -> None:
+    g = from_torch(nn.Embedding(10, 3, sparse=True))
+    i = jnp.array([1, 2, 1])
+    (gradient,) = where(jax.grad(lambda p: g(p, i).sum()))(g.params()).values()
+    np.testing.assert_array_equal(gradient.sum(-1), 3.0 * np.array([0, 2, 1, *[0] * 7]))
+
+
+def test_derivatives_at_a_number_of_python() -> None:
+    sine = from_torch(torch.sin)
+    np.testing.assert_allclose(jax.grad(sine)(1.0), np.cos(1.0), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(jax.grad(sine))(1.0), -np.sin(1.0), rtol=1e-6)

@@ -140,6 +140,11 @@ def test_a_loss_without_logits_is_refused_where_it_would_be_another() -> None:
         huggingface.replace(model.model, linear_loss=True)
     with pytest.raises(ValueError, match=r"does something to its logits that is not known"):
         huggingface.replace(TimesForCausalLM(model.config), linear_loss=True)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
+    opt = transformers.OPTForCausalLM(transformers.OPTConfig(**sizes))
+    with pytest.raises(ValueError, match=r"OPTForCausalLM asks more of its layers than hidden"):
+        huggingface.replace(opt, linear_loss=True)
     with torch.device("meta"):
         of_meta = transformers.LlamaForCausalLM(model.config)
     with pytest.raises(ValueError, match="on the meta device, expected their numbers"):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from bridge._private.torch import FakeTensor
 from bridge.exchange.callbacks import inside_callback
 from bridge.exchange.crossing import array_to_tensor, tensor_to_array
 from bridge.exchange.dtypes import TO_TORCH
@@ -36,6 +37,7 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
             results = program.run_eagerly(tensors, specs)
         else:
             results = program.run(tensors, False)
+        _refuse_traced(program, results)
         if [tensor._version for tensor in tensors] != versions:
             raise ValueError(
                 f"from_torch: {program.name} has written to an argument in place, and a JAX array "
@@ -142,7 +144,17 @@ def _run(
     lends.setdefault(program, not kept)
 
 
+def _refuse_traced(program: Program, results: Sequence[Tensor]) -> None:
+    if any(isinstance(result, FakeTensor) for result in results):
+        raise ValueError(
+            f"from_torch: {program.name} has kept a tensor that it made when it was traced, which "
+            "has no values, in a cache say: pass result_shape= to from_torch, so that it is not "
+            "traced, or call the function once outside of jit, grad and vmap first"
+        )
+
+
 def _check(program: Program, specs: Sequence[Spec], results: Sequence[Tensor]) -> None:
+    _refuse_traced(program, results)
     found = [Spec(tuple(result.shape), dtype_name(result)) for result in results]
     if found != list(specs):
         raise ValueError(

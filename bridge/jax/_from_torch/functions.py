@@ -101,6 +101,9 @@ def from_torch(
     return TorchFunction(fn, train, seeded, vmap_method, result_shape)
 
 
+_MOST_CALLS = 1024  # that are remembered: each value of a Python number is one of its own
+
+
 class TorchFunction:
     """A torch function that takes and gives JAX arrays; see `from_torch`."""
 
@@ -227,6 +230,8 @@ class TorchFunction:
                     )
             first = len(jax.tree_util.tree_leaves(marked[0]))
             state = range(first, first + len(jax.tree_util.tree_leaves(marked[1])))
+            if len(self._calls) >= _MOST_CALLS:
+                self._calls.clear()
             new = TorchCall(self._owner, Structure(tree, static, tree.num_leaves, state))
             program = self._calls.setdefault((tree, static), new)
         return program

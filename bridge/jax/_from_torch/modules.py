@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge._private.torch import DisableFuncTorch, disable_current_modes
+from bridge._private.torch import (
+    DisableFuncTorch,
+    disable_current_modes,
+    dispatch_modes,
+    is_fake,
+)
 from bridge.exchange.dtypes import crosses_to_jax
 
 
@@ -95,7 +100,9 @@ class FunctionalModule:
         try:
             result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
         finally:
-            self._idle.append(module)
+            # What a module makes itself and keeps, a table say, has no values where it is traced.
+            if not (dispatch_modes() and is_fake()):
+                self._idle.append(module)
         # What the module has written in place or set anew is in `exchanged` now.
         return result, {name: exchanged[name].detach() for name in buffers}
 

@@ -137,7 +137,10 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
     if isinstance(program, Tangent):
         # What it is the tangent of is differentiated itself: torch need not have forward mode.
         smooth = program.of.smooth_results(
-            [spec.dtype for spec in program.of.specs([spec_of(o) for o in operands[:first]])]
+            [
+                spec.dtype
+                for spec in program.of.specs([spec_of(jax.typeof(o)) for o in operands[:first]])
+            ]
         )
         derivative: Any = Cotangent(
             program.of,
@@ -148,7 +151,7 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
     elif isinstance(program, Cotangent):
         derivative = Tangent(program.of, tuple(program.active[i] for i in given))
         tangents = call(derivative, [*operands[:first], *known])
-        specs = program.of.specs([spec_of(operand) for operand in operands[:first]])
+        specs = program.of.specs([spec_of(jax.typeof(o)) for o in operands[:first]])
         smooth = program.of.smooth_results([spec.dtype for spec in specs])
         found = [tangents[smooth.index(program.given[i - first])] for i in linear]
     else:

@@ -171,15 +171,28 @@ class Cotangent(_Derivative):
             ]
             if not reached:
                 return [torch.zeros_like(tensor) for tensor in moving]
-            gradients = torch.autograd.grad(
-                [result for result, _ in reached],
-                moving,
-                [cotangent for _, cotangent in reached],
-                create_graph=again,
-                allow_unused=True,
-            )
+            try:
+                gradients = torch.autograd.grad(
+                    [result for result, _ in reached],
+                    moving,
+                    [cotangent for _, cotangent in reached],
+                    create_graph=again,
+                    allow_unused=True,
+                )
+            except RuntimeError as error:
+                if "on device meta is not on the expected device" not in str(error):
+                    raise
+                raise ValueError(
+                    f"from_torch: {self.name} is computed again as its gradient is, by "
+                    "torch.utils.checkpoint for instance, when the module has its parameters no "
+                    "more: switch that off, and let jax.checkpoint compute the whole call again"
+                ) from error
         return [
-            torch.zeros_like(tensor) if gradient is None else gradient
+            torch.zeros_like(tensor)
+            if gradient is None
+            else gradient.to_dense()
+            if gradient.layout is not torch.strided
+            else gradient
             for tensor, gradient in zip(moving, gradients, strict=True)
         ]
 

@@ -143,10 +143,15 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
             copy = _tried(model, head, scale)
             labels = torch.arange(8, device=head.weight.device)[None] % head.weight.shape[0]
             given = {"input_ids": labels, "labels": labels, "return_dict": True}
-            expected = float(original.forward(copy, **given).loss)
             try:
+                expected = float(original.forward(copy, **given).loss)
                 head.__class__ = HeadWithLoss
                 found = float(changed.forward(copy, **given).loss)
+            except (AttributeError, IndexError, TypeError) as error:
+                raise ValueError(
+                    f"{where} {original.__name__} asks more of its layers than hidden states "
+                    f"({error})"
+                ) from error
             finally:
                 head.__class__ = nn.Linear
             if not abs(expected - found) <= tolerance * abs(expected):

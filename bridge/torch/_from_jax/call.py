@@ -132,7 +132,7 @@ class _Kept:
     freed by a backward pass that does not retain the graph. Where a hook for saved tensors put
     another in its place (offloading), there is none, and the forward pass runs again.
 
-    A residual that lies in a saved tensor's storage is the tensor's again where that has moved: FSDP
+    A residual in a saved tensor's storage is the tensor's again where that has moved: FSDP
     frees parameters after the forward pass, and gathers them again before the backward pass.
     """
 
