@@ -26,6 +26,9 @@ class Condition:
     def same(self, other: Condition) -> bool:
         return self.truth.number == other.truth.number and self.holds == other.holds
 
+    def is_among(self, others: Conditions) -> bool:
+        return any(map(self.same, others))
+
     def as_truth(self) -> Value:
         return self.truth if self.holds else ~self.truth
 
@@ -37,7 +40,7 @@ Conditions = tuple[Condition, ...]  # all of them are met; of none, everywhere
 
 
 def both(a: Conditions, b: Conditions) -> Conditions:
-    return a + tuple([one for one in b if not any(one.same(other) for other in a)])
+    return a + tuple([one for one in b if not one.is_among(a)])
 
 
 def joined(conditions: Conditions) -> Condition:
@@ -60,15 +63,6 @@ def either(a: Conditions, b: Conditions) -> Conditions:
     if one.truth.number == other.truth.number:
         return (one,) if one.holds == other.holds else ()
     return (Condition(one.as_truth() | other.as_truth()),)
-
-
-def of_row(conditions: Conditions) -> Conditions:
-    """Where they are met at any place of the row."""
-    along = tuple([one for one in conditions if one.truth.axes & COLUMNS])
-    if not along:
-        return conditions
-    beside = [one for one in conditions if not one.truth.axes & COLUMNS]
-    return (*beside, Condition(f.max(joined(along).selected(1.0)) > 0.0))
 
 
 @dataclass(frozen=True)
@@ -94,18 +88,22 @@ class Cotangent:
         Elsewhere the sum is 0 where neither counts. `late`: but what it may be multiplied by can
         make it NaN, so that it is to be chosen again.
         """
-        shared = tuple([one for one in self.conditions if any(map(one.same, other.conditions))])
+        shared = tuple([one for one in self.conditions if one.is_among(other.conditions)])
         own, its = (
-            tuple([one for one in each.conditions if not any(map(one.same, shared))])
+            tuple([one for one in each.conditions if not one.is_among(shared)])
             for each in (self, other)
         )
         value = selected(self.value, own) + selected(other.value, its)
         return Cotangent(value, (*shared, *(either(own, its) if late else ())))  # type: ignore[arg-type]
 
     def summed(self) -> Cotangent:
-        """Its sum along the row, where it may yet be multiplied by anything."""
+        """Its sum along the row, which counts where it does at any place of the row."""
         along = tuple([one for one in self.conditions if one.truth.axes & COLUMNS])
-        return Cotangent(f.sum(selected(self.value, along)), of_row(self.conditions))
+        beside = tuple([one for one in self.conditions if not one.truth.axes & COLUMNS])
+        total = f.sum(selected(self.value, along))
+        if along:
+            beside += (Condition(f.max(joined(along).selected(1.0)) > 0.0),)
+        return Cotangent(total, beside)
 
 
 def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:

@@ -323,18 +323,21 @@ def reverse(
     """
     coded = parse(code)
     places = [i for i, is_wanted in enumerate(wanted) if is_wanted]
+
+    def plain() -> tuple[str, tuple[Tag, ...], list[int]]:
+        text = vjp(code, given, wanted, kept)
+        return text, parse(text).tags, places
+
     chosen = [coded.tags[i] for i in places]
     fields = json.loads(code)
     if "jvp" not in fields or any(name != "tangent" for name, _ in chosen):
-        text = vjp(code, given, wanted, kept)
-        return text, parse(text).tags, places
+        return plain()
     assert coded.of is not None
     inner = [("tangent", i) in chosen for i in range(len(fields["jvp"]))]
     text = vjp(coded.of, given, inner, coded.kept)
     if not {tag for tag in parse(text).tags if tag[0] != "cotangent"} <= {*coded.tags}:
         # One that is there for its shape, which forward mode has of another.
-        text = vjp(code, given, wanted, kept)
-        return text, parse(text).tags, places
+        return plain()
     tags: list[Tag] = []
     for tag in parse(text).tags:
         # An operand of what was differentiated is one of its forward mode, at a place of its own.

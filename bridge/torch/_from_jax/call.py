@@ -141,19 +141,15 @@ class _Kept:
     def __init__(self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor]) -> None:
         self.forward = forward
         self.residuals = residuals
-        storages = [
-            (place, i, saved[i].untyped_storage())
-            for place, i in enumerate(forward.saved)
-            if i >= 0
-        ]
+        storages = [(n, i, saved[i].untyped_storage()) for n, i in forward.saved]
         self.storages = [(*each, each[-1].data_ptr()) for each in storages]
 
     def current(self, saved: Sequence[Tensor]) -> list[Any]:
         """The residuals, of the tensors that were saved."""
         residuals = list(self.residuals)
-        for place, i, storage, address in self.storages:
+        for n, i, storage, address in self.storages:
             if storage.data_ptr() != address:
-                residuals[place] = to_array(saved[i], None, True)
+                residuals[n] = to_array(saved[i], None, True)
         return residuals
 
 

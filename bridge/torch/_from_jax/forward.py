@@ -21,8 +21,8 @@ class Forward:
       places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed, `(3, i)`
         an array that the function closes over.
       aliased: the outputs that are residuals, which nobody may write to before the backward pass.
-      saved: for each residual its place among the input tensors and then the aliased outputs, -1 if
-        it is none of them.
+      saved: for each residual that is one of them its place among the input tensors and then the
+        aliased outputs, as (residual, place).
     """
 
     def __init__(self, program: Program, wanted: Mask) -> None:
@@ -54,8 +54,8 @@ class Forward:
         self.out_count = len(program.out_avals)
         inputs = [i for i, is_tensor in enumerate(program.tensors) if is_tensor]
         places = [(0, i) for i in inputs] + [(1, i) for i in self.aliased]
-        place_of = {place: n for n, place in enumerate(places)}
-        self.saved = [place_of.get(place, -1) for place in self.places]
+        place_of = {place: i for i, place in enumerate(places)}
+        self.saved = [(n, place_of[p]) for n, p in enumerate(self.places) if p in place_of]
 
     def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """The residuals, out of the inputs and of what `run` returned."""
