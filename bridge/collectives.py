@@ -136,10 +136,13 @@ class Signature:
         rule = GRAD_RULES.index(grad) if isinstance(grad, str) and grad in GRAD_RULES else -1
         sizes = tuple(int(size) for size in shape)
         if len(sizes) > _SIZES:
-            rest = ",".join(str(size) for size in sizes[_SIZES - 1 :])
-            sizes = (*sizes[: _SIZES - 1], zlib.crc32(rest.encode()))
+            rest = 0
+            for size in sizes[_SIZES - 1 :]:
+                rest = (rest * 1_000_003 + size) % (1 << 31)
+            sizes = (*sizes[: _SIZES - 1], rest)
         backward = needs_grad and grad != "local"
-        checksum = zlib.crc32(others.encode())
+        # torch.compile follows this function, but none of zlib's.
+        checksum = zlib.crc32(others.encode()) if others else 0
         return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim, checksum)
 
     def numbers(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch.library import opcheck
 
 from bridge.catalogue.bias_gelu import bias_gelu as declared
 from bridge.ops import PROGRAM
-from bridge.torch import BiasGELU, bias_gelu, bias_gelu_
+from bridge.torch import BiasGELU, all_gather, bias_gelu, bias_gelu_
 from bridge.torch._adapter.kernels import spec_of
 from tests.torch.expected import assert_close, assert_same_bits, gelu
 
@@ -37,6 +37,18 @@ def test_compile(draw: Any, backend: str) -> None:
     pairs = (grad(y, (x, bias), g) for y in (compiled, eager))
     for one, other in zip(*pairs, strict=True):
         assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("rank", [2, 9])  # of more than eight, not all sizes are compared
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_all_gather_alone(draw: Any, rank: int, dynamic: bool | None) -> None:
+    """One process is enough to see that a graph holds all of it."""
+    compiled = torch.compile(all_gather, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    x = draw(3, 4, *[2] * (rank - 2), grad=True)
+    y = compiled(x, tiled=False)
+    assert_same_bits(y, x.unsqueeze(0))
+    g = draw(*y.shape)
+    assert_same_bits(grad(y, x, g)[0], g[0])
 
 
 def test_dynamic_shapes_compile_once(draw: Any) -> None:
