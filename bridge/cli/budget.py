@@ -25,9 +25,9 @@ from bridge.cli.terminal import terminal
 
 
 class Budget:
-    """The time of a command, from here on: over when it is spent, or when a SIGTERM comes.
+    """The time of a command, from here on: over when it is spent, or at a SIGTERM or Ctrl-C.
 
-    The signal counts inside a `with` block; a second one ends the process as ever.
+    A signal counts inside a `with` block; a second one of its kind ends the process as ever.
 
     Raises:
       CommandError: if `seconds` is not more than 0. None stands for as long as it takes.
@@ -37,7 +37,7 @@ class Budget:
         if seconds is not None and not seconds > 0:
             raise CommandError(f"--seconds is {seconds:g}, expected more than 0")
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._previous: Any = None
+        self._previous: dict[int, Any] = {}
         self._asked_to_end = False
 
     def spent(self) -> bool:
@@ -45,16 +45,17 @@ class Budget:
 
     def __enter__(self) -> Budget:
         with contextlib.suppress(ValueError):  # signals are the main thread's
-            self._previous = signal.signal(signal.SIGTERM, self._ask_to_end)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._ask_to_end)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, previous in self._previous.items():
+            signal.signal(number, previous)
 
     def _ask_to_end(self, number: int, frame: FrameType | None) -> None:
         self._asked_to_end = True
-        signal.signal(number, self._previous)
+        signal.signal(number, self._previous[number])
 
 
 def run_within(

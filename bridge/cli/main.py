@@ -11,7 +11,10 @@ from bridge.cli.errors import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 1 if it found a failure, 2 if it cannot run."""
+    """Runs a command; returns the exit status: 1 if it found a failure, 2 if it cannot run.
+
+    130 if Ctrl-C ended it, as shells have it.
+    """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m bridge", description=__doc__)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -31,3 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"bridge {chosen}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"bridge {chosen}: interrupted", file=sys.stderr)
+        return 130

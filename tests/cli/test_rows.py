@@ -177,7 +177,8 @@ def test_a_short_beginning_is_a_fair_sample():
     assert all(sum(low <= place < low + 25 for place in first) >= 2 for low in (0, 25, 50, 75))
 
 
-def test_sigterm_ends_a_run_as_a_spent_budget_does(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_as_a_spent_budget_does(tmp_path, number):
     """The reader holds the writer up, so that the run cannot be over when the signal comes."""
     whole = tmp_path / "all.json"
     reading, writing = os.pipe()
@@ -194,7 +195,7 @@ def test_sigterm_ends_a_run_as_a_spent_budget_does(tmp_path):
             read = b""
             while b'"row"' not in read and (found := pipe.read(1 << 12)):
                 read += found
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             read += b"".join(iter(lambda: pipe.read(1 << 16), b""))
         out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error

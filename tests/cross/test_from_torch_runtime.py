@@ -125,6 +125,26 @@ else:
 
 
 @pytest.mark.long
+def test_eager_results_are_where_the_arguments_are() -> None:
+    """As those of jnp are: where some are committed to; also of derivatives, and from jit."""
+    on_four_devices("""
+for device in jax.devices()[::3]:
+    there = jax.device_put(x, device)
+    results = [g(there, w), jax.grad(lambda x: g(x, w).sum())(there), jax.vmap(
+        from_torch(in_torch, vmap_method="vmap"), (0, None))(there[None], w), jax.jit(g)(there, w)]
+    assert [result.device for result in results] == [device] * 4, (device, results)
+    near(results[0], expected)
+    other = jax.device_put(w, jax.devices()[1])
+    try:
+        g(there, other)
+    except ValueError as error:
+        assert ", ".join(sorted(map(str, (device, other.device)))) in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
+""")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_calls_at_once_from_threads_and_devices() -> None:
     """Large operands, results that others wait for, more threads than cores."""

@@ -28,7 +28,8 @@ from bridge.ops import Spec
 
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
-    """Runs the program on the arrays' own memory."""
+    """Runs the program on the arrays' own memory; results are on the arrays' device."""
+    host = _committed_host(program, operands)
     with plain_thread():
         tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
         versions = [tensor._version for tensor in tensors]
@@ -44,7 +45,25 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
                 "with it: clone the argument first"
             )
         taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        return [_array_of_its_own(result, taken) for result in results]
+        arrays = [_array_of_its_own(result, taken) for result in results]
+    if host is None:
+        return arrays
+    elsewhere = [a.device.platform == "cpu" and a.device != host for a in arrays]
+    return [jax.device_put(a, host) if e else a for a, e in zip(arrays, elsewhere, strict=True)]
+
+
+def _committed_host(program: Program, operands: Sequence[Any]) -> Any:
+    """Which of several devices of the host the operands are committed to; None if to none of them.
+
+    Torch has one such device, and what comes from there is on JAX's first.
+    """
+    hosts = {o.device for o in operands if o.device.platform == "cpu" and o.committed}
+    if len(hosts) > 1:
+        raise ValueError(
+            f"from_torch: arguments of {program.name} are on different devices: "
+            f"{', '.join(sorted(map(str, hosts)))}; expected one: move them with jax.device_put"
+        )
+    return next(iter(hosts), None)
 
 
 def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
