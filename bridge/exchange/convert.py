@@ -28,7 +28,7 @@ def to_jax(tree: Any, *, copy: bool | None = None) -> Any:
         TypeError: a leaf has no memory of its own (FakeTensor, value inside torch.func, DTensor,
             sparse tensor) or a dtype that does not cross.
         ValueError: a tensor requires a gradient; it is 64 bits wide and `jax_enable_x64` is off; it
-            lies on a device other than CPU and CUDA.
+            lies on a device other than CPU and CUDA; the tree holds itself.
         BufferError: `copy=False` and the memory cannot be shared.
         RuntimeError: this process was forked after JAX had started.
     """
@@ -52,7 +52,8 @@ def to_torch(tree: Any, *, copy: bool | None = None) -> Any:
 
     Raises:
         TypeError: a leaf is a tracer, a typed `jax.random` key, or has a dtype that does not cross.
-        ValueError: an array has been deleted or donated, or is sharded over several devices.
+        ValueError: an array has been deleted or donated, or is sharded over several devices; the
+            tree holds itself.
         BufferError: `copy=False` and the memory cannot be shared.
         RuntimeError: this process was forked after JAX had started.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -91,3 +92,8 @@ def _cross(
         why = at.error
         assert isinstance(why, Refused)
         raise why.at(function, f"tree{at.path}" if at.path else "") from why.__cause__
+    except RecursionError:
+        raise ValueError(
+            f"{function}: the tree holds itself, or is too deep: expected fewer levels of "
+            f"containers than Python's recursion limit, {sys.getrecursionlimit()}"
+        ) from None

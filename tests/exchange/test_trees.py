@@ -260,6 +260,17 @@ def test_errors_of_the_nodes_themselves_pass_through() -> None:
         bridge.to_jax(Stubborn({"a": torch.ones(2)}))
 
 
+def test_a_tree_that_holds_itself() -> None:
+    tensors: list[Any] = [torch.ones(2)]
+    arrays: dict[str, Any] = {"a": jnp.ones(2)}
+    tensors.append(tensors)
+    arrays["self"] = arrays
+    with pytest.raises(ValueError, match="to_jax: the tree holds itself"):
+        bridge.to_jax(tensors)
+    with pytest.raises(ValueError, match="to_torch: the tree holds itself"):
+        bridge.to_torch(arrays)
+
+
 def test_a_modules_state_crosses() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     with jax.enable_x64(True):  # num_batches_tracked is an int64

@@ -46,10 +46,12 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
             )
         taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         arrays = [_array_of_its_own(result, taken) for result in results]
-    if host is None:
-        return arrays
-    elsewhere = [a.device.platform == "cpu" and a.device != host for a in arrays]
-    return [jax.device_put(a, host) if e else a for a, e in zip(arrays, elsewhere, strict=True)]
+    return arrays if host is None else [_on_host(array, host) for array in arrays]
+
+
+def _on_host(array: jax.Array, host: Any) -> jax.Array:
+    (device,) = array.devices()
+    return jax.device_put(array, host) if device.platform == "cpu" and device != host else array
 
 
 def _committed_host(program: Program, operands: Sequence[Any]) -> Any:
