@@ -128,6 +128,8 @@ def errors_on_every_rank(place: Place) -> None:
     each(TypeError, "not a dense", torch.eye(2).to_sparse())
     each(TypeError, "not a dense", torch.quantize_per_tensor(good, 0.1, 0, torch.qint8))
     each(ValueError, "x of shape|shape of x differs", torch.ones(0, 3))
+    here = "meta" if wrong else "cpu"
+    each(ValueError, f"beside x, here a device of type '{here}'", good.to("meta"))
     # All of them wrong.
     with raises(ValueError, "0-dimensional"):
         bt.all_gather(torch.tensor(1.0))

@@ -298,9 +298,9 @@ def all_gather(
     Raises:
       TypeError: x is no dense tensor of such a dtype, dim no integer; on every rank. group is no
         group.
-      ValueError: x is 0-dimensional, dim out of range, or x, dim, tiled, grad or whether x requires
-        a gradient differ between ranks; on every rank. This process is not in the group, the group
-        does not exist, or there is none though WORLD_SIZE is more than 1.
+      ValueError: x is 0-dimensional, dim out of range, or x, its device, dim, tiled, grad or
+        whether x requires a gradient differ between ranks; on every rank. This process is not in
+        the group, the group does not exist, or there is none though WORLD_SIZE is more than 1.
       RuntimeError: a rank ended, or did not come within the group's timeout.
 
     Example:
@@ -342,15 +342,17 @@ def agreed_exchange(
         key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
             return known
-    dtype, shape, needs_grad = None, (), False
+    if check and dispatch_modes() and is_fake():
+        check = False
+    dtype, shape, needs_grad, place = None, (), False, ""
     if _is_dense(x):
         dtype = str(x.dtype).removeprefix("torch.")
         shape = x.shape
         needs_grad = x.requires_grad and torch.is_grad_enabled()
-    signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad, claim)
-    if check and dispatch_modes() and is_fake():
-        check = False
-    agree(function, ranks, signature, lambda: _found(x, dim, grad), check)
+        # One on "meta" sends nothing, for which the others would wait.
+        place = f"a device of type {x.device.type!r}" if check else ""
+    signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad, claim, place)
+    agree(function, ranks, signature, lambda: _found(x, dim, grad), check, others=place)
     exchange = Exchange(ranks, normalised_dim(dim, x.ndim, bool(tiled)), bool(tiled), grad)
     if key is not None and not _is_compiling():
         if len(_known) == _MOST_KINDS:
