@@ -295,6 +295,20 @@ def test_interleaved_timing_tells_slow_from_fast(hand_clock):
     assert timings["fast"].rounds == timings["slow"].rounds >= 5
 
 
+def test_an_interrupted_warm_up_does_not_make_samples_of_one_run(hand_clock):
+    """What comes first after a rest costs more, and is most of a sample of one run."""
+    runs = []
+
+    def run():
+        interrupted = len(runs) in (0, 1, 2)  # what compiles, and the first two that are counted
+        rested = hand_clock.now - (runs[-1] if runs else 0.0) > 1e-3
+        hand_clock.sleep(5e-3 if interrupted else 1e-4 if rested else 1e-5)
+        runs.append(hand_clock.now)
+
+    timing = interleave([Contender("short", run, lambda _: None)], seconds=0.1)["short"]
+    assert timing.median == pytest.approx(1e-5, rel=0.1)
+
+
 @pytest.mark.parametrize("queued", [False, True])
 def test_what_a_run_uses_up_is_restored_before_it_and_not_timed(hand_clock, queued):
     """Before each run that is waited for, and where runs are queued before each sample."""
