@@ -24,6 +24,7 @@ NAME = "the name of a mesh axis, or several names; the dimension of x is `axis`"
 STREAM = "nnx.Rngs or nnx.RngStream"
 WINDOW = "a pair of integers from -1 on"
 X = np.ones((4, 8), np.float32)
+FOREIGN = X.astype(">f4")
 MASK = np.zeros((4, 8), bool)
 
 
@@ -50,6 +51,47 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "scaled_causal_softmax: scale is traced, expected a number known when the function is "
         "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
+    ),
+    *(
+        (
+            lambda call=call: traced(lambda flag: call(interleaved=flag), True),
+            TypeError,
+            f"{name}: interleaved is traced, expected True or False known when the function is "
+            "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
+        )
+        for name, call in (
+            ("glu", lambda **flag: bj.swiglu(X, **flag)),
+            ("rotary", lambda **flag: bj.rotary(X, X, X, **flag)),
+        )
+    ),
+    # Arrays that are none, or another machine's.
+    (
+        lambda: bj.linear_cross_entropy(X, None, np.zeros(4, np.int32)),
+        TypeError,
+        "linear_cross_entropy: weight has type NoneType, expected an array",
+    ),
+    *(
+        (
+            lambda call=call: call(),
+            TypeError,
+            f"{name} has dtype {dtype}, bytes in the order of other machines, expected this one's: "
+            f"convert it with astype('{native}')",
+        )
+        for name, dtype, native, call in (
+            ("rms_norm: x", ">f4", "float32", lambda: bj.rms_norm(FOREIGN)),
+            ("scaled_softmax: x", ">f4", "float32", lambda: bj.scaled_softmax(FOREIGN)),
+            (
+                "cross_entropy: labels",
+                ">i4",
+                "int32",
+                lambda: bj.cross_entropy(X, np.zeros(4, ">i4")),
+            ),
+        )
+    ),
+    (
+        lambda: bj.make_viewless(FOREIGN),
+        TypeError,
+        "make_viewless: x has dtype >f4, expected an array of a dtype that JAX has",
     ),
     # Seeds are refused.
     (

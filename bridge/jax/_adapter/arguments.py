@@ -35,19 +35,23 @@ def as_array_like(
         return value.__jax_array__()
     if not isinstance(value, _NUMPY_LIKE):
         raise TypeError(f"{function}: {name} has type {type(value).__name__}, expected an array")
-    dtype = np.asarray(value).dtype.name
-    if dtype not in dtypes:
-        raise TypeError(f"{function}: {name} has dtype {dtype}, expected {expected}")
+    dtype = np.asarray(value).dtype
+    if dtype.name not in dtypes:
+        raise TypeError(f"{function}: {name} has dtype {dtype.name}, expected {expected}")
+    if not dtype.isnative:  # which JAX does not tell from one that is, once that has been compiled
+        raise TypeError(
+            f"{function}: {name} has dtype {dtype.str}, bytes in the order of other machines, "
+            f"expected this one's: convert it with astype({dtype.name!r})"
+        )
     return value
 
 
-def as_array_likes(function: str, /, **values: Any) -> tuple[Any, ...]:
-    """The same of several by name, of which all but the first may be None."""
-    first = next(iter(values))
+def as_array_likes(function: str, needed: int, /, **values: Any) -> tuple[Any, ...]:
+    """The same of several by name, of which all behind the first `needed` may be None."""
     return tuple(
         [
-            None if value is None and name != first else as_array_like(function, name, value)
-            for name, value in values.items()
+            None if value is None and place >= needed else as_array_like(function, name, value)
+            for place, (name, value) in enumerate(values.items())
         ]
     )
 
@@ -73,7 +77,10 @@ def as_any_array(function: str, name: str, value: Any) -> jax.Array:
         except (TypeError, ValueError) as error:
             cause = error
     dtype = getattr(value, "dtype", None)
-    found = f"type {type(value).__name__}" if dtype is None else f"dtype {dtype.name}"
+    if dtype is None:
+        found = f"type {type(value).__name__}"
+    else:
+        found = f"dtype {dtype.name if getattr(dtype, 'isnative', True) else dtype.str}"
     raise TypeError(
         f"{function}: {name} has {found}, expected an array of a dtype that JAX has"
     ) from cause

@@ -16,10 +16,20 @@ _OPS = (gates.glu.jax, gates.packed_glu.jax, gates.paired_glu.jax)
 ArrayLike = jax.typing.ArrayLike
 
 
-def _run(gate: Any, up: Any, bias: Any, weight: Any, activation: str, *rest: Any) -> Any:
-    refuse_traced("glu", "limit", rest[0])
-    refuse_traced("glu", "linear_offset", rest[1])
-    return run_glu(_OPS, gate, up, bias, weight, activation, *rest)
+def _run(
+    gate: Any,
+    up: Any,
+    bias: Any,
+    weight: Any,
+    activation: str,
+    limit: Any,
+    offset: Any,
+    interleaved: Any,
+) -> Any:
+    refuse_traced("glu", "limit", limit)
+    refuse_traced("glu", "linear_offset", offset)
+    refuse_traced("glu", "interleaved", interleaved, "True or False")
+    return run_glu(_OPS, gate, up, bias, weight, activation, limit, offset, interleaved)
 
 
 def glu(

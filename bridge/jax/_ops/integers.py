@@ -39,7 +39,7 @@ def as_integer(function: str, argument: str, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             spec = Spec(value.shape, value.dtype.name)
             if argument == "seed" and _is_raw_key(spec):
-                return value
+                return value.astype(np.uint32, copy=False)  # whose bytes can be in another order
             check_integer_array(function, argument, spec)
     value = check_integer(function, argument, value)
     return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)

@@ -79,7 +79,7 @@ def linear_cross_entropy(
     refuse_traced(_NAME, "chunk", chunk)
     options = checked_options(_NAME, reduction, ignore_index, label_smoothing, z_loss, softcap)
     arrays: Any = as_arrays(
-        *as_array_likes(_NAME, hidden=hidden, weight=weight, bias=bias),
+        *as_array_likes(_NAME, 2, hidden=hidden, weight=weight, bias=bias),
         as_array_like(_NAME, "labels", labels, INTEGERS, f"one of {', '.join(INTEGERS)}"),
     )
     named: Any = dict(zip(("hidden", "weight", "bias", "labels"), arrays, strict=True))

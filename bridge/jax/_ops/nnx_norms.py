@@ -27,7 +27,7 @@ def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[A
             f"{module}: axis_name is {norm.axis_name!r}, expected None: split columns are "
             "normalised under jit, without it"
         )
-    x, residual = as_arrays(*as_array_likes(module, x=x, residual=residual))
+    x, residual = as_arrays(*as_array_likes(module, 1, x=x, residual=residual))
     for name in ("reduction_axes", "feature_axes"):
         axes = getattr(norm, name)
         if (axes,) not in ((-1,), ((-1,),), (x.ndim - 1,), ((x.ndim - 1,),), ([-1],)):

@@ -106,6 +106,6 @@ def layer_norm(
 
 
 def _summands(function: str, x: Any, residual: Any) -> tuple[Any, Any, dict[str, str]]:
-    x, residual = as_arrays(*as_array_likes(function, x=x, residual=residual))
+    x, residual = as_arrays(*as_array_likes(function, 1, x=x, residual=residual))
     dtypes = x.dtype.name, residual.dtype.name
     return norms.summands(x, residual, dtypes, lambda x, dtype: x.astype(dtype))

@@ -7,6 +7,7 @@ from jax import numpy as jnp
 
 from bridge.catalogue import rotary as declarations
 from bridge.catalogue.rotary import Framework, run_rotary
+from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._adapter.avals import unsplit
 
 ArrayLike = jax.typing.ArrayLike
@@ -47,6 +48,7 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
 
     Source: Su et al., "RoFormer", arXiv:2104.09864.
     """
+    refuse_traced("rotary", "interleaved", interleaved, "True or False")
     if isinstance(x, jax.Array) and x.ndim:
         x = unsplit(x, slice(-1, None))
     return run_rotary(_JAX, x, cos, sin, interleaved)  # type: ignore[no-any-return]
