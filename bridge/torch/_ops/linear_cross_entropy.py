@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bridge._private.torch import functorch_active, is_old_batched
+from bridge._private.torch import SingleLevelFunction, functorch_active, is_old_batched
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
 from bridge.torch._adapter.autocast import cast
-from bridge.torch._adapter.autograd import forward_ad, is_watched
+from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_watched
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._adapter.entry import fixed
@@ -87,7 +88,11 @@ def linear_cross_entropy(
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.reshape(-1), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
-    if is_plain and not functorch_active() and forward_ad._current_level < 0:
+    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+        # Which keep no Function, but what it calls.
+        made = _pass(operands, None, chunk, options, [False] * 3)
+        found = reduce(options.reduction, *[each for each in made if each is not None])
+    elif is_plain and not functorch_active() and forward_ad._current_level < 0:
         is_wanted = [
             torch.is_grad_enabled() and t is not None and t.requires_grad
             for t in (rows, weight, bias)
@@ -256,8 +261,8 @@ def _pass(
       The loss of each row, for a mean 1 for each that counts, and the gradients or None; those of
       weight and bias in the dtype of sums.
     """
-    given = (*operands, g, chunk, *astuple(options), wanted)
-    if torch.compiler.is_compiling():
+    given = (*operands, g, chunk, *astuple(options), [int(i) for i in wanted])
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         found = torch.ops.bridge.linear_cross_entropy(*given)
     else:
         found = _run(*given)
@@ -278,7 +283,7 @@ def _run(
     label_smoothing: float,
     z_loss: float,
     softcap: float,
-    wanted: Sequence[bool],
+    wanted: Sequence[int],
 ) -> list[Tensor]:
     """Losses, counts and three gradients; what is not asked for is empty."""
     options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
@@ -330,13 +335,55 @@ def _sums(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.float64 else torch.float32
 
 
-# For torch.compile, which would make one graph of as many chunks as there happen to be.
+class _Recorded(SingleLevelFunction):
+    """The op as autograd sees it: losses of rows. What gradients it gives are of no Function."""
+
+    @staticmethod
+    def forward(ctx: Any, below: BelowAutograd, *given: Any) -> tuple[Tensor, ...]:
+        *operands, _, ctx.chunk, _, ignore_index, smoothing, z_loss, softcap, _ = given
+        ctx.options = Options("none", ignore_index, smoothing, z_loss, softcap)
+        found = below(*given)
+        ctx.save_for_backward(*operands)
+        ctx.mark_non_differentiable(*found[1:])
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> Any:
+        wanted = [ctx.needs_input_grad[place] for place in (1, 2, 4)]
+        operands = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            dh, dw, db = _gradients_again(operands, g, ctx.chunk, ctx.options, wanted)
+        else:
+            found = _pass(operands, g, ctx.chunk, ctx.options, wanted)[-3:]
+            dh, dw, db = [None if d is None else d.to(operands[0].dtype) for d in found]
+        return None, dh, dw, None, db, *[None] * 8
+
+
+_record = recorder(_Recorded)
+
+
+def _autograd(keys: Any, *given: Any) -> list[Tensor]:
+    operands = given[:4]
+    if forward_ad._current_level >= 0 and any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in operands
+    ):
+        raise NotImplementedError(
+            f"{_NAME}: what torch.export or torch.jit.trace made of it is called in forward mode, "
+            "expected reverse mode there: differentiate the function that was exported or traced"
+        )
+    below = BelowAutograd(torch.ops.bridge.linear_cross_entropy.default, keys)
+    return list(_record(below, *given) if is_recorded(operands) else below(*given))
+
+
+# For torch.compile, which would make one graph of as many chunks as there happen to be, and for
+# what keeps a graph of ops, and differentiates those.
 library.define(
     f"{_NAME}(Tensor hidden, Tensor weight, Tensor labels, Tensor? bias, Tensor? g, SymInt? chunk, "
     "str reduction, int ignore_index, float label_smoothing, float z_loss, float softcap, "
-    "bool[3] wanted) -> Tensor[]",
+    "int[3] wanted) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 for _key in ("CPU", "CUDA"):
     library.impl(_NAME, _run, _key)
 torch.library.register_fake(f"bridge::{_NAME}", _empty, lib=library)
+library.impl(_NAME, _autograd, "Autograd", with_keyset=True)

@@ -1,0 +1,86 @@
+"""linear_cross_entropy in what keeps a graph of ops: torch.export and torch.jit.trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call
+
+import bridge.torch
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),  # the checks look at sizes
+]
+
+LABELS = torch.tensor([1, 2, -100, 4, 10])
+
+
+class Model(torch.nn.Module):
+    """A loss that is not all of it, so that a share of the gradients would go unnoticed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(6, 6, dtype=torch.float64)
+        self.loss = bridge.torch.LinearCrossEntropyLoss(6, 11, dtype=torch.float64, **options)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        hidden = self.body(x)
+        return self.loss(hidden, labels).square().sum() + hidden.square().mean()
+
+
+def of_first_and_second_order(model: Any, x: Any, labels: Any) -> list[Any]:
+    parameters = list(model.parameters())
+    value = model(x, labels)
+    first = torch.autograd.grad(value, parameters, create_graph=True)
+    once = torch.autograd.grad(model(x, labels), parameters)
+    of_it = sum([(gradient**3).sum() for gradient in first])
+    return [value, *first, *once, *torch.autograd.grad(of_it, parameters)]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("options", [{}, {"reduction": "none", "bias": True}, {"chunk": 2}])
+def test_an_exported_module_has_all_its_gradients(strict: bool, options: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Model(**options), torch.randn(5, 6, dtype=torch.float64)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(
+        model, (x, LABELS), strict=strict, dynamic_shapes=({0: rows}, {0: rows})
+    )
+    exported: Any = program.run_decompositions().module()
+    exported.load_state_dict(model.state_dict())
+    longer = torch.randn(15, 6, dtype=torch.float64)
+    for given in ((x, LABELS), (longer, LABELS.repeat(3))):
+        torch.testing.assert_close(
+            of_first_and_second_order(exported, *given), of_first_and_second_order(model, *given)
+        )
+    state = {name: p.detach() for name, p in model.named_parameters()}
+    found, expected = (
+        torch.func.grad(lambda state, m=m: functional_call(m, state, (x, LABELS)))(state)
+        for m in (exported, model)
+    )
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(NotImplementedError, match=r"what torch\.export or"):
+        torch.func.jvp(lambda s: functional_call(exported, s, (x, LABELS)), (state,), (state,))
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_jit_trace(chunk: int | None) -> None:
+    """What is traced takes other numbers of rows."""
+    weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+
+    def loss(hidden: Any, weight: Any, labels: Any) -> Any:
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=chunk)
+
+    x = torch.randn(5, 6, dtype=torch.float64)
+    traced = torch.jit.trace(loss, (x, weight, LABELS))
+    for rows in (5, 1, 600):
+        given = torch.randn(rows, 6, dtype=torch.float64, requires_grad=True)
+        labels = torch.randint(0, 11, (rows,))
+        found, expected = (f(given, weight, labels) for f in (traced, loss))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(value, (given, weight)) for value in (found, expected))
+        )
