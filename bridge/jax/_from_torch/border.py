@@ -29,9 +29,9 @@ from bridge.ops import Spec
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
     """Runs the program on the arrays' own memory; results are on the arrays' device."""
-    host = _committed_host(program, operands)
     with plain_thread():
         tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
+        host = _committed_host(program, operands)
         versions = [tensor._version for tensor in tensors]
         if isinstance(program, TorchCall):
             specs = tuple(Spec(tuple(o.shape), o.dtype.name) for o in operands)

@@ -21,7 +21,7 @@ from jax.experimental.custom_partitioning import (
     SdyShardingRule,
     custom_partitioning,
 )
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from bridge._private.jax import assignment_of, ir
 from bridge.jax._adapter.avals import axes_of_space
@@ -30,6 +30,8 @@ from bridge.jax._sharded.split import Split
 from bridge.ops import Role
 from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, has_whole_rows, supported, wanted_roles
+
+_NO_MESH = AbstractMesh((), ())
 
 
 class Site:
@@ -195,7 +197,14 @@ def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any)
     roles = [*site.operand_roles, *site.result_roles]
     mesh, split = _agreed(site, alone, [*arguments, *results], roles)
     operands, outputs = _shardings(site, split, mesh)
-    return mesh, partial(site.run, split), outputs, operands
+    return mesh, partial(_run_on_one_device, site, split), outputs, operands
+
+
+def _run_on_one_device(site: Site, split: Split, *operands: Any) -> tuple[Any, ...]:
+    # In jax 0.12 the mesh of who compiles is around it: types of arrays that are made here would
+    # say that they are split over that, and those of the operands do not.
+    with jax.sharding.use_abstract_mesh(_NO_MESH):
+        return site.run(split, *operands)
 
 
 def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
