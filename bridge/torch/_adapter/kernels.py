@@ -66,10 +66,14 @@ def _agree(size: int, other: int) -> bool:
     return True
 
 
+def dtype_word(dtype: torch.dtype) -> str:
+    """The name of a dtype; one that no op takes keeps torch's own."""
+    return NAMES.get(dtype, str(dtype).removeprefix("torch."))
+
+
 def spec_of(tensor: Tensor) -> Spec:
-    """Returns shape and dtype name; a dtype that no op takes keeps torch's own name."""
-    shape, dtype = tuple(tensor.shape), tensor.dtype
-    name = NAMES.get(dtype, str(dtype).removeprefix("torch."))
+    """Returns shape and dtype name."""
+    shape, name = tuple(tensor.shape), dtype_word(tensor.dtype)
     if torch.compiler.is_compiling() or any([type(size) is torch.SymInt for size in shape]):
         return _TracedSpec(shape, name)
     return Spec(shape, name)

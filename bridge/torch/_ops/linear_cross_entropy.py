@@ -20,7 +20,7 @@ from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.kernels import NAMES
+from bridge.torch._adapter.kernels import dtype_word
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._ops.cross_entropy import losses_and_gradient, losses_of, reduce
@@ -124,8 +124,8 @@ def check_linear(
     floating = {"hidden": hidden, "weight": weight, "bias": bias}
     check_dtypes(
         function,
-        {name: NAMES.get(t.dtype, str(t.dtype)) for name, t in floating.items() if t is not None},
-        NAMES.get(labels.dtype, str(labels.dtype)),
+        {name: dtype_word(t.dtype) for name, t in floating.items() if t is not None},
+        dtype_word(labels.dtype),
     )
     check_labels(function, labels, weight.shape[0] * ranks, ignore_index)
     return hidden, weight, bias
