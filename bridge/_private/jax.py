@@ -1,6 +1,6 @@
 """Every name of jax and jaxlib that is not public and that bridge uses; it needs none of flax.
 
-All of them were seen in jax 0.9.1, 0.10.2 and 0.11.2, but for those that say which releases have
+All of them were seen in jax 0.9.1, 0.10.2, 0.11.2 and 0.12, but for those that say which releases have
 them. Names that nothing can replace are looked up when a module asks for them first: where
 primitives cannot be defined any more, arrays still cross to torch and back.
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 from bridge._private.names import Names
 
-names = Names("jax", known="0.9.1 to 0.11.2")
+names = Names("jax", known="0.9.1 to 0.12.0")
 
 # These have something to fall back to.
 
@@ -204,7 +204,7 @@ def __getattr__(name: str) -> Any:
 
 
 # What a lowering rule reads of its context, whose attributes have no documentation. None of them
-# has changed from jax 0.9.1 to 0.11.2; without one, a program with a call in it is not compiled.
+# has changed from jax 0.9.1 to 0.12.0; without one, a program with a call in it is not compiled.
 
 
 def platforms_of(context: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Every name of torch that is not public and that bridge uses.
 
-All of them were seen in torch 2.11, 2.13 and 2.14. Hot callers import them from here as they are:
+All of them were seen in torch 2.11, 2.13, 2.14 and 2.15. Hot callers import them from here as they are:
 where a name is there, no call is added to it.
 """
 
@@ -20,7 +20,7 @@ from torch.autograd import profiler as _profiler
 
 from bridge._private.names import Names
 
-names = Names("torch", known="2.11 to 2.14")
+names = Names("torch", known="2.11 to 2.15")
 
 Ask = Callable[[], Any]
 

@@ -1,7 +1,7 @@
 """JAX's own DLPack functions, the devices they want, and what a fork does to them.
 
 `jax.dlpack.from_dlpack` spends nine tenths of its time in Python on questions that are answered
-once here. Where jaxlib does not have the functions as they are known from 0.9.1 to 0.11, the public
+once here. Where jaxlib does not have the functions as they are known from 0.9.1 to 0.12, the public
 `from_dlpack` of each framework takes their place.
 """
 
