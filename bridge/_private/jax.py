@@ -1,7 +1,7 @@
 """Every name of jax and jaxlib that is not public and that bridge uses; it needs none of flax.
 
-All of them were seen in jax 0.9.1, 0.10.2, 0.11.2 and 0.12, but for those that say which releases have
-them. Names that nothing can replace are looked up when a module asks for them first: where
+All of them were seen in jax 0.9.1, 0.10.2, 0.11.2 and 0.12, but for those that say which releases
+have them. Names that nothing can replace are looked up when a module asks for them first: where
 primitives cannot be defined any more, arrays still cross to torch and back.
 """
 

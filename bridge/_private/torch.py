@@ -1,7 +1,7 @@
 """Every name of torch that is not public and that bridge uses.
 
-All of them were seen in torch 2.11, 2.13, 2.14 and 2.15. Hot callers import them from here as they are:
-where a name is there, no call is added to it.
+All of them were seen in torch 2.11, 2.13, 2.14 and 2.15. Hot callers import them from here as they
+are: where a name is there, no call is added to it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
 from bridge.torch._adapter.autocast import cast
-from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_watched
+from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_traced, is_watched
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import library
@@ -262,7 +262,7 @@ def _pass(
       weight and bias in the dtype of sums.
     """
     given = (*operands, g, chunk, *astuple(options), [int(i) for i in wanted])
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or is_traced(operands):
         found = torch.ops.bridge.linear_cross_entropy(*given)
     else:
         found = _run(*given)
