@@ -275,6 +275,19 @@ nonstrict_trace: Ask = names.later(
     "puts from_jax into a graph as one call; without it the graph is broken there",
     lambda function: function,
 )
+names.attribute(
+    "_is_exporting_flag",
+    "says that torch.export traces; to the dynamo of torch 2.11 `torch.compiler.is_exporting`, which "
+    "returns it, is true in torch.compile as well",
+)
+
+
+def is_exporting() -> bool:
+    """Whether torch.export traces; dynamo follows this."""
+    flag: bool = getattr(torch.compiler, "_is_exporting_flag", False)
+    return flag
+
+
 names.attribute("_dynamo_marked_constant", "is written here only, where dynamo looks for it")
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bridge._private.torch import SingleLevelFunction, functorch_active, is_old_batched
+from bridge._private.torch import SingleLevelFunction, functorch_active, is_exporting, is_old_batched
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
@@ -88,7 +88,7 @@ def linear_cross_entropy(
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.reshape(-1), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
-    if torch.compiler.is_exporting() or torch.jit.is_tracing():
+    if is_exporting() or torch.jit.is_tracing():
         # Which keep no Function, but what it calls.
         made = _pass(operands, None, chunk, options, [False] * 3)
         found = reduce(options.reduction, *[each for each in made if each is not None])
