@@ -277,8 +277,8 @@ nonstrict_trace: Ask = names.later(
 )
 names.attribute(
     "_is_exporting_flag",
-    "says that torch.export traces; to the dynamo of torch 2.11 `torch.compiler.is_exporting`, which "
-    "returns it, is true in torch.compile as well",
+    "says that torch.export traces; to the dynamo of torch 2.11 `torch.compiler.is_exporting`, "
+    "which returns it, is true in torch.compile as well",
 )
 
 

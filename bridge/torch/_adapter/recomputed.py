@@ -16,9 +16,9 @@ from bridge.torch._adapter.autograd import forward_ad, is_watched
 def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *others: Any) -> Any:
     """function(*operands), whose backward pass runs it again.
 
-    Under torch.func, in forward mode and where a call is traced, other than by torch.compile, it is an ordinary
-    call: these see every operation, and keep what they want. DTensors are no tracing: autograd has
-    their operations as it has those of their parts.
+    Under torch.func, in forward mode and where a call is traced, other than by torch.compile, it is
+    an ordinary call: these see every operation, and keep what they want. DTensors are no tracing:
+    autograd has their operations as it has those of their parts.
 
     Args:
       others: tensors that the function reads besides.

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from bridge._private.torch import SingleLevelFunction, functorch_active, is_exporting, is_old_batched
+from bridge._private.torch import (
+    SingleLevelFunction,
+    functorch_active,
+    is_exporting,
+    is_old_batched,
+)
 from bridge.catalogue.cross_entropy import Options
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
