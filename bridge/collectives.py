@@ -21,8 +21,7 @@ none does.
 from __future__ import annotations
 
 import operator
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,13 +135,9 @@ class Signature:
         rule = GRAD_RULES.index(grad) if isinstance(grad, str) and grad in GRAD_RULES else -1
         sizes = tuple(int(size) for size in shape)
         if len(sizes) > _SIZES:
-            rest = 0
-            for size in sizes[_SIZES - 1 :]:
-                rest = (rest * 1_000_003 + size) % (1 << 31)
-            sizes = (*sizes[: _SIZES - 1], rest)
+            sizes = (*sizes[: _SIZES - 1], _checksum(sizes[_SIZES - 1 :]))
         backward = needs_grad and grad != "local"
-        # torch.compile follows this function, but none of zlib's.
-        checksum = zlib.crc32(others.encode()) if others else 0
+        checksum = _checksum(others.encode())
         return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim, checksum)
 
     def numbers(self) -> tuple[int, ...]:
@@ -161,6 +156,14 @@ class Signature:
         dtype, dim, tiled, rule, backward, ndim, claim, others, *sizes = numbers
         kept = tuple(sizes[: min(ndim, _SIZES)])
         return cls(dtype, dim, bool(tiled), rule, bool(backward), ndim, kept, claim, others)
+
+
+def _checksum(numbers: Iterable[int]) -> int:
+    """31 bits, by arithmetic that torch.compile follows, as it does none of zlib's functions."""
+    found = 0
+    for number in numbers:
+        found = (found * 1_000_003 + number) % (1 << 31)
+    return found
 
 
 def fault_of(

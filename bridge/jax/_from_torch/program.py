@@ -129,6 +129,13 @@ class Tangent(_Derivative):
         return len(self.active)
 
 
+def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
+    """The gradient of a tensor as JAX takes it: zeros for None, no sparse one."""
+    if gradient is None:
+        return torch.zeros_like(tensor)
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
 @dataclass(frozen=True)
 class Cotangent(_Derivative):
     """J(x)ᵀ·c: operands (*x, *cotangents of the results `given`), results: those of `active`.
@@ -187,14 +194,7 @@ class Cotangent(_Derivative):
                     "torch.utils.checkpoint for instance, when the module has its parameters no "
                     "more: switch that off, and let jax.checkpoint compute the whole call again"
                 ) from error
-        return [
-            torch.zeros_like(tensor)
-            if gradient is None
-            else gradient.to_dense()
-            if gradient.layout is not torch.strided
-            else gradient
-            for tensor, gradient in zip(moving, gradients, strict=True)
-        ]
+        return [_dense(*pair) for pair in zip(gradients, moving, strict=True)]
 
     def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:
         return tuple(operands[i] for i in self.active)
