@@ -29,6 +29,7 @@ def add_generated_cuda(
     image: bytes,
     vector: int,
     cells: int,
+    held: int,
     kinds: int,
 ) -> bool: ...
 def cuda_arch(device: int) -> str: ...

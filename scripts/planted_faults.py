@@ -593,6 +593,13 @@ DECLARED = (
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
+        "compiled programs on CUDA: the chunks of a warp take each other's place in shared memory",
+        "cpp/interpreter/generated_walk.cuh",
+        "return (turn * static_cast<int>(warps) + warp) * P::kHeld;",
+        "return warp * P::kHeld;",
+        tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-bfloat16]",
+    ),
+    Fault(
         "compiled programs on CUDA: threads without a column of the row add what they have",
         "cpp/interpreter/generated_sums.cuh",
         "value[e] = is_in ? x : Real(-0.0);",

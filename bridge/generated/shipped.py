@@ -35,13 +35,13 @@ class Kernels(NamedTuple):
     words: bytes
     dtypes: list[int]
     free: list[int]
-    facts: list[int]  # vector, cells, kinds
+    facts: list[int]  # vector, cells, held, kinds
     image: bytes
 
     def add_to(self, device: int) -> bool:
         """False if nothing uses the device yet."""
-        words, dtypes, free, (vector, cells, kinds), image = self
-        return _native.add_generated_cuda(words, dtypes, free, device, image, vector, cells, kinds)
+        words, dtypes, free, facts, image = self
+        return _native.add_generated_cuda(words, dtypes, free, device, image, *facts)
 
 
 Key = tuple[bytes, tuple[int, ...]]

@@ -43,12 +43,14 @@ class Emitted:
       source: C++.
       vector: columns side by side that a thread has.
       cells: 8 bytes of shared memory that are needed for each chunk of a row.
+      held: bytes of a chunk that several sections read.
       kinds: 1 << kind for each kind of cpp/interpreter/generated_call.h that there is.
     """
 
     source: str
     vector: int
     cells: int
+    held: int
     kinds: int
 
 
@@ -127,6 +129,7 @@ class _Emitter(Residents):
             "bool kKeeps": str(self.keeps).lower(),
             "bool kIsTight": str(self.is_tight).lower(),
             "int kCells": self.cells,
+            "int kHeld": self.held_bytes,
             "int kColumnSums": len(self.sums),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }
@@ -159,7 +162,7 @@ class _Emitter(Residents):
         ]
         mask = sum(1 << KINDS.index(kind) for kind in kinds)
         cells = self.cells * self.areas
-        return Emitted("\n".join(source), self.vector, cells, mask)
+        return Emitted("\n".join(source), self.vector, cells, self.held_bytes, mask)
 
     def _blocks(self, instructions: Sequence[Instruction]) -> tuple[int, int]:
         """How many blocks of a multiprocessor the kernels of more than short rows leave registers:

@@ -51,10 +51,16 @@ class SectionText:
             element = emitter.element(stream[0])[0]
             how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
             how.append(str(emitter.is_shared(stream[0])).lower())
-            kind = f"Load<W, {', '.join([element, *how, *_each(emitter.each(stream[0]))])}>"
+            each = emitter.each(stream[0])
+            if stream in emitter.held:
+                how += [str(each), str(emitter.held[stream])]
+            else:
+                how += _each(each)
+            kind = f"Load<W, {', '.join([element, *how])}>"
             self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
-        self.loads.append(f"{name}.load{'' if is_first else '_again'}(part);")
-        self.vector.append(f"{name}.load_vector(part, q);")
+        again = "" if is_first else "_again"
+        self.loads.append(f"{name}.load{again}(part);")
+        self.vector.append(f"{name}.load_vector{again}(part, q);")
 
     def _write(self, instruction: Instruction) -> None:
         operation = instruction.operation

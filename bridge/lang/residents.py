@@ -14,6 +14,7 @@ from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_
 # leave it, so many are for what it keeps from section to section, and with what a section loads
 # before it computes so many; fewer where numbers of 16 bits, two in one, will take one each.
 _ELEMENTS_OF_THREAD = 32
+_COLUMNS_OF_CHUNK = 1024
 _KEPT_REGISTERS = 72
 _SUM_REGISTERS = 26  # for a sum beside another
 _DRAWN_REGISTERS = 18  # for random words
@@ -31,6 +32,8 @@ class Residents(Expressions):
       loads, stores, sums: numbers of streams that are read and written, and of column sums.
       load_counts: how many sections read a stream.
       kept_loads, kept: streams and values that stay, where rows do.
+      held: where in what a long row's warps keep of a chunk in shared memory a stream is that
+        several sections read, in bytes; held_bytes: of all of them.
       is_tight: whether a compiler that joins sections would run out of registers.
       whole: streams of which a section loads a whole chunk before it computes.
       loaded_registers: that these take with what stays, in the section where they are most.
@@ -106,6 +109,12 @@ class Residents(Expressions):
         self.kept: set[Any] = set()
         several = [stream for stream, count in self.load_counts.items() if count > 1]
         several.sort(key=lambda stream: self.is_shared(stream[0]))
+        self.held: dict[Any, int] = {}
+        self.held_bytes = 0
+        for stream in several:
+            if not self.is_shared(stream[0]):  # else caches have it
+                self.held[stream] = self.held_bytes
+                self.held_bytes += _COLUMNS_OF_CHUNK * self._bytes(stream)
         candidates = [(self.kept_loads, s, self._bytes(s)) for s in several]
         for tile in tile_sections(self.writer):
             for value in tile.written:

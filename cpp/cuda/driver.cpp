@@ -39,6 +39,8 @@ Loaded load() {
   find("cuLaunchKernelEx", &driver.launch_kernel_ex);
   find("cuFuncSetAttribute", &driver.func_set_attribute);
   find("cuOccupancyMaxActiveClusters", &driver.max_active_clusters);
+  find("cuOccupancyMaxActiveBlocksPerMultiprocessor", &driver.max_active_blocks);
+  find("cuOccupancyAvailableDynamicSMemPerBlock", &driver.available_shared);
   const bool complete = find("cuCtxGetCurrent", &driver.ctx_get_current) &&
                         find("cuCtxGetDevice", &driver.ctx_get_device) &&
                         find("cuCtxPushCurrent_v2", &driver.ctx_push_current) &&
@@ -143,6 +145,17 @@ int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& conf
 bool allow_shared(const Driver& driver, void* kernel, size_t bytes) {
   return driver.func_set_attribute != nullptr &&
          driver.func_set_attribute(kernel, kMaxDynamicSharedBytes, static_cast<int>(bytes)) == 0;
+}
+
+size_t shared_beside(const Driver& driver, void* kernel, int threads) {
+  int blocks = 0;
+  size_t bytes = 0;
+  if (driver.max_active_blocks == nullptr || driver.available_shared == nullptr ||
+      driver.max_active_blocks(&blocks, kernel, threads, 0) != 0 || blocks == 0 ||
+      driver.available_shared(&bytes, kernel, blocks, threads) != 0) {
+    return 0;
+  }
+  return bytes;
 }
 
 int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most) {

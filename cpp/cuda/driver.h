@@ -50,6 +50,8 @@ struct Driver {
   int (*launch_kernel_ex)(const LaunchConfig* config, void* kernel, void** params, void** extra);
   int (*func_set_attribute)(void* kernel, int attribute, int value);
   int (*max_active_clusters)(int* count, void* kernel, const LaunchConfig* config);
+  int (*max_active_blocks)(int* count, void* kernel, int threads, size_t shared_bytes);
+  int (*available_shared)(size_t* bytes, void* kernel, int blocks, int threads);
 };
 
 // The driver of this process; nullptr with *why set where there is none or it is too old.
@@ -76,6 +78,11 @@ int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& conf
 
 // Lets a kernel have so much dynamic shared memory; false where the GPU has less for a block.
 bool allow_shared(const Driver& driver, void* kernel, size_t bytes);
+
+// How much dynamic shared memory a block may have where as many blocks have room on a
+// multiprocessor as without; 0 where the driver cannot tell. It may be more than one may be
+// allowed.
+size_t shared_beside(const Driver& driver, void* kernel, int threads);
 
 // The largest power of two up to `most` of which a cluster of such blocks may be. Where it is more
 // than 8, which not every GPU takes, the kernel is allowed to have so many from then on.

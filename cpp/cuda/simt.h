@@ -54,6 +54,8 @@
 //   const char* launch_found(void* kernel, Grid, size_t dynamic_shared_bytes, void* stream,
 //                            const void* params);
 //   bool allow_shared(void* kernel, size_t bytes);  // dynamic ones; false where there are fewer
+//   // Dynamic ones of a block where no fewer blocks have room on a multiprocessor than without.
+//   size_t shared_beside(void* kernel, int threads);  // 0 where nobody knows
 //   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
 //   int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most);
 //   struct BesideCaptures;  // while it lives: the thread means no stream that another captures

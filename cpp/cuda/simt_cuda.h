@@ -280,6 +280,12 @@ inline bool allow_shared(void* kernel, size_t bytes) {
   return driver != nullptr && cuda::allow_shared(*driver, kernel, bytes);
 }
 
+inline size_t shared_beside(void* kernel, int threads) {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  return driver == nullptr ? 0 : cuda::shared_beside(*driver, kernel, threads);
+}
+
 class BesideCaptures {
  public:
   BesideCaptures() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -40,6 +40,7 @@ constexpr const char* kGeneratedNames[kGeneratedKinds] = {
 struct GeneratedFacts {
   int32_t vector;     // columns side by side that a thread has
   int32_t cells;      // 8 bytes of shared memory for each chunk of a row, and a few more: cell_step
+  int32_t held;       // bytes of a chunk that several sections read, where kLongAligned may hold it
   int32_t kinds;      // 1 << kind for each kind of kernel that there is
   int32_t constants;  // of a call's words that kernels are given, the first ones
 
@@ -64,6 +65,8 @@ struct GeneratedSpace {
   int32_t warps;        // that share a row; 1 also where only a part of one does
   int32_t threads;      // of a block
   int32_t blocks_log2;  // of a cluster, which share a row where they are several
+  int32_t turns;        // in which these have all its chunks
+  int32_t held_turns;   // so many chunks of each warp stay in shared memory from section to section
 };
 
 // A constant of a call's words, as a kernel may want it.

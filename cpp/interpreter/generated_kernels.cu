@@ -125,6 +125,18 @@ size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const
          (is_double(call) ? sizeof(double) : sizeof(float));
 }
 
+// How many chunks of each warp stay in the shared memory that a block has left, to which that is
+// added. So many blocks as registers leave room for are on a multiprocessor all the same.
+int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
+  if (launch->kind != kLongAligned || launch->shared_bytes >= kernels.held_bytes) return 0;
+  const auto turn_bytes =
+      static_cast<size_t>(kernels.facts.held) * (launch->threads / simt::kWarpThreads);
+  const size_t held = std::min(static_cast<size_t>(launch->turns),
+                               (kernels.held_bytes - launch->shared_bytes) / turn_bytes);
+  launch->shared_bytes += held * turn_bytes;
+  return static_cast<int>(held);
+}
+
 // A launch of a kernel of rows, or of lanes of them; false where shared memory, or the largest
 // grid, is too small for it.
 bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
@@ -138,6 +150,7 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   launch->warps = static_cast<int>(
       std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
   launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
+  launch->turns = static_cast<int>((chunks + launch->warps - 1) / launch->warps);
   const auto shared_bytes = [&] {
     const auto cells = static_cast<size_t>(
         launch->warps > 1 ? kernels.facts.cells * cell_step(static_cast<int>(chunks)) * 8 : 0);
@@ -156,6 +169,7 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
     teams = teams_of();
   }
   launch->shared_bytes = shared_bytes();
+  launch->held_turns = hold(kernels, launch);
   launch->blocks = columns::ceil_divide(units, teams) * blocks;
   return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
 }
@@ -224,6 +238,12 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
       shared_bytes = kMostSharedBytes;
     }
     const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
+    if (kind == kLongAligned && entry->kernels.facts.held > 0) {
+      const size_t bytes =
+          simt::shared_beside(entry->kernels.kernel[kind], kGeneratedThreads) / 1024 * 1024;
+      if (bytes <= shared_bytes || simt::allow_shared(entry->kernels.kernel[kind], bytes))
+        entry->kernels.held_bytes = bytes;
+    }
     entry->kernels.most_blocks[kind] =
         is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,
                                         shared_bytes, kMostBlocks)
@@ -278,7 +298,7 @@ bridge_status add(const bridge_program_kernels& given) {
   if (given.arrays != view.header.operands + view.header.results)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "another number of dtypes than of arrays");
   const int32_t vector = given.vector;
-  if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0)
+  if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0 || given.held < 0)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
   std::vector<int32_t> free(given.free, given.free + given.free_count);
   if (!are_constants(view, free))
@@ -286,7 +306,7 @@ bridge_status add(const bridge_program_kernels& given) {
   const int32_t constants = free.empty() ? 0 : free.back() + 1;
   auto entry = std::make_unique<Entry>(Entry{
       given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
-  entry->kernels.facts = {given.vector, given.cells, given.kinds, constants};
+  entry->kernels.facts = {given.vector, given.cells, given.held, given.kinds, constants};
   entry->kernels.meetings = meetings_of(view);
   if (is_there(*entry)) return BRIDGE_OK;
   int entered = -1;
@@ -344,6 +364,7 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
     launch->warps = 1;
     launch->threads = kGeneratedThreads;
     launch->shared_bytes = 0;
+    launch->turns = launch->held_turns = 0;
     launch->blocks = blocks_x;
     launch->blocks_y = blocks_y;
     return true;
@@ -383,6 +404,8 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.dims = call.dims;
   space.warps = launch.warps;
   space.threads = launch.threads;
+  space.turns = launch.turns;
+  space.held_turns = launch.held_turns;
   space.lanes = launch.lanes;
   while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
   const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // dimensions of one element, in front

@@ -15,6 +15,7 @@ struct GeneratedKernels {
   void* kernel[kGeneratedKinds];
   size_t shared_bytes[kGeneratedKinds];  // that a block of it may have
   int most_blocks[kGeneratedKinds];      // of a cluster; a power of two
+  size_t held_bytes;                     // with what kLongAligned holds of rows; 0: nothing
   int meetings;                          // in a row, of warps or blocks that share it
   bool are_added;                        // else they run for their check, and no call takes them
 };
@@ -32,6 +33,7 @@ struct GeneratedLaunch {
   int64_t blocks, blocks_y;
   uint64_t vectors[2];  // of GeneratedSpace, as is this
   RowLanes lanes;
+  int turns, held_turns;
   size_t shared_bytes;
 };
 // False where the interpreter must take the call, for the length of its rows.

@@ -60,7 +60,8 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
 // many loads are under way, and all else vector by vector. A part (generated_walk.cuh) says what of
 // it is in the row. What all rows share is loaded once where the vectors of a thread are of the
 // same columns.
-template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1>
+template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1,
+          int kHeldAt = -1>
 class Load {
  public:
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
@@ -80,7 +81,11 @@ class Load {
   }
   template <class Part>
   BRIDGE_DEVICE void load_again(const Part& part) {
-    if constexpr (!(kIsKept && W::kIsResident)) {
+    if constexpr (kIsHeld && kIsWhole) {
+      if (!part.walk.is_held()) return load(part);
+#pragma unroll
+      for (int q = 0; q < W::kVectors; ++q) read_held(part, q, vector_[q]);
+    } else if constexpr (!(kIsKept && W::kIsResident)) {
       load(part);
     } else if constexpr (Vector::kBytes % 4 == 0) {
       // The compiler would keep what it made of them as well.
@@ -94,6 +99,20 @@ class Load {
       // Else all of them would be on their way at once, and take the registers of what stays.
       if (W::kLoadsLate && q % 2 == 0) simt::sync_warp();
       read(part, q, vector_[0]);
+    }
+    // Each thread has in shared memory what it will itself read again.
+    if constexpr (kIsHeld) {
+      if (part.walk.is_held() && part.is_in(q, 0)) at(q).write(held(part, q));
+    }
+  }
+  template <class Part>
+  BRIDGE_DEVICE void load_vector_again(const Part& part, int q) {
+    if constexpr (kIsHeld) {
+      if constexpr (kIsWhole) return;
+      if (part.walk.is_held()) return read_held(part, q, vector_[0]);
+      read(part, q, vector_[0]);
+    } else {
+      load_vector(part, q);
     }
   }
 
@@ -121,6 +140,20 @@ class Load {
   static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
   using Vector = Pack<T, kEach * W::kVector>;
 
+  static constexpr bool kIsHeld = kHeldAt >= 0 && W::kHolds;
+
+  template <class Part>
+  static BRIDGE_DEVICE char* held(const Part& part, int q) {
+    return part.walk.held() + kHeldAt + q * W::kStep * kEach * static_cast<int>(sizeof(T)) +
+           part.walk.lane() * Vector::kBytes;
+  }
+  template <class Part>
+  BRIDGE_DEVICE void read_held(const Part& part, int q, Vector& to) const {
+    if (part.is_in(q, 0))
+      to.read(held(part, q));
+    else
+      to = {};
+  }
   BRIDGE_DEVICE const Vector& at(int q) const { return vector_[kIsWhole ? q : 0]; }
   template <class Part>
   BRIDGE_DEVICE void read(const Part& part, int q, Vector& to) const {

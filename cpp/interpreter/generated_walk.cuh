@@ -63,6 +63,8 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kStays = kIsShort || kIsResident;  // a thread has one chunk of a row
   static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
   static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
+  // Sums of columns go through memory anyway, vector by vector.
+  static constexpr bool kHolds = kIsAligned && !kStays && !kAddsInMemory && P::kHeld > 0;
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
@@ -74,6 +76,7 @@ class Walk : public RowPlaces<P> {
       : RowPlaces<P>(params), shared_(simt::dynamic_shared<int64_t>()) {
     if constexpr (kKeepsSums)
       shared_ += kKeptPieces * sizeof(Piece) / sizeof(int64_t) * space_.threads;
+    if constexpr (kHolds) shared_ += held_before(space_.held_turns, 0) / sizeof(int64_t);
   }
 
   BRIDGE_DEVICE void run() {
@@ -161,6 +164,14 @@ class Walk : public RowPlaces<P> {
     return this->template cell<T>(cell, 0);
   }
 
+  // Whether the present chunk stays in shared memory, and where.
+  BRIDGE_DEVICE bool is_held() const { return turn_ < space_.held_turns; }
+  BRIDGE_DEVICE char* held() const {
+    const auto thread = static_cast<uint32_t>(simt::thread_index());
+    return simt::dynamic_shared<char>() +
+           held_before(turn_, static_cast<int>(thread / simt::kWarpThreads));
+  }
+
   // ---- Loops. ----
 
   // body(part) for each chunk that the thread has a part of, and then end(), from the last one on
@@ -174,14 +185,16 @@ class Walk : public RowPlaces<P> {
       run_chunk(body);
       end();
     } else if constexpr (kGoesBack) {
-      const int left = chunks() - 1 - warp_;
-      if (left < 0) return;
-      for (chunk_ = warp_ + left - left % space_.warps; chunk_ >= 0; chunk_ -= space_.warps) {
+      turn_ = space_.turns - 1;
+      chunk_ = warp_ + turn_ * space_.warps;
+      if (chunk_ >= chunks()) --turn_, chunk_ -= space_.warps;
+      for (; turn_ >= 0; --turn_, chunk_ -= space_.warps) {
         run_chunk(body);
         end();
       }
     } else {
-      for (chunk_ = warp_; chunk_ < chunks(); chunk_ += space_.warps) {
+      turn_ = 0;
+      for (chunk_ = warp_; chunk_ < chunks(); ++turn_, chunk_ += space_.warps) {
         run_chunk(body);
         end();
       }
@@ -340,6 +353,10 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE T* cell(int cell, int chunk) const {
     return reinterpret_cast<T*>(shared_ + (area_ * P::kCells + cell) * cell_step(chunks())) + chunk;
   }
+  BRIDGE_DEVICE int held_before(int turn, int warp) const {
+    const auto warps = static_cast<uint32_t>(space_.threads) / simt::kWarpThreads;
+    return (turn * static_cast<int>(warps) + warp) * P::kHeld;
+  }
   BRIDGE_DEVICE int first_col(int q) const {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
@@ -347,6 +364,7 @@ class Walk : public RowPlaces<P> {
   int64_t rows_lane_ = 0;  // of which the present row is
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;
+  int turn_ = 0;      // of the warp's chunks
   int own_cols_ = 0;  // none where the thread has no row
   int area_ = 1;      // of cells
   bool has_row_ = true;

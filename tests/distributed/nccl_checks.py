@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 import bridge.torch as bt
 from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
+from bridge.collectives import SIGNATURE_LENGTH
 from bridge.torch._collectives.groups import Ranks, _exchanged_numbers
 from tests.distributed.gather_checks import numbers
 from tests.distributed.processes import Place
@@ -25,5 +26,5 @@ def one_rank(place: Place) -> None:
     x = numbers(0, (3, 4)).cuda()
     assert torch.equal(wait_tensor(all_gather_into_tensor(x, 1, name)), x)
     assert torch.equal(wait_tensor(reduce_scatter_tensor(x, "sum", 1, name)), x)
-    numbers_sent = list(range(15))
+    numbers_sent = list(range(SIGNATURE_LENGTH))
     assert _exchanged_numbers("all_gather", Ranks(name, 1, 0), numbers_sent) == [numbers_sent]

@@ -126,6 +126,19 @@ int launch_ex(const LaunchConfig* config, void*, void** params, void** extra) {
   return 0;
 }
 
+// Registers for three blocks, and shared memory of 228 KiB, of which each takes one.
+int max_blocks(int* count, void*, int threads, size_t shared_bytes) {
+  if (threads != 256 || shared_bytes != 0) return kInvalidValue;
+  *count = 3;
+  return 0;
+}
+
+int available_shared(size_t* bytes, void*, int blocks, int threads) {
+  if (blocks != 3 || threads != 256) return kInvalidValue;
+  *bytes = size_t{75} << 10;
+  return 0;
+}
+
 Driver fake() {
   Driver driver{};
   driver.ctx_get_current = get_current;
@@ -140,6 +153,8 @@ Driver fake() {
   driver.launch_kernel_ex = launch_ex;
   driver.func_set_attribute = set_attribute;
   driver.max_active_clusters = max_clusters;
+  driver.max_active_blocks = max_blocks;
+  driver.available_shared = available_shared;
   return driver;
 }
 
@@ -207,6 +222,10 @@ void check_clusters() {
   expect(most_in_cluster(old, &config, config, 16) == 1, "a driver that knows no clusters");
   expect(allow_shared(driver, &config, 99 << 10), "as much shared memory as the GPU has");
   expect(!allow_shared(driver, &config, 100 << 10), "and no more");
+  expect(shared_beside(driver, &config, 256) == size_t{75} << 10, "as much as three blocks have");
+  expect(shared_beside(driver, &config, 128) == 0, "nothing where the driver fails");
+  old.available_shared = nullptr;
+  expect(shared_beside(old, &config, 256) == 0, "nothing that a driver cannot tell");
   old.func_set_attribute = nullptr;
   expect(!allow_shared(old, &config, 1), "none that a driver cannot allow");
   void* params[] = {nullptr};

@@ -199,6 +199,7 @@ typedef struct bridge_program_kernels {
   const void* image;
   int32_t vector;
   int32_t cells;
+  int32_t held;
   int32_t kinds;
 } bridge_program_kernels;
 bridge_status bridge_program_cuda_add(const bridge_program_kernels* kernels);
