@@ -1,4 +1,4 @@
-"""Fit the constants of cpp/math/*_for_16_bits.h and print them as C++ tables with their errors.
+"""Fit the constants of cpp/math/*_for_16_bits.h and of log_sum.h and print them as C++ tables with their errors.
 
 Every polynomial is near-minimax: weighted least squares, the weights raised where the error is
 largest. Its coefficients are rounded one after another, the others fitted again.
@@ -170,6 +170,25 @@ def fit_fixed(kind: Type) -> tuple[list[float], float]:
     return coefficients, factor
 
 
+# ---- 2^x for x from -1/2 to 1/2, whose factor is of no account ----
+
+
+def fit_power_of_log_sum(degree: int = 5) -> None:
+    """As math::detail::LogSumPowerOf16Bits has it."""
+    x = nodes(-0.5, 0.5, 3000)
+    wanted = 2.0**x
+    value, fitted = np.ones_like(x), []
+    for power in range(1, degree + 1):
+        columns = np.stack([*(x**i for i in range(power, degree + 1)), -wanted], axis=1)
+        found = minimax(columns / wanted[:, None], -value / wanted, 300)
+        fitted.append(float32(found[0]))
+        value = value + fitted[-1] * x**power
+    least, largest = (value / wanted).min(), (value / wanted).max()
+    emit(f"2^x, {in_units((largest - least) / (largest + least))}", *fitted)
+    of_x = np.log(2) * float(1 / mp.log(2) - mp.mpf(float32(1 / np.log(2))))
+    emit("lost, lost of x", float32(-np.log((largest + least) / 2)), float32(of_x))
+
+
 # ---- the reciprocal ----
 
 SEED = 0x7EF311C3
@@ -338,6 +357,7 @@ def main() -> None:
     print("1/z as a cubic:", in_units(1 / abs(float(cubic(0.0)))))
     emit("from the constant", *(float32(-c / cubic.coef[0]) for c in cubic.coef[1:]))
 
+    fit_power_of_log_sum()
     for kind in TYPES:
         print(f"// {kind.name}")
         _, factor = fit_fixed(kind)

@@ -28,7 +28,7 @@ from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
-VERSION = 7
+VERSION = 8
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
 
 # In the order of the enumerations in cpp/interpreter/program.h.
@@ -48,8 +48,10 @@ _ELEMENTWISE = _names(
     "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "
     "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
     "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
-    "reciprocal_16 add sub mul div minimum maximum lt le eq ne and or exp_shifted exp2_lifted "
-    "fma where log_sum log_sum_rest exp2_below_float16 exp2_below_bfloat16"
+    "reciprocal_16 add sub mul div minimum maximum lt le eq ne and or exp2_lifted "
+    "log_sum_term log_sum_term_16 "
+    "fma where log_sum log_sum_rest log_sum_16 log_sum_rest_16 "
+    "exp2_below_float16 exp2_below_bfloat16"
 )
 _INTEGER = _names("neg add sub mul where lt le eq ne")
 OPERATIONS = (

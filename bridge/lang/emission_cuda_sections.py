@@ -6,11 +6,11 @@ from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.expressions import TYPES, Numbers
-from bridge.lang.program import COLUMNS
+from bridge.lang.program import COLUMNS, constant_of
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
-from bridge.lang.sections import Tile, makers, sole_column
+from bridge.lang.sections import makers, sole_column
 
 
 class SectionText:
@@ -23,7 +23,7 @@ class SectionText:
 
     def __init__(self, emitter: Residents, order: RowOrder, section: int) -> None:
         tile = emitter.tiles[section]
-        self.emitter, self.made_by, self.cut = emitter, makers(tile), _cut_powers(emitter, tile)
+        self.emitter, self.made_by = emitter, makers(tile)
         self.order, self.section = order, section
         self.cells = 0
         self.declared: list[str] = []
@@ -99,13 +99,51 @@ class SectionText:
 
     def _sum(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
-        self.declared.append(f"RowSum<W> s{number};")
-        self.vector.append(f"Terms<W> t{number};")
-        self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
-        self.added.append(f"s{number}.add(q, t{number});")
+        counted = self._counted(instruction.reads[0])
+        if counted is not None:
+            self.declared.append(f"RowCount<W> s{number};")
+            compared = self._compared(instruction.reads[0])
+            if compared is not None:
+                self.stored.append(f"s{number}.put_vector(part, q, {compared});")
+            else:
+                self.body.append(f"s{number}.put(part.is_in(q, e) && {counted});")
+        else:
+            self.declared.append(f"RowSum<W> s{number};")
+            self.vector.append(f"Terms<W> t{number};")
+            self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
+            self.added.append(f"s{number}.add(q, t{number});")
         self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
         self._found(instruction, f"s{number}.end(w, {self.cells})")
         self.cells += 1
+
+    def _counted(self, term: Any) -> str | None:
+        """The condition of a term that is 1 where it holds and 0 elsewhere."""
+        maker = self.made_by.get(term)
+        if maker is None or maker.operation != "where":
+            return None
+        condition, *numbers = maker.reads
+        nodes = [self.emitter.nodes[number] for _, number in numbers]
+        if any(node.operation != "constant" for node in nodes):
+            return None
+        is_free = any(number in self.emitter.free for _, number in numbers)
+        chosen = [constant_of(node) for node in nodes]
+        if is_free or sorted(chosen) != [0.0, 1.0]:
+            return None
+        return f"{'' if chosen[0] else '!'}{self.emitter.name(condition)}"
+
+    def _compared(self, term: Any) -> str | None:
+        """A stream and the largest of its row, where a term counts what equals that."""
+        condition, chosen, _ = self.made_by[term].reads
+        less = self.made_by.get(condition)
+        if less is None or less.operation != "lt" or constant_of(self.emitter.nodes[chosen[1]]):
+            return None
+        x, largest = less.reads
+        source, node = self.made_by.get(x), self.emitter.nodes[largest[1]]
+        if source is None or not self._is_vector(source) or node.operation != "max":
+            return None
+        if node.inputs != (x[1],):
+            return None
+        return f"x{self.emitter.loads[tuple(source.arguments)]}, s{largest[1]}"
 
     def _largest(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
@@ -141,12 +179,6 @@ class SectionText:
     def _define(self, instruction: Instruction) -> None:
         """Computes a value, or takes it from where it stayed."""
         emitter, value = self.emitter, instruction.to
-        if value in self.cut:
-            x, largest = map(emitter.name, instruction.reads)
-            self._of_row(f"row_{largest}", f"math::shifted_row({largest})")
-            text = f"math::parts_of_exp_shifted({x}, row_{largest})"
-            self.body.append(f"const auto parts_{emitter.name(value)} = {text};")
-            return
         text, name = self._text(instruction), f"k{value[1]}"
         if value in emitter.kept and instruction.again:
             text = f"{name}.kIs ? {name}.take(q, e) : ({text})"
@@ -172,14 +204,12 @@ class SectionText:
             place = f"at{instruction.to[1]}"
             self._of_row(place, f"w.place_of({emitter.name(column)})")
             return f"{place} - w.col(q) == e"
-        if instruction.reads and instruction.reads[0] in self.cut:
-            part = "coarse" if operation == "exp_coarse" else "fine"
-            return f"parts_{emitter.name(instruction.reads[0])}.{part}"
-        if operation == "exp_shifted":
+        if operation.startswith("log_sum_term"):
             x, largest = map(emitter.name, instruction.reads)
             if not emitter.nodes[instruction.reads[1][1]].axes & COLUMNS:
-                self._of_row(f"shift_{largest}", f"math::detail::shift_of({largest})")
-                return f"math::exp_shifted({x}, shift_{largest})"
+                row, of_16 = f"{operation}_of_{largest}", str(operation.endswith("16")).lower()
+                self._of_row(row, f"math::log_sum_row<{of_16}>({largest})")
+                return f"math::log_sum_term<{of_16}>({x}, {largest}, {row})"
         return emitter.expression(instruction)
 
     def _drawn(self, instruction: Instruction) -> str:
@@ -262,22 +292,3 @@ def _each(each: int) -> list[str]:
 def _element(each: int, half: int) -> str:
     """The element of a vector that is that of column e in a half."""
     return f"2 * e + {half}" if each > 1 else "e"
-
-
-def _cut_powers(emitter: Residents, tile: Tile) -> set[Any]:
-    """The powers of a section that nothing reads but what takes their coarse and fine parts."""
-    found = set()
-    for power in tile.instructions:
-        if power.operation != "exp_shifted" or power.to in emitter.kept:
-            continue
-        readers = [each for each in tile.instructions if power.to in each.reads]
-        coarse = [each.to for each in readers if each.operation == "exp_coarse"]
-        fine = [each for each in readers if [*each.reads] == [power.to, *coarse]]
-        are_parts = len(readers) == 2 and all(each.operation == "sub" for each in fine)
-        x, largest = (value[1] for value in power.reads)
-        # Of what is larger than the largest there are powers that overflow otherwise.
-        found_of = emitter.nodes[largest]
-        is_below = found_of.operation == "max" and found_of.inputs == (x,)
-        if is_below and are_parts and len(coarse) == len(fine) == 1:
-            found.add(power.to)
-    return found

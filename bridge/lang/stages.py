@@ -30,7 +30,8 @@ def written_out(program: Program) -> Program:
         if operation == "stop_gradient":
             return Value(builder, inputs[0])
         if operation in _LOG_SUMS:
-            return _log_sum(_LOG_SUMS[operation], Value(builder, inputs[0]))
+            of_16 = "" if program.nodes[number].static is None else "_16"
+            return _log_sum(_LOG_SUMS[operation], of_16, Value(builder, inputs[0]))
         return None
 
     values = rewritten(program, builder, write_out)
@@ -38,21 +39,22 @@ def written_out(program: Program) -> Program:
     return pruned(program.name, program.operands, builder.nodes, results)
 
 
-def _log_sum(operation: str, x: Value) -> Value:
-    """Coarse and fine parts of the powers are added apart: cpp/math/log_sum.h."""
+def _log_sum(operation: str, of_16: str, x: Value) -> Value:
+    """What is less than the row's largest is added, and what equals it is counted:
+    cpp/math/log_sum.h."""
 
-    def along(operation: str, *inputs: Value) -> Value:
+    def along(operation: str, *inputs: Value, dtype: str = "float") -> Value:
         numbers = tuple(value.number for value in inputs)
-        return x.builder.node(operation, numbers, axes=ROWS | COLUMNS)
+        return x.builder.node(operation, numbers, axes=ROWS | COLUMNS, dtype=dtype)
 
     def of_row(operation: str, *inputs: Value) -> Value:
         return x.builder.node(operation, tuple(value.number for value in inputs), axes=ROWS)
 
     largest = of_row("max", x)
-    power = along("exp_shifted", x, largest)
-    coarse = along("exp_coarse", power)
-    fine = along("sub", power, coarse)
-    return of_row(operation, of_row("sum", coarse), of_row("sum", fine), largest)
+    term = along(f"log_sum_term{of_16}", x, largest)
+    is_less = along("lt", x, largest, dtype="bool")
+    counted = along("where", is_less, x.builder.constant(0.0), x.builder.constant(1.0))
+    return of_row(f"{operation}{of_16}", of_row("sum", term), of_row("sum", counted), largest)
 
 
 def prepared(program: Program) -> Program:

@@ -10,6 +10,7 @@
 #include "math/gelu.h"
 #include "math/log_sum.h"
 #include "math/logistic_for_16_bits.h"
+#include "math/softmax.h"
 #include "math/tanh_erf.h"
 
 namespace bridge::interpreter {
@@ -116,7 +117,7 @@ BRIDGE_HD Real exp2_below_16(Real key, Real largest, Real rate) {
 
 template <int32_t kOperation, class Real>
 BRIDGE_HD Real compute(Real a, Real b, Real c) {
-  using Precision = math::detail::ExactPrecision<Real>;
+  using Precision = std::conditional_t<sizeof(Real) == sizeof(float), math::Single, math::Double>;
   using math::GeluForm;
   (void)b;
   (void)c;
@@ -209,18 +210,24 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return truth<Real>((a != 0) & (b != 0));
     case kOr:
       return truth<Real>((a != 0) | (b != 0));
-    case kExpShifted:
-      return math::exp_shifted(a, b);
     case kExp2Lifted:
       return exp2_lifted(a, b);
+    case kLogSumTerm:
+      return math::log_sum_term<false>(a, b);
+    case kLogSumTerm16:
+      return math::log_sum_term<true>(a, b);
     case kFma:
       return math::fma(a, b, c);
     case kWhere:
       return a != 0 ? b : c;
     case kLogSum:
-      return math::log_sum(a, b, c);
+      return math::log_sum<false>(a, b, c);
     case kLogSumRest:
-      return math::log_sum_rest(a, b, c);
+      return math::log_sum_rest<false>(a, b, c);
+    case kLogSum16:
+      return math::log_sum<true>(a, b, c);
+    case kLogSumRest16:
+      return math::log_sum_rest<true>(a, b, c);
     case kExp2BelowFloat16:
       return exp2_below_16<math::SingleForFloat16>(a, b, c);
     case kExp2BelowBfloat16:

@@ -93,8 +93,7 @@ class RowSum {
         for (int e = 0; e < W::kVector; ++e) part_[s][e] = part_[s][e] + part_[s + width][e];
       }
     }
-    root_ = rows::fold_group<W::kGroup>(part_[0]);
-    walk.leave(cell, walk.chunk(), root_);
+    end_chunk_at(walk, cell, rows::fold_group<W::kGroup>(part_[0]));
   }
   // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
   // as many in a turn as a warp has threads: thread by thread, the sums of turns stay, and are
@@ -117,6 +116,12 @@ class RowSum {
     return added_up(kept, turn_group);
   }
 
+ protected:
+  BRIDGE_DEVICE void end_chunk_at(const W& walk, int cell, Real node) {
+    root_ = node;
+    walk.leave(cell, walk.chunk(), root_);
+  }
+
  private:
   static BRIDGE_DEVICE Real added_up(Real value, int group) {
 #pragma unroll 1
@@ -127,6 +132,34 @@ class RowSum {
   Real root_ = Real(-0.0);
   Real part_[W::kUsed][W::kVector];
   Real half_[W::kVector];
+};
+
+// The sum of a 1 for each element of a row of which something holds, and 0 of others: the same in
+// any order.
+template <class W>
+class RowCount : public RowSum<W> {
+ public:
+  BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
+  // What is not less than the row's largest, which few threads have.
+  template <class Part, class Load, class Largest>
+  BRIDGE_DEVICE void put_vector(const Part& part, int q, const Load& x, const Largest& largest) {
+    if (!largest.is_own()) return;
+#pragma unroll
+    for (int e = 0; e < W::kVector; ++e)
+      put(part.is_in(q, e) && !(x.real(q, e) < largest.number()));
+  }
+  BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
+#pragma unroll
+    for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
+      count_ = count_ + simt::shuffle_xor(count_, bit);
+    this->end_chunk_at(walk, cell, walk.reaches(0) ? Real(count_) : Real(-0.0));
+    count_ = 0;
+  }
+
+ private:
+  using Real = typename W::Real;
+
+  int count_ = 0;
 };
 
 // The largest of a row, in the order of order.h. Elements of T, as memory has them, are compared
@@ -158,6 +191,7 @@ class RowLargest {
       const math::FloatPair both = math::to_float_pair<T>(pair_);
       largest_ = larger_number(Real(both.first), Real(both.second));
     }
+    own_ = largest_;
     exchange();
     walk.leave(cell, walk.warp(), largest_);
   }
@@ -176,6 +210,8 @@ class RowLargest {
       largest_ = larger_number(simt::shuffle_xor(largest_, bit), largest_);
   }
   BRIDGE_DEVICE Real number() const { return largest_; }
+  // Whether the thread has one; anything where it is NaN.
+  BRIDGE_DEVICE bool is_own() const { return !(own_ < largest_); }
 
  private:
   static constexpr bool kHasPairs =
@@ -188,7 +224,7 @@ class RowLargest {
       largest_ = larger_number(simt::shuffle_xor(largest_, bit), largest_);
   }
 
-  Real largest_ = Real(-__builtin_inf());
+  Real largest_ = Real(-__builtin_inf()), own_;
   uint32_t pair_ = kHasPairs ? simt::lowest_pair<T>() : 0;
 };
 

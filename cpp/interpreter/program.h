@@ -37,7 +37,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 7;
+constexpr int32_t kVersion = 8;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -119,12 +119,15 @@ enum Operation : int32_t {
   kNotEqual,
   kAnd,
   kOr,
-  kExpShifted,
   kExp2Lifted,
+  kLogSumTerm,
+  kLogSumTerm16,  // of numbers of 16 bits, as are these
   kFma,
   kWhere,
   kLogSum,
   kLogSumRest,
+  kLogSum16,
+  kLogSumRest16,
   kExp2BelowFloat16,
   kExp2BelowBfloat16,
   kElementwise,  // how many there are

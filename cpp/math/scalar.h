@@ -118,6 +118,16 @@ BRIDGE_HD float max_keep_nan(float bound, float x) {
 #endif
 }
 
+// The larger; the bound for x that is NaN.
+template <class Real>
+BRIDGE_HD Real larger_but_nan(Real x, Real bound) {
+#if defined(__CUDA_ARCH__)
+  return fmax(x, bound);
+#else
+  return x > bound ? x : bound;
+#endif
+}
+
 BRIDGE_HD double min_keep_nan(double bound, double x) { return bound < x ? bound : x; }
 BRIDGE_HD double max_keep_nan(double bound, double x) { return bound > x ? bound : x; }
 

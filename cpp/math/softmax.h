@@ -279,6 +279,16 @@ BRIDGE_HD SoftmaxTerm<Precision> softmax_term(Real power) {
   }
 }
 
+// The coarse part of a power; the fine one is what the power has beyond it.
+template <class Real>
+BRIDGE_HD Real exp_coarse(Real power) {
+  if constexpr (sizeof(Real) == sizeof(float)) {
+    return softmax_term<Single>(power).coarse;
+  } else {
+    return power;
+  }
+}
+
 // 1 / total, and what that lacks: its rounding would be that of every element of the row.
 template <class Real>
 struct SoftmaxInverse {

@@ -152,17 +152,49 @@ def test_what_is_nearly_certain_keeps_its_digits(own: Any) -> None:
     np.testing.assert_allclose(own.call(own.ops.log_softmax, x)[:, 0], expected, rtol=2e-4)
 
 
+ROWS: dict[str, Any] = {
+    "normal": lambda rng, n: rng.normal(size=n) * 3,
+    "wide": lambda rng, n: rng.normal(size=n) * 50,
+    "shifted": lambda rng, n: rng.normal(size=n) * 3 + 300,
+    "beyond all others": lambda rng, n: np.where(np.arange(n) == 0, 18.0, rng.normal(size=n)),
+    "beyond none": lambda rng, n: np.where(np.arange(n) == 0, 11.0, rng.normal(size=n) / 100),
+    "far below": lambda rng, n: np.where(np.arange(n) == 0, 3.0, 3 - rng.uniform(0, 83, n)),
+    "few numbers": lambda rng, n: rng.integers(0, 3, n) * 1.0,
+    "one number": lambda rng, n: np.full(n, -np.log(n)),
+    "around 2^9": lambda rng, n: rng.choice([511, 511.5, 512, 512.5, 513, 507], n),
+    "around -2^9": lambda rng, n: -rng.choice([511, 511.5, 512, 512.5, 513, 640], n),
+    "around 2^16": lambda rng, n: rng.choice([65280, 65504, 65536, 66048, 65534.0], n),
+    "huge": lambda rng, n: rng.uniform(-3e38, 3e38, n),
+}
+
+
 @each
-@pytest.mark.parametrize(("dtype", "least"), [("float32", 2.0**-36), ("float64", 2.0**-51)])
-def test_how_near_to_0_a_logarithm_keeps_its_digits(own: Any, dtype: str, least: float) -> None:
-    d, largest = np.meshgrid(np.linspace(5, 45, 401), np.linspace(-5, 105, 89))
-    d = np.asarray(d.reshape(-1, 1), dtype)
-    x = np.asarray(largest.reshape(-1, 1), dtype) - d * (np.arange(2) > 0)
-    expected = -np.log1p(np.exp(x[:, 1].astype(float) - x[:, 0]))
-    found = own.call(own.ops.token_log_probs, x, np.zeros(len(x), np.int32))
-    error = np.abs(found - expected)
-    assert np.max(error - 4 * EPSILON[dtype] * np.abs(expected)) <= least
-    assert found.dtype == dtype
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ROWS)
+def test_errors_in_units(own: Any, kind: str, dtype: str, rng: Any) -> None:
+    """log Σ e^x in units of itself, or of 1; log Σ e^(x − max), here of the largest, in units of
+    itself, however small it is; and of 16-bit numbers one unit more for each 8 that the others lie
+    below the largest."""
+    for columns in (1, 2, 33, 1000, 4096, 70000):
+        rows = [ROWS[kind](rng, columns) for _ in range(4)]
+        limit = 65504 if dtype == "float16" else 3e38
+        x = np.clip(rows, -limit, limit).astype(numpy_dtype(dtype))
+        exact = x.astype(np.longdouble)
+        largest = exact.max(-1, keepdims=True)
+        less = exact < largest
+        below = np.where(less, np.exp(np.where(less, exact - largest, -1e4)), 0).sum(-1)
+        rest = np.log1p((exact == largest).sum(-1) - 1 + below)
+        lse = largest[:, 0] + rest
+        found = own.call(own.ops.logsumexp, x).astype(np.longdouble)
+        unit = EPSILON[wide(dtype)]
+        assert np.all(np.abs(found - lse) <= 2 * unit * np.maximum(np.abs(lse), 1)), columns
+        labels = x.argmax(-1).astype(np.int32)
+        found = -own.call(own.ops.token_log_probs, x, labels).astype(np.longdouble)
+        least = np.finfo(wide(dtype)).smallest_normal
+        units = 4.0
+        if dtype in ("float16", "bfloat16"):
+            units = units - np.log(np.clip(rest, least, 1)) / 8
+        assert np.all(np.abs(found - rest) <= units * unit * rest + least), columns
 
 
 @each

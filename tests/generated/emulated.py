@@ -92,7 +92,7 @@ def described(request: Request) -> str:
         library = cached([emitted.source, *_FLAGS], ".so", make)
     words = np.frombuffer(words_of(request.program, request.has_start), np.int32)
     dtypes = [_DTYPES.index(dtype) for dtype in request.dtypes]
-    numbers = [emitted.vector, emitted.cells, emitted.held, emitted.kinds]
+    numbers = [*astuple(emitted)[1:]]
     for some in (dtypes, free, words):
         numbers += [len(some), *some]
     return " ".join([str(library), *map(str, numbers)])

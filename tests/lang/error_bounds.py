@@ -202,9 +202,7 @@ class _Arithmetic:
         value = reference._logsumexp_rest(x.value, largest.value)
         levels = math.log2(max(x.value.shape[-1], 2))
         moved = 2 * np.max(x.error, axis=-1, keepdims=True, initial=0.0)
-        # Small ones are added beside the fine part of the largest.
-        beside = self.half_unit * (2.0**-9 if self.half_unit > _OF_REFERENCE else 1.0)
-        own = (30 + 2 * levels) * (value * self.half_unit + beside)
+        own = (30 + 2 * levels) * value * self.half_unit
         own = own + (x.value.shape[-1] + 30) * _OF_REFERENCE * (1 + np.abs(largest.value))
         error = np.where(np.isfinite(largest.value), moved + own, 0.0)
         return self.without(Bounded(value, error), [largest])

@@ -28,7 +28,7 @@ def order_of(number: int) -> RowOrder:
     ("number", "operation", "place"),
     [
         (KEEPS, "load_label", Place.BESIDE_FIRST),
-        (KEEPS, "log_sum_rest", Place.END),
+        (KEEPS, "log_sum_rest_16", Place.END),
         (BACKWARD, "load_label", Place.BESIDE),
         (BACKWARD, "load_row", Place.BESIDE),
         (BACKWARD, "columns", Place.BEFORE),
