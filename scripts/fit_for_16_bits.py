@@ -1,4 +1,5 @@
-"""Fit the constants of cpp/math/*_for_16_bits.h and of log_sum.h and print them as C++ tables with their errors.
+"""Fit the constants of cpp/math/*_for_16_bits.h and log_sum.h and print them as C++ tables with
+their errors.
 
 Every polynomial is near-minimax: weighted least squares, the weights raised where the error is
 largest. Its coefficients are rounded one after another, the others fitted again.

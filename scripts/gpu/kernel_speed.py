@@ -1,6 +1,6 @@
 """How fast every op's kernels are on a GPU, beside a copy on the same device.
 
-    python -m scripts.gpu.kernel_speed [--jsonl FILE] [--seconds N] [--only SUBSTRING]
+    python -m scripts.gpu.kernel_speed [--jsonl FILE] [--seconds N] [--only PATTERN]
     python -m scripts.gpu.kernel_speed --list | --list-profile   the rows, or those worth profiling
     python -m scripts.gpu.kernel_speed --profile NAME            one call, for a profiler:
       ncu --profile-from-start off --clock-control none python -m scripts.gpu.kernel_speed …
@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
@@ -271,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--jsonl", type=Path)
     parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", type=re.compile, default="", help="what rows' names have")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-profile", action="store_true")
     parser.add_argument("--profile")
@@ -283,11 +284,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     kind = Cuda if chosen.device == "cuda" else Device
     every = list(rows(kind.array_bytes))
-    asked = [row for row in every if chosen.only in row.name]
+    asked = [row for row in every if chosen.only.search(row.name)]
     if chosen.profile:
         asked = [row for row in every if row.name == chosen.profile]
     if not asked:
-        parser.error(f"no row is called {chosen.profile or chosen.only!r}")
+        parser.error(f"no row is called {chosen.profile or chosen.only.pattern!r}")
     if chosen.list:
         for row in asked:
             moved = OPS[row.case.op].bytes(row.case) * 1e-6
