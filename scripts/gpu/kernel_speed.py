@@ -267,12 +267,19 @@ def measure(chosen: argparse.Namespace, device: Device, asked: list[Row]) -> int
     return failed
 
 
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"no regular expression: {error}") from error
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kernel_speed", description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--jsonl", type=Path)
     parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--only", type=re.compile, default="", help="what rows' names have")
+    parser.add_argument("--only", type=_pattern, default="", help="what rows' names have")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-profile", action="store_true")
     parser.add_argument("--profile")

@@ -53,6 +53,7 @@ def main() -> int:
     arch = f"sm_{os.environ.get('BRIDGE_GPU_ARCH', '90')}"
     # The programs run here too, on the CPU.
     subprocess.run([sys.executable, "-m", "scripts.gpu.libraries"], check=True)
+    shutil.rmtree(AHEAD, ignore_errors=True)  # what other sources were compiled to
     ahead = [sys.executable, "-m", "scripts.gpu.ahead", str(AHEAD), arch]
     subprocess.run(ahead, check=True, cwd=ROOT)
     with tarfile.open(PREBUILT / AHEAD_ARCHIVE, "w:gz") as archive:
