@@ -33,6 +33,7 @@ class SectionText:
         self.body: list[str] = []
         self.stored: list[str] = []
         self.added: list[str] = []  # behind each vector
+        self.chunk: list[str] = []  # and those of a chunk
         self.ended: list[str] = []  # and each chunk
         self.shared: list[str] = []  # before the warps of a row meet
         self.behind: list[str] = []
@@ -105,6 +106,7 @@ class SectionText:
             compared = self._compared(instruction.reads[0])
             if compared is not None:
                 self.stored.append(f"s{number}.put_vector(part, q, {compared});")
+                self.chunk.append(f"s{number}.put_chunk(part, {compared});")
             else:
                 self.body.append(f"s{number}.put(part.is_in(q, e) && {counted});")
         else:
@@ -272,6 +274,7 @@ class SectionText:
             "    }",
             *(f"    {line}" for line in self.added),
             "  });",
+            *(f"  {line}" for line in self.chunk),
             f"}}, [&] {{ {' '.join(self.ended)} }});",
             *self.shared,
             *meets,

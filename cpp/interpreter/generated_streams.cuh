@@ -63,7 +63,12 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
 template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1,
           int kHeldAt = -1>
 class Load {
+  static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
+
  public:
+  // Single elements have too many addresses for a whole chunk.
+  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
+
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
       : from_(walk.template place<T, kEach>(array, half)),
         stride_(walk.col_stride(array)),
@@ -135,9 +140,6 @@ class Load {
   }
 
  private:
-  static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
-  // Single elements have too many addresses for a whole chunk.
-  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
   using Vector = Pack<T, kEach * W::kVector>;
 
   static constexpr bool kIsHeld = kHeldAt >= 0 && W::kHolds;

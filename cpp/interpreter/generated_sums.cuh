@@ -140,13 +140,22 @@ template <class W>
 class RowCount : public RowSum<W> {
  public:
   BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
-  // What is not less than the row's largest, which few threads have.
+  // What is not less than the row's largest, which few threads have: of a chunk at once where all
+  // of it is in registers, of each vector else.
+  template <class Part, class Load, class Largest>
+  BRIDGE_DEVICE void put_chunk(const Part& part, const Load& x, const Largest& largest) {
+    if constexpr (Load::kIsWhole) {
+      if (!largest.is_own()) return;
+      const Real number = largest.anew();
+#pragma unroll
+      for (int q = 0; q < W::kVectors; ++q) compare(part, q, x, number);
+    }
+  }
   template <class Part, class Load, class Largest>
   BRIDGE_DEVICE void put_vector(const Part& part, int q, const Load& x, const Largest& largest) {
-    if (!largest.is_own()) return;
-#pragma unroll
-    for (int e = 0; e < W::kVector; ++e)
-      put(part.is_in(q, e) && !(x.real(q, e) < largest.number()));
+    if constexpr (!Load::kIsWhole) {
+      if (largest.is_own()) compare(part, q, x, largest.number());
+    }
   }
   BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
 #pragma unroll
@@ -158,6 +167,12 @@ class RowCount : public RowSum<W> {
 
  private:
   using Real = typename W::Real;
+
+  template <class Part, class Load>
+  BRIDGE_DEVICE void compare(const Part& part, int q, const Load& x, Real largest) {
+#pragma unroll
+    for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e) && !(x.real(q, e) < largest));
+  }
 
   int count_ = 0;
 };
@@ -196,7 +211,21 @@ class RowLargest {
     walk.leave(cell, walk.warp(), largest_);
   }
   BRIDGE_DEVICE void end(const W& walk, int cell) {
-    if (!walk.is_shared()) return;
+    if (walk.is_shared()) end_shared(walk, cell);
+    is_own_ = !(own_ < largest_);
+  }
+  BRIDGE_DEVICE Real number() const { return largest_; }
+  // Whether the thread has one; anything where it is NaN.
+  BRIDGE_DEVICE bool is_own() const { return is_own_; }
+  // The number again, of which a compiler has not kept what it was compared with.
+  BRIDGE_DEVICE Real anew() const {
+    if constexpr (sizeof(Real) == sizeof(float))
+      return math::bit_cast<float>(simt::unknown(math::to_bits(largest_)));
+    return largest_;
+  }
+
+ private:
+  BRIDGE_DEVICE void end_shared(const W& walk, int cell) {
     if (walk.warps() <= kFewCells) {
       largest_ = reduced_few<Largest>(walk.template cells<Real>(cell), walk.warps());
       return;
@@ -209,11 +238,6 @@ class RowLargest {
     for (int bit = 1; bit < group; bit *= 2)
       largest_ = larger_number(simt::shuffle_xor(largest_, bit), largest_);
   }
-  BRIDGE_DEVICE Real number() const { return largest_; }
-  // Whether the thread has one; anything where it is NaN.
-  BRIDGE_DEVICE bool is_own() const { return !(own_ < largest_); }
-
- private:
   static constexpr bool kHasPairs =
       W::kIsAligned && (std::is_same_v<T, math::bfloat16> || std::is_same_v<T, math::float16>);
 
@@ -225,6 +249,7 @@ class RowLargest {
   }
 
   Real largest_ = Real(-__builtin_inf()), own_;
+  bool is_own_;
   uint32_t pair_ = kHasPairs ? simt::lowest_pair<T>() : 0;
 };
 
