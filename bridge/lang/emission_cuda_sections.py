@@ -29,11 +29,11 @@ class SectionText:
         self.declared: list[str] = []
         self.of_rows: list[tuple[str, str]] = []
         self.loads: list[str] = []
+        self.chunk: list[str] = []  # before the vectors
         self.vector: list[str] = []
         self.body: list[str] = []
         self.stored: list[str] = []
         self.added: list[str] = []  # behind each vector
-        self.chunk: list[str] = []  # and those of a chunk
         self.ended: list[str] = []  # and each chunk
         self.shared: list[str] = []  # before the warps of a row meet
         self.behind: list[str] = []
@@ -263,7 +263,7 @@ class SectionText:
             # What was read last is read first again.
             f"w.{'template each_chunk<true>' if self.section % 2 else 'each_chunk'}"
             "([&](const auto& part) {",
-            *(f"  {line}" for line in loads),
+            *(f"  {line}" for line in [*loads, *self.chunk]),
             "  w.each_vector([&](int q) {",
             *(f"    {line}" for line in self.vector),
             "    if (part.reaches(q)) {",
@@ -274,7 +274,6 @@ class SectionText:
             "    }",
             *(f"    {line}" for line in self.added),
             "  });",
-            *(f"  {line}" for line in self.chunk),
             f"}}, [&] {{ {' '.join(self.ended)} }});",
             *self.shared,
             *meets,

@@ -132,6 +132,12 @@ class Load {
     }
   }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
+  // With a vector of which a compiler does not know that it is the same.
+  BRIDGE_DEVICE Load copied(int q) const {
+    Load copy = *this;
+    if constexpr (Vector::kBytes % 4 == 0) copy.vector_[kIsWhole ? q : 0].hide();
+    return copy;
+  }
   // Two elements of 16 bits.
   BRIDGE_DEVICE uint32_t pair(int q, int i) const {
     uint32_t word;

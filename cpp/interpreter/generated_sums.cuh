@@ -141,14 +141,14 @@ class RowCount : public RowSum<W> {
  public:
   BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
   // What is not less than the row's largest, which few threads have: of a chunk at once where all
-  // of it is in registers, of each vector else.
+  // of it is in registers, before these are needed for what else is made of it; of each vector
+  // else.
   template <class Part, class Load, class Largest>
   BRIDGE_DEVICE void put_chunk(const Part& part, const Load& x, const Largest& largest) {
     if constexpr (Load::kIsWhole) {
       if (!largest.is_own()) return;
-      const Real number = largest.anew();
 #pragma unroll
-      for (int q = 0; q < W::kVectors; ++q) compare(part, q, x, number);
+      for (int q = 0; q < W::kVectors; ++q) compare(part, q, x, largest.number());
     }
   }
   template <class Part, class Load, class Largest>
@@ -170,8 +170,10 @@ class RowCount : public RowSum<W> {
 
   template <class Part, class Load>
   BRIDGE_DEVICE void compare(const Part& part, int q, const Load& x, Real largest) {
+    // Of copies: a compiler would keep what it has made of the others.
+    const Load copy = x.copied(q);
 #pragma unroll
-    for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e) && !(x.real(q, e) < largest));
+    for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e) && !(copy.real(q, e) < largest));
   }
 
   int count_ = 0;
@@ -217,12 +219,6 @@ class RowLargest {
   BRIDGE_DEVICE Real number() const { return largest_; }
   // Whether the thread has one; anything where it is NaN.
   BRIDGE_DEVICE bool is_own() const { return is_own_; }
-  // The number again, of which a compiler has not kept what it was compared with.
-  BRIDGE_DEVICE Real anew() const {
-    if constexpr (sizeof(Real) == sizeof(float))
-      return math::bit_cast<float>(simt::unknown(math::to_bits(largest_)));
-    return largest_;
-  }
 
  private:
   BRIDGE_DEVICE void end_shared(const W& walk, int cell) {
