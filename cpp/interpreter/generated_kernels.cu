@@ -126,7 +126,7 @@ size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const
 }
 
 // How many chunks of each warp stay in the shared memory that a block has left, to which that is
-// added. So many blocks as registers leave room for are on a multiprocessor all the same.
+// added: of what every GPU gives, as far as no fewer blocks have room on a multiprocessor.
 int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
   if (launch->kind != kLongAligned || launch->shared_bytes >= kernels.held_bytes) return 0;
   const auto turn_bytes =
@@ -239,10 +239,8 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     }
     const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
     if (kind == kLongAligned && entry->kernels.facts.held > 0) {
-      const size_t bytes =
-          simt::shared_beside(entry->kernels.kernel[kind], kGeneratedThreads) / 1024 * 1024;
-      if (bytes <= shared_bytes || simt::allow_shared(entry->kernels.kernel[kind], bytes))
-        entry->kernels.held_bytes = bytes;
+      const size_t beside = simt::shared_beside(entry->kernels.kernel[kind], kGeneratedThreads);
+      entry->kernels.held_bytes = std::min(beside, kSharedBytes);
     }
     entry->kernels.most_blocks[kind] =
         is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,

@@ -200,7 +200,7 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
 inline bool allow_shared(void* /*kernel*/, size_t bytes) { return bytes <= size_t{99} << 10; }
 
 // Less than rows of many chunks have, so that a part of them stays.
-inline size_t shared_beside(void* /*kernel*/, int /*threads*/) { return size_t{60} << 10; }
+inline size_t shared_beside(void* /*kernel*/, int /*threads*/) { return size_t{40} << 10; }
 
 inline int most_in_cluster(void* /*kernel*/, int /*threads*/, size_t /*dynamic_shared_bytes*/,
                            int most) {
