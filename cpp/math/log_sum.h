@@ -77,9 +77,8 @@ BRIDGE_HD Real log_sum_beside(Real sum, Real largest, const LogSumRow<Real>& row
 
 // Nothing is subtracted from moderate x: of equal ones the rounding would be the same. Of others
 // every x whose power counts lies within a factor of two of the largest, and the difference is
-// exact. Of 16 bits, those beyond 2^16 that differ do so by so much that only equal ones count, and
-// the product of one with the rate would have no fraction left: there all others have the least
-// power.
+// exact. Of 16 bits, those beyond 2^21 that differ do so by a thousand, so that only equal ones
+// count; the magic number takes no larger exponents. There all others have the least power.
 template <bool kIs16, class Real>
 BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   using Table = detail::LogSumTable<Real>;
@@ -87,7 +86,7 @@ BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   constexpr Real rate = detail::ExponentTable<Real>::log2e;
   constexpr Real magic = detail::ExponentTable<Real>::magic;
   constexpr Real lifting = magic + detail::Exp2Table<Real>::lift;
-  const bool is_usual = absolute(largest) <= power_of_two<Real>(kIsShort ? 16 : 9);
+  const bool is_usual = absolute(largest) <= power_of_two<Real>(kIsShort ? 21 : 9);
   const Real whole = fma(largest, rate, magic) - magic;
   if constexpr (kIsShort) {
     return {Real(0), is_usual ? rate : Real(0), lifting - (is_usual ? whole : Table::bound_of_exp2),

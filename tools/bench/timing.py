@@ -56,6 +56,8 @@ SAMPLE_SECONDS = 2e-3
 # A framework's idle workers keep spinning for about a millisecond after its last call, and would
 # take the cores from whoever is next.
 REST_SECONDS = 1.5e-3
+# Behind a compiler, for which the process was forked, calls take milliseconds for a while.
+SETTLING_SECONDS = 20e-3
 
 
 def interleave(
@@ -88,6 +90,9 @@ def interleave(
 def _warm_up(contender: Contender) -> int:
     """Compiles, touches memory, and returns how many runs make a sample."""
     _sample(contender, 1)
+    settled = time.perf_counter() + SETTLING_SECONDS
+    while time.perf_counter() < settled:
+        _sample(contender, 1)
     repeats = 1
     while (once := _undisturbed(contender, repeats)) * repeats < SAMPLE_SECONDS:
         repeats = max(repeats + 1, min(100 * repeats, int(SAMPLE_SECONDS / max(once, 1e-9)) + 1))
