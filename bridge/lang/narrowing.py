@@ -55,8 +55,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
 
 
 def _is_of_16_bits(program: Program, number: int) -> bool:
-    """Whether a value is an operand, or one times a number: what cpp/math/log_sum_for_16_bits.h
-    may be given."""
+    """Whether a value is an operand, or one times a number."""
     node = program.nodes[number]
     if node.operation == "mul":
         operations = [program.nodes[i].operation for i in node.inputs]
