@@ -40,8 +40,10 @@ class Kernels(NamedTuple):
 
     def add_to(self, device: int) -> bool:
         """False if nothing uses the device yet."""
-        words, dtypes, free, facts, image = self
-        return _native.add_generated_cuda(words, dtypes, free, device, image, *facts)
+        words, dtypes, free, (vector, cells, held, kinds), image = self
+        return _native.add_generated_cuda(
+            words, dtypes, free, device, image, vector, cells, held, kinds
+        )
 
 
 Key = tuple[bytes, tuple[int, ...]]
