@@ -9,6 +9,7 @@ from bridge.torch._adapter import (
 )
 from bridge.torch._adapter import threads as _threads
 from bridge.torch._adapter.dispatcher import at_first_dtensor as _at_first_dtensor
+from bridge.torch._adapter.kernels import keep_memory as _keep_memory
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
@@ -39,6 +40,7 @@ def _add_dtensor_rules() -> None:
 
 _at_first_dtensor(_add_dtensor_rules)
 _threads.lend()
+_keep_memory()
 _load_kernels()
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "border/cuda_library.h"
+#include "border/python/kept_tensor.h"
 #include "border/python/kernel_type.h"
 #include "border/python/label_range.h"
 #include "border/python/openmp.h"
@@ -153,7 +154,8 @@ nb::dict build_info() {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr())) {
+  if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr()) ||
+      !bp::add_kept_memory(m.ptr())) {
     throw nb::python_error();
   }
   m.def("ffi_handlers", &ffi_handlers);

@@ -37,9 +37,7 @@ from bridge._private.torch import (
 from bridge.ops.batching import Move, batch_call
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
 from bridge.torch._adapter.dispatcher import dispatch
-from bridge.torch._adapter.kernels import Kernel, Results, allocate, dtypes_of
-
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+from bridge.torch._adapter.kernels import PLAIN, Kernel, Results, allocate, dtypes_of
 
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -58,7 +56,7 @@ def is_traced(tensors: Sequence[Any]) -> bool:
     """Whether something other than eager execution sees every operation on these tensors."""
     if dispatch_modes() or function_modes() or tracing_state():
         return True
-    return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
+    return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
 
 
 def is_watched(tensors: Sequence[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bridge import _native
-from bridge._private.torch import check, is_zero_tensor
+from bridge._private.torch import check, is_zero_tensor, profiler
 from bridge.generated import load_shipped
 from bridge.ops import Role, Spec
 from bridge.ops.definition import shape_in, space_of
@@ -33,6 +34,10 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _ALL = 2**31 - 1
 _CODES = {name: code for code, name in enumerate(DTYPES)}  # as bridge_dtype does
+
+_kept_empty = _native.kept_empty
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 Results = tuple[Tensor | None, ...]
 
@@ -103,11 +108,31 @@ def dtypes_of(operands: Sequence[Tensor | None]) -> tuple[str | None, ...]:
 
 def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Results:
     """Returns uninitialised contiguous tensors for the wanted results."""
-    device = operands[0].device  # type: ignore[union-attr]
+    like: Any = operands[0]
     return tuple(
-        None if spec is None else torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device=device)
+        None if spec is None else new_memory(spec.shape, spec.dtype, like)
         for spec in op.results(specs_of(operands), params)
     )
+
+
+def new_memory(shape: tuple[int, ...], dtype: str, like: Tensor) -> Tensor:
+    """An uninitialised contiguous tensor; a large one in memory that earlier results have left.
+
+    Not while a profiler runs, whose numbers are those of torch's allocator.
+    """
+    if type(like) in PLAIN and like.is_cpu and not profiler._is_profiler_enabled:
+        kept: Tensor | None = _kept_empty(like, _CODES[dtype], shape)
+        if kept is not None:
+            return kept
+    return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
+
+
+def keep_memory() -> None:
+    """Lets `new_memory` keep as many MiB of dropped results as BRIDGE_KEEP_MIB says: 1024."""
+    text = os.environ.get("BRIDGE_KEEP_MIB", "1024")
+    if not text.isdecimal():
+        raise ValueError(f"BRIDGE_KEEP_MIB is {text!r}; expected a number of MiB, 0 for none")
+    _native.keep_memory(min(int(text), 2**40) * 2**20)
 
 
 def allocate(size: int, like: Tensor) -> Tensor:
@@ -215,17 +240,14 @@ class Kernel:
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
         """As the function of that name, for operands that are known to fit each other."""
         first = operands[0]
-        role = self._roles[0]
+        role, batch_ndim = self._roles[0], self.params.batch_ndim
         space = first.shape if role is Role.FULL else space_of(first.shape, role)
-        batch_ndim, device = self.params.batch_ndim, first.device
         return tuple(
             [
                 None
                 if dtype is None
-                else torch.empty(
-                    space if role is Role.FULL else shape_in(role, space, batch_ndim),
-                    dtype=DTYPES[dtype],
-                    device=device,
+                else new_memory(
+                    space if role is Role.FULL else shape_in(role, space, batch_ndim), dtype, first
                 )
                 for dtype, role in self._results
             ]

@@ -3,42 +3,6 @@
 namespace bridge::border {
 namespace {
 
-// The exchange table of a type, looked up once per type: the few tensor types of a process stay for
-// its lifetime, so the references kept here leak nothing that would ever be freed.
-const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
-  struct Entry {
-    PyTypeObject* type;
-    const DLPackExchangeAPI* table;
-  };
-  static Entry cache[16];
-  static int used = 0;
-  for (int i = 0; i < used; ++i) {
-    if (cache[i].type == type) return cache[i].table;
-  }
-  const DLPackExchangeAPI* table = nullptr;
-  PyObject* capsule =
-      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
-  if (capsule == nullptr) {
-    PyErr_Clear();
-  } else {
-    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
-      auto* header = static_cast<DLPackExchangeAPIHeader*>(
-          PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-      while (header != nullptr && header->version.major != DLPACK_MAJOR_VERSION) {
-        header = header->prev_api;
-      }
-      table = reinterpret_cast<const DLPackExchangeAPI*>(header);
-      if (table != nullptr && table->dltensor_from_py_object_no_sync == nullptr) table = nullptr;
-    }
-    Py_DECREF(capsule);
-  }
-  if (used < 16) {
-    Py_INCREF(type);
-    cache[used++] = {type, table};
-  }
-  return table;
-}
-
 int32_t dtype_of(const DLDataType& dtype) {
   if (dtype.lanes != 1) return kNoDtype;
   if (dtype.code == kDLFloat && dtype.bits == 16) return BRIDGE_FLOAT16;
@@ -105,6 +69,42 @@ bool torch_stream(int32_t device_index, void** stream) {
 }
 
 }  // namespace
+
+// Looked up once per type: the few tensor types of a process stay for its lifetime, so the
+// references kept here leak nothing that would ever be freed.
+const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
+  struct Entry {
+    PyTypeObject* type;
+    const DLPackExchangeAPI* table;
+  };
+  static Entry cache[16];
+  static int used = 0;
+  for (int i = 0; i < used; ++i) {
+    if (cache[i].type == type) return cache[i].table;
+  }
+  const DLPackExchangeAPI* table = nullptr;
+  PyObject* capsule =
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule == nullptr) {
+    PyErr_Clear();
+  } else {
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api")) {
+      auto* header = static_cast<DLPackExchangeAPIHeader*>(
+          PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+      while (header != nullptr && header->version.major != DLPACK_MAJOR_VERSION) {
+        header = header->prev_api;
+      }
+      table = reinterpret_cast<const DLPackExchangeAPI*>(header);
+      if (table != nullptr && table->dltensor_from_py_object_no_sync == nullptr) table = nullptr;
+    }
+    Py_DECREF(capsule);
+  }
+  if (used < 16) {
+    Py_INCREF(type);
+    cache[used++] = {type, table};
+  }
+  return table;
+}
 
 Borrowed::~Borrowed() { Py_XDECREF(capsule_); }
 

@@ -9,6 +9,9 @@
 
 namespace bridge::border {
 
+// The table by which tensors of a type are exchanged; nullptr where it has none.
+const DLPackExchangeAPI* exchange_table(PyTypeObject* type);
+
 // Holds what a producer lent for the length of a call.
 class Borrowed {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "border/python/kept_tensor.h"
 #include "border/python/python_call.h"
 #include "border/python/tensors.h"
 
@@ -98,26 +99,31 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
 
 constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
 
-// A result that is like no operand, on the device of `first`. Its sizes are written to `shape`.
-PyObject* make_new(const Frontend& frontend, const Made& made, PyObject* first, int64_t* shape,
-                   Operand* output) {
-  const int32_t own_dtype = output->dtype, last = output->ndim - 1;
+// Describes a result that is like no operand, after the first; its sizes are written to `shape`.
+void describe_new(const Made& made, int64_t* shape, Operand* output) {
+  const int32_t last = output->ndim - 1;
   const int64_t columns = output->shape[last] * made.columns / 2;
   output->dtype = made.dtype_code;
   output->ndim = std::min(made.leading, last);
   std::copy(output->shape, output->shape + output->ndim, shape);
   if (made.columns > 0) shape[output->ndim++] = columns;
   output->shape = shape;
-  // Sizes one by one cost half of what they cost in a tuple, but for none of them.
+}
+
+// Memory for it, on the device of `first`. Sizes one by one cost half of what they cost in a tuple,
+// but for none of them.
+PyObject* make_new(const Frontend& frontend, const Operand& output, PyObject* first,
+                   PyObject* dtype) {
   PyObject* arguments[kMostDimensions + 2] = {first};
   size_t count = 1;
   bool made_sizes = true;
-  if (output->ndim == 0) made_sizes = (arguments[count++] = PyTuple_New(0)) != nullptr;
-  for (int32_t d = 0; d < output->ndim; ++d) {
-    made_sizes = (arguments[count++] = PyLong_FromLongLong(shape[d])) != nullptr && made_sizes;
+  if (output.ndim == 0) made_sizes = (arguments[count++] = PyTuple_New(0)) != nullptr;
+  for (int32_t d = 0; d < output.ndim; ++d) {
+    arguments[count++] = PyLong_FromLongLong(output.shape[d]);
+    made_sizes = arguments[count - 1] != nullptr && made_sizes;
   }
-  arguments[count] = made.dtype;
-  PyObject* keywords = made.dtype_code == own_dtype ? nullptr : frontend.dtype_keyword;
+  arguments[count] = dtype;
+  PyObject* keywords = dtype == nullptr ? nullptr : frontend.dtype_keyword;
   PyObject* tensor = nullptr;
   if (made_sizes) tensor = PyObject_Vectorcall(frontend.new_empty, arguments, count, keywords);
   for (size_t i = 1; i < count; ++i) Py_XDECREF(arguments[i]);
@@ -132,8 +138,17 @@ PyObject* make(const Frontend& frontend, const Made& made, const Operand& exampl
   // Laid out as the example, which is compact: but for its memory nothing is new.
   *output = example;
   output->strides = nullptr;
-  PyObject* result = made.like == kLikeNone ? make_new(frontend, made, object, shape, output)
-                                            : PyObject_CallOneArg(frontend.empty_like, object);
+  if (made.like == kLikeNone) describe_new(made, shape, output);
+  // A profiler of memory sees what torch allocates.
+  const bool is_large = elements_of(*output) >= kFewElements && !is_profiled(frontend);
+  PyObject* result = is_large ? make_kept(object, output) : nullptr;
+  if (result != nullptr) return result;
+  if (made.like == kLikeNone) {
+    PyObject* dtype = made.dtype_code == example.dtype ? nullptr : made.dtype;
+    result = make_new(frontend, *output, object, dtype);
+  } else {
+    result = PyObject_CallOneArg(frontend.empty_like, object);
+  }
   if (result != nullptr && !find_memory(frontend, result, &output->data)) Py_CLEAR(result);
   return result;
 }

@@ -41,6 +41,10 @@ int is_true(PyObject* answer) {
 
 }  // namespace
 
+bool is_profiled(const Frontend& frontend) {
+  return PyDict_GetItem(frontend.profiler, kIsProfilerEnabled) != Py_False;
+}
+
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count) {
   const Py_ssize_t states = PyTuple_GET_SIZE(frontend.states);
   for (Py_ssize_t i = 0; i < states; ++i) {
@@ -50,9 +54,7 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
   PyObject* level = PyDict_GetItemWithError(frontend.forward_levels, kCurrentLevel);
   if (level == nullptr) return Watch::error;
   if (PyLong_AsLong(level) >= 0) return Watch::other;
-  PyObject* profiled = PyDict_GetItemWithError(frontend.profiler, kIsProfilerEnabled);
-  if (profiled == nullptr) return Watch::error;
-  if (profiled != Py_False) return Watch::other;
+  if (is_profiled(frontend)) return Watch::other;
   const int grad = is_true(ask(frontend.is_grad_enabled));
   if (grad < 0) return Watch::error;
   bool recorded = false;

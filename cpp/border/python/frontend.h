@@ -31,6 +31,9 @@ struct Frontend {
 // exception set.
 bool read_frontend(PyObject* tuple, Frontend* frontend);
 
+// Whether a profiler runs.
+bool is_profiled(const Frontend& frontend);
+
 enum class Watch { error, nothing, gradient, other };
 
 // Who watches the operands: nobody, autograd alone, or a mode, tracing, a transform, a profiler,
