@@ -40,12 +40,14 @@ void prefer_huge_pages(void* data, int64_t bytes) {
 #endif
 }
 
-bool has_pages(const void* data, int64_t bytes) {
+bool is_streamed(const void* data, int64_t bytes) {
+  constexpr int64_t kLeastBytes = int64_t{32} << 20;  // what no cache holds until it is read
+  if (bytes < kLeastBytes) return false;
 #if defined(__linux__)
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
   const int saved = errno;
-  bool present = bytes > 0;
+  bool present = true;
   for (int i = 1; i < 8 && present; i += 2) {
     const uintptr_t address = begin + static_cast<uintptr_t>(bytes) / 8 * static_cast<uintptr_t>(i);
     unsigned char resident = 0;

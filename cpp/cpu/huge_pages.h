@@ -12,9 +12,10 @@ constexpr int64_t kLeastHugeBytes = int64_t{4} << 20;
 // touched. Nothing happens below kLeastHugeBytes, outside Linux, or with BRIDGE_HUGE_PAGES=0.
 void prefer_huge_pages(void* data, int64_t bytes);
 
-// Whether [data, data + bytes) has been written before, by a look at a few of its pages. The system
-// clears a new page when it is first written, and leaves it in the cache.
-bool has_pages(const void* data, int64_t bytes);
+// Whether so large an output is to be written past the caches: into memory that has been written
+// before, by a look at a few of its pages. The system clears a new page when it is first written,
+// and leaves it in the cache.
+bool is_streamed(const void* data, int64_t bytes);
 
 }  // namespace bridge
 

@@ -13,6 +13,7 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
+#include "cpu/stream.h"
 #include "interpreter/draws.h"
 #include "interpreter/elementwise.h"
 #include "interpreter/generated_memory.h"
@@ -62,6 +63,7 @@ class GeneratedMachine {
     for_sums([this](int s, int64_t begin, int64_t end) {
       stacks_[s].part(begin, end).write(rows_.sums[P::column_sum(s)], call_.cols);
     });
+    if (rows_.streamed != 0) end_stream();
   }
 
   // ---- For row sections. ----
@@ -163,6 +165,7 @@ class GeneratedMachine {
             memory_.part_of_row(i, r, part.number) = task.reductions_[r].part();
         }
       });
+      if (rows_.streamed != 0) end_stream();
     });
     for (int64_t i = 0; i < here_.count; ++i) {
       for (int r = 0; r < Tile::kReduces; ++r) {
@@ -189,6 +192,12 @@ class GeneratedMachine {
     return array.pairs != 0 && array.col_stride == 2;
   }
 
+  // Whether a store is written past the caches, from the tile that it is gathered in.
+  template <bool kFlat>
+  bool is_streamed(int s) const {
+    return !kFlat && (rows_.streamed >> P::store(s).array & 1) != 0 && stores_[s].first != nullptr;
+  }
+
   // Places of one row, or of all rows where they are flat.
   template <class Tile, bool kFlat>
   void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
@@ -209,10 +218,10 @@ class GeneratedMachine {
     });
     Tile::Stores::each([&](int s) {
       const Line& line = stores_[s];
-      places.store[s] = P::store(s).is_converted ? gathered(P::kLoadCount + s)
-                        : line.first != nullptr
-                            ? line.at(row_ + i, col)
-                            : stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
+      places.store[s] =
+          P::store(s).is_converted || is_streamed<kFlat>(s) ? gathered(P::kLoadCount + s)
+          : line.first != nullptr ? line.at(row_ + i, col)
+                                  : stores_of(P::store(s), piece, gathered(P::kLoadCount + s));
     });
     Tile::Words::each([&](int d) {
       uint32_t* const to = words(d);
@@ -244,17 +253,18 @@ class GeneratedMachine {
       reduce(Tile::kReductions[r], reductions_[r], col, width);
     Tile::Stores::each([&](int s) {
       const Line& line = stores_[s];
-      const Stream& stream = P::store(s);
+      const Stream& to = P::store(s);
       const char* const tile = gathered(P::kLoadCount + s);
       const int other = other_half<Tile>(s);
-      if (line.first == nullptr && other >= 0 && are_adjacent_pairs(call_.result[stream.array])) {
-        if (stream.half == 0)
-          write_pairs<Real>(stream, piece, tile, gathered(P::kLoadCount + other));
+      if (line.first == nullptr && other >= 0 && are_adjacent_pairs(call_.result[to.array])) {
+        if (to.half == 0) write_pairs<Real>(to, piece, tile, gathered(P::kLoadCount + other));
       } else if (line.first == nullptr)
-        write_stores<Real>(stream, piece, tile);
-      else if (stream.is_converted)
-        store_run(call_.result[stream.array].dtype, line.at(row_ + i, col),
+        write_stores<Real>(to, piece, tile);
+      else if (to.is_converted)
+        store_run(call_.result[to.array].dtype, line.at(row_ + i, col),
                   reinterpret_cast<const Real*>(tile), width);
+      else if (is_streamed<kFlat>(s))
+        stream(line.at(row_ + i, col), tile, width * line.element_bytes);
     });
   }
 

@@ -47,9 +47,10 @@ void run_on(const MachineTable& machine, const View& view, const bridge_program&
 // The columns of a call's rows dealt to at most so many tasks, in parts of `cols`, a power of two
 // of chunks of row_sum_tree.h.
 ColumnSplit split_into(int64_t tasks, int64_t cols, const bridge_executor* executor);
-// As run_on, batch by batch, with the columns of its rows, at least one, dealt so.
+// As run_on, batch by batch, with the columns of its rows, at least one, dealt so, and with results
+// streamed as Rows has it.
 void run_split(const MachineTable& machine, const View& view, const bridge_program& call,
-               const ColumnSplit& split);
+               const ColumnSplit& split, uint32_t streamed);
 
 }  // namespace bridge::interpreter
 

@@ -112,7 +112,7 @@ void for_each_unit(const bridge_executor* executor, int64_t units, int64_t parts
 }
 
 void run_rows(const MachineTable& machine, const View& view, const bridge_program& call,
-              const Counts& counts, const bridge_executor* executor) {
+              const Counts& counts, uint32_t streamed, const bridge_executor* executor) {
   const int64_t all = counts.batches * counts.rows;
   const int64_t parts = parts_for(all * (call.cols > 0 ? call.cols : 1), executor);
   const int64_t per_batch =
@@ -125,7 +125,8 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
     const int64_t part = unit % row_parts;
     const int64_t first = part_begin(counts.rows, row_parts, part);
     const int64_t count = part_begin(counts.rows, row_parts, part + 1) - first;
-    machine.run(view, call, {unit / row_parts, first, count, nullptr}, kWholeRows, scratch);
+    machine.run(view, call, {unit / row_parts, first, count, nullptr, streamed}, kWholeRows,
+                scratch);
   });
 }
 
@@ -135,7 +136,8 @@ constexpr int64_t kMostNodeLanes = 32 * kLanes;
 // With column sums: a part is a power of two of lanes, a node of the tree. Where a batch has
 // several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
 void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
-               const Counts& counts, bool is_double, const bridge_executor* executor) {
+               const Counts& counts, bool is_double, uint32_t streamed,
+               const bridge_executor* executor) {
   const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
   const int64_t lanes = lane_count(counts.rows);
   int64_t node_lanes = kMostNodeLanes;
@@ -167,8 +169,8 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
           nodes > 1 ? Sums{node_of(sum++, unit), {}} : Sums{nullptr, sums_of(call, i, batch)};
     }
     const int64_t left = counts.rows - first;
-    machine.run(view, call, {batch, first, most < left ? most : left, targets}, kWholeRows,
-                scratch);
+    machine.run(view, call, {batch, first, most < left ? most : left, targets, streamed},
+                kWholeRows, scratch);
   });
   if (nodes == 1) return;
   parallel_for_parts(executor, sums * counts.batches, parts, [&](int64_t task) {
@@ -194,8 +196,18 @@ bool is_dense(const bridge_program_array& array, const bridge_program& call, int
   return last + 1 == elements;
 }
 
-// New memory, as it is no operand's, of large results is asked for in huge pages.
-void prefer_huge_results(const View& view, const bridge_program& call, const Counts& counts) {
+// Whether memory bounds a program, not its arithmetic. Others gain nothing past the caches, and go
+// there by a tile.
+bool is_light(const View& view) {
+  for (int32_t i = 0; i < view.instructions; ++i)
+    if (interpreter::takes_long(view.code[i].operation & ~interpreter::kAgain)) return false;
+  return true;
+}
+
+// New memory, as it is no operand's, of large results is asked for in huge pages. Returns a bit for
+// each that is to be written past the caches (huge_pages.h).
+uint32_t prepare_results(const View& view, const bridge_program& call, const Counts& counts) {
+  uint32_t streamed = 0;
   for (int32_t i = 0; i < call.results; ++i) {
     const bridge_program_array& array = call.result[i];
     const Role role = view.result_role(i);
@@ -206,8 +218,11 @@ void prefer_huge_results(const View& view, const bridge_program& call, const Cou
     bool is_operand = false;
     for (int32_t o = 0; o < call.operands; ++o)
       is_operand = is_operand || call.operand[o].data == array.data;
-    if (!is_operand && is_dense(array, call, cols)) prefer_huge_pages(array.data, bytes);
+    if (is_operand || !is_dense(array, call, cols)) continue;
+    prefer_huge_pages(array.data, bytes);
+    if (is_streamed(array.data, bytes) && is_light(view)) streamed |= uint32_t{1} << i;
   }
+  return streamed;
 }
 
 bridge_status run(const bridge_program& call, const KnownProgram* known,
@@ -240,16 +255,16 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   const Counts counts = counts_of(call);
   if (counts.batches == 0) return;
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
-  prefer_huge_results(view, call, counts);
+  const uint32_t streamed = prepare_results(view, call, counts);
   const bool has_sums = has_column_sums(view);
   const int64_t units = counts.batches * (has_sums ? lane_count(counts.rows) : counts.rows);
   const ColumnSplit split = split_for(call, counts, units, executor);
   if (split.tasks > 1)
-    run_split(machine, view, call, split);
+    run_split(machine, view, call, split, streamed);
   else if (has_sums)
-    run_nodes(machine, view, call, counts, is_double(call), executor);
+    run_nodes(machine, view, call, counts, is_double(call), streamed, executor);
   else
-    run_rows(machine, view, call, counts, executor);
+    run_rows(machine, view, call, counts, streamed, executor);
 }
 
 ColumnSplit interpreter::split_into(int64_t tasks, int64_t cols, const bridge_executor* executor) {
@@ -257,7 +272,8 @@ ColumnSplit interpreter::split_into(int64_t tasks, int64_t cols, const bridge_ex
 }
 
 void interpreter::run_split(const MachineTable& machine, const View& view,
-                            const bridge_program& call, const ColumnSplit& split) {
+                            const bridge_program& call, const ColumnSplit& split,
+                            uint32_t streamed) {
   const Counts counts = counts_of(call);
   Scratch scratch(machine.scratch_bytes(view, call, counts.rows, split));
   if (scratch.data() == nullptr) throw std::bad_alloc();
@@ -267,7 +283,7 @@ void interpreter::run_split(const MachineTable& machine, const View& view,
     for (int32_t i = 0; i < call.results; ++i) {
       if (view.result_role(i) == Role::row) targets[i] = {nullptr, sums_of(call, i, batch)};
     }
-    machine.run(view, call, {batch, 0, counts.rows, targets}, split, scratch.data());
+    machine.run(view, call, {batch, 0, counts.rows, targets, streamed}, split, scratch.data());
   }
 }
 

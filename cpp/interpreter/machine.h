@@ -25,7 +25,8 @@ struct Rows {
   int64_t batch;
   int64_t first;
   int64_t count;
-  const Sums* sums;  // one for each result; may be null without column sums
+  const Sums* sums;       // one for each result; may be null without column sums
+  uint32_t streamed = 0;  // a bit for each result: whether it may be written past the caches
 };
 
 // How the columns of rows are dealt to tasks, where there are too few rows to deal these.

@@ -186,6 +186,14 @@ __attribute__((always_inline)) constexpr int arity(int32_t operation) {
   return operation < kAdd ? 1 : operation < kFma ? 2 : 3;
 }
 
+// Whether it takes many times what an addition takes.
+constexpr bool takes_long(int32_t operation) {
+  return (operation >= kExp && operation <= kGeluSigmoid2) || operation == kExpCoarse ||
+         operation == kExpLow || (operation >= kSigmoidFloat16 && operation < kAdd) ||
+         (operation >= kExp2Lifted && operation <= kLogSumTerm16) ||
+         (operation >= kLogSum && operation < kElementwise) || operation == kKeep;
+}
+
 // More than any program of use has; bounds what a malformed one can ask for.
 constexpr int32_t kMostRegisters = 1 << 12;
 constexpr int32_t kMostPhases = 1 << 10;

@@ -90,7 +90,8 @@ void compare_split(int isa, const View& view, const bridge_program& call,
   if (call.cols <= bridge::kSumChunk || counts.batches * counts.rows == 0) return;
   arena.restore(before);
   const int64_t cols = bridge::kSumChunk << pick(2);
-  run_split(interpreting_machine(isa, is_double(call)), view, call, split_into(3, cols, &executor));
+  run_split(interpreting_machine(isa, is_double(call)), view, call, split_into(3, cols, &executor),
+            0);
   check(arena.contents() == expected, std::to_string(cols) + " columns at a time: " + text);
 }
 

@@ -16,11 +16,11 @@ METHOD = (
     "the last). Contenders of a row take turns in one process, on the same inputs and threads, "
     "after a warm-up that compiles. GB/s counts the fewest bytes: every array once that must be "
     "read or written, of a causal mask's upper half only the zeros that are written. 'new': every "
-    "result in memory that its contender allocates, as in ordinary code; large ones of bridge.torch "
-    "on a CPU lie in what its earlier results left. out= and donated: into memory that is there, "
-    "where an operand that was given away gets its first values back, untimed. copy: torch's copy_ "
-    "(out=) or clone (new) of x. Memory: the most that was allocated at once besides the operands, "
-    "and what autograd keeps from the forward to the backward pass."
+    "result in memory that its contender allocates, as in ordinary code; large ones of "
+    "bridge.torch on a CPU lie in what its earlier results left. out= and donated: into memory "
+    "that is there, where an operand that was given away gets its first values back, untimed. "
+    "copy: torch's copy_ (out=) or clone (new) of x. Memory: the most that was allocated at once "
+    "besides the operands, and what autograd keeps from the forward to the backward pass."
 )
 
 

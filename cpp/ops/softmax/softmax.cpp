@@ -20,9 +20,6 @@ constexpr PerIsa<SoftmaxDerivativeKernels> kDerivativeKernels =
 
 // The powers of a row this long wait in a buffer, which stays in the second-level cache.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
-// An output from this size on does not stay in a cache until it is read, and is written past them;
-// not where its pages are new, which the system has just put there.
-constexpr int64_t kStreamedBytes = int64_t{32} << 20;
 // The next rows are fetched ahead, but of arrays that caches have anyway, and of rows that would
 // take the place of what is used.
 constexpr int64_t kLeastFetched = int64_t{1} << 21, kMostFetchedCols = 16384;
@@ -68,8 +65,7 @@ void run_rows(Call& call, const bridge_executor* executor, const Body& body) {
     int64_t begin = 0, end = 0;
     check::byte_range(space, output, &begin, &end);
     prefer_huge_pages(reinterpret_cast<void*>(begin), end - begin);
-    streams = end - begin >= kStreamedBytes &&
-              has_pages(reinterpret_cast<const void*>(begin), end - begin);
+    streams = is_streamed(reinterpret_cast<const void*>(begin), end - begin);
   }
   merge_dimensions(space, operands, count);
   const int64_t rows = row_count(space);
