@@ -20,8 +20,8 @@ int64_t kept_memory();
 // costs more than a kernel. nullptr where nothing is to be kept, or no memory is left.
 void* take_memory(int64_t bytes);
 
-// Keeps the memory, of which the system may take pages back where it runs short. From any thread;
-// never waits, nor does take_memory().
+// Keeps the memory. What lies idle for long while other memory is left, the system may take back
+// where it runs short. From any thread; never waits, nor does take_memory().
 void leave_memory(void* memory, int64_t bytes);
 
 }  // namespace bridge

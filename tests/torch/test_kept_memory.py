@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bridge import _native
 from bridge.torch._adapter import kernels
 
 MIB = 2**20
+SMAPS = Path("/proc/self/smaps_rollup")
 ROWS, COLUMNS = 513, 2051  # 4 MiB in float32 and a little more; no whole pages
 
 
@@ -82,6 +84,19 @@ def test_the_oldest_is_freed_beyond_the_limit() -> None:
     _native.keep_memory(0)
     assert _native.kept_memory() == 0
     assert holds(call(2.0), 2.0)
+
+
+@pytest.mark.skipif(not SMAPS.exists(), reason="asks Linux which memory it may take back")
+def test_what_lies_idle_is_offered_to_the_system() -> None:
+    def offered() -> int:
+        return int(SMAPS.read_text().split("LazyFree:")[1].split()[0]) * 1024
+
+    call(2.0, rows=2 * ROWS)  # left, and passed over
+    before = offered()
+    for _ in range(300):
+        call(3.0)
+    assert offered() >= before + 8 * MIB
+    assert holds(call(5.0, rows=2 * ROWS), 5.0)
 
 
 HOLDERS = {
