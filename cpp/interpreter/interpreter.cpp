@@ -173,7 +173,8 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
                 kWholeRows, scratch);
   });
   if (nodes == 1) return;
-  parallel_for_parts(executor, sums * counts.batches, parts, [&](int64_t task) {
+  const int64_t adding = parts_for(sums * units * call.cols, executor);
+  parallel_for_parts(executor, sums * counts.batches, adding, [&](int64_t task) {
     const int64_t batch = task % counts.batches;
     int64_t sum = 0;
     for (int32_t i = 0; i < call.results; ++i) {
