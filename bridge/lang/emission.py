@@ -8,6 +8,7 @@ that both give the same bits.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.emission_sections import Section
 from bridge.lang.emission_tiles import Registers
 from bridge.lang.program import Program, constant_of
-from bridge.lang.sections import is_constant, streams_of
+from bridge.lang.sections import is_constant, streams_of, weight_of
 
 
 def source_of(
@@ -132,7 +133,17 @@ class _Emitter(Registers):
     def _tile_section(self, phase: int) -> list[str]:
         before = {stream for tile in self.tiles[:phase] for stream in streams_of(tile)}
         is_in_cache = before.issuperset(streams_of(self.tiles[phase]))
-        return Section(self, self.tiles[phase], is_in_cache).text(phase)
+        return Section(self, self.tiles[phase], is_in_cache, phase == self._fetching).text(phase)
+
+    @functools.cached_property
+    def _fetching(self) -> int:
+        """The section that fetches the next row ahead; -1: none.
+
+        Of those that read the row again, which wait for nothing, the one that computes longest.
+        """
+        streams = [streams_of(tile) for tile in self.tiles]
+        again = [i for i, own in enumerate(streams) if own and any(streams[:i])]
+        return max(again, key=lambda i: (weight_of(self.tiles[i]), i), default=-1)
 
     # ---- All of it ----
 

@@ -15,8 +15,11 @@ _MOST_FOLDED = 24
 class Section:
     """A tile section as a struct: its loop, and what spares it work in rows of several pieces."""
 
-    def __init__(self, emitter: Registers, tile: Tile, is_in_cache: bool) -> None:
+    def __init__(
+        self, emitter: Registers, tile: Tile, is_in_cache: bool, fetches_ahead: bool
+    ) -> None:
         self.emitter, self.tile, self.is_in_cache = emitter, tile, is_in_cache
+        self.fetches_ahead = fetches_ahead
         self.whole = TileText(emitter, tile)
         self.picks: dict[int, Pick] = {}  # by the number of the reduction
         for number, reduction in enumerate(self.whole.reductions):
@@ -39,6 +42,7 @@ class Section:
             f"static constexpr int kReduces = {len(reductions)};",
             f"static constexpr Reduces kReductions[] = {{{', '.join(reductions) or '{}'}}};",
             f"static constexpr bool kFolds = {str(self._folds).lower()};",
+            f"static constexpr bool kFetchesAhead = {str(self.fetches_ahead).lower()};",
             f"static constexpr bool kPicks = {str(bool(self.picks)).lower()};",
             *self._body(),
             *(self._chunk() if self._folds else []),

@@ -19,6 +19,7 @@ _CHEAP = frozenset(
     )
 )
 _MOST_AGAIN = 8  # such operations
+_FREE = ("load", "load_mask", "store", "spread", "add_columns", *REDUCTIONS)
 
 
 @dataclass
@@ -101,6 +102,12 @@ def streams_of(tile: Tile) -> list[tuple[int, int]]:
         if i.operation in ("load", "load_mask")
     ]
     return list(dict.fromkeys(found))
+
+
+def weight_of(tile: Tile) -> int:
+    """How long it computes, roughly, in cheap operations."""
+    names = [each.operation.removeprefix("integer_") for each in tile.instructions]
+    return sum(1 if name in _CHEAP else 8 for name in names if name not in _FREE)
 
 
 def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) -> Tile:

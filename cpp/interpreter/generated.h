@@ -7,9 +7,10 @@
 //   Tile_<n>    a tile section: its lists of what it reads and writes, and body<kFlat>(places,
 //               count), a loop over places of one row, or, flat, of several short rows side by
 //               side, where what a row has one of is an array too. `count` is a multiple of kStep.
-//               If it kFolds, chunk(places, reductions) does the same for a whole chunk of one row
-//               and reduces it; if it kPicks, picks(places, width, reductions) adds to sums that
-//               have a term in a single column.
+//               If it kFetchesAhead, it asks for the next row; if it kFolds, chunk(places,
+//               reductions) does the same for a whole chunk of one row and reduces it; if it
+//               kPicks, picks(places, width, reductions) adds to sums that have a term in a single
+//               column.
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
@@ -36,7 +37,8 @@ class GeneratedMachine {
         rows_(rows),
         split_(split),
         memory_(parts, view, call, rows.count, split),
-        here_{call} {
+        here_{call},
+        fetches_ahead_(rows.count * call.cols * kBytes >= kLeastFetched) {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
     if (Memory::is_flat(call))
       number_columns(smaller(Memory::rows_at_once(call, split), rows.count));
@@ -117,6 +119,10 @@ class GeneratedMachine {
   template <class Tile>
   static constexpr bool kDrawsInPlace = Tile::Words::kCount == 1 && Tile::kReduces == 0;
 
+  // So many columns are fetched at once, as more requests than a core can have under way wait for
+  // each other; of arrays that its cache does not hold.
+  static constexpr int64_t kFetched = 256, kLeastFetched = int64_t{1} << 20;
+
   // Of the rows from here on, but where several are computed side by side.
   void find_lines() {
     for (int l = 0; l < P::kLoadCount && !Memory::is_flat(call_); ++l) {
@@ -129,6 +135,20 @@ class GeneratedMachine {
       stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
   }
 
+  // Asks for columns of the row after row i, as memory is idle while a section computes what caches
+  // have. (A function of nothing but such requests would be dropped as one without an effect.)
+  __attribute__((always_inline)) void fetch_ahead(int64_t i, int64_t col, int64_t width) const {
+    for (int l = 0; l < P::kLoadCount; ++l) {
+      const Line& line = loads_[l];
+      if (line.first == nullptr || line.row_bytes == 0) continue;
+      const char* const from = line.at(row_ + i + 1, col);
+      for (int64_t byte = 0; byte < width * line.element_bytes; byte += kLine) {
+        __builtin_prefetch(from + byte, 0, 2);
+        asm volatile("");
+      }
+    }
+  }
+
   // The columns [begin, end), of which `begin` is a multiple of kPiece.
   template <class Tile>
   void run_columns(int64_t i, int64_t begin, int64_t end) {
@@ -138,12 +158,16 @@ class GeneratedMachine {
     places.last_dropped = last_dropped_;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
-    constexpr int64_t kWidth = kDrawsInPlace<Tile> ? RandomWords::kMost : kPiece;
-    for (int64_t col = begin; col < end; col += kWidth) {
-      const int64_t width = smaller(kWidth, end - col);
+    const bool fetches = Tile::kFetchesAhead && fetches_ahead_;
+    const int64_t most = kDrawsInPlace<Tile>              ? RandomWords::kMost
+                         : fetches && Tile::kReduces == 0 ? kFetched
+                                                          : kPiece;
+    for (int64_t col = begin; col < end; col += most) {
+      const int64_t width = smaller(most, end - col);
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(call_.cols) + col;
+      if (fetches) fetch_ahead(i, col, width);
       run_piece<Tile, false>(places, i, 1, col, width);
     }
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
@@ -419,6 +443,7 @@ class GeneratedMachine {
   Line loads_[P::kLoadCount + 1] = {};
   Line stores_[P::kStoreCount + 1] = {};
   bool is_converted_ = false;
+  bool fetches_ahead_;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
   Real constants_[P::kConstants + 1];
