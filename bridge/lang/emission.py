@@ -132,7 +132,8 @@ class _Emitter(Registers):
 
     def _tile_section(self, phase: int) -> list[str]:
         before = {stream for tile in self.tiles[:phase] for stream in streams_of(tile)}
-        is_in_cache = before.issuperset(streams_of(self.tiles[phase]))
+        # What fetches the next row ahead spares its first section the wait.
+        is_in_cache = self._fetching >= 0 or before.issuperset(streams_of(self.tiles[phase]))
         return Section(self, self.tiles[phase], is_in_cache, phase == self._fetching).text(phase)
 
     @functools.cached_property
