@@ -1,7 +1,8 @@
 // What every call of the CPU library promises, whatever the op (a program stands for all):
 // the caller's floating-point environment plays no part and comes back, calls from several threads
 // and nested tasks share one pool, a thread's tasks are its own from call to call, few elements
-// wake nobody, the pool survives a fork, and an instruction set is taken or refused by name.
+// wake nobody, memory is kept for one at a time, the pool survives a fork, and an instruction set
+// is taken or refused by name.
 //
 //   library_check
 #include <bridge/bridge.h>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/kept_memory.h"
 #include "cpu/task_ranges.h"
 #include "interpreter/program.h"
 #include "random_arrays.h"
@@ -162,6 +164,47 @@ void check_task_ranges() {
   check(firsts == std::vector<int64_t>{0, 3, 6, 9}, "a thread begins with its own tasks");
 }
 
+// Memory that several threads take and leave is nobody else's in between, and bounded.
+void check_kept_memory() {
+  check(bridge::take_memory(bridge::kLeastKeptBytes) == nullptr, "nothing is kept at first");
+  constexpr int64_t limit = int64_t{24} << 20;
+  bridge::keep_memory(limit);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 4; ++t)
+    threads.emplace_back([&wrong, t] {
+      struct Held {
+        int64_t* words;
+        int64_t bytes, mark;
+      };
+      std::vector<Held> held;
+      for (int64_t i = 0; i < 400; ++i) {
+        const int64_t bytes = bridge::kLeastKeptBytes + 8 * (i % 3) * 300007;
+        auto* words = static_cast<int64_t*>(bridge::take_memory(bytes));
+        const int64_t mark = t << 32 | i, last = bytes / 8 - 1;
+        if (words == nullptr) {
+          ++wrong;
+          continue;
+        }
+        words[0] = words[last] = mark;
+        held.push_back({words, bytes, mark});
+        const size_t most = i + 1 < 400 ? 2 : 0;
+        while (held.size() > most) {
+          const Held oldest = held.front();
+          held.erase(held.begin());
+          if (oldest.words[0] != oldest.mark || oldest.words[oldest.bytes / 8 - 1] != oldest.mark)
+            ++wrong;
+          bridge::leave_memory(oldest.words, oldest.bytes);
+        }
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  check(wrong == 0, "memory is one thread's alone");
+  check(bridge::kept_memory() > 0 && bridge::kept_memory() <= limit, "what is kept is bounded");
+  bridge::keep_memory(0);
+  check(bridge::kept_memory() == 0, "all of it is given back");
+}
+
 // A call on few elements stays in the thread that makes it.
 void check_few_elements() {
   int64_t runs = 0;
@@ -234,6 +277,7 @@ int main(int argc, char** argv) {
   check_float_environment();
   check_pool();
   check_task_ranges();
+  check_kept_memory();
   check_few_elements();
   check_fork();
   check_isa_from_environment();
