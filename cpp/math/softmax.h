@@ -15,6 +15,7 @@
 #include "math/exp2.h"
 #include "math/power_for_16_bits.h"
 #include "math/precision.h"
+#include "math/scalar.h"
 
 namespace bridge::math {
 
@@ -123,13 +124,7 @@ BRIDGE_HD float softmax_larger(float key, float largest) {
 #endif
 }
 
-BRIDGE_HD double softmax_larger(double key, double largest) {
-#if defined(__CUDA_ARCH__)
-  return fmax(key, largest);
-#else
-  return key > largest ? key : largest;
-#endif
-}
+BRIDGE_HD double softmax_larger(double key, double largest) { return larger_but_nan(key, largest); }
 
 // What a row's keys are measured from. The power of a key is 2^((key - shift) rate + offset), the
 // same power of two for every key apart from rounding: shift rate - offset is about largest rate.
