@@ -179,7 +179,9 @@ def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
             stdout=pipe,
             stderr=pipe,
             errors="replace",
-            start_new_session=True,
+            # Not a session of its own: Linux gives each of them the same share of the processor,
+            # whatever the niceness of what runs there.
+            process_group=0,
         ) as run:
             _running.add(run)
             try:

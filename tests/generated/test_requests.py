@@ -198,6 +198,19 @@ def test_compilers_print_what_they_like_and_start_no_more(
         cache.run([str(compiler)], compiler, tmp_path / "made")
 
 
+def test_compilers_share_the_processor_with_the_process_that_waits_for_nothing(
+    tmp_path: Path,
+) -> None:
+    """In its session, within which niceness counts; in a group of their own, which is killed."""
+    script = tmp_path / "compiler.py"
+    lines = "import os, sys\nprint(os.getsid(0), os.getpgid(0), file=open(sys.argv[3], 'w'))"
+    script.write_text(lines)
+    cache.run([sys.executable, str(script)], script, tmp_path / "made")
+    session, group = map(int, (tmp_path / "made").read_text().split())
+    assert session == os.getsid(0)
+    assert group != os.getpgid(0)
+
+
 def _usual(eps: float = 1e-6) -> Any:
     from bridge.generated.ahead import usual_requests
     from bridge.ops.declared import traced
