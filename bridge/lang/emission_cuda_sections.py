@@ -10,7 +10,7 @@ from bridge.lang.program import COLUMNS, constant_of
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
-from bridge.lang.sections import makers, sole_column
+from bridge.lang.sections import LargestCount, largest_count_of, makers, sole_column
 
 
 class SectionText:
@@ -39,6 +39,10 @@ class SectionText:
         self.behind: list[str] = []
         self.at_end: list[str] = []
         self.draws = Numbers()
+        self.counts: dict[Any, LargestCount] = {}  # by what is the count
+        for instruction in tile.instructions:
+            if instruction.operation == "sum" and (count := self._largest_count(instruction)):
+                self.counts[instruction.to] = count
         for stream in emitter.streams_of(tile):
             self._take(stream)
         for instruction in tile.instructions:
@@ -101,14 +105,11 @@ class SectionText:
     def _sum(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
         counted = self._counted(instruction.reads[0])
-        if counted is not None:
+        if instruction.to in self.counts:
+            self._count_largest(number, self.counts[instruction.to])
+        elif counted is not None:
             self.declared.append(f"RowCount<W> s{number};")
-            compared = self._compared(instruction.reads[0])
-            if compared is not None:
-                self.stored.append(f"s{number}.put_vector(part, q, {compared});")
-                self.chunk.append(f"s{number}.put_chunk(part, {compared});")
-            else:
-                self.body.append(f"s{number}.put(part.is_in(q, e) && {counted});")
+            self.body.append(f"s{number}.put(part.is_in(q, e) && {counted});")
         else:
             self.declared.append(f"RowSum<W> s{number};")
             self.vector.append(f"Terms<W> t{number};")
@@ -133,19 +134,33 @@ class SectionText:
             return None
         return f"{'' if chosen[0] else '!'}{self.emitter.name(condition)}"
 
-    def _compared(self, term: Any) -> str | None:
-        """A stream and the largest of its row, where a term counts what equals that."""
-        condition, chosen, _ = self.made_by[term].reads
-        less = self.made_by.get(condition)
-        if less is None or less.operation != "lt" or constant_of(self.emitter.nodes[chosen[1]]):
-            return None
-        x, largest = less.reads
-        source, node = self.made_by.get(x), self.emitter.nodes[largest[1]]
-        if source is None or not self._is_vector(source) or node.operation != "max":
-            return None
-        if node.inputs != (x[1],):
-            return None
-        return f"x{self.emitter.loads[tuple(source.arguments)]}, s{largest[1]}"
+    def _largest_count(self, instruction: Instruction) -> LargestCount | None:
+        emitter = self.emitter
+        count = largest_count_of(emitter.writer, self.made_by, instruction, emitter.free)
+        return count if count is not None and self._is_vector(count.load) else None
+
+    def _count_largest(self, number: int, count: LargestCount) -> None:
+        x = f"x{self.emitter.loads[tuple(count.load.arguments)]}"
+        arguments = f"{x}, s{count.largest[1]}"
+        kind = f"template put_{{}}<{str(self._sets_apart(count)).lower()}>"
+        self.declared.append(f"RowCount<W> s{number};")
+        self.chunk.append(f"s{number}.{kind.format('chunk')}(part, {arguments});")
+        self.vector.append(f"s{number}.{kind.format('vector')}(part, q, {arguments});")
+
+    def _sets_apart(self, count: LargestCount) -> bool:
+        """Whether nothing but the terms of what is less reads elements behind their count."""
+
+        def readers(value: Any) -> list[Instruction]:
+            instructions = self.emitter.tiles[self.section].instructions
+            return [each for each in instructions if value in each.reads]
+
+        others = [each for each in readers(count.load.to) if not count.is_taken_by(each)]
+        while len(others) == 1 and others[0].operation in ("lt", "where"):
+            others = readers(others[0].to)
+        later = self.emitter.tiles[self.section + 1 :]
+        stream = self.emitter.stream(*count.load.arguments)
+        is_last = all(stream not in self.emitter.streams_of(tile) for tile in later)
+        return is_last and [each.operation for each in others] == ["sum"]
 
     def _largest(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
@@ -211,6 +226,9 @@ class SectionText:
             if not emitter.nodes[instruction.reads[1][1]].axes & COLUMNS:
                 row, of_16 = f"{operation}_of_{largest}", str(operation.endswith("16")).lower()
                 self._of_row(row, f"math::log_sum_row<{of_16}>({largest})")
+                counts = self.counts.values()
+                if any(each.is_taken_by(instruction) and self._sets_apart(each) for each in counts):
+                    return f"math::log_sum_term_of_less<{of_16}>({x}, {row})"
                 return f"math::log_sum_term<{of_16}>({x}, {largest}, {row})"
         return emitter.expression(instruction)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.emission_tiles import Registers, TileText
-from bridge.lang.sections import Pick, Tile, part_of, pick_of
+from bridge.lang.sections import LargestCount, Pick, Tile, largest_count_of, part_of, pick_of
 
 # Where a section has more operations, what it takes to write its terms and read them is little.
 _MOST_FOLDED = 24
@@ -22,9 +22,13 @@ class Section:
         self.fetches_ahead = fetches_ahead
         self.whole = TileText(emitter, tile)
         self.picks: dict[int, Pick] = {}  # by the number of the reduction
+        self.counts: dict[int, LargestCount] = {}
         for number, reduction in enumerate(self.whole.reductions):
+            made_by = self.whole.made_by
             if pick := pick_of(emitter.writer, tile, reduction):
                 self.picks[number] = pick
+            elif count := largest_count_of(emitter.writer, made_by, reduction, emitter.free):
+                self.counts[number] = count
         self.folded = [n for n in range(len(self.whole.reductions)) if n not in self.picks]
 
     def text(self, phase: int) -> list[str]:
@@ -80,32 +84,26 @@ class Section:
         return operations in some and len(self.tile.instructions) <= _MOST_FOLDED
 
     def _chunk(self) -> list[str]:
-        are_sums = self.whole.reductions[self.folded[0]].operation == "sum"
-        picked = [self.whole.reductions[number] for number in self.picks]
+        begun, ends = [], []
+        for number, count in self.counts.items():
+            begun += self._set_apart(number, count)
+            ends.append(f"to[{number}].add_count(count{number});")
+        in_memory = {n: load for n in self.folded if (load := self._largest_in_memory(n))}
+        for number, load in in_memory.items():
+            stream = self.emitter.loads[tuple(load.arguments)]
+            ends.append(f"to[{number}].take_largest(x{stream}, at.col, kSumChunk);")
+        in_loop = [n for n in self.folded if n not in self.counts and n not in in_memory]
+        others = [self.whole.reductions[n] for n in (*self.picks, *self.counts, *in_memory)]
         roots = [
             number
             for number, each in enumerate(self.tile.instructions)
             if each.to is None or each.to in self.tile.written or each.operation in REDUCTIONS
-            if not any(each is pick for pick in picked)
+            if not any(each is other for other in others)
         ]
-        part = TileText(self.emitter, part_of(self.tile, roots))
-        begun, folds, ends = [], [], []
-        for place, number in enumerate(self.folded):
-            if are_sums:
-                a, b, c, d = (f"{quarter}.t[{place}]" for quarter in "abcd")
-                begun.append(f"Lanes<Real, kSumQuarter> sum{number};")
-                folds.append(f"sum{number}.lane[i] = ({a} + {b}) + ({c} + {d});")
-                ends.append(f"to[{number}].add_quarters(sum{number});")
-            else:
-                begun.append(f"auto m{number} = lowest_order<Real>();")
-                folds.append(f"m{number} = larger_order(m{number}, a.t[{place}]);")
-                ends.append(f"to[{number}].take_order(m{number});")
-        places = ["a = terms(i)"]
-        if are_sums:
-            places += [
-                f"{each} = terms(i + {n} * q)" for n, each in zip((1, 2, 3), "bcd", strict=True)
-            ]
-        count = "q" if are_sums else "kSumChunk"
+        values = [self.whole.reductions[n].reads[0] for n in in_memory]
+        values += [value for c in self.counts.values() for value in (c.load.to, c.largest)]
+        part = TileText(self.emitter, part_of(self.tile, roots, values), [*self.counts.values()])
+        are_sums = self.whole.reductions[self.folded[0]].operation == "sum"
         return _function(
             "",
             "void chunk(const Places<P>& at, Reduction<Real>* to)",
@@ -114,15 +112,64 @@ class Section:
                 "constexpr int32_t q = kSumQuarter;",
                 *part.head(),
                 *begun,
-                f"struct Terms {{ Real t[{len(self.folded)}]; }};",
-                "const auto terms = [&](int32_t i) __attribute__((always_inline)) {",
-                *(f"  {line}" for line in part.loop),
-                f"  return Terms{{{{{', '.join(part.terms)}}}}};",
-                "};",
-                *_loop(count, [f"const Terms {', '.join(places)};", *folds]),
+                *(self._folding(part, in_loop, are_sums) if roots else []),
                 *ends,
             ],
         )
+
+    def _folding(self, part: TileText, numbers: Sequence[int], are_sums: bool) -> list[str]:
+        """The loop of a whole chunk."""
+        begun, folds, ends = [], [], []
+        for place, number in enumerate(numbers):
+            if are_sums:
+                a, b, c, d = (f"{quarter}.t[{place}]" for quarter in "abcd")
+                begun.append(f"Lanes<Real, kSumQuarter> sum{number};")
+                folds.append(f"sum{number}.lane[i] = ({a} + {b}) + ({c} + {d});")
+                ends.append(f"to[{number}].add_quarters(sum{number});")
+            else:
+                begun.append(f"auto m{number} = lowest_order<Real>();")
+                folds.append(f"m{number} = larger_order(m{number}, a.t[{place}]);")
+                ends.append(f"to[{number}].take_order(m{number}, {{at.col, at.col}});")
+        places = ["a = terms(i)"]
+        if are_sums:
+            places += [
+                f"{each} = terms(i + {n} * q)" for n, each in zip((1, 2, 3), "bcd", strict=True)
+            ]
+        return [
+            *begun,
+            f"struct Terms {{ Real t[{max(len(numbers), 1)}]; }};",
+            "const auto terms = [&](int32_t i) __attribute__((always_inline)) {",
+            *(f"  {line}" for line in part.loop),
+            f"  return Terms{{{{{', '.join(part.terms)}}}}};",
+            "};",
+            *_loop(
+                "q" if are_sums else "kSumChunk", [f"const Terms {', '.join(places)};", *folds]
+            ),
+            *ends,
+        ]
+
+    def _largest_in_memory(self, number: int) -> Instruction | None:
+        """What loads the elements of a reduction that looks for the largest of them."""
+        reduction = self.whole.reductions[number]
+        load = self.whole.made_by.get(reduction.reads[0])
+        is_one = reduction.operation == "max" and load is not None and load.operation == "load"
+        return load if is_one else None
+
+    def _set_apart(self, number: int, count: LargestCount) -> list[str]:
+        """Of the few chunks that have a row's largest, a copy without it."""
+        element, _, _ = self.emitter.element(count.load.arguments[0])
+        x = f"x{self.emitter.loads[tuple(count.load.arguments)]}"
+        name, register = f"less{count.load.to[1]}", self.emitter.register(count.largest[1])
+        largest = self.whole.of_row(count.largest)
+        return [
+            f"alignas(64) {element} copy{number}[kSumChunk];",
+            f"const {element}* {name} = {x};",
+            f"int64_t count{number} = 0;",
+            f"if (at.range[{register}].has(at.col)) {{",
+            f"  count{number} = set_apart({x}, kSumChunk, {largest}, copy{number});",
+            f"  {name} = copy{number};",
+            "}",
+        ]
 
     # ---- The terms that are alone. ----
 

@@ -9,7 +9,7 @@ from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
 from bridge.lang.registers import Instruction
-from bridge.lang.sections import Tile, makers, sole_column, tile_sections
+from bridge.lang.sections import LargestCount, Tile, makers, sole_column, tile_sections
 
 
 class Registers(Expressions):
@@ -47,10 +47,15 @@ class Registers(Expressions):
 
 
 class TileText:
-    """One tile section, or a part of one: what stands before its loop, and in it."""
+    """One tile section, or a part of one: what stands before its loop, and in it.
 
-    def __init__(self, emitter: Registers, tile: Tile) -> None:
+    Args:
+      apart: counts of what equals a row's largest, which stands apart from what is less.
+    """
+
+    def __init__(self, emitter: Registers, tile: Tile, apart: Sequence[LargestCount] = ()) -> None:
         self.emitter, self.tile, self.made_by = emitter, tile, makers(tile)
+        self.apart = apart
         self.used: dict[str, list[int]] = {
             name: [] for name in ("Loads", "Stores", "Words", "ColumnSums", "Rows", "IntegerRows")
         }
@@ -98,6 +103,8 @@ class TileText:
             return self._store(instruction)
         elif operation == "add_columns":
             return self._add_columns(instruction.arguments[0], instruction.reads[0])
+        elif any(count.is_taken_by(instruction) for count in self.apart):
+            text = self._term_of_less(instruction)
         else:
             text = self.emitter.expression(instruction)
             column = sole_column(self.made_by, instruction.to)
@@ -122,6 +129,14 @@ class TileText:
         self.before.append(f"const {element}* const x{stream} = {pointer};")
         is_mask = instruction.operation == "load_mask"
         return f"x{stream}[i] != 0" if is_mask else f"to_real<Real>(x{stream}[i])"
+
+    def _term_of_less(self, instruction: Instruction) -> str:
+        x, largest = instruction.reads
+        of_16 = str(instruction.operation.endswith("16")).lower()
+        row = f"row{instruction.to[1]}"
+        self.before.append(f"const auto {row} = math::log_sum_row<{of_16}>({self.of_row(largest)});")
+        less = f"to_real<Real>(less{x[1]}[i])"
+        return f"math::log_sum_term_of_less<{of_16}>({less}, {row})"
 
     def _keep(self, instruction: Instruction) -> str:
         registers = [self.emitter.register(number) for _, number in instruction.reads]

@@ -163,6 +163,40 @@ def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
     return Pick(value, column) if zero == 0 and math.copysign(1, zero) < 0 else None
 
 
+@dataclass
+class LargestCount:
+    """A sum of a 1 for each element of a row that equals the largest one."""
+
+    load: Instruction  # of the element
+    largest: Any  # a row has one of it
+
+    def is_taken_by(self, instruction: Instruction) -> bool:
+        """Whether that is a term of what is less, beside the count."""
+        is_term = instruction.operation.startswith("log_sum_term")
+        return is_term and tuple(instruction.reads) == (self.load.to, self.largest)
+
+
+def largest_count_of(
+    writer: Writer, made_by: dict[Any, Instruction], reduction: Instruction, free: Collection[int]
+) -> LargestCount | None:
+    """Whether a reduction is one: sum(where(x < max(x), 0, 1)), with constants that are not free."""
+    term = made_by.get(reduction.reads[0])
+    if reduction.operation != "sum" or term is None or term.operation != "where":
+        return None
+    condition, *numbers = term.reads
+    if any(not is_constant(writer, each) or each[1] in free for each in numbers):
+        return None
+    less = made_by.get(condition)
+    is_less = less is not None and less.operation == "lt"
+    if not is_less or [constant_of(writer.nodes[each[1]]) for each in numbers] != [0.0, 1.0]:
+        return None
+    x, largest = less.reads
+    load, node = made_by.get(x), writer.nodes[largest[1]]
+    if load is None or load.operation != "load" or (node.operation, node.inputs) != ("max", (x[1],)):
+        return None
+    return LargestCount(load, largest)
+
+
 def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:
     """A section without those of its sums that are picks, and these by what they are the sum of.
 

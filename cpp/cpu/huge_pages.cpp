@@ -26,7 +26,7 @@ bool is_wanted() {
 
 void prefer_huge_pages(void* data, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (bytes < kLeastHugeBytes || !is_wanted()) return;
+  if (bytes < kLeastLargeBytes || !is_wanted()) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
   const uintptr_t last = (begin + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);

@@ -4,10 +4,9 @@
 
 #include <stdint.h>
 
-namespace bridge {
+#include "cpu/huge_pages.h"
 
-// Below this the C library keeps memory itself.
-constexpr int64_t kLeastKeptBytes = int64_t{4} << 20;
+namespace bridge {
 
 // From now on at most `bytes` are kept, 0 at first; the oldest is freed when there is more.
 void keep_memory(int64_t bytes);
@@ -15,7 +14,7 @@ void keep_memory(int64_t bytes);
 // How much is kept now: of what was left, not of what is in use.
 int64_t kept_memory();
 
-// Memory for `bytes`, at least kLeastKeptBytes, to be given back by leave_memory() with the same
+// Memory for `bytes`, at least kLeastLargeBytes, to be given back by leave_memory() with the same
 // number. It holds what was last written there: its pages need not be cleared by the system, which
 // costs more than a kernel. nullptr where nothing is to be kept, or no memory is left.
 void* take_memory(int64_t bytes);

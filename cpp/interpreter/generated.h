@@ -156,6 +156,7 @@ class GeneratedMachine {
     Places<P> places;
     places.constant = constants_;
     places.last_dropped = last_dropped_;
+    places.range = ranges_;
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
     const bool fetches = Tile::kFetchesAhead && fetches_ahead_;
@@ -362,7 +363,7 @@ class GeneratedMachine {
       if (in.operation == kSum) sum_rows(x, rows, cols, row(in.to));
       for (int64_t i = 0; i < rows && in.operation != kSum; ++i) {
         if (in.operation == kMax)
-          row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));
+          row(in.to)[i] = number_of<Real>(largest_order<Real>(x + i * cols, cols));
         else
           integer_row(in.to)[i] = place_of_largest(x + i * cols, cols);
       }
@@ -403,18 +404,22 @@ class GeneratedMachine {
     if (in.operation == kSum)
       reduction.add_chunk(x, width);
     else if (in.operation == kMax)
-      reduction.take_largest(x, width);
+      reduction.take_largest(x, col, width);
     else
       reduction.take_place(x, col, width);
   }
 
-  void end(const Reduces& in, Reduction<Real>& reduction, int64_t i) const {
-    if (in.operation == kSum)
+  void end(const Reduces& in, Reduction<Real>& reduction, int64_t i) {
+    if (in.operation == kSum) {
       row(in.to)[i] = reduction.tree.end();
-    else if (in.operation == kMax)
-      row(in.to)[i] = number_of<Real>(reduction.largest);
-    else
+    } else if (in.operation == kMax) {
+      const Real largest = row(in.to)[i] = number_of<Real>(reduction.largest);
+      // +0 equals -0, though it is larger; nothing is less than NaN.
+      const bool is_found = here_.count == 1 && largest != 0 && largest == largest;
+      ranges_[in.to] = is_found ? reduction.range : ColumnRange{0, call_.cols};
+    } else {
       integer_row(in.to)[i] = reduction.place;
+    }
   }
 
   // Of so many rows, and of what they are padded with: to number a whole piece would cost a tiny
@@ -446,6 +451,7 @@ class GeneratedMachine {
   bool fetches_ahead_;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
+  ColumnRange ranges_[P::kRows + 1];  // where the largest are, by the row registers they are in
   Real constants_[P::kConstants + 1];
   uint32_t last_dropped_[P::kThresholds + 1];
 };

@@ -59,6 +59,7 @@ struct Places {
   const uint32_t* last_dropped;  // of thresholds that are read from a call's words
   const Real* row[P::kRows + 1];
   const int64_t* integer_row[P::kIntegerRows + 1];
+  const ColumnRange* range;  // of one row: the chunks that have the number in a row register
   const int64_t* columns;  // flat: of each place
   int64_t col;             // else of the first place
 };

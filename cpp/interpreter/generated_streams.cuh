@@ -131,6 +131,10 @@ class Load {
       return simt::widen<typename W::Real>(at(q).element[e]);
     }
   }
+  BRIDGE_DEVICE void put_lowest(int q, int e) {
+    vector_[kIsWhole ? q : 0].element[e] =
+        math::round_to<T>(typename W::Real(-__builtin_inf()));
+  }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
   // With a vector of which a compiler does not know that it is the same.
   BRIDGE_DEVICE Load copied(int q) const {

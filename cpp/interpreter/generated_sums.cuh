@@ -142,19 +142,19 @@ class RowCount : public RowSum<W> {
   BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
   // What is not less than the row's largest, which few threads have: of a chunk at once where all
   // of it is in registers, before these are needed for what else is made of it; of each vector
-  // else.
-  template <class Part, class Load, class Largest>
-  BRIDGE_DEVICE void put_chunk(const Part& part, const Load& x, const Largest& largest) {
+  // else. What is set apart is -infinity from then on.
+  template <bool kSetsApart, class Part, class Load, class Largest>
+  BRIDGE_DEVICE void put_chunk(const Part& part, Load& x, const Largest& largest) {
     if constexpr (Load::kIsWhole) {
       if (!largest.is_own()) return;
 #pragma unroll
-      for (int q = 0; q < W::kVectors; ++q) compare(part, q, x, largest.number());
+      for (int q = 0; q < W::kVectors; ++q) put_largest<kSetsApart>(part, q, x, largest.number());
     }
   }
-  template <class Part, class Load, class Largest>
-  BRIDGE_DEVICE void put_vector(const Part& part, int q, const Load& x, const Largest& largest) {
+  template <bool kSetsApart, class Part, class Load, class Largest>
+  BRIDGE_DEVICE void put_vector(const Part& part, int q, Load& x, const Largest& largest) {
     if constexpr (!Load::kIsWhole) {
-      if (largest.is_own()) compare(part, q, x, largest.number());
+      if (largest.is_own()) put_largest<kSetsApart>(part, q, x, largest.number());
     }
   }
   BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
@@ -168,12 +168,16 @@ class RowCount : public RowSum<W> {
  private:
   using Real = typename W::Real;
 
-  template <class Part, class Load>
-  BRIDGE_DEVICE void compare(const Part& part, int q, const Load& x, Real largest) {
+  template <bool kSetsApart, class Part, class Load>
+  BRIDGE_DEVICE void put_largest(const Part& part, int q, Load& x, Real largest) {
     // Of copies: a compiler would keep what it has made of the others.
     const Load copy = x.copied(q);
 #pragma unroll
-    for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e) && !(copy.real(q, e) < largest));
+    for (int e = 0; e < W::kVector; ++e) {
+      const bool is_largest = part.is_in(q, e) && !(copy.real(q, e) < largest);
+      put(is_largest);
+      if (kSetsApart && is_largest) x.put_lowest(q, e);
+    }
   }
 
   int count_ = 0;

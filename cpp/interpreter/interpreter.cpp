@@ -215,7 +215,7 @@ uint32_t prepare_results(const View& view, const bridge_program& call, const Cou
     if (role != Role::full && role != Role::halves) continue;
     const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
     const int64_t bytes = counts.batches * counts.rows * cols * dtype_bytes(array.dtype);
-    if (bytes < kLeastHugeBytes) continue;
+    if (bytes < kLeastLargeBytes) continue;
     bool is_operand = false;
     for (int32_t o = 0; o < call.operands; ++o)
       is_operand = is_operand || call.operand[o].data == array.data;

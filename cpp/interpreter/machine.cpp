@@ -359,7 +359,7 @@ class Machine {
       if (operation == kSum)
         reduction.add(x, col, width_, end_);
       else if (operation == kMax)
-        reduction.take_largest(x, width_);
+        reduction.take_largest(x, col, width_);
       else
         reduction.take_place(x, col, width_);
       return;
@@ -371,7 +371,7 @@ class Machine {
     }
     if (operation == kMax) {
       for (int64_t i = 0; i < count_; ++i)
-        row(in.to)[i] = number_of<Real>(largest_order(x + i * cols, cols));
+        row(in.to)[i] = number_of<Real>(largest_order<Real>(x + i * cols, cols));
       return pad(row(in.to), count_);
     }
     for (int64_t i = 0; i < count_; ++i)

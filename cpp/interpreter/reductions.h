@@ -65,20 +65,54 @@ inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits la
   return order > largest ? order : largest;
 }
 
-// The largest of some numbers, in the order of order.h; -infinity's of none.
-template <class Real>
-typename math::Format<Real>::SignedBits largest_order(const Real* x, int64_t count) {
-  using Order = typename math::Format<Real>::SignedBits;
-  Order lane[kStep];
-  for (int64_t i = 0; i < kStep; ++i) lane[i] = lowest_order<Real>();
-  int64_t i = 0;
-  for (; i + kStep <= count; i += kStep) {
-    for (int64_t j = 0; j < kStep; ++j) lane[j] = larger_order(lane[j], x[i + j]);
+// The pattern of an element as an integer.
+template <class T>
+using BitsOf = std::conditional_t<sizeof(T) == 2, uint16_t,
+                                  std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+
+// The largest of some numbers, in the order of order.h; -infinity's of none. Their patterns are
+// compared as integers: where any is positive the largest signed one is that of the largest number,
+// else the smallest; a NaN is a larger one than infinity's, and, with a sign, unsigned.
+template <class Real, class T>
+typename math::Format<Real>::SignedBits largest_order(const T* x, int64_t count) {
+  using Bits = BitsOf<T>;
+  using SignedBits = std::make_signed_t<Bits>;
+  const Bits infinity = math::bit_cast<Bits>(math::round_to<T>(Real(__builtin_inf())));
+  const Bits lowest = math::bit_cast<Bits>(math::round_to<T>(Real(-__builtin_inf())));
+  SignedBits largest = static_cast<SignedBits>(lowest), smallest = largest;
+  Bits most = lowest;
+  for (int64_t i = 0; i < count; ++i) {
+    const Bits bits = math::bit_cast<Bits>(x[i]);
+    const auto ordered = static_cast<SignedBits>(bits);
+    largest = ordered > largest ? ordered : largest;
+    smallest = ordered < smallest ? ordered : smallest;
+    most = bits > most ? bits : most;
   }
-  Order largest = lowest_order<Real>();
-  for (; i < count; ++i) largest = larger_order(largest, x[i]);
-  for (const Order order : lane) largest = order > largest ? order : largest;
-  return largest;
+  if (most > lowest || largest > static_cast<SignedBits>(infinity))
+    return order_of(Real(__builtin_nan("")));
+  const Bits bits = static_cast<Bits>(largest >= 0 ? largest : smallest);
+  return order_of(to_real<Real>(math::bit_cast<T>(bits)));
+}
+
+// Writes -infinity in the place of what is not less than the largest number of its row, and says
+// how much that is: what equals it, or all where it is NaN.
+template <class Real, class T>
+int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
+  using Bits = BitsOf<T>;
+  constexpr Bits sign = static_cast<Bits>(Bits(1) << (8 * sizeof(Bits) - 1));
+  const Bits lowest = math::bit_cast<Bits>(math::round_to<T>(Real(-__builtin_inf())));
+  const Bits all = static_cast<Bits>(~Bits(0)), size = static_cast<Bits>(~sign);
+  const Bits compared = largest == largest ? (largest == 0 ? size : all) : Bits(0);
+  const Bits equal = math::bit_cast<Bits>(math::round_to<T>(largest)) & compared;
+  Bits found = 0;  // less than what any type holds
+  BRIDGE_INDEPENDENT
+  for (int64_t i = 0; i < count; ++i) {
+    const Bits bits = math::bit_cast<Bits>(x[i]);
+    const bool is_equal = (bits & compared) == equal;
+    less[i] = math::bit_cast<T>(is_equal ? lowest : bits);
+    found += is_equal ? 1 : 0;
+  }
+  return static_cast<int64_t>(found);
 }
 
 // The place of the first of some numbers that compares equal to one of them; of the first NaN.
@@ -93,7 +127,7 @@ int64_t place_of(Real value, const Real* x, int64_t count) {
 // The column of the first of a row's largest numbers, as they compare.
 template <class Real>
 int64_t place_of_largest(const Real* x, int64_t cols) {
-  return place_of(number_of<Real>(largest_order(x, cols)), x, cols);
+  return place_of(number_of<Real>(largest_order<Real>(x, cols)), x, cols);
 }
 
 // The sums of rows of a chunk at most that stand side by side, with a step of numbers behind them.
@@ -110,11 +144,19 @@ void sum_rows(const Real* x, int64_t count, int64_t cols, Real* to) {
   }
 }
 
+// Columns from the first on to the last.
+struct ColumnRange {
+  int64_t first, last;
+
+  bool has(int64_t col) const { return first <= col && col <= last; }
+};
+
 // A reduction of a part of a row's columns.
 template <class Real>
 struct PartReduction {
   Real node;  // of the sum
   typename math::Format<Real>::SignedBits largest;
+  ColumnRange range;
   int64_t place;
 };
 
@@ -123,11 +165,13 @@ template <class Real>
 struct Reduction {
   ChunkTree<Real> tree;
   typename math::Format<Real>::SignedBits largest;
+  ColumnRange range;  // where the pieces begin that have the largest
   int64_t place;
 
   void begin() {
     tree.begin();
     largest = lowest_order<Real>();
+    range = {0, 0};
     place = 0;
   }
 
@@ -141,6 +185,9 @@ struct Reduction {
   // One whose quarters are added.
   void add_quarters(Lanes<Real, kSumQuarter>& sum) { tree.add(fold_quarters(sum)); }
 
+  // A chunk with so many terms that are 1, and others that are 0.
+  void add_count(int64_t ones) { tree.add(static_cast<Real>(ones)); }
+
   // The only term of the row that is not -0.0: whichever chunk it is in, the sum is the same.
   void add_alone(int64_t place, Real term) {
     alignas(64) Real terms[kStep];
@@ -150,25 +197,32 @@ struct Reduction {
   }
 
   using Order = typename math::Format<Real>::SignedBits;
-  void take_order(Order order) { largest = order > largest ? order : largest; }
-  void take_largest(const Real* x, int64_t count) { take_order(largest_order(x, count)); }
+  // Of a piece, or of a part.
+  void take_order(Order order, ColumnRange from) {
+    if (order > largest) range.first = from.first;
+    if (order >= largest) largest = order, range.last = from.last;
+  }
+  template <class T>
+  void take_largest(const T* x, int64_t col, int64_t count) {
+    take_order(largest_order<Real>(x, count), {col, col});
+  }
 
   // The column of the first of the largest, as numbers compare; of the first NaN.
   void take_place(const Real* x, int64_t col, int64_t count) {
     const Real before = number_of<Real>(largest);
-    const Real here = number_of<Real>(largest_order(x, count));
+    const Real here = number_of<Real>(largest_order<Real>(x, count));
     if (before != before || here <= before) return;
     largest = order_of(here);
     place = col + place_of(here, x, count);
   }
 
   // What this is of a part of a row, all of which has been taken.
-  PartReduction<Real> part() { return {tree.end(), largest, place}; }
+  PartReduction<Real> part() { return {tree.end(), largest, range, place}; }
   // The parts of a row in their order, each of as many chunks, a power of two, but the last, which
   // may have fewer: then their sums are nodes of one level.
   void take_part(int32_t operation, const PartReduction<Real>& part) {
     if (operation == interpreter::kSum) return tree.add(part.node);
-    if (operation == interpreter::kMax) return take_order(part.largest);
+    if (operation == interpreter::kMax) return take_order(part.largest, part.range);
     const Real before = number_of<Real>(largest), here = number_of<Real>(part.largest);
     if (before != before || here <= before) return;
     largest = part.largest;

@@ -97,11 +97,16 @@ BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   }
 }
 
-// The term of an x that is less than the largest; 0 of any other.
+// The term of an x that is less than the largest, or -infinity.
+template <bool kIs16, class Real>
+BRIDGE_HD Real log_sum_term_of_less(Real x, const LogSumRow<Real>& row) {
+  return detail::log_sum_power<kIs16>(x, row);
+}
+
+// The term of any x: of the largest, that of -infinity, which nothing shows of.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_term(Real x, Real largest, const LogSumRow<Real>& row) {
-  const Real power = detail::log_sum_power<kIs16>(x, row);
-  return x < largest ? power : Real(0);
+  return log_sum_term_of_less<kIs16>(x < largest ? x : Real(-__builtin_inf()), row);
 }
 
 template <bool kIs16, class Real>

@@ -166,7 +166,7 @@ void check_task_ranges() {
 
 // Memory that several threads take and leave is nobody else's in between, and bounded.
 void check_kept_memory() {
-  check(bridge::take_memory(bridge::kLeastKeptBytes) == nullptr, "nothing is kept at first");
+  check(bridge::take_memory(bridge::kLeastLargeBytes) == nullptr, "nothing is kept at first");
   constexpr int64_t limit = int64_t{24} << 20;
   bridge::keep_memory(limit);
   std::atomic<int> wrong{0};
@@ -179,7 +179,7 @@ void check_kept_memory() {
       };
       std::vector<Held> held;
       for (int64_t i = 0; i < 400; ++i) {
-        const int64_t bytes = bridge::kLeastKeptBytes + 8 * (i % 3) * 300007;
+        const int64_t bytes = bridge::kLeastLargeBytes + 8 * (i % 3) * 300007;
         auto* words = static_cast<int64_t*>(bridge::take_memory(bytes));
         const int64_t mark = t << 32 | i, last = bytes / 8 - 1;
         if (words == nullptr) {

@@ -9,6 +9,8 @@
 
 namespace bridge::border {
 
+constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
+
 // The table by which tensors of a type are exchanged; nullptr where it has none.
 const DLPackExchangeAPI* exchange_table(PyTypeObject* type);
 

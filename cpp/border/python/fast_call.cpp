@@ -97,8 +97,6 @@ int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& 
               first});
 }
 
-constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
-
 // Describes a result that is like no operand, after the first; its sizes are written to `shape`.
 void describe_new(const Made& made, int64_t* shape, Operand* output) {
   const int32_t last = output->ndim - 1;

@@ -1,6 +1,5 @@
 #include "border/python/kept_tensor.h"
 
-#include <cstdlib>
 #include <new>
 
 #include "border/python/dlpack_exchange.h"
@@ -8,8 +7,6 @@
 
 namespace bridge::border {
 namespace {
-
-constexpr int32_t kMostDimensions = 64;
 
 // What the consumer of the memory holds until nothing reads it any more.
 struct KeptTensor {
@@ -34,7 +31,7 @@ int64_t bytes_to_keep(const Operand& described) {
   for (int32_t d = 0; d < described.ndim; ++d) {
     if (__builtin_mul_overflow(bytes, described.shape[d], &bytes)) return 0;
   }
-  return bytes >= kLeastKeptBytes ? bytes : 0;
+  return bytes >= kLeastLargeBytes ? bytes : 0;
 }
 
 DLDataType dlpack_dtype(int32_t dtype) {
