@@ -6,8 +6,9 @@ ones, and those that go down columns and add them up. They use no local memory o
 chunks: nothing is spilled there, and little, in the programs of which LIMITS says so, where a row's
 last chunk is a part of one. The instructions of an element are those of the plain way through the
 code (see row_path.py) for rows that fill all vectors, where columns are added up for the 16 rows of
-a lane of their tree: one behind the other, and down columns four at a time; of several warps that
-share a row they are those of the first, which does alone what is done once. Reads in flight are the
+a lane of their tree: one behind the other, and down columns four at a time; of warps that go on
+from chunk to chunk of a long row they are those of 16 chunks; of several warps that share a row
+they are those of the first, which does alone what is done once. Reads in flight are the
 16-byte loads that a thread has under way before it uses the first, times the threads that the
 registers leave room for on a multiprocessor. All of it is computed from the code: nothing was
 measured.
@@ -59,15 +60,15 @@ LIMITS = {
     ("rms_norm", "float32"): (Limits(20), Limits(28)),
     ("rms_norm", "bfloat16"): (Limits(19), Limits(29.1)),
     ("rms_norm + residual", "float32"): (Limits(30), Limits(36)),
-    ("rms_norm + residual", "bfloat16"): (Limits(29), Limits(40)),
-    ("layer_norm", "float32"): (Limits(36), Limits(37)),
-    ("layer_norm", "bfloat16"): (Limits(38, local_aside=25), Limits(37.2)),
+    ("rms_norm + residual", "bfloat16"): (Limits(27), Limits(40)),
+    ("layer_norm", "float32"): (Limits(34), Limits(37)),
+    ("layer_norm", "bfloat16"): (Limits(32.5, local_aside=28), Limits(37.2)),
     ("swiglu packed", "float32"): (Limits(73), Limits(178)),
     ("swiglu packed", "bfloat16"): (Limits(27), Limits(38)),
     ("swiglu", "float32"): (Limits(73), Limits(177)),
     ("swiglu", "bfloat16"): (Limits(27), Limits(38)),
-    ("cross_entropy", "float32"): (Limits(37), Limits(42.4)),
-    ("cross_entropy", "bfloat16"): (Limits(33.5), Limits(33.9, reads=24)),
+    ("cross_entropy", "float32"): (Limits(34.5), Limits(42.4)),
+    ("cross_entropy", "bfloat16"): (Limits(24), Limits(33.9, reads=24)),
     ("bias_gelu tanh", "float32"): (Limits(52, 47), Limits(84, 78)),
     ("bias_gelu tanh", "bfloat16"): (Limits(26, 22), Limits(35, 34)),
     ("bias_gelu none", "float32"): (Limits(60, 55), Limits(78, 72)),
@@ -160,6 +161,14 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
             elif "kColumnSums = 0;" not in emitted.source:
                 turns = (sum(at in loop for at in places) for loop in loops(instructions, labels))
                 executed += 15 * max(turns)
+                elements *= 16
+            elif "long" in kernel:
+                repeated = [
+                    loop
+                    for loop in loops(instructions, labels)
+                    if any("LDG.E.128" in instructions[at] for at in loop)
+                ]
+                executed += 15 * sum(any(at in loop for loop in repeated) for at in places)
                 elements *= 16
             registers = _registers(instructions)
             blocks = min(REGISTERS // ((registers + 7) // 8 * 8 * BLOCK), THREADS // BLOCK)

@@ -18,6 +18,7 @@ COLUMN_TREE = "tests/test_bits.py::test_bias_gradient_follows_the_tree"
 ROW_TREE = "tests/test_bits.py::test_softmax_gradient_follows_the_tree"
 _DECLARED = "tests/declared/test_transforms.py"
 _LONG_ROWS = "tests/generated/test_long_rows.py::test_any_number_of_threads"
+_LARGEST = "tests/generated/test_bits.py::test_what_equals_the_largest_of_a_row"
 
 
 @dataclass(frozen=True)
@@ -541,6 +542,28 @@ DECLARED = (
         "|| here <= before) return;\n    largest = part.largest;",
         "|| here < before) return;\n    largest = part.largest;",
         tests=f"{_LONG_ROWS}[float32-1x131072-side by side]",
+    ),
+    Fault(
+        "compiled programs: of a row's largest number only the first chunk that has it is looked for",
+        "cpp/interpreter/reductions.h",
+        "largest = order, range.last = from.last;",
+        "largest = order, range.last = range.first;",
+        tests=f"{_LARGEST}[3072-counted-bfloat16]",
+    ),
+    Fault(
+        "compiled programs: -0 beside a largest number of +0 is less",
+        "cpp/interpreter/reductions.h",
+        "(largest == 0 ? size : all)",
+        "(largest == 0 ? all : all)",
+        tests=f"{_LARGEST}[3072-counted-float32]",
+    ),
+    Fault(
+        "compiled programs on CUDA: what equals a row's largest number is added as well",
+        "cpp/interpreter/generated_sums.cuh",
+        "if (kSetsApart && is_largest) x.put_lowest(q, e);",
+        "if (kSetsApart && !is_largest) x.put_lowest(q, e);",
+        tests="tests/generated/test_emulated.py::test_what_equals_the_largest_of_a_row"
+        "[counted-float32]",
     ),
     Fault(
         "compiled programs: the column sums of a part of a long row are those of its first part",

@@ -28,7 +28,7 @@ def _scaled(normal: Any, weight: Any) -> Any:
 
 
 def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
-    """Those of h and of weight, if there is one. What rounding left of a mean has none."""
+    """Those of h and of weight, if there is one."""
     wg = g if weight is None else g * weight
     rest = wg - bl.mean(wg) if is_centred else wg
     dh = r * (rest - normal * bl.mean(wg * normal))
@@ -102,10 +102,20 @@ def add_rms_norm(
     return _scaled(read * r, _whole(weight, offset)), _returned(h, x, residual, like)
 
 
-def _mean(h: Any) -> Any:
-    """And what rounding left of it: a row of equal numbers is exactly its mean."""
-    first = bl.mean(h)
-    return first + bl.mean(h - first)
+def _moments(h: Any, eps: float) -> tuple[Any, Any]:
+    """The mean, and 1/√(variance + eps), both of what a first mean leaves of the row.
+
+    Rounding has moved the first. Of a row of equal numbers nothing is left, even where the squares
+    of what was overflow.
+
+    Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance" (1983), eq. 1.7.
+    """
+    first = bl.stop_gradient(bl.mean(h))
+    left = h - first
+    moved = bl.mean(left)
+    excess, square = moved * moved, bl.mean(left * left)
+    variance = bl.where(excess < math.inf, square - excess, square)
+    return first + moved, bl.rsqrt(bl.maximum(variance, 0.0) + eps)
 
 
 def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
@@ -113,8 +123,7 @@ def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
 
 
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
-    mean = _mean(h)
-    r = _inverse(h - mean, eps)
+    mean, r = _moments(h, eps)
     found = _cotangents((h - mean) * r, r, weight, g, is_centred=True)
     return found if bias is None else [*found, g]
 
@@ -127,8 +136,7 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
-    mean = _mean(x)
-    r = _inverse(x - mean, eps)
+    mean, r = _moments(x, eps)
     return _shifted((x - mean) * r, weight, bias)
 
 
@@ -163,8 +171,7 @@ def add_layer_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    mean = _mean(read)
-    r = _inverse(read - mean, eps)
+    mean, r = _moments(read, eps)
     return _shifted((read - mean) * r, weight, bias), _returned(h, x, residual, like)
 
 

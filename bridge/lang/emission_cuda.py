@@ -170,14 +170,17 @@ class _Emitter(Residents):
 
         A compiler takes all that it may, without being the faster for it, and fewer warps are left
         to work while others wait. More than two are for programs on numbers of 16 bits that were
-        seen to spill nothing on the way of whole chunks, or little, and to be faster (on an H100).
+        seen to spill nothing on the way of whole chunks, or little, and to be faster (on an H100),
+        and for those on 32 bits that keep a row at most and write none.
         """
         if self.real_bytes == 8:
             return 1, 1
         operations = {i.operation for i in instructions}
-        if self.sums or self.vector < 8 or "keep" in operations:
-            return 2, 2
         loaded = self.loaded_registers
+        if self.sums or "keep" in operations:
+            return 2, 2
+        if self.vector < 8:
+            return (2, 2) if self.stores or loaded > 32 else (3, 3)
         if not operations & {"sum", "max", "argmax"}:
             blocks = 3 if self.waits else 4 if loaded <= 16 else 2
             return blocks, blocks

@@ -225,7 +225,7 @@ class SectionText:
             x, largest = map(emitter.name, instruction.reads)
             if not emitter.nodes[instruction.reads[1][1]].axes & COLUMNS:
                 row, of_16 = f"{operation}_of_{largest}", str(operation.endswith("16")).lower()
-                self._of_row(row, f"math::log_sum_row<{of_16}>({largest})")
+                self._of_row(row, f"hidden(math::log_sum_row<{of_16}>({largest}))")
                 counts = self.counts.values()
                 if any(each.is_taken_by(instruction) and self._sets_apart(each) for each in counts):
                     return f"math::log_sum_term_of_less<{of_16}>({x}, {row})"

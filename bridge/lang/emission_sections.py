@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.emission_tiles import Registers, TileText
+from bridge.lang.registers import Instruction
 from bridge.lang.sections import LargestCount, Pick, Tile, largest_count_of, part_of, pick_of
 
 # Where a section has more operations, what it takes to write its terms and read them is little.
@@ -142,9 +143,7 @@ class Section:
             *(f"  {line}" for line in part.loop),
             f"  return Terms{{{{{', '.join(part.terms)}}}}};",
             "};",
-            *_loop(
-                "q" if are_sums else "kSumChunk", [f"const Terms {', '.join(places)};", *folds]
-            ),
+            *_loop("q" if are_sums else "kSumChunk", [f"const Terms {', '.join(places)};", *folds]),
             *ends,
         ]
 

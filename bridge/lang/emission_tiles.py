@@ -133,8 +133,8 @@ class TileText:
     def _term_of_less(self, instruction: Instruction) -> str:
         x, largest = instruction.reads
         of_16 = str(instruction.operation.endswith("16")).lower()
-        row = f"row{instruction.to[1]}"
-        self.before.append(f"const auto {row} = math::log_sum_row<{of_16}>({self.of_row(largest)});")
+        row, made = f"row{instruction.to[1]}", f"math::log_sum_row<{of_16}>"
+        self.before.append(f"const auto {row} = {made}({self.of_row(largest)});")
         less = f"to_real<Real>(less{x[1]}[i])"
         return f"math::log_sum_term_of_less<{of_16}>({less}, {row})"
 

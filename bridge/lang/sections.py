@@ -179,7 +179,7 @@ class LargestCount:
 def largest_count_of(
     writer: Writer, made_by: dict[Any, Instruction], reduction: Instruction, free: Collection[int]
 ) -> LargestCount | None:
-    """Whether a reduction is one: sum(where(x < max(x), 0, 1)), with constants that are not free."""
+    """Whether a reduction is one: sum(where(x < max(x), 0, 1)), no constant being free."""
     term = made_by.get(reduction.reads[0])
     if reduction.operation != "sum" or term is None or term.operation != "where":
         return None
@@ -187,12 +187,13 @@ def largest_count_of(
     if any(not is_constant(writer, each) or each[1] in free for each in numbers):
         return None
     less = made_by.get(condition)
-    is_less = less is not None and less.operation == "lt"
-    if not is_less or [constant_of(writer.nodes[each[1]]) for each in numbers] != [0.0, 1.0]:
+    if less is None or less.operation != "lt":
         return None
     x, largest = less.reads
     load, node = made_by.get(x), writer.nodes[largest[1]]
-    if load is None or load.operation != "load" or (node.operation, node.inputs) != ("max", (x[1],)):
+    is_largest = (node.operation, node.inputs) == ("max", (x[1],))
+    counts = [constant_of(writer.nodes[each[1]]) for each in numbers] == [0.0, 1.0]
+    if load is None or load.operation != "load" or not is_largest or not counts:
         return None
     return LargestCount(load, largest)
 

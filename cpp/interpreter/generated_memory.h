@@ -60,8 +60,8 @@ struct Places {
   const Real* row[P::kRows + 1];
   const int64_t* integer_row[P::kIntegerRows + 1];
   const ColumnRange* range;  // of one row: the chunks that have the number in a row register
-  const int64_t* columns;  // flat: of each place
-  int64_t col;             // else of the first place
+  const int64_t* columns;    // flat: of each place
+  int64_t col;               // else of the first place
 };
 
 // What a machine computes in, and how much it takes at once.

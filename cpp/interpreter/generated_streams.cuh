@@ -10,6 +10,17 @@
 
 namespace bridge::interpreter {
 
+// The same, of which a compiler knows nothing: it does not compute it again.
+template <class T>
+BRIDGE_DEVICE T hidden(T value) {
+  uint32_t words[sizeof value / 4];
+  memcpy(words, &value, sizeof value);
+#pragma unroll
+  for (uint32_t& word : words) word = simt::unknown(word);
+  memcpy(&value, words, sizeof value);
+  return value;
+}
+
 // The elements of a vector side by side, in as wide loads and stores as there are.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
@@ -29,13 +40,6 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
       const Word word = simt::load_word<Word>(from);
       memcpy(element, &word, sizeof word);
     }
-  }
-  BRIDGE_DEVICE void hide() {
-    uint32_t words[kBytes / 4];
-    memcpy(words, element, kBytes);
-#pragma unroll
-    for (uint32_t& word : words) word = simt::unknown(word);
-    memcpy(element, words, kBytes);
   }
   template <bool kIsWhole = false>
   BRIDGE_DEVICE void write(char* to) const {
@@ -95,7 +99,7 @@ class Load {
     } else if constexpr (Vector::kBytes % 4 == 0) {
       // The compiler would keep what it made of them as well.
 #pragma unroll
-      for (Vector& vector : vector_) vector.hide();
+      for (Vector& vector : vector_) vector = hidden(vector);
     }
   }
   template <class Part>
@@ -132,14 +136,13 @@ class Load {
     }
   }
   BRIDGE_DEVICE void put_lowest(int q, int e) {
-    vector_[kIsWhole ? q : 0].element[e] =
-        math::round_to<T>(typename W::Real(-__builtin_inf()));
+    vector_[kIsWhole ? q : 0].element[e] = math::round_to<T>(typename W::Real(-__builtin_inf()));
   }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
   // With a vector of which a compiler does not know that it is the same.
   BRIDGE_DEVICE Load copied(int q) const {
     Load copy = *this;
-    if constexpr (Vector::kBytes % 4 == 0) copy.vector_[kIsWhole ? q : 0].hide();
+    if constexpr (Vector::kBytes % 4 == 0) copy.vector_[kIsWhole ? q : 0] = hidden(at(q));
     return copy;
   }
   // Two elements of 16 bits.

@@ -37,6 +37,18 @@ def picked(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
     return *known, at(labels, x, 0.0), at(labels, x, x), bl.max(x) + at(0, x, -0.0)
 
 
+@bridge.op
+def counted(x: bridge.Full) -> Any:
+    """What equals the largest number of a row, beside powers of the rest."""
+    return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x)
+
+
+@bridge.op
+def counted_and_read(x: bridge.Full) -> Any:
+    """The same, where other terms need the largest too."""
+    return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x), bl.sum(x * 0.5), -x
+
+
 def requested(run: Run) -> Request:
     dtypes = [array.dtype.name for array in run.arrays]
     return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
@@ -132,6 +144,38 @@ def test_sums_of_a_single_column() -> None:
     """A sum whose terms are -0.0 elsewhere takes what is in the column; any other adds all."""
     for dtype in ("float32", "bfloat16", "float64"):
         picked.compile(dtypes=[dtype])
+
+
+@pytest.mark.long
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("op", [counted, counted_and_read], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("cols", [1024, 3 * 1024, 5000])
+def test_what_equals_the_largest_of_a_row(
+    op: Any, dtype: str, cols: int, rng: np.random.Generator
+) -> None:
+    x = torch.tensor(rng.standard_normal((12, cols)).clip(-9, 9), dtype=torch.float32)
+    x[0, [0, 1023, cols - 1]] = 9.0
+    x[1, cols // 2 :: 7] = 9.0
+    x[2] = -x[2].abs() - 1.0
+    x[3] = x[2].clamp(max=-2.0)
+    x[4] = -x[4].abs()
+    x[4, [3, cols - 1]] = torch.tensor([-0.0, 0.0])
+    x[5] = x[4].clamp(max=-0.0)
+    x[6, 17], x[7, -1] = torch.nan, torch.inf
+    x[8], x[9] = -torch.inf, 3.0
+    x[10, : cols - 1] = -torch.inf
+    x[11, 5] = -torch.nan
+    x = x.to(getattr(torch, dtype))
+    expected = op(x)
+    values = x.double().numpy()
+    counts = (~(values < values.max(-1, keepdims=True))).sum(-1)
+    np.testing.assert_array_equal(expected[0].double().numpy(), counts)
+    op.compile(dtypes=[dtype])
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for found, own in zip(op(x), expected, strict=True):
+            torch.testing.assert_close(found, own, rtol=0, atol=0, equal_nan=True)
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,14 @@ from bridge.lang.functions import GELU_KINDS
 from bridge.ops.declared import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
-from tests.generated.test_bits import DTYPES, picked, requested, softmax_requests
+from tests.generated.test_bits import (
+    DTYPES,
+    counted,
+    counted_and_read,
+    picked,
+    requested,
+    softmax_requests,
+)
 from tests.lang.random_programs import random_call, steps_of
 from tests.lang.test_fuzz import runs_of
 
@@ -79,6 +86,15 @@ def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
 def test_sums_of_a_single_column(tmp_path: Path) -> None:
     found = traced(picked.declaration, (True, True))
     run([next(usual_requests(found, "bfloat16"))], tmp_path, calls=30, seed=3)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", [counted, counted_and_read], ids=lambda op: op.__name__)
+def test_what_equals_the_largest_of_a_row(op: Any, dtype: str, tmp_path: Path) -> None:
+    found = traced(op.declaration, (True,))
+    run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=7)
 
 
 def test_reductions_of_numbers(tmp_path: Path) -> None:

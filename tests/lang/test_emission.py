@@ -18,7 +18,7 @@ KEEPS, BACKWARD = 1, 2  # of the passes of training
     [
         ("rms_norm", KEEPS, 2, [1]),
         ("rms_norm", BACKWARD, 2, [1]),
-        ("layer_norm", KEEPS, 4, [3]),
+        ("layer_norm", KEEPS, 3, [2]),
         ("cross_entropy", KEEPS, 2, [1]),  # the powers take longest
         ("cross_entropy", BACKWARD, 1, []),
         ("swiglu", KEEPS, 1, []),
