@@ -544,7 +544,7 @@ DECLARED = (
         tests=f"{_LONG_ROWS}[float32-1x131072-side by side]",
     ),
     Fault(
-        "compiled programs: of a row's largest number only the first chunk that has it is looked for",
+        "compiled programs: only the first chunk with a row's largest number is looked at",
         "cpp/interpreter/reductions.h",
         "largest = order, range.last = from.last;",
         "largest = order, range.last = range.first;",

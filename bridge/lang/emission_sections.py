@@ -11,6 +11,7 @@ from bridge.lang.sections import LargestCount, Pick, Tile, largest_count_of, par
 
 # Where a section has more operations, what it takes to write its terms and read them is little.
 _MOST_FOLDED = 24
+_FETCHES = 4  # of the row behind, while a chunk is folded
 
 
 class Section:
@@ -105,6 +106,7 @@ class Section:
         values += [value for c in self.counts.values() for value in (c.load.to, c.largest)]
         part = TileText(self.emitter, part_of(self.tile, roots, values), [*self.counts.values()])
         are_sums = self.whole.reductions[self.folded[0]].operation == "sum"
+        fetched = ["at.fetch(0, kSumChunk);"] if self.fetches_ahead else []
         return _function(
             "",
             "void chunk(const Places<P>& at, Reduction<Real>* to)",
@@ -113,7 +115,7 @@ class Section:
                 "constexpr int32_t q = kSumQuarter;",
                 *part.head(),
                 *begun,
-                *(self._folding(part, in_loop, are_sums) if roots else []),
+                *(self._folding(part, in_loop, are_sums) if roots else fetched),
                 *ends,
             ],
         )
@@ -143,8 +145,23 @@ class Section:
             *(f"  {line}" for line in part.loop),
             f"  return Terms{{{{{', '.join(part.terms)}}}}};",
             "};",
-            *_loop("q" if are_sums else "kSumChunk", [f"const Terms {', '.join(places)};", *folds]),
+            *self._whole_loop(
+                "q" if are_sums else "kSumChunk", [f"const Terms {', '.join(places)};", *folds]
+            ),
             *ends,
+        ]
+
+    def _whole_loop(self, count: str, lines: Sequence[str]) -> list[str]:
+        """That of a whole chunk. More requests for the row behind than a core can have under way
+        wait for each other: they are made in parts."""
+        if not self.fetches_ahead:
+            return _loop(count, lines)
+        part, columns = f"{count} / {_FETCHES}", f"kSumChunk / {_FETCHES}"
+        return [
+            f"for (int32_t j = 0; j < {_FETCHES}; ++j) {{",
+            f"  at.fetch(j * ({columns}), (j + 1) * ({columns}));",
+            *(f"  {line}" for line in _loop(f"(j + 1) * ({part})", lines, f"j * ({part})")),
+            "}",
         ]
 
     def _largest_in_memory(self, number: int) -> Instruction | None:
@@ -196,6 +213,6 @@ def _function(template: str, declaration: str, lines: Sequence[str]) -> list[str
     return [*([template] if template else []), head, *(f"  {line}" for line in lines), "}"]
 
 
-def _loop(count: str, lines: Sequence[str]) -> list[str]:
-    head = f"for (int32_t i = 0; i < static_cast<int32_t>({count}); ++i) {{"
+def _loop(count: str, lines: Sequence[str], begin: str = "0") -> list[str]:
+    head = f"for (int32_t i = {begin}; i < static_cast<int32_t>({count}); ++i) {{"
     return ["BRIDGE_INDEPENDENT", head, *(f"  {line}" for line in lines), "}"]

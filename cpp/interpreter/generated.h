@@ -135,17 +135,13 @@ class GeneratedMachine {
       stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
   }
 
-  // Asks for columns of the row after row i, as memory is idle while a section computes what caches
-  // have. (A function of nothing but such requests would be dropped as one without an effect.)
-  __attribute__((always_inline)) void fetch_ahead(int64_t i, int64_t col, int64_t width) const {
+  // Where the row after row i has a column.
+  void find_ahead(Places<P>& places, int64_t i, int64_t col) const {
     for (int l = 0; l < P::kLoadCount; ++l) {
       const Line& line = loads_[l];
-      if (line.first == nullptr || line.row_bytes == 0) continue;
-      const char* const from = line.at(row_ + i + 1, col);
-      for (int64_t byte = 0; byte < width * line.element_bytes; byte += kLine) {
-        __builtin_prefetch(from + byte, 0, 2);
-        asm volatile("");
-      }
+      const bool is_other = line.first != nullptr && line.row_bytes != 0;
+      places.ahead[l] = is_other ? line.at(row_ + i + 1, col) : nullptr;
+      places.ahead_bytes[l] = line.element_bytes;
     }
   }
 
@@ -157,6 +153,7 @@ class GeneratedMachine {
     places.constant = constants_;
     places.last_dropped = last_dropped_;
     places.range = ranges_;
+    if (Tile::kFetchesAhead) fill(places.ahead, P::kLoadCount, static_cast<const char*>(nullptr));
     Tile::Rows::each([&](int r) { places.row[r] = row(r) + i; });
     Tile::IntegerRows::each([&](int r) { places.integer_row[r] = integer_row(r) + i; });
     const bool fetches = Tile::kFetchesAhead && fetches_ahead_;
@@ -168,7 +165,8 @@ class GeneratedMachine {
       places.col = col;
       for (int k = 0; k < P::kKept; ++k)
         places.kept[k] = memory_.kept + k * memory_.kept_stride + i * round_up(call_.cols) + col;
-      if (fetches) fetch_ahead(i, col, width);
+      if (fetches) find_ahead(places, i, col);
+      if (Tile::kFetchesAhead && (!Tile::kFolds || width < kSumChunk)) places.fetch(0, width);
       run_piece<Tile, false>(places, i, 1, col, width);
     }
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });

@@ -3,6 +3,7 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_MEMORY_H_
 #define BRIDGE_INTERPRETER_GENERATED_MEMORY_H_
 
+#include "cpu/stream.h"
 #include "cpu/tile.h"
 #include "interpreter/column_parts.h"
 #include "interpreter/column_stack.h"
@@ -62,6 +63,22 @@ struct Places {
   const ColumnRange* range;  // of one row: the chunks that have the number in a row register
   const int64_t* columns;    // flat: of each place
   int64_t col;               // else of the first place
+  // Where the row behind has the first place, and the bytes of a column; nullptr: of nothing.
+  const char* ahead[P::kLoadCount + 1];
+  int64_t ahead_bytes[P::kLoadCount + 1];
+
+  // Asks for columns [begin, end) of the row behind, as memory is idle while a section computes
+  // what caches have. (A function of nothing but such requests would be dropped as one without an
+  // effect.)
+  __attribute__((always_inline)) void fetch(int64_t begin, int64_t end) const {
+    for (int l = 0; l < P::kLoadCount; ++l) {
+      if (ahead[l] == nullptr) continue;
+      for (int64_t byte = begin * ahead_bytes[l]; byte < end * ahead_bytes[l]; byte += kLine) {
+        __builtin_prefetch(ahead[l] + byte, 0, 2);
+        asm volatile("");
+      }
+    }
+  }
 };
 
 // What a machine computes in, and how much it takes at once.

@@ -70,30 +70,20 @@ BRIDGE_HD Real within(Real bound, Real x) {
   return min_keep_nan(bound, max_keep_nan(-bound, x));
 }
 
-// x log2(e) = n + f + rest; `shifted` is a magic number plus n.
+// x log2(e) = n + f; `shifted` is a magic number plus n.
 template <class Real>
 struct Exponent {
   Real shifted;
   Real f;
-  Real rest;
 };
 
 // For x within the bound.
 template <class Real>
-BRIDGE_HD Exponent<Real> exponent_of_held(Real held, Real magic = ExponentTable<Real>::magic) {
+BRIDGE_HD Exponent<Real> exponent_of(Real held, Real magic = ExponentTable<Real>::magic) {
   using Table = ExponentTable<Real>;
   const Real shifted = fma(held, Table::log2e, magic);
-  const Real n = shifted - magic;
-  const Real f = fma(held, Table::log2e, -n);
-  // Where n is 0, and e^x - 1 may be small, what f lacks counts.
-  const Real lost = n == 0 ? fma(held, Table::log2e, -f) : Real(0);
-  const Real rest = fma(held, Table::log2e_low, lost);
-  return {shifted, f, rest};
-}
-
-template <class Real>
-BRIDGE_HD Exponent<Real> exponent_of(Real x) {
-  return exponent_of_held(within(ExponentTable<Real>::bound, x));
+  const Real high = fma(held, Table::log2e, magic - shifted);
+  return {shifted, fma(held, Table::log2e_low, high)};
 }
 
 // 2^f, rounded about once.
@@ -106,35 +96,25 @@ BRIDGE_HD Real power_of_fraction(Real f) {
 // for size from 0 to the bound; rounded once more than 2^f - 1.
 template <class Real>
 BRIDGE_HD Real lifted_decay(Real top, Real size) {
-  const auto e = exponent_of_held(-size);
-  const Real power = exp2_minus_one(e.f + e.rest);
+  const auto e = exponent_of(-size);
+  const Real power = exp2_minus_one(e.f);
   return fma(top, power, top) * normal_power_from<Exp2Table<Real>::lift>(e.shifted);
 }
 
-template <class Real>
-struct Quotient {
-  Real rough;
-  Real exact;  // as a division rounds; not where `rough` is infinite, nor the sign of a zero
-};
-
 // top / (1 + power), for a power from 0 to 1.
 template <class Real>
-BRIDGE_HD Quotient<Real> over_one_and(Real top, Real power) {
+BRIDGE_HD Real over_one_and(Real top, Real power) {
   const Real d = 1 + power;
-  const Real lost = power - (d - 1);
-  const Real inverse = 1 / d;
-  const Real rough = top * inverse;
-  const Real rest = fma(-rough, lost, fma(-rough, d, top));
-  return {rough, fma(rest, inverse, rough)};
+  return divide(top, Pair<Real>{d, power - (d - 1)}, rough_reciprocal(d));
 }
 
 }  // namespace detail
 
 template <class Real>
 BRIDGE_HD Real exp(Real x) {
-  const auto e = detail::exponent_of(x);
+  const auto e = detail::exponent_of(detail::within(detail::ExponentTable<Real>::bound, x));
   const auto scale = detail::power_of_two_from(e.shifted);
-  return (detail::power_of_fraction(e.f + e.rest) * scale.first) * scale.second;
+  return (detail::power_of_fraction(e.f) * scale.first) * scale.second;
 }
 
 // The bits of exp for x up to 40, in fewer operations: e^40 beyond.
@@ -144,10 +124,10 @@ BRIDGE_HD Real exp_low(Real x) {
   const Real bound = detail::ExponentTable<Real>::bound;
   const Real held = min_keep_nan(Real(40), max_keep_nan(-bound, x));
   // The low bits of `shifted` are the exponent field of 2^(n + lift), a normal number.
-  const auto e = detail::exponent_of_held(held, Powers::magic);
+  const auto e = detail::exponent_of(held, Powers::magic);
   const auto bits = to_bits(e.shifted) << Format<Real>::mantissa_bits;
   const Real lifted = bit_cast<Real>(static_cast<typename Format<Real>::Bits>(bits));
-  return (detail::power_of_fraction(e.f + e.rest) * lifted) * power_of_two<Real>(-Powers::lift);
+  return (detail::power_of_fraction(e.f) * lifted) * power_of_two<Real>(-Powers::lift);
 }
 
 template <class Real>
@@ -163,17 +143,24 @@ BRIDGE_HD Real exp2(Real x) {
 // e^x - 1 = 2^n (2^f - 1) + (2^n - 1).
 template <class Real>
 BRIDGE_HD Real expm1(Real x) {
+  using Table = detail::ExponentTable<Real>;
   using Powers = detail::Exp2Table<Real>;
   constexpr Real first = Powers::coefficients[0];
-  const auto e = detail::exponent_of(x);
-  const auto scale = detail::power_of_two_from(e.shifted);
-  const Real small = e.f * (e.f * detail::polynomial<Powers, 1>(e.f));
-  const Real rough = fma(e.f, first, small);
+  const Real held = detail::within(Table::bound, x);
+  const Real shifted = fma(held, Table::log2e, Table::magic);
+  const Real n = shifted - Table::magic;
+  const Real f = fma(held, Table::log2e, -n);
+  // Where n is 0, and the result may be small, what f lacks counts.
+  const Real lost = n == 0 ? fma(held, Table::log2e, -f) : Real(0);
+  const Real rest = fma(held, Table::log2e_low, lost);
+  const auto scale = detail::power_of_two_from(shifted);
+  const Real small = f * (f * detail::polynomial<Powers, 1>(f));
+  const Real rough = fma(f, first, small);
   // 2^f - 1 as power + low: next to x = log(2)/2, where n is 1, its rounding would count twice.
-  const Real added = fma(e.rest * first, 1 + rough, small);
-  const Real high = e.f * first;
+  const Real added = fma(rest * first, 1 + rough, small);
+  const Real high = f * first;
   const Real power = high + added;
-  const Real low = (added - (power - high)) + fma(e.f, first, -high);
+  const Real low = (added - (power - high)) + fma(f, first, -high);
   const Real whole = scale.first * scale.second;
   const Real sum = fma(whole, low, fma(whole, power, whole - 1));
   // Where 2^n may overflow before it is multiplied, the -1 is far below the last place.
@@ -191,7 +178,7 @@ BRIDGE_HD Real sigmoid(Real x) {
   const Real lifted = detail::lifted_decay(Real(1), size);
   const bool negative = is_negative(x);
   const Real top = negative ? lifted : Real(1);
-  return detail::over_one_and(top, lifted * unlift).exact * (negative ? unlift : Real(1));
+  return detail::over_one_and(top, lifted * unlift) * (negative ? unlift : Real(1));
 }
 
 // x / (1 + e^-x); -0 at -infinity.
@@ -202,9 +189,9 @@ BRIDGE_HD Real silu(Real x) {
   const Real lifted = detail::lifted_decay(Real(1), size);
   const bool negative = is_negative(x);
   const Real top = negative ? detail::lifted_decay(-size, size) : x;
-  const auto quotient = detail::over_one_and(top, lifted * unlift);
-  const bool plain = absolute(quotient.rough) > Format<Real>::largest || quotient.rough == 0;
-  return (plain ? quotient.rough : quotient.exact) * (negative ? unlift : Real(1));
+  const Real y = detail::over_one_and(top, lifted * unlift);
+  // Large numbers stay what they are, infinity too, and zeros keep their sign.
+  return (x > 40 || top == 0 ? top : y) * (negative ? unlift : Real(1));
 }
 
 // e^(-x^2), or e^(-x^2/2), with the square not rounded.

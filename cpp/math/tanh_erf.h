@@ -60,13 +60,11 @@ struct ErfNearZeroTable<double> {
   };
 };
 
-// e^x for x from -80 to -0.35: 2^n is normal, and n is not 0 (see exponent_of).
+// e^x for x from -80 to -0.35: 2^n is normal.
 template <class Real>
 BRIDGE_HD Real exp_of_moderate(Real x) {
-  using Table = ExponentTable<Real>;
-  const Real shifted = fma(x, Table::log2e, Table::magic);
-  const Real f = fma(x, Table::log2e, -(shifted - Table::magic));
-  return power_of_fraction(f + x * Table::log2e_low) * normal_power_from<0>(shifted);
+  const auto e = exponent_of(x);
+  return power_of_fraction(e.f) * normal_power_from<0>(e.shifted);
 }
 
 template <class Real>
