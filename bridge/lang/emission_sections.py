@@ -24,7 +24,7 @@ class Section:
         self.fetches_ahead = fetches_ahead
         self.whole = TileText(emitter, tile)
         self.picks: dict[int, Pick] = {}  # by the number of the reduction
-        self.counts: dict[int, LargestCount] = {}
+        self.counts: dict[int, LargestCount] = {}  # likewise
         for number, reduction in enumerate(self.whole.reductions):
             made_by = self.whole.made_by
             if pick := pick_of(emitter.writer, tile, reduction):

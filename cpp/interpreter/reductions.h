@@ -94,8 +94,8 @@ typename math::Format<Real>::SignedBits largest_order(const T* x, int64_t count)
   return order_of(to_real<Real>(math::bit_cast<T>(bits)));
 }
 
-// Writes -infinity in the place of what is not less than the largest number of its row, and says
-// how much that is: what equals it, or all where it is NaN.
+// Copies a chunk with -infinity in the place of what is not less than the largest number of its
+// row, and says how much that is: what equals it, or all where it is NaN.
 template <class Real, class T>
 int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   using Bits = BitsOf<T>;
@@ -104,7 +104,7 @@ int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   const Bits all = static_cast<Bits>(~Bits(0)), size = static_cast<Bits>(~sign);
   const Bits compared = largest == largest ? (largest == 0 ? size : all) : Bits(0);
   const Bits equal = math::bit_cast<Bits>(math::round_to<T>(largest)) & compared;
-  Bits found = 0;  // less than what any type holds
+  Bits found = 0;  // a chunk has fewer elements than any of these types counts
   BRIDGE_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
     const Bits bits = math::bit_cast<Bits>(x[i]);

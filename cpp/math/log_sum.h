@@ -103,7 +103,7 @@ BRIDGE_HD Real log_sum_term_of_less(Real x, const LogSumRow<Real>& row) {
   return detail::log_sum_power<kIs16>(x, row);
 }
 
-// The term of any x: of the largest, that of -infinity, which nothing shows of.
+// The term of any x. That of the largest is -infinity's, of which no result shows anything.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_term(Real x, Real largest, const LogSumRow<Real>& row) {
   return log_sum_term_of_less<kIs16>(x < largest ? x : Real(-__builtin_inf()), row);
