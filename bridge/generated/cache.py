@@ -187,9 +187,10 @@ def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
             try:
                 if _is_ending.is_set():
                     _kill(run)
-                # Whoever waits for nothing else gets the processor all the same.
+                # Whoever waits for nothing else gets the processor all the same. The group: what
+                # the compiler runs to do the work may have been started by now.
                 with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, run.pid, _NICENESS)
+                    os.setpriority(os.PRIO_PGRP, run.pid, _NICENESS)
                 printed, errors = run.communicate(timeout=seconds)
             except BaseException:
                 _kill(run)

@@ -199,16 +199,39 @@ def test_compilers_print_what_they_like_and_start_no_more(
 
 
 def test_compilers_share_the_processor_with_the_process_that_waits_for_nothing(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its session, within which niceness counts; in a group of their own, which is killed."""
-    script = tmp_path / "compiler.py"
-    lines = "import os, sys\nprint(os.getsid(0), os.getpgid(0), file=open(sys.argv[3], 'w'))"
-    script.write_text(lines)
-    cache.run([sys.executable, str(script)], script, tmp_path / "made")
-    session, group = map(int, (tmp_path / "made").read_text().split())
+    """In its session, within which niceness counts; in a group of their own, which is killed.
+
+    So does what a compiler runs, though it was started first.
+    """
+    ran = tmp_path / "ran.py"
+    ran.write_text(
+        "import os, sys\n"
+        "open(sys.argv[1] + '.started', 'w').close()\n"
+        "sys.stdin.readline()\n"
+        "print(os.getsid(0), os.getpgid(0), os.nice(0), file=open(sys.argv[1], 'w'))"
+    )
+    compiler = tmp_path / "compiler.py"
+    compiler.write_text(
+        "import os, subprocess, sys, time\n"
+        f"run = subprocess.Popen([sys.executable, {str(ran)!r}, sys.argv[3]], stdin=-1)\n"
+        f"while os.nice(0) == {os.nice(0)}: time.sleep(0.001)\n"
+        "run.communicate(b'\\n')"
+    )
+    set_priority = os.setpriority
+
+    def set_late(*arguments: int) -> None:
+        while not (tmp_path / "made.started").exists():
+            os.sched_yield()
+        set_priority(*arguments)
+
+    monkeypatch.setattr(os, "setpriority", set_late)
+    cache.run([sys.executable, str(compiler)], compiler, tmp_path / "made")
+    session, group, niceness = map(int, (tmp_path / "made").read_text().split())
     assert session == os.getsid(0)
     assert group != os.getpgid(0)
+    assert niceness > os.nice(0)
 
 
 def _usual(eps: float = 1e-6) -> Any:
