@@ -1,5 +1,5 @@
-"""Fit the constants of cpp/math/*_for_16_bits.h and log_sum.h and print them as C++ tables with
-their errors.
+"""Fit the constants for 16 bits of cpp/math/*_for_16_bits.h, log_sum.h and exponential.h and print
+them as C++ tables with their errors.
 
 Every polynomial is near-minimax: weighted least squares, the weights raised where the error is
 largest. Its coefficients are rounded one after another, the others fitted again.
@@ -174,8 +174,8 @@ def fit_fixed(kind: Type) -> tuple[list[float], float]:
 # ---- 2^x for x from -1/2 to 1/2, whose factor is of no account ----
 
 
-def fit_power_of_log_sum(degree: int = 5) -> None:
-    """As math::detail::LogSumPowerOf16Bits has it."""
+def fit_power_up_to_a_factor(degree: int) -> None:
+    """As math::detail::LogSumPowerOf16Bits and Exp2TableFor16Bits have it."""
     x = nodes(-0.5, 0.5, 3000)
     wanted = 2.0**x
     value, fitted = np.ones_like(x), []
@@ -358,7 +358,8 @@ def main() -> None:
     print("1/z as a cubic:", in_units(1 / abs(float(cubic(0.0)))))
     emit("from the constant", *(float32(-c / cubic.coef[0]) for c in cubic.coef[1:]))
 
-    fit_power_of_log_sum()
+    for degree in (4, 5):
+        fit_power_up_to_a_factor(degree)
     for kind in TYPES:
         print(f"// {kind.name}")
         _, factor = fit_fixed(kind)

@@ -4,8 +4,9 @@ Such a kernel takes a row from memory to memory in a straight line, without a ma
 rare (a mask, a row that is not whole, a NaN) lies beside the line in branches. Every way from the
 entry to the exit that repeats nothing is looked at:
 
-- the plain way does all the work there is (loads, stores, arithmetic, shuffles) and is the shortest
-  of those that do: nothing is hidden, rows are numbered by one dimension;
+- the plain way does all the work there is (loads, stores, arithmetic, shuffles) but what the code
+  marks as rare (simt::rarely), and is the shortest of those that do: nothing is hidden, rows are
+  numbered by one dimension;
 - the longest way goes through every branch it can: a mask or the causal rule hides something in
   every vector, rows are numbered by two dimensions or more (each further one is some instructions
   more).
@@ -61,7 +62,11 @@ def _way(
 
 def plain_places(instructions: list[str], labels: dict[str, int]) -> list[int]:
     """The shortest way that does all the work, as places in the code."""
-    weights = [(int(re.search(_WORK, text) is not None), -1) for text in instructions]
+    rare = -len(instructions)
+    weights = [
+        (rare if "PMTRIG" in text else int(re.search(_WORK, text) is not None), -1)
+        for text in instructions
+    ]
     return _way(instructions, labels, weights)
 
 

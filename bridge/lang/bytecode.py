@@ -28,7 +28,7 @@ from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
-VERSION = 8
+VERSION = 9
 HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
 
 # In the order of the enumerations in cpp/interpreter/program.h.
@@ -48,7 +48,7 @@ _ELEMENTWISE = _names(
     "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "
     "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
     "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
-    "reciprocal_16 add sub mul div minimum maximum lt le eq ne and or exp2_lifted "
+    "reciprocal_16 exp_low_16 add sub mul div minimum maximum lt le eq ne and or exp2_lifted "
     "log_sum_term log_sum_term_16 "
     "fma where log_sum log_sum_rest log_sum_16 log_sum_rest_16 "
     "exp2_below_float16 exp2_below_bfloat16"
@@ -139,6 +139,8 @@ class _Lowered:
             operation = f"round_{node.static}"
         elif operation in narrowing.LOGISTIC and node.static:
             operation = f"{operation}_{node.static}"
+        elif operation == "exp_low" and node.static:
+            operation = "exp_low_16"
         elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
         if operation.startswith("round_") and self.nodes[inputs[0]].operation == operation:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from bridge.lang import functions as f
-from bridge.lang.program import COLUMNS, Node, Program, constant_of
+from bridge.lang.program import COLUMNS, Node, Program, constant_of, is_one_column
 from bridge.lang.values import Value
 
 
@@ -28,6 +28,11 @@ class Condition:
 
     def is_among(self, others: Conditions) -> bool:
         return any(map(self.same, others))
+
+    @property
+    def is_one_column(self) -> bool:
+        """Whether it holds in one column of a row at most, by what is compared."""
+        return self.holds and is_one_column(self.truth.builder.nodes, self.truth.number)
 
     def as_truth(self) -> Value:
         return self.truth if self.holds else ~self.truth
@@ -93,8 +98,10 @@ class Cotangent:
             tuple([one for one in each.conditions if not one.is_among(shared)])
             for each in (self, other)
         )
-        value = selected(self.value, own) + selected(other.value, its)
-        return Cotangent(value, (*shared, *(either(own, its) if late else ())))  # type: ignore[arg-type]
+        return Cotangent(
+            _sum(self.value, own, other.value, its),
+            (*shared, *(either(own, its) if late else ())),
+        )
 
     def summed(self) -> Cotangent:
         """Its sum along the row, which counts where it does at any place of the row."""
@@ -116,6 +123,20 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
     if node.operation == "max":
         return [(Condition(f.column() == f.argmax(x[0])),)]
     return [()] * len(x)
+
+
+def _sum(value: Value, own: Conditions, other: Value, its: Conditions) -> Value:
+    """The sum of two values, each where its conditions are met.
+
+    What counts in one column of a row alone is added there, and nowhere else.
+    """
+    for a, met, b, others in ((value, own, other, its), (other, its, value, own)):
+        alone = tuple([one for one in met if one.is_one_column])
+        if alone:
+            rest = tuple([one for one in met if not one.is_one_column])
+            everywhere = selected(b, others)
+            return f.where(joined(alone).truth, selected(a, rest) + everywhere, everywhere)
+    return selected(value, own) + selected(other, its)  # type: ignore[return-value]
 
 
 # Their partial derivatives are numbers, whatever is there: those of all others may be NaN.

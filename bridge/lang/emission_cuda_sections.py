@@ -10,7 +10,14 @@ from bridge.lang.program import COLUMNS, constant_of
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
-from bridge.lang.sections import LargestCount, largest_count_of, makers, sole_column
+from bridge.lang.sections import (
+    LargestCount,
+    Tile,
+    largest_count_of,
+    makers,
+    one_column_of,
+    sole_column,
+)
 
 
 class SectionText:
@@ -45,8 +52,34 @@ class SectionText:
                 self.counts[instruction.to] = count
         for stream in emitter.streams_of(tile):
             self._take(stream)
+        self.is_aside = False
+        keeps = any(i.to in emitter.kept and not i.again for i in tile.instructions)
+        one = None if keeps else one_column_of(emitter.writer, tile)
+        for instruction in (tile if one is None else one.others).instructions:
+            self._write(instruction)
+        self.aside = [] if one is None else self._in_one_column(one.column, tile)
+
+    def _in_one_column(self, column: Any, tile: Tile) -> list[str]:
+        """What is done again for an element of the column that differs."""
+        lists = ("declared", "vector", "body", "stored")
+        before = {name: [*getattr(self, name)] for name in lists}
+        self.body, self.is_aside = [], True
         for instruction in tile.instructions:
             self._write(instruction)
+        lines = self.body
+        for name, own in before.items():
+            setattr(self, name, own)
+        return [
+            f"w.aside({self._place_of(column)}, q, [&](int e) {{",
+            *(f"  {line}" for line in lines),
+            "});",
+        ]
+
+    def _place_of(self, column: Any) -> str:
+        """Of a row's value the column that it names, as a number of 32 bits."""
+        place = f"at{column[1]}"
+        self._of_row(place, f"w.place_of({self.emitter.name(column)})")
+        return place
 
     def _take(self, stream: tuple[int, int]) -> None:
         emitter = self.emitter
@@ -94,7 +127,8 @@ class SectionText:
             strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
             self.stored.append(f"{name}.store(part, q, {name}_to, {strides});")
         value = emitter.as_stored(instruction.reads[0])
-        self.body.append(f"{name}.put({_element(emitter.each(array), half)}, {value});")
+        put = "put_chosen" if self.is_aside else "put"
+        self.body.append(f"{name}.{put}({_element(emitter.each(array), half)}, {value});")
 
     def _add_columns(self, instruction: Instruction) -> None:
         number = self.emitter.sums[instruction.arguments[0]]
@@ -198,7 +232,7 @@ class SectionText:
         emitter, value = self.emitter, instruction.to
         text, name = self._text(instruction), f"k{value[1]}"
         if value in emitter.kept and instruction.again:
-            text = f"{name}.kIs ? {name}.take(q, e) : ({text})"
+            text = f"{name}.kIs ? {self._element_of(f'{name}.take(q, e)')} : ({text})"
         self.body.append(emitter.defined(value, text))
         if value in emitter.kept and not instruction.again:
             self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, true> {name};")
@@ -210,17 +244,15 @@ class SectionText:
             operand, half = instruction.arguments
             stream = emitter.loads[emitter.stream(operand, half)]
             element = _element(emitter.each(operand), half)
-            return f"x{stream}.{'truth' if operation == 'load_mask' else 'real'}(q, {element})"
+            kind = "truth" if operation == "load_mask" else "real"
+            return self._element_of(f"x{stream}.{kind}(q, {element})")
         if operation == "column":
             return "w.col(q) + e"
         if operation == "keep":
             return self._drawn(instruction)
         column = sole_column(self.made_by, instruction.to)
         if column is not None:
-            # Numbers of 32 bits are compared.
-            place = f"at{instruction.to[1]}"
-            self._of_row(place, f"w.place_of({emitter.name(column)})")
-            return f"{place} - w.col(q) == e"
+            return f"{self._place_of(column)} - w.col(q) == e"
         if operation.startswith("log_sum_term"):
             x, largest = map(emitter.name, instruction.reads)
             if not emitter.nodes[instruction.reads[1][1]].axes & COLUMNS:
@@ -231,6 +263,10 @@ class SectionText:
                     return f"math::log_sum_term_of_less<{of_16}>({x}, {row})"
                 return f"math::log_sum_term<{of_16}>({x}, {largest}, {row})"
         return emitter.expression(instruction)
+
+    def _element_of(self, text: str) -> str:
+        """What registers have of element e."""
+        return f"w.chosen(e, [&](int e) {{ return {text}; }})" if self.is_aside else text
 
     def _drawn(self, instruction: Instruction) -> str:
         drawn = ", ".join(self.emitter.name(value) for value in instruction.reads)
@@ -288,7 +324,7 @@ class SectionText:
             "      w.each_element([&](int e) {",
             *(f"        {line}" for line in self.body),
             "      });",
-            *(f"      {line}" for line in self.stored),
+            *(f"      {line}" for line in [*self.aside, *self.stored]),
             "    }",
             *(f"    {line}" for line in self.added),
             "  });",

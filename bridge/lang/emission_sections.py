@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.emission_tiles import Registers, TileText
 from bridge.lang.registers import Instruction
-from bridge.lang.sections import LargestCount, Pick, Tile, largest_count_of, part_of, pick_of
+from bridge.lang.sections import (
+    LargestCount,
+    OneColumn,
+    Pick,
+    Tile,
+    largest_count_of,
+    one_column_of,
+    part_of,
+    pick_of,
+)
 
 # Where a section has more operations, what it takes to write its terms and read them is little.
 _MOST_FOLDED = 24
@@ -64,6 +73,8 @@ class Section:
             f"{'if (kFlat) ' * (number in self.picks)}t{number}[i] = {term};"
             for number, term in enumerate(text.terms)
         ]
+        one = one_column_of(self.emitter.writer, self.tile)
+        loop = _loop("count", [*text.loop, *written])
         return _function(
             "template <bool kFlat>",
             "void body(const Places<P>& at, int64_t count)",
@@ -71,9 +82,29 @@ class Section:
                 *text.head(),
                 *pointers,
                 "if (count % kStep != 0) __builtin_unreachable();",
-                *_loop("count", [*text.loop, *written]),
+                *(loop if one is None else self._beside_one_column(one, loop)),
             ],
         )
+
+    def _beside_one_column(self, one: OneColumn, loop: Sequence[str]) -> list[str]:
+        """What differs in one column of a row is computed there alone, before it is written: the
+        result may stand where the operand does."""
+        own = TileText(self.emitter, self.tile, holds=True)
+        others = TileText(self.emitter, one.others)
+        return [
+            "if constexpr (kFlat) {",
+            *(f"  {line}" for line in loop),
+            "} else {",
+            f"  const int64_t own = place_in_piece({own.of_row(one.column)}, at.col, count);",
+            *(f"  {element} own{stream}{{}};" for stream, element in own.held.items()),
+            "  if (own >= 0) {",
+            "    const int64_t i = own;",
+            *(f"    {line}" for line in own.loop),
+            "  }",
+            *(f"  {line}" for line in _loop("count", others.loop)),
+            *(f"  if (own >= 0) y{stream}[own] = own{stream};" for stream in own.held),
+            "}",
+        ]
 
     # ---- A whole chunk of a row. ----
 

@@ -51,11 +51,19 @@ class TileText:
 
     Args:
       apart: counts of what equals a row's largest, which stands apart from what is less.
+      holds: what it stores it has in variables instead, which `held` names by their streams.
     """
 
-    def __init__(self, emitter: Registers, tile: Tile, apart: Sequence[LargestCount] = ()) -> None:
+    def __init__(
+        self,
+        emitter: Registers,
+        tile: Tile,
+        apart: Sequence[LargestCount] = (),
+        holds: bool = False,
+    ) -> None:
         self.emitter, self.tile, self.made_by = emitter, tile, makers(tile)
-        self.apart = apart
+        self.apart, self.holds = apart, holds
+        self.held: dict[int, str] = {}
         self.used: dict[str, list[int]] = {
             name: [] for name in ("Loads", "Stores", "Words", "ColumnSums", "Rows", "IntegerRows")
         }
@@ -161,7 +169,9 @@ class TileText:
         self.before.append(f"{element}* const y{stream} = {pointer};")
         name = self.emitter.name(instruction.reads[0])
         rounded = name if is_converted else f"math::round_to<{element}>({name})"
-        self.loop.append(f"y{stream}[i] = {rounded};")
+        if self.holds:
+            self.held[stream] = element
+        self.loop.append(f"{f'own{stream}' if self.holds else f'y{stream}[i]'} = {rounded};")
 
     def _add_columns(self, result: int, value: Any) -> None:
         number = self.emitter.sums[result]

@@ -3,8 +3,9 @@
 Where a function's value reaches results by nothing that can cancel, a small error of it is one of
 the result and does not show there; cpp/math has such functions, at a third of the cost.
 All else keeps the accuracy of the arithmetic: what is added, compared, summed along a row, kept for
-a derivative or returned in float32. But log Σ eˣ of what has 16 bits itself takes fewer operations
-for nearly the same accuracy, whatever becomes of it.
+a derivative or returned in float32. A value that one column of each row needs like that is computed
+twice: for that column, and for all others. But log Σ eˣ of what has 16 bits itself takes fewer
+operations for nearly the same accuracy, whatever becomes of it.
 
 A program is looked at as a whole, before it is cut into stages or loses results that are not
 wanted, so that a value does not depend on what else is computed.
@@ -12,17 +13,18 @@ wanted, so that a value does not depend on what else is computed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.lang.derivatives import silu_slope
-from bridge.lang.program import Node, Program, pruned
+from bridge.lang.program import Node, Program, is_one_column, pruned
 from bridge.lang.values import Builder
 
 DTYPES = ("float16", "bfloat16")
 LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
 _GELU_ORDERS = 2  # value and derivative
-_FUNCTIONS = frozenset({"sigmoid", "silu", "gelu"})
+_FUNCTIONS = frozenset({"sigmoid", "silu", "gelu", "exp_low"})
 _LOG_SUMS = frozenset({"logsumexp", "logsumexp_rest"})
 # With the inputs of which a relative error is passed on as one.
 _PASSES = {"mul": (0, 1), "div": (0, 1), "neg": (0,), "abs": (0,), "where": (1, 2)}
@@ -38,20 +40,48 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     may = _may_be_rough(program, is_exact, slopes)
 
     def narrow(number: int, node: Node) -> Node:
-        if node.operation in _LOG_SUMS and _is_of_16_bits(program, node.inputs[0]):
-            return replace(node, static=dtype)
-        if not may[number]:
-            return node
         if number in slopes:
             return replace(node, operation="silu_slope", inputs=(slopes[number],), static=dtype)
-        if node.operation in LOGISTIC:
+        if node.operation in LOGISTIC or node.operation == "exp_low":
             return replace(node, static=dtype)
         if node.operation == "gelu" and node.static[1] < _GELU_ORDERS:
             return replace(node, static=(*node.static, dtype))
         return node
 
-    nodes = [narrow(number, node) for number, node in enumerate(program.nodes)]
-    return pruned(program.name, program.operands, nodes, program.results)
+    nodes: list[Node] = []
+    places: list[int] = []  # of the program's nodes among these
+
+    def add(node: Node, inputs: Sequence[int]) -> int:
+        nodes.append(replace(node, inputs=tuple(inputs)))
+        return len(nodes) - 1
+
+    @functools.cache
+    def rough(number: int) -> int:
+        """The place of what is computed as a node is, for those alone who may have it rough."""
+        if may[number]:
+            return places[number]
+        node = program.nodes[number]
+        narrow_node = narrow(number, node)
+        own = [places[i] for i in narrow_node.inputs]
+        if narrow_node is not node:
+            return add(narrow_node, own)
+        passed = _PASSES.get(node.operation, ())
+        inputs = [rough(i) if k in passed else places[i] for k, i in enumerate(node.inputs)]
+        return places[number] if inputs == own else add(node, inputs)
+
+    for number, node in enumerate(program.nodes):
+        if node.operation in _LOG_SUMS and _is_of_16_bits(program, node.inputs[0]):
+            node = replace(node, static=dtype)
+        if may[number]:
+            node = narrow(number, node)
+        inputs = [places[i] for i in node.inputs]
+        is_choice = node.operation == "where" and may[number]
+        if is_choice and is_one_column(program.nodes, node.inputs[0]):
+            # What it is in that column may need more of a value than all others do.
+            inputs[2] = rough(node.inputs[2])
+        places.append(add(node, inputs))
+    results = [replace(r, nodes=tuple(places[i] for i in r.nodes)) for r in program.results]
+    return pruned(program.name, program.operands, nodes, results)
 
 
 def _is_of_16_bits(program: Program, number: int) -> bool:

@@ -73,6 +73,15 @@ class Node:
     dtype: str
 
 
+def is_one_column(nodes: Sequence[Node], number: int) -> bool:
+    """Whether a truth value is that of the column being the one that a row names."""
+    node = nodes[number]
+    inputs = [nodes[i] for i in node.inputs]
+    is_column = [each.operation == "column" for each in inputs]
+    is_of_row = [not each.axes & COLUMNS for each in inputs]
+    return node.operation == "eq" and any(is_column) and any(is_of_row)
+
+
 def constant_of(node: Node) -> Any:
     """The number of a constant."""
     return float.fromhex(node.static) if node.dtype == "float" else node.static

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Writer
@@ -196,6 +196,49 @@ def largest_count_of(
     if load is None or load.operation != "load" or not is_largest or not counts:
         return None
     return LargestCount(load, largest)
+
+
+@dataclass
+class OneColumn:
+    """A section whose results are others in one column of each row, by some choice."""
+
+    column: Any  # a row has one of it
+    others: Tile  # what it computes in the others
+
+
+def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
+    """Whether a section is one: where(column() == label, a, b) in each result, and no more.
+
+    What is drawn, kept or reduced is so in every column.
+    """
+    instructions = tile.instructions
+    found = {*REDUCTIONS, "keep", "add_columns"} & {each.operation for each in instructions}
+    if found or tile.written:
+        return None
+    made_by = makers(tile)
+    taken: dict[Any, Any] = {}
+    columns = []
+    for each in instructions:
+        if each.operation == "where":
+            condition, _, other = each.reads
+            column = sole_column(made_by, condition)
+            if column is not None:
+                columns.append(column)
+                taken[each.to] = taken.get(other, other)
+    if len(set(columns)) != 1:
+        return None
+    others = Tile(
+        [
+            replace(each, reads=[taken.get(value, value) for value in each.reads])
+            for each in instructions
+        ],
+        tile.read,
+        rows=tile.rows,
+    )
+    roots = [number for number, each in enumerate(instructions) if each.operation == "store"]
+    part = part_of(others, roots)
+    # Where it spares no function, another loop is not worth its code.
+    return OneColumn(columns[0], part) if len(part.instructions) < len(instructions) else None
 
 
 def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:

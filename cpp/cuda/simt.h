@@ -32,6 +32,7 @@
 //                                                // lanes of the warp take part
 //   uint32_t unknown(uint32_t);                  // the same, of which a compiler knows nothing
 //   int64_t unknown(int64_t);
+//   void rarely();                               // marks a branch that is seldom taken in the code
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
 //   T* dynamic_shared<T>();
 //   Word load_word<Word>(const void*);           // of 2, 4 or 8 bytes, as many aligned

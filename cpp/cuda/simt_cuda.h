@@ -101,6 +101,9 @@ BRIDGE_DEVICE int64_t unknown(int64_t value) {
   return value;
 }
 
+// An event that a profiler can count.
+BRIDGE_DEVICE void rarely() { asm volatile("pmevent 0;"); }
+
 template <class T, int kCount, int kTag = 0>
 BRIDGE_DEVICE T* shared_array() {
   __shared__ T storage[kCount];

@@ -184,6 +184,8 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return rounded<math::bfloat16>(a);
     case kRoundFloat32:
       return rounded<float>(a);
+    case kExpLow16:
+      return math::exp_low_16(a);
     case kReciprocal16:
       return reciprocal_16(a);
     case kAdd:

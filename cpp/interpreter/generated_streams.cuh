@@ -215,6 +215,27 @@ struct Store {
   BRIDGE_DEVICE void put(int e, typename W::Real value) {
     vector.element[e] = math::round_to<T>(value);
   }
+  BRIDGE_DEVICE void put_chosen(int chosen, typename W::Real value) {
+    const T rounded = math::round_to<T>(value);
+    constexpr int kCount = kEach * W::kVector;
+    if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
+      // Two of them in a word, as which they stay in registers.
+      uint32_t words[kCount / 2], own = 0;
+      memcpy(words, &vector, sizeof words);
+      memcpy(&own, &rounded, sizeof rounded);
+      const bool is_second = chosen % 2 != 0;
+      const uint32_t kept = is_second ? 0x0000ffffu : 0xffff0000u;
+      own = is_second ? own << 16 : own;
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i)
+        words[i] = i == chosen / 2 ? (words[i] & kept) | own : words[i];
+      memcpy(&vector, words, sizeof words);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kCount; ++e)
+        vector.element[e] = e == chosen ? rounded : vector.element[e];
+    }
+  }
   // A number that others are added to before it is rounded.
   BRIDGE_DEVICE void put_term(int e, T value) { vector.element[e] = value; }
   template <class Part>

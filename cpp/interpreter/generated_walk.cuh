@@ -213,6 +213,22 @@ class Walk : public RowPlaces<P> {
 #pragma unroll kUnroll
     for (int e = 0; e < kVector; ++e) body(e);
   }
+  // One element of vector q again, if it has the column: elsewhere that would be many operations
+  // for none. What is loaded and stored is chosen, as registers have no index.
+  template <class Body>
+  BRIDGE_DEVICE void aside(int column, int q, const Body& body) const {
+    const int e = column - col(q);
+    if (static_cast<uint32_t>(e) >= kVector) return;
+    simt::rarely();
+    body(e);
+  }
+  template <class Element>
+  BRIDGE_DEVICE auto chosen(int e, const Element& element) const {
+    auto value = element(0);
+#pragma unroll
+    for (int i = 1; i < kVector; ++i) value = i == e ? element(i) : value;
+    return value;
+  }
 
   // ---- Arrays. ----
 

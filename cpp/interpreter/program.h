@@ -37,7 +37,7 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 8;
+constexpr int32_t kVersion = 9;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
@@ -107,6 +107,7 @@ enum Operation : int32_t {
   kGeluSigmoidBfloat16,
   kGeluSigmoid1Bfloat16,
   kReciprocal16,  // 0 of 0
+  kExpLow16,
   kAdd,
   kSubtract,
   kMultiply,

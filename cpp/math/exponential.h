@@ -92,6 +92,18 @@ BRIDGE_HD Real power_of_fraction(Real f) {
   return fma(f, polynomial<Exp2Table<Real>>(f), Real(1));
 }
 
+// 2^f on [-1/2, 1/2] over the factor, 2^-18.6; scripts/fit_for_16_bits.py.
+struct Exp2TableFor16Bits {
+  static constexpr int degree = 3;
+  static constexpr float coefficients[degree + 1] = {
+      0x1.62e0eep-1f,
+      0x1.ec06f2p-3f,
+      0x1.ca1454p-5f,
+      0x1.3997f8p-7f,
+  };
+  static constexpr float factor = 1.0f - 0x1.8c618ep-21f;
+};
+
 // top e^-size 2^lift, which is a normal number wherever it has not underflowed without the factor,
 // for size from 0 to the bound; rounded once more than 2^f - 1.
 template <class Real>
@@ -128,6 +140,24 @@ BRIDGE_HD Real exp_low(Real x) {
   const auto bits = to_bits(e.shifted) << Format<Real>::mantissa_bits;
   const Real lifted = bit_cast<Real>(static_cast<typename Format<Real>::Bits>(bits));
   return (detail::power_of_fraction(e.f) * lifted) * power_of_two<Real>(-Powers::lift);
+}
+
+// The same for results of 16 bits, of doubles the same: e^x to 2^-17.8, for x up to 40.
+template <class Real>
+BRIDGE_HD Real exp_low_16(Real x) {
+  using Powers = detail::Exp2Table<Real>;
+  using Short = detail::Exp2TableFor16Bits;
+  if constexpr (sizeof(Real) != sizeof(float)) {
+    return exp_low(x);
+  } else {
+    constexpr float log2e = detail::ExponentTable<float>::log2e;
+    const float held = max_keep_nan(-detail::ExponentTable<float>::bound, x);
+    const float shifted = fma(held, log2e, Powers::magic);
+    const float f = fma(held, log2e, Powers::magic - shifted);
+    const float lifted = bit_cast<float>(to_bits(shifted) << Format<float>::mantissa_bits);
+    const float power = fma(f, detail::polynomial<Short>(f), 1.0f) * lifted;
+    return power * (Short::factor * power_of_two<float>(-Powers::lift));
+  }
 }
 
 template <class Real>

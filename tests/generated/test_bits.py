@@ -49,6 +49,14 @@ def counted_and_read(x: bridge.Full) -> Any:
     return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x), bl.sum(x * 0.5), -x
 
 
+@bridge.op
+def in_one_column(x: bridge.Full, labels: bridge.PerRow[int], weight: bridge.Row) -> Any:
+    """What is another function in one column of each row."""
+    is_label = bl.column() == labels
+    y = bl.where(is_label, bl.exp(x) * weight, bl.tanh(x))
+    return y, bl.pairs(bl.where(is_label, x, y), bl.where(is_label, 2.0, y * x) - weight)
+
+
 def requested(run: Run) -> Request:
     dtypes = [array.dtype.name for array in run.arrays]
     return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
@@ -176,6 +184,31 @@ def test_what_equals_the_largest_of_a_row(
         torch.set_num_threads(threads)
         for found, own in zip(op(x), expected, strict=True):
             torch.testing.assert_close(found, own, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [1, 7, 1024, 5000])
+def test_what_differs_in_one_column(dtype: str, cols: int, rng: np.random.Generator) -> None:
+    places = [0, cols - 1, 15, 16, 17, 1023, 1024, 2047, cols // 2, cols, -1, -cols, 2**32, 2**40]
+    labels = torch.tensor(places, dtype=torch.int64)
+    own = getattr(torch, dtype)
+    x = torch.tensor(rng.standard_normal((len(places), cols)), dtype=own)
+    weight = torch.tensor(rng.standard_normal(cols), dtype=own)
+    expected = in_one_column(x, labels, weight)
+    first = torch.where(
+        torch.arange(cols) == labels[:, None],
+        x.double().exp() * weight.double(),
+        x.double().tanh(),
+    )
+    tolerance = 2 * torch.finfo(own).eps
+    torch.testing.assert_close(expected[0].double(), first, rtol=tolerance, atol=tolerance)
+    in_one_column.compile(dtypes=[dtype])
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for found, interpreted in zip(in_one_column(x, labels, weight), expected, strict=True):
+            assert torch.equal(found, interpreted)
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from tests.generated.test_bits import (
     DTYPES,
     counted,
     counted_and_read,
+    in_one_column,
     picked,
     requested,
     softmax_requests,
@@ -95,6 +96,14 @@ def test_sums_of_a_single_column(tmp_path: Path) -> None:
 def test_what_equals_the_largest_of_a_row(op: Any, dtype: str, tmp_path: Path) -> None:
     found = traced(op.declaration, (True,))
     run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=7)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_differs_in_one_column(dtype: str, tmp_path: Path) -> None:
+    found = traced(in_one_column.declaration, (True, True, True))
+    run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=8)
 
 
 def test_reductions_of_numbers(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ T shuffle_xor(T value, int mask, int line = __builtin_LINE()) {
 
 inline uint32_t unknown(uint32_t value) { return value; }
 inline int64_t unknown(int64_t value) { return value; }
+inline void rarely() {}
 inline void sync_warp(int line = __builtin_LINE()) {
   char nothing = 0;
   emulator::shuffle(&nothing, sizeof nothing, thread_index() % kWarpThreads, line);
