@@ -7,9 +7,10 @@ primitives cannot be defined any more, arrays still cross to torch and back.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -32,6 +33,28 @@ jaxlib_module: Any = names.find(
     "has the DLPack functions below jax.dlpack; without it the public ones take their place",
     None,
 )
+
+
+_swap_local = names.find(
+    "jax.debug_nans.swap_local",
+    "turns a search for NaN off in this thread; without it the flag's context manager does, which "
+    "on leaving takes the search from functions that are compiled already, for good",
+    None,
+)
+
+
+@contextlib.contextmanager
+def without_search(flag: Any) -> Iterator[None]:
+    """Does not look for what `flag`, jax.debug_nans or jax.debug_infs, says is looked for."""
+    if _swap_local is None:
+        with flag(False):
+            yield
+        return
+    before = flag.swap_local(False)
+    try:
+        yield
+    finally:
+        flag.set_local(before)
 
 
 def _some_settings() -> Any:

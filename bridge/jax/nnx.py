@@ -327,7 +327,7 @@ class FusedScaleMaskSoftmax(nnx.Module):
         )
         if self.window_size is not None:
             outside = _outside(self.window_size, *scores.shape[-2:])
-            mask = outside if mask is None else outside | (mask != 0)
+            mask = outside if mask is None else _either(outside, mask.astype(bool))
         return softmax(name, scores, mask, scale, softmax_offset, causal=causal)
 
 
@@ -342,11 +342,18 @@ def _is_window(window: Any) -> bool:
 
 def _outside(window: tuple[int, int], queries: int, keys: int) -> jax.Array:
     """Which keys a window hides from which queries."""
-    left, right = window
-    away = jnp.arange(keys) - jnp.arange(queries)[:, None] - (keys - queries)
+    left, right = map(int, window)
+    away = jnp.arange(keys)[None] - jnp.arange(queries)[:, None] - (keys - queries)
     outside = jnp.zeros((queries, keys), bool)
     if left >= 0:
         outside |= away < -left
     if right >= 0:
         outside |= away > right
     return outside
+
+
+def _either(*masks: jax.Array) -> jax.Array:
+    """What any of them hides; they broadcast, also where JAX does not promote ranks."""
+    ndim = max(mask.ndim for mask in masks)
+    one, other = (jax.lax.expand_dims(mask, range(ndim - mask.ndim)) for mask in masks)
+    return one | other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -157,6 +158,42 @@ def test_all_gather(grad: str, bad: Any) -> None:
             function(x)
             with pytest.raises(FloatingPointError):
                 function(with_bad)
+
+
+@pytest.mark.parametrize("scope", ["global", "thread"])
+def test_what_is_compiled_is_looked_at_afterwards_too(scope: str, bad: Any) -> None:
+    """Calls of ours leave the flags alone, and functions of JAX under its eyes."""
+    word, flag, x, with_bad = bad
+    function = jax.jit(lambda x: x * 2.0)
+
+    def look() -> None:
+        function(x)
+        for _ in range(2):
+            bj.bias_gelu(x, x[0])
+            jax.grad(lambda x: bj.bias_gelu(x).sum())(x)
+            with refused(flag, word, "bridge_program"):
+                bj.bias_gelu(with_bad)
+            with pytest.raises(FloatingPointError, match=rf"\({word}\)"):
+                function(with_bad)
+
+    def look_in_thread() -> None:
+        jax.grad(lambda x: bj.bias_gelu(x).sum())(x)  # also before the flag is set
+        jax.config.update(f"jax_debug_{word}s", True)
+        look()
+        with flag(False):
+            bj.bias_gelu(with_bad)
+            function(with_bad)
+
+    if scope == "thread":
+        with flag(True):
+            look()
+        return
+    try:
+        # In one that has left `with flag(...)`, JAX does not look for what is set for all threads.
+        with ThreadPoolExecutor(1) as fresh_thread:
+            fresh_thread.submit(look_in_thread).result()
+    finally:
+        jax.config.update(f"jax_debug_{word}s", False)
 
 
 def test_the_other_flag_lets_it_pass(bad: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from jax import export
 
-from bridge.jax import bias_gelu
+from bridge.jax import bias_gelu, linear_cross_entropy
 from bridge.ops import column_sums
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from tests.jax.compositions import assert_close, normal, plain
@@ -56,6 +57,35 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
         for a, b in zip(exported.call(x, bias), gradients(x, bias), strict=True):
             np.testing.assert_array_equal(a, b)
     export.export(jax.jit(gradients), platforms=["cuda"], disabled_checks=CHECKS)(*arguments)
+
+
+def test_symbolic_sizes_of_a_linear_layer(rng: np.random.Generator) -> None:
+    (b,) = export.symbolic_shape("b")
+
+    def exported(rows: Any, columns: Any, features: Any, chunk: int | None = None) -> Any:
+        arguments = [
+            jax.ShapeDtypeStruct((rows, features), jnp.float32),
+            jax.ShapeDtypeStruct((columns, features), jnp.float32),
+            jax.ShapeDtypeStruct((rows,), jnp.int32),
+        ]
+        function = jax.jit(partial(linear_cross_entropy, chunk=chunk))
+        return export.export(function, disabled_checks=CHECKS)(*arguments)
+
+    for chunk in (None, 4):
+        with pytest.raises(
+            ValueError, match="linear_cross_entropy: hidden has a symbolic number of rows, b, exp"
+        ):
+            exported(b, 8, 36, chunk)
+    for columns, features in ((b, 36), (8, b)):
+        with pytest.raises(ValueError, match=r"linear_cross_entropy: weight has .* give chunk="):
+            exported(8, columns, features)
+        sizes = [7 if size is b else size for size in (columns, features)]
+        arguments = normal(rng, 8, sizes[1]), normal(rng, *sizes), jnp.arange(8) % 5
+        np.testing.assert_allclose(
+            exported(8, columns, features, 4).call(*arguments),
+            linear_cross_entropy(*arguments, chunk=4),
+            rtol=1e-6,
+        )
 
 
 def lowered_for(platform: str, rows: int) -> list[str]:

@@ -184,6 +184,18 @@ def test_softmax(rng: np.random.Generator) -> None:
         FusedScaleMaskSoftmax()(scores, jnp.zeros((4, 6), jnp.int32))
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (6,), (2, 1, 4, 6), ()])
+def test_softmax_without_promotion(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    scores = jnp.asarray(rng.standard_normal((2, 3, 4, 6)), jnp.float32)
+    mask = jnp.asarray(rng.random(shape) < 0.3)
+    layer = FusedScaleMaskSoftmax("causal", 0.5, (np.int64(1), 2))
+    expected = layer(scores, mask), layer(scores, mask, jnp.ones(3))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for given in (mask, mask.astype(jnp.uint8) * 7):
+            np.testing.assert_array_equal(layer(scores, given), expected[0])
+            np.testing.assert_array_equal(layer(scores, given, jnp.ones(3)), expected[1])
+
+
 def test_without_flax_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "bridge.jax.nnx")
     monkeypatch.setitem(sys.modules, "flax", None)

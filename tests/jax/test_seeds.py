@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import flax.nnx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +73,43 @@ def test_keys_of_another_generator() -> None:
     low, high = (int(word) for word in jax.random.bits(first, (2,), np.uint32))
     np.testing.assert_array_equal(drawn(first), keep(SHAPE, 0.4, high << 32 | low))
     assert (drawn(first) != drawn(second)).any()
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_raw_keys_of_the_default_generator(impl: str) -> None:
+    with jax.default_prng_impl(impl):
+        raw, key = jax.random.PRNGKey(7), jax.random.key(7)
+        for given in (raw, np.asarray(raw), flax.nnx.Variable(raw)):
+            np.testing.assert_array_equal(drawn(given), drawn(key))
+            traced = jax.jit(lambda seed: drawn_traced(seed))(given)
+            np.testing.assert_array_equal(traced, drawn(key))
+        raws, keys = jax.random.split(raw, 3), jax.random.split(key, 3)
+        np.testing.assert_array_equal(jax.vmap(drawn_traced)(raws), jax.vmap(drawn_traced)(keys))
+    message = r"seed has shape \[4\], .* or a key of jax.random \(a raw one of the generator"
+    with pytest.raises(ValueError, match=message):  # the default is threefry2x32 again
+        bias_dropout_add(ONES, p=0.45, seed=raw)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_reuse_of_a_key_is_seen(impl: str) -> None:
+    def again(function: Any) -> Any:
+        return lambda key: (drawn_traced(key), function(key))
+
+    with jax.debug_key_reuse(True):
+        for second in (drawn_traced, jax.random.bernoulli):
+            for function in (again(second), jax.jit(again(second))):
+                with pytest.raises(jax.errors.KeyReuseError):
+                    function(jax.random.key(0, impl=impl))
+        gradient = jax.grad(lambda x, key: bias_dropout_add(x, p=0.4, seed=key).sum())
+        for function in (gradient, jax.jit(gradient)):
+            key = jax.random.key(0, impl=impl)
+            function(ONES, key)
+            with pytest.raises(jax.errors.KeyReuseError):
+                function(ONES, key)
+        key = jax.random.key(0, impl=impl)
+        jax.lax.map(lambda i: drawn_traced(key, i), jnp.arange(3))  # with offsets it is none
+        mask = drawn(key)
+    np.testing.assert_array_equal(mask, drawn(jax.random.key(0, impl=impl)))
 
 
 def test_a_new_seed_compiles_nothing() -> None:
@@ -166,7 +204,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"seed": jnp.ones(())}, TypeError, f"seed has dtype float32, {EXPECTED} dtype"),
     ({"seed": jnp.asarray(True)}, TypeError, f"seed has dtype bool, {EXPECTED} dtype"),
     ({"seed": np.ones(2, np.int64)}, ValueError, "seed has shape [2], expected a 0-dimensional"),
-    ({"seed": jnp.ones(3, jnp.uint32)}, ValueError, "seed has shape [3], expected a 0-dimensional"),
+    (
+        {"seed": jnp.ones(3, jnp.uint32)},
+        ValueError,
+        "seed has shape [3], expected a 0-dimensional array, or a key of jax.random",
+    ),
     ({"seed": jax.random.split(jax.random.key(0))}, ValueError, "seed has shape [2], expected one"),
     ({"seed": 1, "offset": None}, TypeError, f"offset has type NoneType, {EXPECTED}"),
     ({"seed": 1, "offset": 0.0}, TypeError, f"offset has type float, {EXPECTED}"),

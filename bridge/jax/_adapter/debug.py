@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bridge._private.jax import without_search
+
 
 @contextlib.contextmanager
 def as_one_op() -> Iterator[None]:
@@ -18,7 +20,7 @@ def as_one_op() -> Iterator[None]:
     results, to see which op the NaN comes from; this one would be found again and again. And what
     is one op is compiled even where jit is disabled.
     """
-    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+    with jax.disable_jit(False), without_search(jax.debug_nans), without_search(jax.debug_infs):
         yield
 
 

@@ -77,11 +77,13 @@ def declared_function(declaration: Declaration) -> Callable[..., Any]:
 
 @compiled_for
 def _compiled(found: Traced, axis: str | None) -> Any:
+    integers = sum(operand.role is roles.Integer for operand in found.program.operands)
+
     def declared(*operands: Any) -> Any:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
-                arrays.append(words(found.name, operand.name, value))
+                arrays.append(words(found.name, operand.name, value, is_alone=integers == 1))
             else:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)

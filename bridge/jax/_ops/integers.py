@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import jax
@@ -40,16 +41,17 @@ def as_integer(function: str, argument: str, value: Any) -> Any:
             spec = Spec(value.shape, value.dtype.name)
             if argument == "seed" and _is_raw_key(spec):
                 return value.astype(np.uint32, copy=False)  # whose bytes can be in another order
-            check_integer_array(function, argument, spec)
+            _check_array(function, argument, spec)
     value = check_integer(function, argument, value)
     return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)
 
 
-def words(function: str, argument: str, value: Any) -> Any:
+def words(function: str, argument: str, value: Any, *, is_alone: bool = True) -> Any:
     """uint32 `[2]`, the low word first, from what `as_integer` returned; inside a jitted function.
 
     The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
-    first. A key of another generator than threefry is asked for two random words.
+    first. A key of another generator than threefry is asked for two random words. Under
+    jax_debug_key_reuse a key counts as used if it `is_alone`: beside an offset it has many uses.
     """
     if value is None or isinstance(value, tuple):
         return None if value is None else value[0]
@@ -62,11 +64,20 @@ def words(function: str, argument: str, value: Any) -> Any:
                 f"array of keys; jax.vmap takes one for each batch"
             )
         if str(jax.random.key_impl(value)) != "threefry2x32":
-            return jax.random.bits(value, (2,), np.uint32)
-        return jax.random.key_data(value)[::-1]
+            key = value if is_alone else jax.random.clone(value)
+            return jax.random.bits(key, (2,), np.uint32)
+        data = jax.random.key_data(value)[::-1]
+        if is_alone and jax.config.jax_debug_key_reuse:  # type: ignore[attr-defined]
+            # To read a key is no use of it, and to split it is, where something reads the result.
+            none = jax.random.key_data(jax.random.split(value, 0))
+            data = jnp.concatenate([data, none.reshape(0)])
+        return data
     if argument == "seed" and _is_raw_key(spec):
-        return value[::-1]
-    check_integer_array(function, argument, spec)
+        if spec.shape == (2,):
+            return value[::-1]
+        with contextlib.suppress(TypeError):  # keys of the default generator have another shape
+            return words(function, argument, jax.random.wrap_key_data(value), is_alone=is_alone)
+    _check_array(function, argument, spec)
     if value.dtype.itemsize == 8:
         low, high = value, value >> 32
     else:
@@ -77,5 +88,14 @@ def words(function: str, argument: str, value: Any) -> Any:
     return jnp.stack([low.astype(np.uint32), high.astype(np.uint32)])
 
 
+def _check_array(function: str, argument: str, spec: Spec) -> None:
+    if argument == "seed" and spec.shape and spec.dtype == "uint32":
+        raise ValueError(
+            f"{function}: seed has shape {list(spec.shape)}, expected a 0-dimensional array, or a "
+            f"key of jax.random (a raw one of the generator that jax_default_prng_impl names)"
+        )
+    check_integer_array(function, argument, spec)
+
+
 def _is_raw_key(spec: Spec) -> bool:
-    return spec == Spec((2,), "uint32")
+    return len(spec.shape) == 1 and spec.dtype == "uint32"

@@ -67,7 +67,8 @@ def linear_cross_entropy(
 
     Raises:
       TypeError, ValueError: as for `cross_entropy`; dtypes that differ, shapes that do not fit, a
-        chunk that is no positive integer.
+        chunk that is no positive integer; under `jax.export` ValueError for a symbolic number of
+        rows, and without a chunk for any other symbolic size.
 
     Example:
       >>> linear_cross_entropy(jnp.zeros((2, 3)), jnp.ones((4, 3)), jnp.array([0, 1]))
@@ -91,12 +92,28 @@ def linear_cross_entropy(
     check_labels(_NAME, labels, columns, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", chunk, 1)
-    per = chunk_rows(chunk, math.prod(shape[:-1]), features, columns)
+    rows = math.prod(shape[:-1])
+    _refuse_symbolic(rows, chunk, named["weight"].shape)
+    per = chunk_rows(chunk, rows, features, columns)
     run = _compiled(options, per)
     spec = jax.typeof(named["labels"]).sharding.spec if reduction == "none" else PartitionSpec()
     mesh = _explicit_mesh(arrays)
     # XLA splits the chunks: types that say how would have to say it of all that is in them.
     return run(*arrays) if mesh is None else _auto(run, mesh, spec)(*arrays)
+
+
+def _refuse_symbolic(rows: Any, chunk: int | None, weight: Any) -> None:
+    """Raises ValueError where sizes that chunks depend on are not known before the program runs."""
+    if not isinstance(rows, int):
+        raise ValueError(
+            f"{_NAME}: hidden has a symbolic number of rows, {rows}, expected one that is known "
+            f"when the function is exported"
+        )
+    if chunk is None and not all(isinstance(size, int) for size in weight):
+        raise ValueError(
+            f"{_NAME}: weight has the symbolic shape {list(weight)}, from which no chunk follows: "
+            f"give chunk="
+        )
 
 
 def _explicit_mesh(arrays: Any) -> Any:
@@ -165,6 +182,12 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     hidden, weight, bias, labels = primals
     are_wanted = [not isinstance(t, SymbolicZero) and t is not None for t in tangents[:3]]
     sums = hidden.dtype if hidden.dtype == jnp.float64 else jnp.dtype(jnp.float32)
+    share = jnp.ones((), sums)
+    if weight.dtype == jnp.float16:
+        # Gradients of hidden, at most twice the largest weight, are not to overflow before they are
+        # divided by the number of rows.
+        largest = jnp.max(jnp.abs(weight), initial=0)
+        share = jnp.where(largest > 32752, jnp.asarray(0.5, sums), share)
 
     @jax.checkpoint
     def of_chunk(added: Any, part: Any) -> Any:
@@ -172,7 +195,7 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
         found, pull = jax.vjp(
             lambda logits: losses_of(logits, labels, options), _linear(hidden, weight, bias)
         )
-        shares = [jnp.ones_like(found[0]), *map(jnp.zeros_like, found[1:])]
+        shares = [jnp.full_like(found[0], share), *map(jnp.zeros_like, found[1:])]
         (d,) = pull(type(found)(vary_alike([*shares, *found])[: len(found)]))
         dw, db = added
         if dw is not None:
@@ -192,6 +215,7 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     for gradient, tangent, is_wanted in zip((dh, dw, db), tangents[:3], are_wanted, strict=True):
         if is_wanted:
             change = change + jnp.sum(gradient.astype(sums) * tangent.astype(sums))
+    change = change / share
     if options.reduction == "mean":  # at the end: a row's share may be less than 16 bits hold
         change = change / jnp.maximum(jnp.sum(found[1]), 1)
     return reduce(options.reduction, *found), change
