@@ -138,6 +138,43 @@ def test_float16_sums_that_overflow_where_their_mean_does_not() -> None:
     )
 
 
+@each
+@pytest.mark.parametrize("size", [3000.0, 1.0, 1e-3, 1e-5])
+def test_sums_in_float16_of_large_and_of_small_numbers(own: Any, rng: Any, size: float) -> None:
+    """They neither overflow before they are divided nor lose digits that a result has."""
+    rows, features, columns = 2048, 16, 24
+    hidden = (rng.normal(size=(rows, features)) * size).astype(np.float16)
+    weight = (rng.normal(size=(columns, features)) / max(size, 1)).astype(np.float16)
+    labels = rng.integers(0, columns, rows)
+    scale = np.float32(min(1 / size, 2**10))
+    _, *found = own.vjp(
+        lambda h, w: own.ops.linear_cross_entropy(
+            h, w, own.array(labels), reduction="mean", chunk=rows
+        ),
+        (hidden, weight),
+        scale,
+    )
+    h, w = hidden.astype(float), weight.astype(float)
+    _, d = reference(h @ w.T, labels, np.full((), float(scale)), "mean")
+    for gradient, expected in zip(found, (d @ w, d.T @ h), strict=True):
+        unit = 2.0**-24  # the smallest number of the type
+        off = np.abs(gradient.astype(float) - expected)
+        assert off.max() < 2e-3 * np.abs(expected).max() + unit
+
+
+@each
+def test_float16_gradients_of_large_weights(own: Any) -> None:
+    weight = np.full((64, 2), -60000.0, np.float16)
+    weight[0] = 60000.0
+    labels = own.array(np.zeros(4, np.int64))
+    _, found = own.vjp(
+        lambda h: own.ops.linear_cross_entropy(h, own.array(weight), labels),
+        (np.zeros((4, 2), np.float16),),
+        np.float32(1),
+    )
+    np.testing.assert_allclose(found.astype(float), -60000 * 63 / 64 / 2, rtol=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("form", ["mean", "none", "compiled"])
 def test_the_weights_gradient_is_summed_in_float32(form: str) -> None:

@@ -193,12 +193,14 @@ class _InChunks(torch.autograd.Function):
         operands = (hidden, weight, labels, bias)
         share, asked = None, [False] * 3
         if options.reduction != "none":
-            share = torch.ones((), dtype=_sums(hidden.dtype), device=hidden.device)
+            share = _share(weight)
             asked = is_wanted
         *found, dh, dw, db = _pass(operands, share, chunk, options, asked)
         ctx.chunk, ctx.options, ctx.is_wanted = chunk, options, is_wanted
-        if share is not None and options.reduction == "mean":
-            share = share / found[1].sum().clamp(min=1)  # type: ignore[union-attr]
+        if share is not None:
+            share = 1 / share
+            if options.reduction == "mean":
+                share = share / found[1].sum().clamp(min=1)  # type: ignore[union-attr]
         ctx.save_for_backward(*operands, share, dh, dw, db)
         return reduce(options.reduction, *found)  # type: ignore[arg-type]
 
@@ -300,8 +302,6 @@ def _run(
         gradient.zero_()
     g = None if g is None else g.expand(len(hidden))
     count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
-    # The sum of so many terms overflows in float16 where their mean does not.
-    scale = 2.0 ** -max(count.bit_length() - 5, 0) if hidden.dtype == torch.float16 else 1.0
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), count):
             rows = slice(start, start + count)
@@ -314,11 +314,42 @@ def _run(
             if wanted[0]:
                 torch.mm(d, weight, out=dh[rows])
             if wanted[1]:
-                dw.add_(d.t() @ (h if scale == 1 else h * scale), alpha=1 / scale)
+                _add_product(dw, d, h)
             if wanted[2]:
                 db += d.sum(0, dtype=db.dtype)
             del logits, of_rows, made, d  # or those of two chunks would be there
     return [found, counts, dh, dw, db]
+
+
+def _add_product(dw: Tensor, d: Tensor, h: Tensor) -> None:
+    """dw += dᵀ h, for dw of the dtype of sums."""
+    if h.dtype != torch.float16 or d.numel() == 0 or h.numel() == 0:
+        dw.add_(d.t() @ h)
+        return
+    # The sum of so many terms may overflow in float16 where their mean does not, and terms that
+    # were made smaller for that may underflow: by a power of two they take the range that is there.
+    most = _largest(d).mul_(len(d)).clamp_(min=1).mul_(_largest(h))
+    scale = torch.exp2(torch.floor(torch.log2(_HALF_OF_FLOAT16 / most)))
+    scale = torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
+    dw.addcmul_(d.t() @ (h * scale), 1 / scale)
+
+
+def _share(weight: Tensor) -> Tensor:
+    """What gradients are formed with in the forward pass, a factor that is known only behind it: 1,
+    or less where those of hidden, at most twice the largest weight, would overflow in float16."""
+    one = torch.ones((), dtype=_sums(weight.dtype), device=weight.device)
+    if weight.dtype != torch.float16 or weight.numel() == 0:
+        return one
+    return torch.where(_largest(weight) > _HALF_OF_FLOAT16, 0.5, one)
+
+
+_HALF_OF_FLOAT16 = 32752.0
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest |x|, in float32."""
+    least, largest = torch.aminmax(x)
+    return torch.maximum(-least, largest).float()
 
 
 def _empty(hidden: Tensor, weight: Tensor, *others: Any) -> list[Tensor]:
