@@ -566,6 +566,27 @@ DECLARED = (
         "[counted-float32]",
     ),
     Fault(
+        "compiled programs on CUDA: the element beside that of a row's own column differs",
+        "cpp/interpreter/generated_streams.cuh",
+        "const bool is_second = chosen % 2 != 0;",
+        "const bool is_second = chosen % 2 == 0;",
+        tests="tests/generated/test_emulated.py::test_what_differs_in_one_column[bfloat16]",
+    ),
+    Fault(
+        "compiled programs: what differs in one column of a row is what the others have",
+        "bridge/lang/emission_sections.py",
+        "if (own >= 0) y{stream}[own] = own{stream};",
+        "if (own > 0) y{stream}[own] = own{stream};",
+        tests="tests/generated/test_bits.py::test_what_differs_in_one_column[1024-float32]",
+    ),
+    Fault(
+        "16-bit types: the label's column of a softmax's gradient is as rough as the others",
+        "bridge/lang/narrowing.py",
+        '_PASSES = {"mul"',
+        '_PASSES = {"add": (0, 1), "mul"',
+        tests="tests/lang/test_narrowing.py::test_gradients_of_log_sums",
+    ),
+    Fault(
         "compiled programs: the column sums of a part of a long row are those of its first part",
         "cpp/interpreter/generated.h",
         "stacks_[s].part(part.begin, part.end); });",

@@ -21,10 +21,11 @@ def log_softmax(x: bl.Full, *, scale: float = 1.0):
     return (s - largest) - rest
 
 
-@declared(keep=("lse",))
+@declared(keep=("largest", "rest"))
 def logsumexp(x: bl.Full, *, scale: float = 1.0):
-    lse = bl.logsumexp(_scaled(x, scale))
-    return lse
+    s = _scaled(x, scale)
+    largest, rest = bl.logsumexp_parts(s)  # noqa: RUF059 - of which derivatives are made
+    return bl.logsumexp(s)
 
 
 @declared(keep=("largest", "rest"))

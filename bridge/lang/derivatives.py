@@ -111,8 +111,20 @@ _PARTIALS: dict[str, Partials] = {
     "gauss": lambda x, y, s: [-2.0 * s * (_cut(x[0]) * y)],
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
     # Of a row of -inf every power is 0.
-    "logsumexp": lambda x, y, s: [_beside(x[0], y)],
+    "logsumexp": lambda x, y, s: [_softmax(x[0])],
 }
+
+
+def _softmax(x: Value) -> Value:
+    """e^(x − log Σ e^x), from what is left of the sum beside the largest x: it has the digits that
+    the sum has lost beside a large one."""
+    largest, rest = f.logsumexp_parts(x)
+    return _over_sum(rest) * _beside(x, largest)
+
+
+def _over_sum(rest: Value) -> Value:
+    """1 / Σ e^(x − most) from its logarithm, which is not negative."""
+    return f.apply("exp_low", -rest)
 
 
 def _beside(x: Value, most: Value) -> Value:
@@ -131,7 +143,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return f.sum(t[0])
     if operation == "logsumexp_rest":
         assert t[0] is not None
-        return f.exp(-y) * f.sum(_beside(*x) * t[0])
+        return _over_sum(y) * f.sum(_beside(*x) * t[0])
     if operation == "where":
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
@@ -191,7 +203,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
     if operation in ("sum", "max"):
         return [g]
     if operation == "logsumexp_rest":  # one product an element, the other once a row
-        return [(g * f.exp(-y)) * _beside(*x), None]
+        return [(g * _over_sum(y)) * _beside(*x), None]
     if operation == "div":
         down = g / x[1]
         return [down, -(down * y)]

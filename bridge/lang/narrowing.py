@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.lang.derivatives import silu_slope
-from bridge.lang.program import Node, Program, is_one_column, pruned
+from bridge.lang.program import COLUMNS, Node, Program, is_one_column, pruned
 from bridge.lang.values import Builder
 
 DTYPES = ("float16", "bfloat16")
@@ -42,7 +42,9 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     def narrow(number: int, node: Node) -> Node:
         if number in slopes:
             return replace(node, operation="silu_slope", inputs=(slopes[number],), static=dtype)
-        if node.operation in LOGISTIC or node.operation == "exp_low":
+        # What a row has one of is not worth it.
+        is_power = node.operation == "exp_low" and node.axes & COLUMNS
+        if node.operation in LOGISTIC or is_power:
             return replace(node, static=dtype)
         if node.operation == "gelu" and node.static[1] < _GELU_ORDERS:
             return replace(node, static=(*node.static, dtype))

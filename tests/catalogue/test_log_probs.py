@@ -152,6 +152,27 @@ def test_what_is_nearly_certain_keeps_its_digits(own: Any) -> None:
     np.testing.assert_allclose(own.call(own.ops.log_softmax, x)[:, 0], expected, rtol=2e-4)
 
 
+@each
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shift", [0.0, 1e3, -1e5, 2.0**27])
+def test_gradients_of_logsumexp_whatever_the_sum(
+    own: Any, shift: float, dtype: str, rng: Any
+) -> None:
+    """A softmax does not lose the digits that a sum beside a large number has lost."""
+    largest = 3e4 if dtype == "float16" else np.inf
+    x = rng.normal(size=(16, 50)) * max(1, abs(shift) * 1e-3) + np.clip(shift, -largest, largest)
+    x = x.clip(-2 * largest, 2 * largest).astype(numpy_dtype(dtype))
+    x[0] = x[0, 0]
+    g = rng.normal(size=16).astype(numpy_dtype(wide(dtype)))
+    _, found = own.vjp(own.ops.logsumexp, [x], g)
+    s, _, y = reference(x - x.astype(float).max(-1, keepdims=True), 1.0)
+    expected = g.astype(float)[:, None] * y
+    # A power has as many units as its exponent is large.
+    unit = EPSILON[dtype] + (4 - s.clip(-200)) * EPSILON[wide(dtype)]
+    least = np.finfo(np.float16).smallest_subnormal if dtype == "float16" else 1e-37
+    assert np.all(np.abs(found.astype(float) - expected) <= unit * np.abs(expected) + least)
+
+
 ROWS: dict[str, Any] = {
     "normal": lambda rng, n: rng.normal(size=n) * 3,
     "wide": lambda rng, n: rng.normal(size=n) * 50,

@@ -180,6 +180,21 @@ def test_where_sends_zeros_to_what_was_not_chosen() -> None:
     np.testing.assert_array_equal(found, [[2.0, 0.0, 0.0, 0.0, 0.5]])
 
 
+def test_what_counts_in_one_column_is_added_there() -> None:
+    from bridge import lang as bl
+
+    def op(x: bl.Full, labels: bl.PerRow[int]):
+        own = bl.sum(bl.where(bl.column() == labels, x, -0.0))
+        return bl.sum(x * -0.0) + bl.max(x) + own
+
+    program = program_of(op)
+    back = vjp(program, [True], [True, False])
+    x, labels = np.array([[1.0, 2.0, 3.0], [6.0, 5.0, 4.0]]), np.array([1, 0])
+    (found,) = evaluate(back, [x, labels, np.array([7.0, 8.0])])
+    np.testing.assert_array_equal(found, [[0.0, 7.0, 7.0], [16.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(np.signbit(found), [[True, False, False], [False, True, True]])
+
+
 # What is chosen where the derivative of the other is infinite or NaN; x, and the first derivative.
 CHOICES: dict[str, tuple[Any, Any, Any]] = {
     "log": (lambda bl, x: bl.where(x > 0, bl.log(x), 0.0), [-1.0, 0, 2], [0.0, 0, 0.5]),
