@@ -41,9 +41,12 @@ def _logsumexp(x: Array) -> Array:
 
 
 def _logsumexp_rest(x: Array, largest: Array) -> Array:
-    powers = np.exp(x - np.where(np.isfinite(largest), largest, 0))
+    away = x - np.where(np.isfinite(largest), largest, 0)
+    powers = np.exp(away)
     if x.shape[-1]:
-        np.put_along_axis(powers, _argmax(x), 0, axis=-1)
+        # Where x has moved and the largest is held, its own power is not 1.
+        place = _argmax(x)
+        np.put_along_axis(powers, place, np.expm1(np.take_along_axis(away, place, -1)), axis=-1)
     rest = np.log1p(np.sum(powers, axis=-1, keepdims=True))
     return np.where(np.isfinite(largest), rest, 0)
 

@@ -153,6 +153,28 @@ def test_what_nothing_is_written_over() -> None:
     assert torch.equal(torch.autograd.grad(again, leaf)[0], expected)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_gradients_in_batches_overwrite_nothing(reduction: str) -> None:
+    labels, leaf = torch.tensor([1, 2]), torch.randn(2, 4, requires_grad=True)
+    g = torch.randn(3, *([2] if reduction == "none" else []))
+    logits = leaf * 1
+    before = logits.detach().clone()
+
+    def batches(overwrite: bool) -> Any:
+        loss = bridge.torch.cross_entropy(
+            logits, labels, reduction=reduction, overwrite_logits=overwrite
+        )
+
+        def pull(g: Any) -> Any:
+            return torch.autograd.grad(loss, leaf, g, retain_graph=True)[0]
+
+        old = torch.autograd.grad(loss, leaf, g, is_grads_batched=True, retain_graph=True)[0]
+        return torch.stack([old, torch.func.vmap(pull)(g)])
+
+    assert torch.equal(batches(True), batches(False))
+    assert torch.equal(logits, before)
+
+
 @each
 def test_exact_cases(own: Any) -> None:
     call = partial(own.call, own.ops.cross_entropy)

@@ -98,6 +98,35 @@ def test_same_bits(interleaved: bool, shapes: Any, rng: Any) -> None:
     np.testing.assert_array_equal(bits(t), bits(j))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_autocast_leaves_alone(dtype: torch.dtype) -> None:
+    """Also what passes, of each dtype but autocast's own: torch.cat does not take all of them."""
+    x, tables = torch.randn(2, 8).to(dtype), torch.randn(2, 2, 3).to(dtype)
+    x[0, 6], x[0, 7] = -0.0, torch.inf
+
+    def all_of(f: Any) -> list[Any]:
+        y, tangent = torch.func.jvp(f, (x, *tables), (x, *tables))
+        _, pull = torch.func.vjp(f, x, *tables)
+        second = torch.func.jacrev(torch.func.jacrev(f, 1), 1)(x, *tables)
+        return [y, tangent, *pull(x), second, torch.func.vmap(f)(x, *tables)]
+
+    compiled = torch.compile(bridge.torch.rotary, fullgraph=True, backend="aot_eager")
+    expected = all_of(bridge.torch.rotary)
+    for autocast in (torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", autocast):
+            exported = torch.export.export(_Rotary(), (x, *tables)).module()
+            found = [*all_of(bridge.torch.rotary), compiled(x, *tables), exported(x, *tables)]
+        for a, b in zip(found, (*expected, expected[0], expected[0]), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a.float().numpy(), b.float().numpy())
+        np.testing.assert_array_equal(*(bits(y.float().numpy()) for y in (found[0], expected[0])))
+
+
+class _Rotary(torch.nn.Module):
+    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+        return bridge.torch.rotary(x, cos, sin)
+
+
 def test_derivatives_and_transforms(rng: Any) -> None:
     x = torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True)
     cos, sin = (torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))

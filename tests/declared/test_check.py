@@ -51,6 +51,17 @@ def test_a_rule_of_its_own(rng: Any) -> None:
 
 
 @bridge.op
+def log_probability(x: bridge.Full, labels: bridge.PerRow[int]):
+    return bl.sum(bl.where(bl.column() == labels, bl.log_softmax(x), -0.0)), bl.logsumexp(x)
+
+
+def test_log_sums(rng: Any) -> None:
+    """A constant of their derivatives is the largest number, which moves with the operand."""
+    operands = rng.normal(size=(4, 9)).astype(np.float32), rng.integers(0, 9, 4)
+    assert bridge.check(log_probability, *operands, quiet=True).ok
+
+
+@bridge.op
 def normed(x: bridge.Full):
     return x * bl.stop_gradient(bl.rsqrt(bl.mean(x * x) + 1e-6))
 

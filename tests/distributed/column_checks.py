@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -205,26 +206,35 @@ def cross_entropy_of_a_group(place: Place) -> None:
 
 
 def second_derivatives_of_a_loss(place: Place) -> None:
-    """Of rows in several dimensions, whose losses are reduced in one."""
-    mesh = init_device_mesh("cpu", (place.world_size,))
-    logits, labels = numbers(0, (2, 4, 8), torch.float64), torch.arange(8).reshape(2, 4)
+    """Of rows in several dimensions, whose losses are reduced in one; and of parts of a group.
 
-    def second(x: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    The square of a loss has a cotangent to go through, and the loss itself has none.
+    """
+    mesh, group = init_device_mesh("cpu", (place.world_size,)), torch.distributed.group.WORLD
+    whole = numbers(0, (2, 4, 8), torch.float64), torch.arange(8).reshape(2, 4)
+
+    def second(x: Tensor, labels: Tensor, power: int, **options: Any) -> Tensor:
         x = x.detach().requires_grad_()
-        loss = bridge.torch.cross_entropy(x, labels, reduction=reduction)
-        (first,) = torch.autograd.grad(loss.square().sum(), x, create_graph=True)
+        loss = bridge.torch.cross_entropy(x, labels, **options)
+        loss = loss if power == 1 else loss.square()
+        (first,) = torch.autograd.grad(loss.sum(), x, create_graph=True)
         return torch.autograd.grad(first.square().sum(), x)[0]
 
-    for reduction in ("mean", "sum", "none"):
-        expected = second(logits, labels, reduction)
+    for reduction, power in itertools.product(("mean", "sum", "none"), (1, 2)):
+        expected = second(*whole, power, reduction=reduction)
         for placement in (Replicate(), Shard(0), Shard(1), Shard(2)):
             of_labels = placement if placement in (Shard(0), Shard(1)) else Replicate()
             given = (
                 distribute_tensor(tensor, mesh, [each])
-                for tensor, each in ((logits, placement), (labels, of_labels))
+                for tensor, each in zip(whole, (placement, of_labels), strict=True)
             )
-            found: Any = second(*given, reduction)
+            found: Any = second(*given, power, reduction=reduction)
             torch.testing.assert_close(found.full_tensor(), expected)
+        for logits, labels in (whole, [each[0] for each in whole], [each[0, 0] for each in whole]):
+            own = logits.chunk(place.world_size, -1)[place.rank]
+            found = second(own, labels, power, reduction=reduction, group=group)
+            expected = second(logits, labels, power, reduction=reduction)
+            torch.testing.assert_close(found, expected.chunk(place.world_size, -1)[place.rank])
 
 
 def groups_that_differ(place: Place) -> None:

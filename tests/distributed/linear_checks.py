@@ -72,10 +72,13 @@ def _derivatives(given: list[Tensor], reduction: str) -> list[Tensor]:
     values = [v.detach().requires_grad_(v.is_floating_point()) for v in given]
     smooth = [v for v in values if v.requires_grad]
     loss = _loss(values, reduction)
-    # Powers, so that second derivatives go through every cotangent.
-    firsts = torch.autograd.grad((loss**2).sum(), smooth, create_graph=True)
-    seconds = torch.autograd.grad([(g**2).sum() for g in firsts], smooth)
-    return [loss, *firsts, *seconds]
+    found = [loss]
+    # Of a square second derivatives go through every cotangent; of the loss they have none.
+    for each in (loss**2, loss):
+        firsts = torch.autograd.grad(each.sum(), smooth, create_graph=True)
+        found += firsts
+        found += torch.autograd.grad([(g**2).sum() for g in firsts], smooth, retain_graph=True)
+    return found
 
 
 def as_whole(place: Place, reduction: str) -> None:

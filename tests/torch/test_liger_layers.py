@@ -210,6 +210,17 @@ def test_rotary_of_qwen_2_vl(
         assert_same_bits(one.transpose(1, 2), other)
 
 
+def test_rotary_of_qwen_2_vl_under_autocast(draw: Any) -> None:
+    """Of the other 16-bit dtype, in which torch joins no tables."""
+    q, k = (draw(2, heads, 5, 8, dtype=torch.float16) for heads in (4, 1))
+    given = (q, k, *draw(2, 3, 2, 5, 8, dtype=torch.float16), (1, 2, 1))
+    expected = liger.liger_multimodal_rotary_pos_emb(*given)
+    with torch.autocast("cpu", BFLOAT):
+        found = liger.liger_multimodal_rotary_pos_emb(*given)
+    for one, other in zip(found, expected, strict=True):
+        assert_same_bits(one, other)
+
+
 def test_rotary_of_qwen_2_vl_of_other_shapes() -> None:
     q, table = torch.ones(1, 2, 3, 8), torch.ones(3, 1, 3, 8)
     for given, section in (((q, q, table[:2], table), (1, 1, 2)), ((q, q, table, table), (3, 2))):

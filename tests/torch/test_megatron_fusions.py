@@ -341,6 +341,16 @@ def test_the_gradient_passes_at_the_bounds(with_bias: bool) -> None:
     assert slope[0, 5] == 0.0
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_autocast_leaves_what_is_clamped_alone(draw: Any, with_bias: bool) -> None:
+    y, weights = draw(*Y, dtype=torch.float16), draw(*WEIGHTS, dtype=torch.float16)
+    bias = draw(*BIAS, dtype=torch.float16) if with_bias else None
+    expected = megatron.weighted_bias_quick_geglu_impl(y, bias, weights, clamp_value=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = megatron.weighted_bias_quick_geglu_impl(y, bias, weights, clamp_value=0.5)
+    assert_same_bits(found, expected)
+
+
 FP8, OFFLOAD = "fp8_input_store is True", "cpu_offload_input is True"
 X, W = torch.ones(Y), torch.ones(WEIGHTS)
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {

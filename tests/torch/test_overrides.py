@@ -189,6 +189,34 @@ def test_symbolic_trace_of_what_depends_on_the_input(draw: Any, module: Any) -> 
     assert_same_bits(fx.symbolic_trace(module)(*given), module(*given))
 
 
+MODULES: dict[str, nn.Module] = {
+    "BiasDropoutAdd": bt.BiasDropoutAdd(0.25),
+    "BiasGELU": bt.BiasGELU(5),
+    "CrossEntropyLoss": bt.CrossEntropyLoss(),
+    "GEGLU": bt.GEGLU(),
+    "GLU": bt.GLU("silu"),
+    "LayerNorm": bt.LayerNorm(5),
+    "LinearCrossEntropyLoss": bt.LinearCrossEntropyLoss(5, 7),
+    "LogSoftmax": bt.LogSoftmax(-1),
+    "RMSNorm": bt.RMSNorm(5),
+    "ReGLU": bt.ReGLU(),
+    "Softmax": bt.Softmax(-1),
+    "SquaredReLU": bt.SquaredReLU(),
+    "SwiGLU": bt.SwiGLU(),
+}
+
+
+def test_every_module_is_here() -> None:
+    public = {name for name in bt.__all__ if inspect.isclass(getattr(bt, name))}
+    assert set(MODULES) == public - {"JaxModule"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_trace_of_a_module_alone_is_saved_and_loaded(name: str) -> None:
+    traced = fx.symbolic_trace(MODULES[name])
+    assert pickle.loads(pickle.dumps(traced)).code == traced.code
+
+
 class Seen(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge._private.torch import forward_ad
+from bridge._private.torch import forward_ad, is_old_batched
 from bridge.torch._adapter.autograd import (
     Plan,
     Rules,
@@ -182,7 +182,11 @@ class _Overwritten(Rules):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         plan, wanted = ctx.plan, ctx.needs_input_grad
-        if torch.is_grad_enabled() or (step := _only_step(plan, wanted, cotangents)) is None:
+        given = [cotangent for cotangent in cotangents if cotangent is not None]
+        is_plain = not (torch.is_grad_enabled() or is_watched(given))
+        is_plain = is_plain and not any(map(is_old_batched, given))
+        step = _only_step(plan, wanted, cotangents) if is_plain else None
+        if step is None:
             return plan.vjp(ctx, cotangents, wanted)
         kept = ctx.saved_tensors  # once: where they are computed again, that is done once
         x = kept[plan.derivatives.kept.index(0)].detach()

@@ -170,11 +170,10 @@ def weighted_bias_quick_geglu_impl(
             "number"
         )
     if clamp_value is not None and bias is not None:
-        gate, up = x.chunk(2, -1)
+        is_up = torch.arange(x.shape[-1], device=x.device) >= x.shape[-1] // 2
         # At a bound the gradient passes, as in `gated`; that of Tensor.clamp does up to torch 2.13.
-        gate = torch.where(gate > clamp_value, clamp_value, gate)
-        up = torch.where(up.abs() > clamp_value, clamp_value * up.sign(), up)
-        x = torch.cat((gate, up), -1)
+        x = torch.where(x > clamp_value, clamp_value, x)
+        x = torch.where(is_up & (x < -clamp_value), -clamp_value, x)
         clamp_value = None
     return as_before(gated(x, bias, flat(weights), _QUICK, clamp_value, offset), input)
 

@@ -11,7 +11,7 @@ from torch.autograd import Function
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._ops.rotary import rotary
+from bridge.torch._ops.rotary import rotary, side_by_side
 
 
 def liger_rotary_pos_emb(
@@ -102,7 +102,7 @@ def liger_multimodal_rotary_pos_emb(
                 f"{list(mrope_section)}, has parts"
             )
     cos, sin = (
-        torch.cat([t[i] for i, t in enumerate(table[..., : sum(sizes)].split(sizes, -1))], -1)
+        side_by_side(*[t[i] for i, t in enumerate(table[..., : sum(sizes)].split(sizes, -1))])
         for table in (cos, sin)
     )
     return liger_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)

@@ -1,6 +1,6 @@
 """The gated units and the squared ReLU as modules."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 import torch
 from torch import Tensor

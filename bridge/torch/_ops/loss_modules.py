@@ -1,6 +1,6 @@
 """Losses as modules, with the constructors of `torch.nn`."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Softmax and its logarithm as modules, with the constructors of `torch.nn`."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 import operator
 from collections.abc import Callable

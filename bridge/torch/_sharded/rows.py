@@ -62,13 +62,13 @@ class _Placed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: DTensor, placements: Any) -> Any:
+        ctx.set_materialize_grads(False)  # torch would make a plain tensor of zeros
         ctx.placements = tuple(Replicate() if p.is_partial() else p for p in x.placements)
-        placed = x if x.placements == placements else x.redistribute(placements=placements)
-        return placed.view_as(placed)
+        return x.redistribute(placements=placements)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return _Placed.apply(g, ctx.placements), None
+        return None if g is None else _Placed.apply(g, ctx.placements), None
 
 
 def _of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
@@ -126,7 +126,7 @@ class Rows:
         own = []
         for array in arrays:
             placements = self.split.placements(range(array.ndim))
-            local = on_mesh(array, self.split.mesh).redistribute(placements=placements).to_local()
+            local = _Placed.apply(on_mesh(array, self.split.mesh), placements).to_local()
             own.append(local.reshape(math.prod(local.shape[:last]), *local.shape[last:]))
         count = max(rows // self.parts, 1)
         for parts in zip(*[each.split(count) for each in own], strict=True):
@@ -134,15 +134,15 @@ class Rows:
 
     def joined(self, parts: Sequence[Any]) -> DTensor:
         """Numbers `[*rows]`, of those of the chunks."""
-        own = [part.redistribute(placements=self._placements(part)).to_local() for part in parts]
+        own = [_Placed.apply(part, self._placements(part)).to_local() for part in parts]
         rows = len(self.split.shape) - 1
         local = torch.cat(own).reshape([self.split.local(dim) for dim in range(rows)])
         return _of_parts(local, self.split.mesh, self.split.placements(range(rows)))
 
-    def _placements(self, part: Tensor) -> list[Any]:
+    def _placements(self, part: Tensor) -> tuple[Any, ...]:
         """Of an array `[rows, ...]`."""
         last = len(self.split.shape) - 1
-        return [
+        return tuple(
             Replicate() if not placement.is_shard() else Shard(0 if placement.dim < last else 1)
             for placement in self.split.placements(range(last + part.ndim - 1))
-        ]
+        )
