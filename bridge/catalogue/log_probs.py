@@ -24,7 +24,7 @@ def log_softmax(x: bl.Full, *, scale: float = 1.0):
 @declared(keep=("largest", "rest"))
 def logsumexp(x: bl.Full, *, scale: float = 1.0):
     s = _scaled(x, scale)
-    largest, rest = bl.logsumexp_parts(s)  # noqa: RUF059 - of which derivatives are made
+    largest, rest = bl.logsumexp_parts(s)  # noqa: RUF059 - which derivatives read
     return bl.logsumexp(s)
 
 

@@ -110,16 +110,15 @@ _PARTIALS: dict[str, Partials] = {
     "erf": lambda x, y, s: [2 / sqrt(pi) * f.gauss(x[0])],
     "gauss": lambda x, y, s: [-2.0 * s * (_cut(x[0]) * y)],
     "gelu": lambda x, y, s: [_gelu(x[0], *s)],
-    # Of a row of -inf every power is 0.
-    "logsumexp": lambda x, y, s: [_softmax(x[0])],
 }
 
 
-def _softmax(x: Value) -> Value:
-    """e^(x − log Σ e^x), from what is left of the sum beside the largest x: it has the digits that
-    the sum has lost beside a large one."""
-    largest, rest = f.logsumexp_parts(x)
-    return _over_sum(rest) * _beside(x, largest)
+_LOG_SUMS = ("logsumexp", "logsumexp_rest")
+
+
+def _rest_of(x: Sequence[Value], y: Value) -> Value:
+    """log Σ e^(x − most), an input of log Σ e^x, or the node itself."""
+    return x[2] if len(x) > 2 else y
 
 
 def _over_sum(rest: Value) -> Value:
@@ -141,9 +140,9 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     if operation == "sum":
         assert t[0] is not None
         return f.sum(t[0])
-    if operation == "logsumexp_rest":
+    if operation in _LOG_SUMS:
         assert t[0] is not None
-        return _over_sum(y) * f.sum(_beside(*x) * t[0])
+        return _over_sum(_rest_of(x, y)) * f.sum(_beside(*x[:2]) * t[0])
     if operation == "where":
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
@@ -177,8 +176,6 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     else:
         partials = _PARTIALS[operation](x, y, node.static)
         terms = [p * i for p, i in zip(partials, t, strict=True) if i is not None]
-        if operation == "logsumexp":
-            return f.sum(terms[0])
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -202,8 +199,9 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [g, -g]
     if operation in ("sum", "max"):
         return [g]
-    if operation == "logsumexp_rest":  # one product an element, the other once a row
-        return [(g * _over_sum(y)) * _beside(*x), None]
+    if operation in _LOG_SUMS:  # one product an element, the other once a row
+        down = (g * _over_sum(_rest_of(x, y))) * _beside(*x[:2])
+        return [down, *[None] * (len(x) - 1)]
     if operation == "div":
         down = g / x[1]
         return [down, -(down * y)]

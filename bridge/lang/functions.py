@@ -194,7 +194,8 @@ def argmax(x: Any) -> Value:
 @_along_the_row
 def logsumexp(x: Any) -> Value:
     """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
-    return apply("logsumexp", x)
+    # Derivatives read the parts, which keep what their sum has lost.
+    return apply("logsumexp", x, *logsumexp_parts(x))
 
 
 @_along_the_row

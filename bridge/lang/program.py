@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.lang import roles
@@ -135,7 +135,12 @@ class Program:
         return phases
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self))
+        # Derivatives alone read more of log Σ eˣ than what it is the sum of.
+        nodes = [
+            replace(node, inputs=node.inputs[:1]) if node.operation == "logsumexp" else node
+            for node in self.nodes
+        ]
+        return "\n".join(_lines(pruned(self.name, self.operands, nodes, self.results)))
 
 
 def pruned(

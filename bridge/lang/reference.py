@@ -34,7 +34,7 @@ def _silu_slope(x: Array) -> Array:
     return np.where(np.isinf(x), s, s + s * (x * _sigmoid(-x)))
 
 
-def _logsumexp(x: Array) -> Array:
+def _logsumexp(x: Array, *_: Array) -> Array:
     largest = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)
     return np.log(np.sum(np.exp(x - shift), axis=-1, keepdims=True)) + shift

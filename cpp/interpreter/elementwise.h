@@ -185,7 +185,7 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
     case kRoundFloat32:
       return rounded<float>(a);
     case kExpLow16:
-      return math::exp_low_16(a);
+      return math::exp_low<true>(a);
     case kReciprocal16:
       return reciprocal_16(a);
     case kAdd:

@@ -10,6 +10,10 @@ namespace bridge::math {
 
 namespace detail {
 
+// Whether what 16 bits need is less than the arithmetic gives.
+template <bool kIs16, class Real>
+constexpr bool is_short = kIs16 && sizeof(Real) == sizeof(float);
+
 // log2(e) and log(2) as high + low; log2_high has so many trailing zero bits that its product with
 // an exponent is exact. Beyond +-bound every result has overflowed, or underflowed to 0 or -1.
 template <class Real>
@@ -129,35 +133,29 @@ BRIDGE_HD Real exp(Real x) {
   return (detail::power_of_fraction(e.f) * scale.first) * scale.second;
 }
 
-// The bits of exp for x up to 40, in fewer operations: e^40 beyond.
-template <class Real>
+// The bits of exp for x up to 40, in fewer operations: e^40 beyond. For results of 16 bits, of
+// floats: e^x to 2^-17.8, for x up to 40.
+template <bool kIs16 = false, class Real>
 BRIDGE_HD Real exp_low(Real x) {
   using Powers = detail::Exp2Table<Real>;
-  const Real bound = detail::ExponentTable<Real>::bound;
-  const Real held = min_keep_nan(Real(40), max_keep_nan(-bound, x));
-  // The low bits of `shifted` are the exponent field of 2^(n + lift), a normal number.
-  const auto e = detail::exponent_of(held, Powers::magic);
-  const auto bits = to_bits(e.shifted) << Format<Real>::mantissa_bits;
-  const Real lifted = bit_cast<Real>(static_cast<typename Format<Real>::Bits>(bits));
-  return (detail::power_of_fraction(e.f) * lifted) * power_of_two<Real>(-Powers::lift);
-}
-
-// The same for results of 16 bits, of doubles the same: e^x to 2^-17.8, for x up to 40.
-template <class Real>
-BRIDGE_HD Real exp_low_16(Real x) {
-  using Powers = detail::Exp2Table<Real>;
-  using Short = detail::Exp2TableFor16Bits;
-  if constexpr (sizeof(Real) != sizeof(float)) {
-    return exp_low(x);
+  using Table = detail::ExponentTable<Real>;
+  const Real above = max_keep_nan(-Table::bound, x);
+  Real shifted, power, factor = power_of_two<Real>(-Powers::lift);
+  if constexpr (detail::is_short<kIs16, Real>) {
+    using Short = detail::Exp2TableFor16Bits;
+    shifted = fma(above, Table::log2e, Powers::magic);
+    const Real f = fma(above, Table::log2e, Powers::magic - shifted);
+    power = fma(f, detail::polynomial<Short>(f), Real(1));
+    factor *= Short::factor;
   } else {
-    constexpr float log2e = detail::ExponentTable<float>::log2e;
-    const float held = max_keep_nan(-detail::ExponentTable<float>::bound, x);
-    const float shifted = fma(held, log2e, Powers::magic);
-    const float f = fma(held, log2e, Powers::magic - shifted);
-    const float lifted = bit_cast<float>(to_bits(shifted) << Format<float>::mantissa_bits);
-    const float power = fma(f, detail::polynomial<Short>(f), 1.0f) * lifted;
-    return power * (Short::factor * power_of_two<float>(-Powers::lift));
+    const auto e = detail::exponent_of(min_keep_nan(Real(40), above), Powers::magic);
+    shifted = e.shifted;
+    power = detail::power_of_fraction(e.f);
   }
+  // The low bits of `shifted` are the exponent field of 2^(n + lift), a normal number.
+  const auto bits = to_bits(shifted) << Format<Real>::mantissa_bits;
+  const Real lifted = bit_cast<Real>(static_cast<typename Format<Real>::Bits>(bits));
+  return (power * lifted) * factor;
 }
 
 template <class Real>

@@ -49,13 +49,10 @@ struct LogSumPowerOf16Bits {
   static constexpr float lost = 0x1.3ab804p-24f, lost_of_x = 0x1.cab1b6p-27f;
 };
 
-template <bool kIs16, class Real>
-constexpr bool is_short_log_sum = kIs16 && sizeof(Real) == sizeof(float);
-
 // 2^lift e^(x - w log(2)).
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_power(Real x, const LogSumRow<Real>& row) {
-  constexpr bool kIsShort = is_short_log_sum<kIs16, Real>;
+  constexpr bool kIsShort = is_short<kIs16, Real>;
   using Table = std::conditional_t<kIsShort, LogSumPowerOf16Bits, Exp2Table<Real>>;
   const Real distance = kIsShort ? x : x - row.shift;
   const Real held = larger_but_nan(distance, row.floor);
@@ -82,7 +79,7 @@ BRIDGE_HD Real log_sum_beside(Real sum, Real largest, const LogSumRow<Real>& row
 template <bool kIs16, class Real>
 BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   using Table = detail::LogSumTable<Real>;
-  constexpr bool kIsShort = detail::is_short_log_sum<kIs16, Real>;
+  constexpr bool kIsShort = detail::is_short<kIs16, Real>;
   constexpr Real rate = detail::ExponentTable<Real>::log2e;
   constexpr Real magic = detail::ExponentTable<Real>::magic;
   constexpr Real lifting = magic + detail::Exp2Table<Real>::lift;
@@ -134,7 +131,7 @@ BRIDGE_HD Real log_sum(Real sum, Real count, Real largest) {
   const Real added = total - head;
   const Real rest = (head - (total - added)) + (sum - added) + fma(count, own, -head);
   Real correction = rest / total;
-  if constexpr (detail::is_short_log_sum<kIs16, Real>)
+  if constexpr (detail::is_short<kIs16, Real>)
     correction += fma(largest, Short::lost_of_x, Short::lost);
   const auto parts = detail::mantissa_of(total);
   const Real n = parts.n - (row.magic - detail::ExponentTable<Real>::magic);

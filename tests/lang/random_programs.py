@@ -127,9 +127,9 @@ def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
         return apply(draws.choice(_UNARY), pick("float", "int"))
     if step == "binary":
         return apply(draws.choice(_BINARY), pick("float", "int"), pick("float"))
-    if step in ("sum", "max", "argmax", "logsumexp"):
+    if step in ("sum", "max", "argmax"):
         return apply(step, pick("float", "int"))
-    if step in ("mean", "log_softmax"):
+    if step in ("mean", "log_softmax", "logsumexp"):
         return getattr(f, step)(pick("float"))
     if step == "fma":
         return apply("fma", pick("float"), pick("float"), pick("float"))
