@@ -30,6 +30,8 @@ $(VENV)/.installed: $(LOCKS)
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
 	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .
+	@# Calls have it compiled at their first gradient otherwise, and go on where that fails.
+	-BRIDGE_CACHE_DIR=build/compiled $(BIN)/python -c 'from bridge.torch._adapter import nodes; nodes.load()'
 	touch $@
 
 # The main job: a real transformer through both frameworks, then parity, speed and a report.

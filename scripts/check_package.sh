@@ -25,6 +25,7 @@ mkdir "$work/site"
 pip install --quiet --no-deps --target "$work/site" "$work"/*.whl
 cd "$work"
 BRIDGE_CACHE_DIR=cache PYTHONPATH=site python - <<'PYTHON'
+import os
 import sys
 
 # Only the wheel: an editable install would answer for the name first.
@@ -33,6 +34,10 @@ import bridge
 
 assert "package/site/" in bridge.__file__.replace("\\", "/"), bridge.__file__
 assert not bridge.has_cuda() and not bridge.build_info()["cuda"]
+from bridge.generated.cache import headers
+
+assert headers().is_relative_to(os.path.dirname(bridge.__file__))
+assert (headers() / "border" / "torch" / "nodes.cpp").is_file()
 import bridge.lang
 
 @bridge.op

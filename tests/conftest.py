@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bridge.generated import CompileError
+from bridge.torch._adapter import nodes
 from tests.frameworks import FRAMEWORKS
 
 # Thousands of programs are run here, few of them twice: `tests/generated` compiles its own.
@@ -18,6 +21,10 @@ os.environ.setdefault("BRIDGE_COMPILE", "0")
 os.environ.setdefault(
     "BRIDGE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "compiled")
 )
+# Calls are recorded in C++, but where a test says otherwise by this variable.
+if os.environ.get("BRIDGE_TEST_NODES") != "0":
+    with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py tells
+        nodes.load()
 
 
 def commit() -> str:

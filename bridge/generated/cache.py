@@ -44,12 +44,13 @@ def _is_header(path: Path) -> bool:
 
 
 @functools.cache
-def _headers_digest() -> bytes:
+def headers_digest() -> str:
+    """Of all that programs include."""
     digest = hashlib.sha256()
     folder = headers()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and _is_header(path)):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return digest.digest()
+    return digest.hexdigest()
 
 
 def cache_folder() -> Path:
@@ -61,7 +62,7 @@ def cache_folder() -> Path:
 
 
 def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> Path:
-    """A file in the cache that these parts and the headers decide, new or from before.
+    """A file in the cache that these parts decide, new or from before.
 
     Any number of processes may ask for it at once: what is written gets its name when it is whole.
 
@@ -73,7 +74,7 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
     Raises:
       CompileError: as `make` does, or if the cache cannot be written.
     """
-    digest = hashlib.sha256(_headers_digest())
+    digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() + b"\0")
     try:
@@ -151,16 +152,25 @@ def version_of(command: tuple[str, ...]) -> str:
     return printed
 
 
-def run(command: Sequence[str], source: Path, made: Path) -> None:
-    """Has a compiler make one file of another.
+def check(command: list[str]) -> None:
+    """Runs a command to its end.
 
     Raises:
       CompileError: if it fails.
     """
-    whole = [*command, str(source), "-o", str(made)]
-    status, _, errors = _finished(whole, _SECONDS)
+    status, _, errors = _finished(command, _SECONDS)
     if status != 0:
-        raise CompileError(f"{shlex.join(whole)} failed:\n{errors[-2000:]}")
+        raise CompileError(f"{shlex.join(command)} failed:\n{errors[-2000:]}")
+
+
+def run(command: Sequence[str], source: Path, made: Path, linked: Sequence[str] = ()) -> None:
+    """Has a compiler make one file of another, and of libraries.
+
+    Raises:
+      CompileError: if it fails.
+    """
+    whole = [*command, str(source), "-o", str(made), *linked]
+    check(whole)
     if not made.is_file():
         raise CompileError(f"{shlex.join(whole)} failed: it wrote nothing")
 

@@ -8,7 +8,14 @@ import shutil
 from pathlib import Path
 
 from bridge import _native
-from bridge.generated.cache import CompileError, cached, headers, run, version_of
+from bridge.generated.cache import (
+    CompileError,
+    cached,
+    headers,
+    headers_digest,
+    run,
+    version_of,
+)
 
 COMPILERS = ("g++", "clang++", "c++")
 
@@ -65,6 +72,5 @@ def library_of(source: str, isa: str) -> Path:
         run([*command, *flags, f"-I{headers()}", f"-I{headers() / 'include'}"], text, made)
         return made
 
-    return cached(
-        (source, version, *command, *flags, _native.build_info()["compiler"]), ".so", make
-    )
+    ours = headers_digest(), _native.build_info()["compiler"]
+    return cached((source, version, *command, *flags, *ours), ".so", make)

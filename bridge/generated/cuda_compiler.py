@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from bridge.generated.cache import CompileError, cached, headers, run, version_of
+from bridge.generated.cache import CompileError, cached, headers, headers_digest, run, version_of
 from bridge.generated.nvrtc import find_nvrtc, places
 
 # As cpp/cuda/CMakeLists.txt has them: the bits of every result rest on these.
@@ -43,7 +43,8 @@ def cubin_of(source: str, arch: str) -> Path:
                 raise CompileError(f"NVRTC {nvrtc.version} failed for {arch}: {error}") from error
             return made
 
-        return cached((source, f"NVRTC {nvrtc.version}", *options), ".cubin", make)
+        parts = source, headers_digest(), f"NVRTC {nvrtc.version}", *options
+        return cached(parts, ".cubin", make)
     command = shutil.which("nvcc")
     if command is None:
         raise CompileError(
@@ -59,4 +60,4 @@ def cubin_of(source: str, arch: str) -> Path:
         run([command, *options, f"-I{headers()}", f"-I{headers() / 'include'}"], text, made)
         return made
 
-    return cached((source, version, command, *options), ".cubin", compile_by_nvcc)
+    return cached((source, headers_digest(), version, command, *options), ".cubin", compile_by_nvcc)

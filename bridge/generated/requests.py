@@ -8,11 +8,13 @@ import functools
 import os
 import queue
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from bridge import _native
 from bridge.generated.cache import RejectedError, forget, stop
@@ -96,6 +98,18 @@ class Request:
                 forget(path)
             raise RejectedError(f"{self.program.name}: {error}") from error
 
+    def lost(self, error: Exception, is_alone: bool) -> None:
+        """Warns that calls go on by the interpreter; `is_alone`: of this program."""
+        what = "a declared op runs" if is_alone else "declared ops run"
+        where = " on CUDA" if self.arch else ""
+        with contextlib.suppress(Warning):  # as an error it has nobody to reach
+            warnings.warn(
+                f"{what} by bridge's interpreter{where}, several times slower than "
+                f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
     def is_there(self) -> bool:
         """Whether this processor has it: from the build, or compiled before."""
         return not self.arch and _native.has_generated(
@@ -150,6 +164,21 @@ class Request:
         return cubin, lambda words, dtypes: self._add_to_devices(facts, cubin.read_bytes())
 
 
+class Job(Protocol):
+    """What a worker does: a `Request`, or something like it."""
+
+    @property
+    def key(self) -> Any: ...
+
+    @property
+    def platform(self) -> str: ...
+
+    def compile(self) -> None: ...
+
+    def lost(self, error: Exception, is_alone: bool) -> None:
+        """Tells of an error, the first of its platform."""
+
+
 # More of a platform are no accident: nothing is compiled for it any more.
 _MOST_REJECTED = 3
 
@@ -158,17 +187,17 @@ class _Worker:
     """Compiles one request after the other, in a thread that begins with the first."""
 
     def __init__(self) -> None:
-        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.idle = threading.Condition(self.lock)
-        self.seen: set[_Key] = set()
+        self.seen: set[Any] = set()
         self.partly: dict[_Key, Kernels] = {}  # not on all devices, some of which nothing used
         self.waiting = 0
         self.failed: set[str] = set()  # platforms
         self.rejected: Counter[str] = Counter()  # programs of each
         self.thread: threading.Thread | None = None
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: Job) -> None:
         with self.lock:
             if request.key in self.seen or request.platform in self.failed:
                 return
@@ -179,7 +208,7 @@ class _Worker:
                 self.thread.start()
         self.requests.put(request)
 
-    def now(self, request: Request) -> None:
+    def now(self, request: Job) -> None:
         with self.lock:
             if request.key in self.seen or request.platform in self.failed:
                 return
@@ -209,7 +238,7 @@ class _Worker:
                     self.waiting -= 1
                     self.idle.notify_all()
 
-    def _attempt(self, request: Request) -> None:
+    def _attempt(self, request: Job) -> None:
         try:
             request.compile()
         except Exception as error:  # whatever it is, calls go on by the interpreter
@@ -222,28 +251,26 @@ class _Worker:
                 if not is_alone:
                     self.failed.add(request.platform)
             if is_first:
-                what = "a declared op runs" if is_alone else "declared ops run"
-                where = " on CUDA" if request.arch else ""
-                with contextlib.suppress(Warning):  # as an error it has nobody to reach
-                    warnings.warn(
-                        f"{what} by bridge's interpreter{where}, several times slower than "
-                        f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
+                request.lost(error, is_alone)
 
 
 _worker = _Worker()
+_other = _Worker()  # of what is no program, and takes long
 
 
 def _begin_again() -> None:
-    """In a forked process the thread is gone; what was compiled is there."""
-    global _worker
-    _worker = _Worker()
+    """In a forked process the threads are gone; what was compiled is there."""
+    global _worker, _other
+    _worker, _other = _Worker(), _Worker()
+
+
+def _end() -> None:
+    _worker.end()
+    _other.end()
 
 
 os.register_at_fork(after_in_child=_begin_again)
-atexit.register(lambda: _worker.end())
+atexit.register(_end)
 
 
 def archs_of(platform: str) -> list[str]:
@@ -296,6 +323,18 @@ def asked_for(
             _worker.ask(request)
 
 
+def in_background(job: Job) -> None:
+    """Has something else done as programs are compiled: when BRIDGE_COMPILE says."""
+    mode = _mode(os.environ.get("BRIDGE_COMPILE", ""))
+    if mode == "now":
+        _other.now(job)
+    elif mode == "background":
+        _other.ask(job)
+
+
 def finished(seconds: float | None = None) -> bool:
     """Waits until all that was asked for is compiled; whether it is, after so many seconds."""
-    return _worker.wait(seconds)
+    start = time.monotonic()
+    if not _worker.wait(seconds):
+        return False
+    return _other.wait(None if seconds is None else seconds - (time.monotonic() - start))

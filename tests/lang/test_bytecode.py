@@ -439,7 +439,7 @@ def test_bytes_that_are_no_whole_words_are_an_error(extra: int) -> None:
     with pytest.raises(ValueError, match=f"malformed: {len(words)} bytes, expected 4 for each"):
         run(program, operands, results, words)
     with pytest.raises(ValueError, match="bytes, expected 4 for each"):
-        native_kernel(PROGRAM, "row_dot").add((), (0.0, 0.0), (), None, words)
+        native_kernel(PROGRAM).add((), (0.0, 0.0), (), None, words)
 
 
 def is_refused(operands: Sequence[Any], results: Sequence[Any], match: str) -> None:

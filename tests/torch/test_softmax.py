@@ -102,7 +102,6 @@ def test_the_graph_keeps_y_alone(draw: Any) -> None:
     kept.clear()
     gc.collect()
     assert [ref() for ref in alive] == [None, None]
-    assert y.grad_fn.saved_tensors[0].data_ptr() == y.data_ptr()
     y.backward(g)
     assert_close(x.grad, grad(softmax64(x, MASK), x, g)[0], ulps=16)
 

@@ -33,8 +33,11 @@ from bridge._private.torch import (
     set_fwd_grad_enabled,
     tracing_state,
     unpack_dual,
+    unwrap_if_dead,
 )
 from bridge.ops.batching import Move, batch_call
+from bridge.ops.dtypes import FLOATING
+from bridge.torch._adapter import nodes
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
 from bridge.torch._adapter.dispatcher import dispatch
 from bridge.torch._adapter.kernels import PLAIN, Kernel, Results, allocate, dtypes_of
@@ -88,7 +91,7 @@ class Plan(Kernel):
         # Each value is a single step that is a plain call, or a list of steps.
         self._vjp_steps: dict[Any, Any] = {}
         self._jvp_steps: dict[Any, list[Step]] = {}
-        self.native = native_kernel(op, self.name)
+        self.native = native_kernel(op)
         self.add_to(self.native)
         # These are bound here, as a tiny call is mostly the finding of such names.
         self.compute = self.saving.native.compute
@@ -118,9 +121,34 @@ class Plan(Kernel):
             outputs = named(_FunctorchCall, self.name).apply(self.saving, *operands)
             return self.saving.place(outputs)[: len(self._results)]
         if is_recorded(operands):
-            return self.place(_eager_call(self.name).apply(self, *operands))
+            # What has outlived its transform, which torch takes for another tensor's gradient.
+            operands = tuple([o if o is None else unwrap_if_dead(o) for o in operands])
+            # Profilers show what a Function does, and forward mode asks it for tangents.
+            is_plain = forward_ad._current_level < 0 and not profiler._is_profiler_enabled
+            record = self.record if is_plain else functools.partial(_apply(self.name), self)
+            return self.place(record(*operands))
         with self.recorded():
             return self.run_below(operands)
+
+    def record(self, *operands: Any) -> Any:
+        """Runs the call and has autograd record it; the wanted results as `present` has them.
+
+        What does it in C++ takes the place of this method once it is there.
+        """
+        apply = _apply(self.name)
+        if (recorder := nodes.recorder()) is None:
+            return apply(self, *operands)
+        rules = self.derivatives
+        if rules.zeros or not all([rules.results[i] in FLOATING for i in self.wanted]):
+            record = functools.partial(apply, self)
+        else:
+            below = self.saving.run_below
+            name = f"bridge::{self.name}Backward"
+            record = recorder(
+                name, rules.kept, self.wanted, self.compute, below, self.only_step, self.pull
+            )
+        self.record = record  # type: ignore[method-assign]
+        return record(*operands)
 
     def recorded(self) -> Any:
         """The range that a profiler shows where autograd has none."""
@@ -177,28 +205,51 @@ class Plan(Kernel):
         return self._keep((*operands, *results))
 
     def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
-        """Cotangents of the operands; `cotangents` are those of the wanted results.
+        """As `pull`, from what `remember` has left in ctx."""
+        return self.pull(ctx.saved_tensors, cotangents, wanted, self._likes(ctx))
 
-        `wanted` may count in front of the operands what is none of them, and has no cotangent.
-        """
-        key: Any = wanted
-        if len(cotangents) > 1 or cotangents[0] is None:
-            key = wanted, tuple([cotangent is not None for cotangent in cotangents])
-        steps: Any = self._vjp_steps.get(key)
+    def pull(
+        self, kept: Any, cotangents: Any, wanted: tuple[bool, ...], likes: Any = None
+    ) -> Sequence[Any]:
+        """Cotangents of the operands; `cotangents` are those of the wanted results."""
+        steps = (
+            self._vjp_steps.get(wanted)
+            if len(cotangents) == 1 and cotangents[0] is not None
+            else None
+        )
         if steps is None:
-            given = [cotangent is not None for cotangent in cotangents]
-            steps = self.derivatives.vjp_steps(wanted, given)
-            if len(steps) == 1 and steps[0].is_plain:
-                steps = steps[0]
-            self._vjp_steps[key] = steps
-        values = (*ctx.saved_tensors, *cotangents, None)
+            steps = self.vjp_steps(wanted, tuple([each is not None for each in cotangents]))
+        values = (*kept, *cotangents, None)
         if type(steps) is Step:
             operands = steps.pick(values)
             results = steps.native(*operands)
             if results is None:
                 results = steps.plan.watched(*operands)
             return steps.arrange((*results, None))
-        return run_steps(steps, values, self._likes(ctx), len(wanted))
+        return run_steps(steps, values, likes or {}, len(wanted))
+
+    def vjp_steps(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:
+        """The only step, where that is a plain call, or a list of steps."""
+        # Mostly there is one result.
+        key = wanted if given == (True,) else (wanted, given)
+        steps: Any = self._vjp_steps.get(key)
+        if steps is None:
+            steps = self.derivatives.vjp_steps(wanted, given)
+            if len(steps) == 1 and steps[0].is_plain:
+                steps = steps[0]
+            self._vjp_steps[key] = steps
+        return steps
+
+    def only_step(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:
+        """For nodes in C++: the kernel of that step, what runs it if the kernel does not, where its
+        operands are in (*kept, *cotangents, None), and the cotangents in (*its results, None).
+
+        None where there are other steps.
+        """
+        step = self.vjp_steps(wanted, given)
+        if type(step) is not Step:
+            return None
+        return step.native, step.plan.watched, step.picked, step.arranged
 
     def jvp(self, ctx: Any, kept: Any, tangents: Any) -> Sequence[Any]:
         """Tangents of the results, from what was kept and those of the operands (None: zero)."""
@@ -248,7 +299,7 @@ class Rules(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
+        return None, *ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad[1:])
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
@@ -283,17 +334,18 @@ class _EagerCall(Rules):
 
 
 def _backward_below(ctx: Any, *cotangents: Any) -> Any:
-    return ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad)
+    return None, *ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad[1:])
 
 
 @functools.cache
-def _eager_call(name: str) -> Any:
+def _apply(name: str) -> Any:
+    """Its `apply`, without the wrapper in Python, which asks what has been asked."""
     function = named(_EagerCall, name)
     # What the engine calls would look up `backward` and whether there is a `vjp` before calling it,
     # at a good part of what a tiny backward pass costs. A torch without this class does just that.
     if (node := backward_class(function)) is not None:
         node.apply = _backward_below
-    return function
+    return super(torch.autograd.Function, function).apply
 
 
 class _FunctorchCall(Rules):
@@ -353,7 +405,7 @@ def batched(
 
 
 @functools.cache
-def _frontend(name: str) -> tuple[Any, ...]:
+def _frontend() -> tuple[Any, ...]:
     """What a native kernel asks, to know whether a call is an ordinary one, and needs to run it."""
     return (
         (Tensor, torch.nn.Parameter),
@@ -370,14 +422,9 @@ def _frontend(name: str) -> tuple[Any, ...]:
         torch.get_num_threads,
         cuda_device,
         allocate,
-        # This leaves out the wrapper in Python, which asks what the kernel has asked already.
-        super(torch.autograd.Function, _eager_call(name)).apply,
     )
 
 
-def native_kernel(op: Any, name: str) -> Any:
-    """Returns a native kernel without a variant: it runs nothing before one is added.
-
-    `name` is what profilers show.
-    """
-    return _native.Kernel(op.kernel_name, _frontend(name))
+def native_kernel(op: Any) -> Any:
+    """Returns a native kernel without a variant: it runs nothing before one is added."""
+    return _native.Kernel(op.kernel_name, _frontend())

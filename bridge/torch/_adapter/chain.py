@@ -66,4 +66,5 @@ class _Chained(torch.autograd.Function):
         of_first, of_second = map(_Part, (saved[:count], saved[count:]), ctx.likes)
         constant = first.derivatives.constant
         moved = tuple([i not in constant for i in range(len(second.dtypes))])
-        return first.vjp(of_first, second.vjp(of_second, cotangents, moved), ctx.needs_input_grad)
+        between = second.vjp(of_second, cotangents, moved)
+        return None, None, *first.vjp(of_first, between, ctx.needs_input_grad[2:])

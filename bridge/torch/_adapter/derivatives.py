@@ -35,15 +35,18 @@ class Step:
 
     Attributes:
       plan: the call, or None where its operands are passed on; native: its kernel.
-      pick: takes its operands from (*kept, *tangents or cotangents, None).
+      picked: where its operands are in (*kept, *tangents or cotangents, None); pick: takes them.
       zeros: (position among its operands, operand of the differentiated call whose zeros go there).
       places: (result, what it is part of) for those of its results that are part of something.
       tables: (result, operand of the differentiated call that is a table, of which it is the
         cotangent before it is summed).
-      arrange: takes (*results, None) to all that something can be part of, where this step is all.
+      arranged: where all that something can be part of is in (*results, None), if this step is all;
+        arrange: takes it.
     """
 
-    __slots__ = ("arrange", "native", "pick", "places", "plan", "tables", "zeros")
+    __slots__ = (
+        *("arrange", "arranged", "native", "pick", "picked", "places", "plan", "tables", "zeros"),
+    )
 
     def __init__(
         self,
@@ -61,8 +64,9 @@ class Step:
             for i, source in enumerate(call.operands)
             if isinstance(source, ZerosLike)
         ]
-        picked = [None if isinstance(s, ZerosLike) else s for s in call.operands]
-        self.pick = _taker([index_of[source] for source in picked])
+        sources = [None if isinstance(s, ZerosLike) else s for s in call.operands]
+        self.picked = tuple([index_of[source] for source in sources])
+        self.pick = _taker(self.picked)
         known = [s.position if isinstance(s, ZerosLike) else s for s in call.operands]
         self.plan: Any = None
         self.native: Any = None
@@ -73,7 +77,8 @@ class Step:
         self.places = list(places)
         self.tables = tables
         result_of = {place: i for i, place in self.places}
-        self.arrange = _taker([result_of.get(i, -1) for i in range(count)])
+        self.arranged = tuple([result_of.get(i, -1) for i in range(count)])
+        self.arrange = _taker(self.arranged)
 
     def run(self, values: Values, likes: dict[int, Any]) -> Values:
         """Its results; `likes` has shape, dtype and device of operands: of all that it needs."""
@@ -214,18 +219,17 @@ class Derivatives:
         roles = self.op.operand_roles(len(self.dtypes), self.params)
         return {i for i, role in enumerate(roles) if role is Role.TABLE}
 
-    def vjp_steps(self, counted: tuple[bool, ...], given: Sequence[bool]) -> list[Step]:
-        """Steps to the cotangents of all that `counted` counts: the operands, after others."""
-        before = len(counted) - len(self.dtypes)
+    def vjp_steps(self, wanted: Sequence[bool], given: Sequence[bool]) -> list[Step]:
+        """Steps to the wanted cotangents of the operands, from the given ones of the results."""
         return [
             self._step(
                 call,
-                [(i, place + before) for i, place in each_place(places)],
-                len(counted),
+                each_place(places),
+                len(wanted),
                 [self.results[i] for i in self.wanted],
                 [pair for pair in each_place(places) if pair[1] in self._tables],
             )
-            for call, places in self._vjp(counted[before:], given)
+            for call, places in self._vjp(wanted, given)
         ]
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:

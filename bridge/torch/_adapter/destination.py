@@ -21,6 +21,7 @@ from bridge.torch._adapter.autograd import (
     remember,
 )
 from bridge.torch._adapter.checks import check_destination
+from bridge.torch._adapter.derivatives import Step
 from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of
 
 
@@ -181,27 +182,24 @@ class _Overwritten(Rules):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        plan, wanted = ctx.plan, ctx.needs_input_grad
+        plan, wanted = ctx.plan, ctx.needs_input_grad[1:]
         given = [cotangent for cotangent in cotangents if cotangent is not None]
         is_plain = not (torch.is_grad_enabled() or is_watched(given))
         is_plain = is_plain and not any(map(is_old_batched, given))
         step = _only_step(plan, wanted, cotangents) if is_plain else None
         if step is None:
-            return plan.vjp(ctx, cotangents, wanted)
+            return None, *plan.vjp(ctx, cotangents, wanted)
         kept = ctx.saved_tensors  # once: where they are computed again, that is done once
         x = kept[plan.derivatives.kept.index(0)].detach()
         _write(step.plan, step.pick((*kept, *cotangents, None)), x)
-        return step.arrange((*step.plan.place(x), None))
+        return None, *step.arrange((*step.plan.place(x), None))
 
 
 def _only_step(plan: Plan, wanted: Sequence[bool], cotangents: Sequence[Any]) -> Any:
     """What makes the first operand's cotangent, if that is all and may go where the operand is."""
-    steps = plan.derivatives.vjp_steps(
-        tuple(wanted), [cotangent is not None for cotangent in cotangents]
-    )
-    place = len(wanted) - len(plan.dtypes)
-    is_all = len(steps) == 1 and steps[0].is_plain and [p for _, p in steps[0].places] == [place]
-    return steps[0] if is_all and 0 in plan.derivatives.kept else None
+    step = plan.vjp_steps(tuple(wanted), tuple([each is not None for each in cotangents]))
+    is_all = type(step) is Step and [place for _, place in step.places] == [0]
+    return step if is_all and 0 in plan.derivatives.kept else None
 
 
 def pull_over(

@@ -66,7 +66,7 @@ def entry(
             if kernel is None:
                 if len(seen) == MOST_KINDS:
                     seen.clear()
-                kernel = seen[static] = native_kernel(op, function)
+                kernel = seen[static] = native_kernel(op)
             plan_of(op, params, dtypes_of(operands), function).add_to(kernel)
         if out is not None:
             return write_into(function, op, operands, params, out)

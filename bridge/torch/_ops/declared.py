@@ -114,7 +114,7 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
         if (kernel := kernels.get(found)) is None:
             if len(kernels) == MOST_KINDS:
                 kernels.clear()
-            kernel = kernels[found] = native_kernel(PROGRAM, name)
+            kernel = kernels[found] = native_kernel(PROGRAM)
         return kernel
 
     run.recorded = recorded  # type: ignore[attr-defined]

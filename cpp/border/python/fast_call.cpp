@@ -9,6 +9,8 @@
 namespace bridge::border {
 namespace {
 
+PyObject* kRecord;
+
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
@@ -180,14 +182,13 @@ PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperan
 
 // Lets autograd record the call; its results as a tuple with None for the unwanted. A program has
 // no absent operands.
-PyObject* differentiate(const Kernel& self, const Variant& variant, PyObject* const* objects,
-                        size_t count) {
+PyObject* differentiate(const Variant& variant, PyObject* const* objects, size_t count) {
   PyObject* arguments[kMaxOperands + 1] = {variant.plan};
   size_t given = 1;
   for (size_t i = 0; i < count; ++i) {
     if (variant.bytes == nullptr || objects[i] != Py_None) arguments[given++] = objects[i];
   }
-  PyObject* outputs = PyObject_Vectorcall(self.frontend.differentiate, arguments, given, nullptr);
+  PyObject* outputs = PyObject_VectorcallMethod(kRecord, arguments, given, nullptr);
   if (outputs == nullptr) return nullptr;
   const auto result_count = static_cast<Py_ssize_t>(variant.result_count);
   PyObject* results = PyTuple_New(result_count);
@@ -231,6 +232,11 @@ bool place_only_result(const Variant& variant, const Operand* operands, const Op
 
 }  // namespace
 
+bool prepare_fast_call() {
+  kRecord = PyUnicode_InternFromString("record");
+  return kRecord != nullptr;
+}
+
 PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, PyObject* keywords) {
   const auto& self = *reinterpret_cast<Kernel*>(object);
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
@@ -241,7 +247,7 @@ PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, Py
     if ((watch == Watch::nothing || watch == Watch::gradient) && operands.read(objects, count)) {
       const Variant* variant = find_variant(self, operands.operands(), objects, count);
       if (variant != nullptr && watch == Watch::gradient) {
-        return differentiate(self, *variant, objects, count);
+        return differentiate(*variant, objects, count);
       }
       if (variant != nullptr) results = compute(self, *variant, operands, objects);
     }

@@ -34,7 +34,7 @@ struct Variant {
   size_t result_count;
   Made results[kMaxResults];
   PyObject* made;   // the tuple that `results` was read from
-  PyObject* plan;   // what Frontend::differentiate is told
+  PyObject* plan;   // its method record(*operands) has autograd record a call
   PyObject* bytes;  // that hold `code`, or null
   Code code;
   interpreter::KnownProgram program;  // of `code`, where that knows it
@@ -52,8 +52,11 @@ struct Kernel {
 // kernel(*operands): the results as a tuple, None for the unwanted ones, recorded by autograd where
 // an operand requires a gradient. None where the call is not an ordinary one or cannot be made,
 // which the caller's general path then deals with; exceptions before that are dropped for this
-// reason: nothing has been written that anyone saw. Exceptions of `differentiate` are passed on.
+// reason: nothing has been written that anyone saw. Exceptions of `record` are passed on.
 PyObject* fast_call(PyObject* kernel, PyObject* const* operands, size_t flags, PyObject* keywords);
+
+// Called once, before the others. Returns false with a Python exception set.
+bool prepare_fast_call();
 
 // kernel.recorded(*operands): what an ordinary call tells autograd that is to record it; None of
 // any other call.

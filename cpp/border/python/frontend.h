@@ -24,7 +24,6 @@ struct Frontend {
   PyObject* get_num_threads;  // function
   PyObject* current_device;   // function: index of the current CUDA device; None without CUDA
   PyObject* allocate;         // function (bytes, like): memory for a workspace
-  PyObject* differentiate;    // function (plan, *operands): the wanted results, recorded
 };
 
 // Takes the fields from a tuple, which must outlive *frontend. Returns false with a Python

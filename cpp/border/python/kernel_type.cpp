@@ -177,7 +177,7 @@ PyType_Spec kSpec = {"bridge._native.Kernel", sizeof(Kernel), 0,
 }  // namespace
 
 bool add_kernel_type(PyObject* module) {
-  if (!prepare_frontend()) return false;
+  if (!prepare_frontend() || !prepare_fast_call()) return false;
   PyObject* type = PyType_FromSpec(&kSpec);
   if (type == nullptr) return false;
   const int status = PyModule_AddObjectRef(module, "Kernel", type);

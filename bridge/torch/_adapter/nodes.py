@@ -1,0 +1,133 @@
+"""Nodes of torch's graph in C++, compiled against the headers of the torch that runs.
+
+`torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; a node of
+our own takes what torch's have. C++ of torch fits one version of it alone, so this module
+(cpp/border/torch/nodes.cpp) is no part of the build: the first call that autograd records has it
+compiled in the background, as programs of declared ops are, and until then, or where that fails,
+calls are recorded by `torch.autograd.Function`, with the same numbers.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import logging
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bridge.generated.cache import CompileError, cached, check, forget, headers, run, version_of
+from bridge.generated.compiler import find_compiler
+from bridge.generated.requests import in_background
+
+_NAME = "bridge_nodes"
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+_LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
+_TRIAL = Path(__file__).with_name("nodes_trial.py")
+
+
+class _Nodes:
+    """What is asked for, once: see `bridge.generated.requests`."""
+
+    key = platform = _NAME
+
+    def __init__(self) -> None:
+        self.recorder: Callable[..., Any] | None = None
+        self.error: Exception | None = None
+
+    def compile(self) -> None:
+        """Compiles the module, or finds it in the cache, and loads it.
+
+        Raises:
+          CompileError: if that fails, or what was made is not right.
+        """
+        try:
+            path = _module()
+            spec = importlib.util.spec_from_loader(_NAME, _loader(path))
+            assert spec is not None
+            try:
+                self.recorder = importlib.util.module_from_spec(spec).recorder
+            except ImportError as error:
+                forget(path)
+                raise CompileError(f"{path} cannot be loaded: {error}") from error
+        except Exception as error:
+            self.error = error
+            raise
+
+    def lost(self, error: Exception, _: bool) -> None:
+        """Who has no compiler is not warned of microseconds."""
+        logging.getLogger("bridge").info("autograd records calls in Python: %s", error)
+
+
+def _loader(path: Path) -> Any:
+    return importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+
+
+def _module() -> Path:
+    source = headers() / "border" / "torch" / "nodes.cpp"
+    command = find_compiler()
+    folder = Path(torch.__file__).parent
+    paths = [folder / "include", folder / "include" / "torch" / "csrc" / "api" / "include"]
+    paths.append(Path(sysconfig.get_paths()["include"]))
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    options = [*_FLAGS, abi, *(f"-I{path}" for path in paths)]
+    linked = [f"-L{folder / 'lib'}", *_LIBRARIES]
+
+    def make(work: Path) -> Path:
+        made = work / f"{_NAME}.so"
+        run([*command, *options], source, made, linked)
+        if not sys.executable:
+            raise CompileError("there is no sys.executable to try nodes of torch's graph with")
+        # -P: the folder of the trial is none to import from.
+        check([sys.executable, "-P", str(_TRIAL), _NAME, str(made), *sys.path])
+        return made
+
+    versions = torch.__version__, str(torch.version.git_version), sys.version
+    parts = source.read_text(), version_of(tuple(command)), *command, *options, *linked, *versions
+    return cached(parts, ".so", make)
+
+
+_nodes = _Nodes()
+_is_asked = False
+
+
+def recorder() -> Callable[..., Any] | None:
+    """`recorder` of the module, once it is there; the first call has it compiled.
+
+    recorder(name, kept, wanted, compute, otherwise, only_step, pull) returns a function `record`,
+    and record(*operands) the wanted results of a call, with a node in torch's graph:
+
+    - `compute(*operands)` are the results, or None, and then `otherwise(operands)` are;
+    - `wanted` are those that are returned, a tensor or a tuple of several;
+    - `kept` says what is kept of (*operands, *results);
+    - `only_step(wanted, given)` is asked once of which operands cotangents are wanted, and of which
+      wanted results they are given: it answers with the kernel that makes them, as
+      `Plan.only_step` says, or with None, and then
+    - `pull(kept, cotangents, wanted)` has them in every call: `cotangents` may be None.
+    """
+    global _is_asked
+    if not _is_asked:
+        _is_asked = True
+        in_background(_nodes)
+    return _nodes.recorder
+
+
+def state() -> str:
+    """How calls are recorded, for people."""
+    if _nodes.recorder is not None:
+        return "C++"
+    return f"Python ({_nodes.error})" if _nodes.error else "Python"
+
+
+def load() -> None:
+    """Has the module compiled now, whatever BRIDGE_COMPILE says.
+
+    Raises:
+      CompileError: if that fails.
+    """
+    if _nodes.recorder is None:
+        _nodes.compile()

@@ -1,0 +1,43 @@
+"""Tries a module of nodes (see `nodes`): one that does not fit may end the process.
+
+Its arguments are the module's name and file, and the search path of who asks.
+"""
+
+import importlib.machinery
+import importlib.util
+import sys
+from typing import Any
+
+name, file, *sys.path = sys.argv[1:]
+
+import torch  # noqa: E402
+
+
+def compute(x: Any, y: Any) -> Any:
+    return x.detach() * y.detach(), x.detach() + 1
+
+
+def pull(kept: Any, cotangents: Any, wanted: Any) -> Any:
+    assert [*map(type, kept)] == [torch.Tensor, torch.Tensor]
+    assert wanted == (True, False)
+    return cotangents[0] * kept[1], None
+
+
+if __name__ == "__main__":
+    loader = importlib.machinery.ExtensionFileLoader(name, file)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    recorder: Any = importlib.util.module_from_spec(spec).recorder
+    # x^3 by way of x and x^2, which is kept with x + 1.
+    record = recorder("cube", (1, 2), (0,), compute, None, lambda *_: None, pull)
+    x = torch.arange(3.0, requires_grad=True)
+    for _ in range(100):
+        y = record(x, x.detach() ** 2)
+        assert y.grad_fn.name() == "cube"
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], x.detach() ** 2)
+    try:
+        torch.autograd.grad(y.sum(), x)
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError("what was kept is there after a backward pass")

@@ -1,0 +1,250 @@
+"""Nodes of torch's graph in C++, and the way without them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import grad
+
+import bridge.torch as bt
+from bridge.generated import CompileError
+from bridge.torch._adapter import nodes
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def loss(x: Tensor, weight: Tensor) -> Tensor:
+    return bt.log_softmax(bt.rms_norm(x, weight)).square().sum()
+
+
+def is_node(tensor: Tensor) -> bool:
+    return type(tensor.grad_fn).__name__ == "CppFunction"
+
+
+def test_calls_are_recorded_by_them(draw: Any) -> None:
+    assert nodes.state() == "C++"
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    for y in (bt.rms_norm(x, weight), bt.rms_norm(x.T, draw(3)), bt.swiglu(x[:, :4])):
+        assert is_node(y)
+    assert bt.rms_norm(x, weight).grad_fn.name() == "bridge::rms_normBackward"
+    (edge, _), (other, _) = bt.rms_norm(x, weight).grad_fn.next_functions
+    assert (edge.variable is x, other.variable is weight) == (True, True)
+
+
+def test_a_graph_is_gone_after_its_backward_pass(draw: Any) -> None:
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    y = bt.rms_norm(x, weight)
+    y.sum().backward(retain_graph=True)
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        y.sum().backward()
+
+
+def test_what_was_changed_meanwhile_is_noticed(draw: Any) -> None:
+    x, weight = draw(3, 5), draw(5, grad=True)
+    y = bt.rms_norm(x, weight)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_hooks_of_saved_tensors(draw: Any) -> None:
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    expected = grad(loss(x, weight), (x, weight))
+    packed: list[int] = []
+
+    def pack(tensor: Tensor) -> Any:
+        packed.append(tensor.numel())
+        return tensor.detach().clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = loss(x, weight)
+    assert packed
+    assert all(map(torch.equal, grad(value, (x, weight)), expected))
+
+    def fail(_: Any) -> Any:
+        raise ValueError("no room")
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(fail, fail),
+        pytest.raises(ValueError, match="no room"),
+    ):
+        loss(x, weight)
+
+
+def test_nothing_is_kept_alive(draw: Any) -> None:
+    """Not by a node that is gone, nor what was not kept by one that is there."""
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    h = x * 1.0
+    y = bt.scaled_softmax(h, 0.5)
+    alive, result = weakref.ref(h), weakref.ref(y)
+    del h
+    gc.collect()
+    assert alive() is None
+    y.sum().backward()
+    del y
+    gc.collect()
+    assert result() is None
+    loss(x, weight)  # and dropped with its graph
+
+
+def test_a_long_chain_is_dropped(draw: Any) -> None:
+    """Without a call in a call for each of its nodes."""
+    x = draw(2, 3, grad=True)
+    y = x
+    for _ in range(20000):
+        y = bt.bias_gelu(y)
+    del y
+    gc.collect()
+
+
+def test_an_error_of_a_backward_pass_is_the_callers(draw: Any) -> None:
+    x, weight = draw(3, 5, grad=True), draw(5)
+    y = bt.rms_norm(x, weight)
+
+    def fail(_: Any) -> None:
+        raise ValueError("stop here")
+
+    x.register_hook(fail)
+    with pytest.raises(ValueError, match="stop here"):
+        y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in bridge")
+def test_anomalies_are_told_by_name(draw: Any) -> None:
+    x, g = draw(3, 5, grad=True), torch.full((3, 5), torch.nan, dtype=torch.float64)
+    words = r"'bridge::bias_geluBackward' returned nan values in its 0th output"
+    with torch.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=words):
+        bt.bias_gelu(x).backward(g)
+
+
+def test_what_is_not_asked_for_is_not_computed(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of operands that require a gradient, those that `grad` names."""
+    x, weight = draw(300, 40, grad=True), draw(40, grad=True)
+    g = draw(300, 40)
+    both = grad(bt.rms_norm(x, weight), (x, weight), g)
+    asked: list[Any] = []
+    from bridge.torch._adapter.autograd import Plan
+
+    own = Plan.only_step
+    monkeypatch.setattr(Plan, "only_step", lambda self, *of: asked.append(of) or own(self, *of))
+    y = bt.rms_norm(x, weight, eps=0.123)
+    (alone,) = grad(y, weight, g)
+    assert asked == [((False, True), (True,))]
+    assert not torch.equal(alone, both[1])
+    assert torch.equal(alone, grad(bt.rms_norm(x, weight, eps=0.123), (x, weight), g)[1])
+
+
+def test_threads_of_their_own(draw: Any) -> None:
+    """Several at once go forward and back, on one graph and on their own."""
+    x, weight = draw(30, 50, grad=True), draw(50, grad=True)
+    expected = grad(loss(x, weight), (x, weight))
+    shared = loss(x, weight)
+    right: list[bool] = []
+
+    def run() -> None:
+        for _ in range(50):
+            own = grad(loss(x, weight), (x, weight))
+            of_shared = grad(shared, (x, weight), retain_graph=True)
+            right.append(all(map(torch.equal, (*own, *of_shared), expected * 2)))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert right == [True] * 200
+
+
+def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
+    """It calls the rules of a node without the node."""
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    expected = grad(loss(x, weight), (x, weight))
+    for _ in range(2):
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            loss(x, weight).backward()
+        assert torch.equal(x.grad, expected[0])
+        assert torch.equal(weight.grad, expected[1])
+        x.grad = weight.grad = None
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"CXX": "nowhere++"}, "Python (CXX is 'nowhere++', which is not on the path)"),
+        ({"BRIDGE_COMPILE": "0"}, "Python"),
+    ],
+)
+def test_without_them(tmp_path: Path, environment: dict[str, str], words: str) -> None:
+    """Silently, by torch.autograd.Function; the numbers are the same."""
+    program = """
+import torch, bridge.torch as bt
+from bridge.torch._adapter import nodes
+x = torch.linspace(-2, 2, 12).reshape(3, 4).requires_grad_()
+bt.bias_gelu(x).sum().backward()
+kind = type(bt.bias_gelu(x).grad_fn).__name__
+print(kind, nodes.state(), x.grad.numpy().tobytes().hex(), sep="|")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env={
+            **os.environ,
+            "BRIDGE_COMPILE": "now",
+            "BRIDGE_CACHE_DIR": str(tmp_path),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    kind, state, bits = done.stdout.strip().split("|")
+    assert (kind, state) == ("bridge::bias_geluBackward", words)
+    x = torch.linspace(-2, 2, 12).reshape(3, 4).requires_grad_()
+    bt.bias_gelu(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.numpy().tobytes().hex() == bits
+
+
+@pytest.mark.processes
+def test_a_module_that_is_not_right_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own finds out, be it that it ends."""
+    source = tmp_path / "cpp" / "border" / "torch" / "nodes.cpp"
+    source.parent.mkdir(parents=True)
+    monkeypatch.setattr(nodes, "headers", lambda: tmp_path / "cpp")
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path / "cache"))
+    for init, words in (("__builtin_trap();", "failed"), ("return nullptr;", "SystemError")):
+        source.write_text(
+            f"#include <Python.h>\nPyMODINIT_FUNC PyInit_bridge_nodes() {{ {init} }}\n"
+        )
+        with pytest.raises(CompileError, match=words):
+            nodes._Nodes().compile()
+        assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@pytest.mark.long
+@pytest.mark.processes
+def test_the_way_without_them_is_as_right() -> None:
+    """What autograd is tested by elsewhere, with torch.autograd.Function."""
+    files = ("derivatives", "modes", "routes", "transforms", "profiler")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", "1"]
+    done = subprocess.run(
+        [*command, *(f"tests/torch/test_{name}.py" for name in files)],
+        cwd=ROOT,
+        env={**os.environ, "BRIDGE_TEST_NODES": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout
