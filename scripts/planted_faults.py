@@ -516,6 +516,13 @@ DECLARED = (
         tests="tests/declared/test_results.py::test_made_as_documented",
     ),
     Fault(
+        "nodes: gradients that nobody asked for are computed",
+        "cpp/border/torch/nodes.cpp",
+        "uint64_t{context.needs_input_grad(i)} << i",
+        "uint64_t{1} << i",
+        tests="tests/torch/test_nodes.py::test_what_is_not_asked_for_is_not_computed",
+    ),
+    Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
         "|| col + count == cols) ",

@@ -9,8 +9,6 @@
 
 namespace bridge {
 
-constexpr int64_t kFewForParts = int64_t{1} << 19;
-
 // How many threads are worth their wake-up for so many elements: one more for every 32 Ki. Waking
 // a sleeping thread costs about the time in which one core does that many elements in cache.
 inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
@@ -19,16 +17,11 @@ inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
   return worth <= 1 ? 1 : worth < executor->threads ? worth : executor->threads;
 }
 
-// The same in elements of cheap arithmetic: an exponential takes as long as two of them and more.
-inline int64_t weighed(int64_t elements, bool is_cheap) {
-  return is_cheap ? elements : 2 * elements;
-}
-
 // Into how many parts the work is cut: several for each thread, so that one that starts late does
-// not hold up the call. Of what takes some ten microseconds each part is a good deal of the time.
+// not hold up the call.
 inline int64_t parts_for(int64_t elements, const bridge_executor* executor) {
   const int64_t threads = threads_for(elements, executor);
-  return threads > 1 ? (elements < kFewForParts ? 2 : 4) * threads : 1;
+  return threads > 1 ? 4 * threads : 1;
 }
 
 // Runs body(i) for every i in [0, tasks), each under IEEE arithmetic. body must not throw. One task

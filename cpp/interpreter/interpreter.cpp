@@ -77,9 +77,9 @@ constexpr ColumnSplit kWholeRows = {1, 0, run_tasks, nullptr};
 
 // How columns are dealt to threads where so many units, rows or runs of them, would leave some
 // without work. Threads meet in every section of a program: it is to spare a quarter of the time.
-ColumnSplit split_for(const bridge_program& call, int64_t work, int64_t units,
+ColumnSplit split_for(const bridge_program& call, const Counts& counts, int64_t units,
                       const bridge_executor* executor) {
-  const int64_t threads = threads_for(work, executor);
+  const int64_t threads = threads_for(counts.batches * counts.rows * call.cols, executor);
   if (threads <= units) return kWholeRows;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   const int64_t most_chunks = (chunks + threads - 1) / threads;  // of a thread
@@ -112,9 +112,9 @@ void for_each_unit(const bridge_executor* executor, int64_t units, int64_t parts
 }
 
 void run_rows(const MachineTable& machine, const View& view, const bridge_program& call,
-              const Counts& counts, int64_t work, uint32_t streamed,
-              const bridge_executor* executor) {
-  const int64_t parts = parts_for(work, executor);
+              const Counts& counts, uint32_t streamed, const bridge_executor* executor) {
+  const int64_t all = counts.batches * counts.rows;
+  const int64_t parts = parts_for(all * (call.cols > 0 ? call.cols : 1), executor);
   const int64_t per_batch =
       counts.batches >= parts ? 1 : (parts + counts.batches - 1) / counts.batches;
   const int64_t row_parts = per_batch < counts.rows ? per_batch : counts.rows;
@@ -136,9 +136,9 @@ constexpr int64_t kMostNodeLanes = 32 * kLanes;
 // With column sums: a part is a power of two of lanes, a node of the tree. Where a batch has
 // several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
 void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
-               const Counts& counts, bool is_double, int64_t work, uint32_t streamed,
+               const Counts& counts, bool is_double, uint32_t streamed,
                const bridge_executor* executor) {
-  const int64_t parts = parts_for(work, executor);
+  const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
   const int64_t lanes = lane_count(counts.rows);
   int64_t node_lanes = kMostNodeLanes;
   const auto nodes_for = [&] { return (lanes + node_lanes - 1) / node_lanes; };
@@ -259,15 +259,13 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   const uint32_t streamed = prepare_results(view, call, counts);
   const bool has_sums = has_column_sums(view);
   const int64_t units = counts.batches * (has_sums ? lane_count(counts.rows) : counts.rows);
-  const int64_t elements = counts.batches * counts.rows * (call.cols > 0 ? call.cols : 1);
-  const int64_t work = weighed(elements, executor == nullptr || is_light(view));
-  const ColumnSplit split = split_for(call, work, units, executor);
+  const ColumnSplit split = split_for(call, counts, units, executor);
   if (split.tasks > 1)
     run_split(machine, view, call, split, streamed);
   else if (has_sums)
-    run_nodes(machine, view, call, counts, is_double(call), work, streamed, executor);
+    run_nodes(machine, view, call, counts, is_double(call), streamed, executor);
   else
-    run_rows(machine, view, call, counts, work, streamed, executor);
+    run_rows(machine, view, call, counts, streamed, executor);
 }
 
 ColumnSplit interpreter::split_into(int64_t tasks, int64_t cols, const bridge_executor* executor) {

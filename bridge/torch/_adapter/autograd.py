@@ -212,13 +212,7 @@ class Plan(Kernel):
         self, kept: Any, cotangents: Any, wanted: tuple[bool, ...], likes: Any = None
     ) -> Sequence[Any]:
         """Cotangents of the operands; `cotangents` are those of the wanted results."""
-        steps = (
-            self._vjp_steps.get(wanted)
-            if len(cotangents) == 1 and cotangents[0] is not None
-            else None
-        )
-        if steps is None:
-            steps = self.vjp_steps(wanted, tuple([each is not None for each in cotangents]))
+        steps = self.vjp_steps(wanted, tuple([each is not None for each in cotangents]))
         values = (*kept, *cotangents, None)
         if type(steps) is Step:
             operands = steps.pick(values)
@@ -230,14 +224,12 @@ class Plan(Kernel):
 
     def vjp_steps(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:
         """The only step, where that is a plain call, or a list of steps."""
-        # Mostly there is one result.
-        key = wanted if given == (True,) else (wanted, given)
-        steps: Any = self._vjp_steps.get(key)
+        steps: Any = self._vjp_steps.get((wanted, given))
         if steps is None:
             steps = self.derivatives.vjp_steps(wanted, given)
             if len(steps) == 1 and steps[0].is_plain:
                 steps = steps[0]
-            self._vjp_steps[key] = steps
+            self._vjp_steps[wanted, given] = steps
         return steps
 
     def only_step(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import logging
+import os
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -47,7 +48,8 @@ class _Nodes:
         """
         try:
             path = _module()
-            spec = importlib.util.spec_from_loader(_NAME, _loader(path))
+            loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+            spec = importlib.util.spec_from_loader(_NAME, loader)
             assert spec is not None
             try:
                 self.recorder = importlib.util.module_from_spec(spec).recorder
@@ -61,10 +63,6 @@ class _Nodes:
     def lost(self, error: Exception, _: bool) -> None:
         """Who has no compiler is not warned of microseconds."""
         logging.getLogger("bridge").info("autograd records calls in Python: %s", error)
-
-
-def _loader(path: Path) -> Any:
-    return importlib.machinery.ExtensionFileLoader(_NAME, str(path))
 
 
 def _module() -> Path:
@@ -93,6 +91,15 @@ def _module() -> Path:
 
 _nodes = _Nodes()
 _is_asked = False
+
+
+def _ask_again() -> None:
+    """In a forked process what was being compiled is not coming."""
+    global _is_asked
+    _is_asked = False
+
+
+os.register_at_fork(after_in_child=_ask_again)
 
 
 def recorder() -> Callable[..., Any] | None:

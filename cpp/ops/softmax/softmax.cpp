@@ -69,7 +69,7 @@ void run_rows(Call& call, const bridge_executor* executor, const Body& body) {
   }
   merge_dimensions(space, operands, count);
   const int64_t rows = row_count(space);
-  const int64_t parts = parts_for(weighed(elements, false), executor);
+  const int64_t parts = parts_for(elements, executor);
   const int64_t tasks = rows < parts ? rows : parts;
   parallel_for(executor, tasks, [&](int64_t task) {
     body(part_begin(rows, tasks, task), part_begin(rows, tasks, task + 1), streams);
