@@ -139,14 +139,13 @@ class Plan(Kernel):
         if (recorder := nodes.recorder()) is None:
             return apply(self, *operands)
         rules = self.derivatives
-        if rules.zeros or not all([rules.results[i] in FLOATING for i in self.wanted]):
+        if not all([rules.results[i] in FLOATING for i in self.wanted]):
             record = functools.partial(apply, self)
         else:
-            below = self.saving.run_below
-            name = f"bridge::{self.name}Backward"
-            record = recorder(
-                name, rules.kept, self.wanted, self.compute, below, self.only_step, self.pull
-            )
+            name, below = f"bridge::{self.name}Backward", self.saving.run_below
+            likes = self._likes_of if rules.zeros else None
+            pull = self.only_step, self.pull
+            record = recorder(name, rules.kept, self.wanted, self.compute, below, likes, *pull)
         self.record = record  # type: ignore[method-assign]
         return record(*operands)
 
@@ -199,7 +198,7 @@ class Plan(Kernel):
                 range(len(operands))
             )
         if self._zeros:
-            ctx.likes = {i: _like(operands[i]) for i in self._zeros}
+            ctx.likes = self._likes_of(operands)
         if self._constant:
             ctx.constant = {i: _like(results[i]) for i in self._constant}
         return self._keep((*operands, *results))
@@ -258,6 +257,9 @@ class Plan(Kernel):
             zeros(ctx.constant[i]) if t is None and i in ctx.constant else t
             for i, t in enumerate(totals)
         ]
+
+    def _likes_of(self, operands: tuple[Any, ...]) -> dict[int, Any]:
+        return {i: _like(operands[i]) for i in self.derivatives.zeros}
 
     def _likes(self, ctx: Any) -> dict[int, Any]:
         return ctx.likes if self._zeros else {}

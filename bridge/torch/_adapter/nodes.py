@@ -85,7 +85,8 @@ def _module() -> Path:
         return made
 
     versions = torch.__version__, str(torch.version.git_version), sys.version
-    parts = source.read_text(), version_of(tuple(command)), *command, *options, *linked, *versions
+    ours = source.read_text(), _TRIAL.read_text()
+    parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
     return cached(parts, ".so", make)
 
 
@@ -105,16 +106,17 @@ os.register_at_fork(after_in_child=_ask_again)
 def recorder() -> Callable[..., Any] | None:
     """`recorder` of the module, once it is there; the first call has it compiled.
 
-    recorder(name, kept, wanted, compute, otherwise, only_step, pull) returns a function `record`,
-    and record(*operands) the wanted results of a call, with a node in torch's graph:
+    recorder(name, kept, wanted, compute, otherwise, likes, only_step, pull) returns a function
+    `record`, and record(*operands) the wanted results of a call, with a node in torch's graph:
 
     - `compute(*operands)` are the results, or None, and then `otherwise(operands)` are;
     - `wanted` are those that are returned, a tensor or a tuple of several;
     - `kept` says what is kept of (*operands, *results);
+    - `likes(operands)` is what `pull` is to know of others; None where that is nothing;
     - `only_step(wanted, given)` is asked once of which operands cotangents are wanted, and of which
       wanted results they are given: it answers with the kernel that makes them, as
       `Plan.only_step` says, or with None, and then
-    - `pull(kept, cotangents, wanted)` has them in every call: `cotangents` may be None.
+    - `pull(kept, cotangents, wanted, likes)` has them in every call: cotangents may be None.
     """
     global _is_asked
     if not _is_asked:

@@ -17,10 +17,10 @@ def compute(x: Any, y: Any) -> Any:
     return x.detach() * y.detach(), x.detach() + 1
 
 
-def pull(kept: Any, cotangents: Any, wanted: Any) -> Any:
+def pull(kept: Any, cotangents: Any, wanted: Any, likes: Any) -> Any:
     assert [*map(type, kept)] == [torch.Tensor, torch.Tensor]
-    assert wanted == (True, False)
-    return cotangents[0] * kept[1], None
+    assert (wanted, likes) == ((True, False), 2)
+    return cotangents[0] * kept[0] * (kept[1] - 1), None
 
 
 if __name__ == "__main__":
@@ -28,13 +28,13 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     recorder: Any = importlib.util.module_from_spec(spec).recorder
-    # x^3 by way of x and x^2, which is kept with x + 1.
-    record = recorder("cube", (1, 2), (0,), compute, None, lambda *_: None, pull)
+    # x·y and its gradient from what is kept: y, and the second result, x + 1.
+    record = recorder("cube", (1, 3), (0,), compute, None, len, lambda *_: None, pull)
     x = torch.arange(3.0, requires_grad=True)
     for _ in range(100):
         y = record(x, x.detach() ** 2)
         assert y.grad_fn.name() == "cube"
-        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], x.detach() ** 2)
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], x.detach() ** 3)
     try:
         torch.autograd.grad(y.sum(), x)
     except RuntimeError:

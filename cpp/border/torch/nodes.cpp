@@ -52,10 +52,12 @@ struct Recorder {
   std::deque<Step> steps;          // what is added leaves the others where they are
 };
 // kKernels is a list: of each step the kernel, and what is called where it answers with None.
-enum Member : Py_ssize_t { kCompute, kOtherwise, kOnlyStep, kPull, kKernels, kCapsule };
+enum Member : Py_ssize_t { kCompute, kOtherwise, kLikes, kOnlyStep, kPull, kKernels, kCapsule };
 
-// By number, for compiled autograd, which keeps numbers alone. Under the GIL.
+// By number, for compiled autograd, which keeps numbers alone: recorders, and what nodes that are
+// there remember of operands (or None). Under the GIL.
 std::unordered_map<int64_t, Recorder*> recorders;
+std::unordered_map<int64_t, PyObject*> remembered;
 
 [[noreturn]] void raise() {
   python_error error;
@@ -141,7 +143,7 @@ const Step& step_of(Recorder& recorder, uint64_t bits, size_t count, size_t give
 
 // The cotangents of the operands.
 variable_list pull(Recorder& recorder, const AutogradContext& context, size_t count,
-                   const variable_list& saved, const variable_list& cotangents) {
+                   PyObject* likes, const variable_list& saved, const variable_list& cotangents) {
   TORCH_CHECK(count + cotangents.size() <= 64, "more than 64 operands and results");
   uint64_t bits = 0;
   for (size_t i = 0; i < count; ++i) bits |= uint64_t{context.needs_input_grad(i)} << i;
@@ -172,7 +174,7 @@ variable_list pull(Recorder& recorder, const AutogradContext& context, size_t co
     return unwrapped(made.get(), count, &step.arranged);
   }
   THPObjectPtr kept = wrapped(saved), given = wrapped(cotangents), wanted = flags(bits, 0, count);
-  PyObject* arguments[] = {kept.get(), given.get(), wanted.get()};
+  PyObject* arguments[] = {kept.get(), given.get(), wanted.get(), likes};
   made = checked(PyObject_Vectorcall(PyTuple_GET_ITEM(recorder.members, kPull), arguments,
                                      std::size(arguments), nullptr));
   return unwrapped(made.get(), count, nullptr);
@@ -183,40 +185,54 @@ struct Rules {
   static constexpr bool is_traceable = false;
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
     const variable_list saved = context->get_saved_variables();
+    const auto number = [&](const char* name) { return context->saved_data.at(name).toInt(); };
     const pybind11::gil_scoped_acquire gil;
-    const auto found = recorders.find(context->saved_data.at("recorder").toInt());
-    TORCH_CHECK(found != recorders.end(), "the function of this gradient is gone");
-    const THPObjectPtr members(Py_NewRef(found->second->members));
-    return pull(*found->second, *context,
-                static_cast<size_t>(context->saved_data.at("count").toInt()), saved, cotangents);
+    const auto recorder = recorders.find(number("recorder"));
+    const auto likes = remembered.find(number("node"));
+    TORCH_CHECK(recorder != recorders.end() && likes != remembered.end(),
+                "the node of this gradient is gone");
+    const THPObjectPtr members(Py_NewRef(recorder->second->members));
+    THPObjectPtr held(Py_NewRef(likes->second));
+    return pull(*recorder->second, *context, static_cast<size_t>(number("count")), held.get(),
+                saved, cotangents);
   }
 };
 
 struct RecordedNode final : CppNode<Rules> {
   Recorder* recorder = nullptr;
+  PyObject* likes = nullptr;
+  int64_t number = -1;  // in `remembered`; -1: it is not there
 
   ~RecordedNode() override {
     if (recorder == nullptr || Py_IsInitialized() == 0) return;
     const pybind11::gil_scoped_acquire gil;
+    if (number >= 0) remembered.erase(number);
+    Py_DECREF(likes);
     Py_DECREF(recorder->members);
   }
 
   std::string name() const override { return recorder->name; }
 
-  variable_list saved() {
-    const std::lock_guard lock(mutex_);
-    return ctx_.get_saved_variables();
-  }
-
   variable_list apply(variable_list&& cotangents) override {
-    const variable_list kept = saved();
+    variable_list kept;
+    {
+      const std::lock_guard lock(mutex_);
+      kept = ctx_.get_saved_variables();
+    }
     const pybind11::gil_scoped_acquire gil;
-    return pull(*recorder, ctx_, num_outputs(), kept, cotangents);
+    return pull(*recorder, ctx_, num_outputs(), likes, kept, cotangents);
   }
 
   void compiled_args(CompiledNodeArgs& args) const override {
     auto& self = const_cast<RecordedNode&>(*this);
+    if (number < 0) {
+      static int64_t numbers = 0;
+      const pybind11::gil_scoped_acquire gil;
+      self.number = numbers++;
+      remembered.emplace(number, likes);
+    }
     self.ctx_.saved_data["recorder"] = recorder->number;
+    self.ctx_.saved_data["node"] = number;
     self.ctx_.saved_data["count"] = static_cast<int64_t>(num_outputs());
     self.is_variable_input_.assign(num_outputs(), true);
     CppNode<Rules>::compiled_args(args);
@@ -236,55 +252,80 @@ Recorder& recorder_of(PyObject* members) {
       PyCapsule_GetPointer(PyTuple_GET_ITEM(members, kCapsule), kCapsuleName));
 }
 
+THPObjectPtr tuple_of(PyObject* const* operands, size_t count) {
+  THPObjectPtr tuple(checked(PyTuple_New(static_cast<Py_ssize_t>(count))));
+  for (size_t i = 0; i < count; ++i) {
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), Py_NewRef(operands[i]));
+  }
+  return tuple;
+}
+
 // The results of the call, of those that are kept too, where nothing records.
 THPObjectPtr computed(PyObject* members, PyObject* const* operands, size_t count) {
   const at::AutoGradMode no_grad(false);
   THPObjectPtr results(
       checked(PyObject_Vectorcall(PyTuple_GET_ITEM(members, kCompute), operands, count, nullptr)));
   if (results.get() != Py_None) return results;
-  THPObjectPtr all(checked(PyTuple_New(static_cast<Py_ssize_t>(count))));
-  for (size_t i = 0; i < count; ++i) {
-    PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), Py_NewRef(operands[i]));
-  }
+  THPObjectPtr all = tuple_of(operands, count);
   return THPObjectPtr(
       checked(PyObject_CallOneArg(PyTuple_GET_ITEM(members, kOtherwise), all.get())));
+}
+
+// What the rules are to know of operands that are not kept; None where that is nothing.
+THPObjectPtr likes_of(PyObject* members, PyObject* const* operands, size_t count) {
+  PyObject* function = PyTuple_GET_ITEM(members, kLikes);
+  if (function == Py_None) return THPObjectPtr(Py_NewRef(Py_None));
+  THPObjectPtr all = tuple_of(operands, count);
+  return THPObjectPtr(checked(PyObject_CallOneArg(function, all.get())));
+}
+
+// Puts a node behind the wanted results, where an operand has a place in the graph: what outlives
+// a transform of torch.func may require a gradient and have none.
+void attach(PyObject* members, PyObject* const* operands, PyObject* results, Py_ssize_t count) {
+  edge_list edges;
+  edges.reserve(static_cast<size_t>(count));
+  bool is_recorded = false;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const at::Tensor operand = unwrapped(operands[i]);
+    edges.push_back(operand.defined() ? impl::gradient_edge(operand) : Edge());
+    is_recorded = is_recorded || edges.back().is_valid();
+  }
+  if (!is_recorded) return;
+  THPObjectPtr likes = likes_of(members, operands, static_cast<size_t>(count));
+  Recorder& recorder = recorder_of(members);
+  const auto tensor = [&](Py_ssize_t i) {
+    return unwrapped(i < count ? operands[i] : PyTuple_GET_ITEM(results, i - count));
+  };
+  auto node = make_node<RecordedNode>();
+  Py_INCREF(members);
+  node->recorder = &recorder;
+  node->likes = likes.release();
+  node->set_ctx_grad_fn(node);
+  node->ctx_.set_materialize_grads(false);
+  node->set_next_edges(std::move(edges));
+  for (const Py_ssize_t i : recorder.wanted) {
+    at::Tensor result = tensor(count + i);
+    create_gradient_edge(result, node);
+  }
+  // Now a result that is kept is known for one, and kept without its node, which would keep itself.
+  variable_list kept;
+  kept.reserve(recorder.kept.size());
+  for (const Py_ssize_t i : recorder.kept) kept.push_back(tensor(i));
+  node->ctx_.save_for_backward(std::move(kept));
+  node->save_variables_to_ctx();
 }
 
 // record(*operands): the wanted results, a tensor or a tuple of several, with a node of the graph.
 PyObject* record(PyObject* members, PyObject* const* operands, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  const THPObjectPtr results = computed(members, operands, static_cast<size_t>(count));
-  Recorder& recorder = recorder_of(members);
-  const auto object = [&](Py_ssize_t i) {
-    return i < count ? operands[i] : PyTuple_GET_ITEM(results.get(), i - count);
-  };
-  auto node = make_node<RecordedNode>();
-  Py_INCREF(members);
-  node->recorder = &recorder;
-  node->set_ctx_grad_fn(node);
-  node->ctx_.set_materialize_grads(false);
-  edge_list edges;
-  edges.reserve(static_cast<size_t>(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    const at::Tensor operand = unwrapped(operands[i]);
-    edges.push_back(operand.defined() ? impl::gradient_edge(operand) : Edge());
-  }
-  node->set_next_edges(std::move(edges));
-  for (const Py_ssize_t i : recorder.wanted) {
-    at::Tensor result = unwrapped(object(count + i));
-    create_gradient_edge(result, node);
-  }
-  // Results are kept without their node, which would keep itself.
-  variable_list kept;
-  kept.reserve(recorder.kept.size());
-  for (const Py_ssize_t i : recorder.kept) kept.push_back(unwrapped(object(i)));
-  node->ctx_.save_for_backward(std::move(kept));
-  node->save_variables_to_ctx();
-  if (recorder.wanted.size() == 1) return Py_NewRef(object(count + recorder.wanted[0]));
-  THPObjectPtr returned(PyTuple_New(static_cast<Py_ssize_t>(recorder.wanted.size())));
-  for (size_t i = 0; returned.get() != nullptr && i < recorder.wanted.size(); ++i) {
+  THPObjectPtr results = computed(members, operands, static_cast<size_t>(count));
+  attach(members, operands, results.get(), count);
+  const std::vector<Py_ssize_t>& wanted = recorder_of(members).wanted;
+  if (wanted.size() == 1) return Py_NewRef(PyTuple_GET_ITEM(results.get(), wanted[0]));
+  THPObjectPtr returned(checked(PyTuple_New(static_cast<Py_ssize_t>(wanted.size()))));
+  for (size_t i = 0; i < wanted.size(); ++i) {
     PyTuple_SET_ITEM(returned.get(), static_cast<Py_ssize_t>(i),
-                     Py_NewRef(object(count + recorder.wanted[i])));
+                     Py_NewRef(PyTuple_GET_ITEM(results.get(), wanted[i])));
   }
   return returned.release();
   END_HANDLE_TH_ERRORS
@@ -294,13 +335,13 @@ PyMethodDef kRecord = {"record",
                        reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(record)),
                        METH_FASTCALL, "record(*operands) -> tensor | tuple"};
 
-// recorder(name, kept, wanted, compute, otherwise, only_step, pull) -> record
+// recorder(name, kept, wanted, compute, otherwise, likes, only_step, pull) -> record
 PyObject* make_recorder(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   const char* name;
-  PyObject *kept, *wanted, *compute, *otherwise, *only_step, *pull;
-  if (!PyArg_ParseTuple(arguments, "sO!O!OOOO", &name, &PyTuple_Type, &kept, &PyTuple_Type, &wanted,
-                        &compute, &otherwise, &only_step, &pull)) {
+  PyObject *kept, *wanted, *compute, *otherwise, *likes, *only_step, *pull;
+  if (!PyArg_ParseTuple(arguments, "sO!O!OOOOO", &name, &PyTuple_Type, &kept, &PyTuple_Type,
+                        &wanted, &compute, &otherwise, &likes, &only_step, &pull)) {
     return nullptr;
   }
   static int64_t numbers = 0;
@@ -315,7 +356,7 @@ PyObject* make_recorder(PyObject*, PyObject* arguments) {
   THPObjectPtr kernels(PyList_New(0));
   if (kernels.get() == nullptr) return nullptr;
   THPObjectPtr members(
-      PyTuple_Pack(6, compute, otherwise, only_step, pull, kernels.get(), capsule.get()));
+      PyTuple_Pack(7, compute, otherwise, likes, only_step, pull, kernels.get(), capsule.get()));
   if (members.get() == nullptr) return nullptr;
   owned->members = members.get();
   return PyCFunction_New(&kRecord, members.get());
@@ -324,7 +365,7 @@ PyObject* make_recorder(PyObject*, PyObject* arguments) {
 
 PyMethodDef kFunctions[] = {
     {"recorder", make_recorder, METH_VARARGS,
-     "recorder(name, kept, wanted, compute, otherwise, only_step, pull) -> record"},
+     "recorder(name, kept, wanted, compute, otherwise, likes, only_step, pull) -> record"},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
                        "bridge_nodes",
