@@ -41,6 +41,16 @@ def test_calls_are_recorded_by_them(draw: Any) -> None:
     assert (edge.variable is x, other.variable is weight) == (True, True)
 
 
+def test_calls_of_more_values_than_they_have_bits_for(
+    draw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight, g = draw(3, 5, grad=True), draw(5, grad=True), draw(3, 5)
+    monkeypatch.setattr(nodes, "MOST_VALUES", 3)
+    few, many = bt.rms_norm(x, weight, eps=0.25), bt.layer_norm(x, weight, weight, eps=0.25)
+    assert (is_node(few), is_node(many)) == (True, False)
+    assert all(each is not None for each in grad(many, (x, weight), g))
+
+
 def test_a_graph_is_gone_after_its_backward_pass(draw: Any) -> None:
     x, weight = draw(3, 5, grad=True), draw(5, grad=True)
     y = bt.rms_norm(x, weight)

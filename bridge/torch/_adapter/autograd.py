@@ -139,7 +139,9 @@ class Plan(Kernel):
         if (recorder := nodes.recorder()) is None:
             return apply(self, *operands)
         rules = self.derivatives
-        if not all([rules.results[i] in FLOATING for i in self.wanted]):
+        values = len(self.dtypes) + len(self.wanted)
+        is_smooth = all([rules.results[i] in FLOATING for i in self.wanted])
+        if values > nodes.MOST_VALUES or not is_smooth:
             record = functools.partial(apply, self)
         else:
             name, below = f"bridge::{self.name}Backward", self.saving.run_below

@@ -28,6 +28,8 @@ from bridge.generated.requests import in_background
 _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
+# Operands and wanted results of a call that a node has bits for.
+MOST_VALUES = 64
 _TRIAL = Path(__file__).with_name("nodes_trial.py")
 
 

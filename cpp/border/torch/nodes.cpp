@@ -144,7 +144,7 @@ const Step& step_of(Recorder& recorder, uint64_t bits, size_t count, size_t give
 // The cotangents of the operands.
 variable_list pull(Recorder& recorder, const AutogradContext& context, size_t count,
                    PyObject* likes, const variable_list& saved, const variable_list& cotangents) {
-  TORCH_CHECK(count + cotangents.size() <= 64, "more than 64 operands and results");
+  TORCH_INTERNAL_ASSERT(count + cotangents.size() <= 64);  // MOST_VALUES in nodes.py
   uint64_t bits = 0;
   for (size_t i = 0; i < count; ++i) bits |= uint64_t{context.needs_input_grad(i)} << i;
   for (size_t i = 0; i < cotangents.size(); ++i) {
@@ -349,10 +349,10 @@ PyObject* make_recorder(PyObject*, PyObject* arguments) {
   if (!read_numbers(kept, &recorder->kept) || !read_numbers(wanted, &recorder->wanted)) {
     return nullptr;
   }
-  recorders.emplace(recorder->number, recorder.get());
   THPObjectPtr capsule(PyCapsule_New(recorder.get(), kCapsuleName, destroy));
   if (capsule.get() == nullptr) return nullptr;
   Recorder* owned = recorder.release();
+  recorders.emplace(owned->number, owned);
   THPObjectPtr kernels(PyList_New(0));
   if (kernels.get() == nullptr) return nullptr;
   THPObjectPtr members(
