@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge.generated import CompileError
-from bridge.torch._adapter import nodes
 from tests.frameworks import FRAMEWORKS
 
 # Thousands of programs are run here, few of them twice: `tests/generated` compiles its own.
@@ -21,10 +19,6 @@ os.environ.setdefault("BRIDGE_COMPILE", "0")
 os.environ.setdefault(
     "BRIDGE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "compiled")
 )
-# Calls are recorded in C++, but where a test says otherwise by this variable.
-if os.environ.get("BRIDGE_TEST_NODES") != "0":
-    with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py tells
-        nodes.load()
 
 
 def commit() -> str:
@@ -88,6 +82,18 @@ def _is_long(item: pytest.Item) -> bool:
         return False
     is_marked = item.get_closest_marker("long") or item.get_closest_marker("processes")
     return bool(is_marked) or item.nodeid.startswith(("tests/distributed/", "tests/cli/"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nodes() -> None:
+    """Calls are recorded in C++, but where a test says otherwise by this variable."""
+    if os.environ.get("BRIDGE_TEST_NODES") != "0":
+        # Here: with a fault planted in it, it cannot be imported.
+        from bridge.generated import CompileError
+        from bridge.torch._adapter import nodes
+
+        with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py tells
+            nodes.load()
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
