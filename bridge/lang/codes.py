@@ -203,7 +203,17 @@ def computed(coded: Coded) -> Program:
         i >= plain or r.role is roles.PerRow or (r.role is roles.Row and not coded.rounds_sums)
         for i, r in enumerate(program.results)
     ]
-    return narrowing.narrowed(program, coded.accuracy, is_exact)
+    is_kept = [_is_kept(coded, tag) for tag in coded.tags]
+    return narrowing.narrowed(program, coded.accuracy, is_exact, is_kept)
+
+
+def _is_kept(coded: Coded, tag: Tag) -> bool:
+    """Whether an operand is a value that was kept, for this derivative or the one it is of."""
+    kind, place = tag
+    if kind != "operand" or coded.of is None:
+        return kind == "kept"
+    of = parse(coded.of)
+    return _is_kept(of, of.tags[place])
 
 
 def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:

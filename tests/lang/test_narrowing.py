@@ -56,6 +56,12 @@ def kept(x: bridge.Full, y: bridge.Full) -> Any:
     return gate * y
 
 
+@bridge.op(keep=("doubled",))
+def kept_for_a_log_sum(x: bridge.Full) -> Any:
+    doubled = x + x
+    return x - bl.logsumexp(doubled)
+
+
 def traced_of(op: Any) -> Any:
     declaration = op.declaration
     present = tuple(True for _ in declaration.parameters)
@@ -86,6 +92,27 @@ def test_all_else_is_exact(op: Any) -> None:
 
 def test_what_is_kept_is_what_would_be_computed_again() -> None:
     assert set(traced_of(kept).texts) == {""}
+
+
+def test_log_sums_of_what_is_kept_are_those_of_what_would_be_computed_again() -> None:
+    """It has more bits than the type of the arrays, in derivatives of any order."""
+    text = traced_of(kept_for_a_log_sum).texts["bfloat16"]
+    for is_kept in (False, True):
+        first = codes.vjp(text, [True], [True], is_kept)
+        given, wanted = (
+            [True] * len(i) for i in (codes.parse(first).program.results, codes.parse(first).tags)
+        )
+        for derivative in (
+            first,
+            codes.vjp(first, given, wanted, False),
+            codes.jvp(first, wanted, False),
+        ):
+            program = codes.computed(codes.parse(derivative))
+            sums = [
+                n.static for n in program.nodes if n.operation in ("logsumexp", "logsumexp_rest")
+            ]
+            assert sums
+            assert not any(sums)
 
 
 def test_derivatives() -> None:
