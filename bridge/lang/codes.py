@@ -136,6 +136,9 @@ def parse(code: str) -> Coded:
             tags = tuple(("operand", i) for i in range(len(program.operands)))
             rule = _program(fields["rule"]) if "rule" in fields else None
             keeps, accuracy = tuple(fields["keeps"]), fields.get("accuracy", "")
+            if accuracy:
+                program = narrowing.with_short_log_sums(program, accuracy)
+                rule = rule and narrowing.with_short_log_sums(rule, accuracy)
             return Coded(program, tags, keeps=keeps, rule=rule, accuracy=accuracy)
         of = _text(fields["of"])
         if "summands" in fields:
@@ -203,17 +206,7 @@ def computed(coded: Coded) -> Program:
         i >= plain or r.role is roles.PerRow or (r.role is roles.Row and not coded.rounds_sums)
         for i, r in enumerate(program.results)
     ]
-    is_kept = [_is_kept(coded, tag) for tag in coded.tags]
-    return narrowing.narrowed(program, coded.accuracy, is_exact, is_kept)
-
-
-def _is_kept(coded: Coded, tag: Tag) -> bool:
-    """Whether an operand is a value that was kept, for this derivative or the one it is of."""
-    kind, place = tag
-    if kind != "operand" or coded.of is None:
-        return kind == "kept"
-    of = parse(coded.of)
-    return _is_kept(of, of.tags[place])
+    return narrowing.narrowed(program, coded.accuracy, is_exact)
 
 
 def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:

@@ -30,14 +30,26 @@ _LOG_SUMS = frozenset({"logsumexp", "logsumexp_rest"})
 _PASSES = {"mul": (0, 1), "div": (0, 1), "neg": (0,), "abs": (0,), "where": (1, 2)}
 
 
-def narrowed(
-    program: Program, dtype: str, is_exact: Sequence[bool], is_kept: Sequence[bool]
-) -> Program:
+def with_short_log_sums(program: Program, dtype: str) -> Program:
+    """A declared program with the log Σ eˣ of a 16-bit type, of what has so many bits.
+
+    Derivatives have those of the program: what they read of it may be kept, which looks like an
+    operand.
+    """
+
+    def shortened(node: Node) -> Node:
+        if node.operation in _LOG_SUMS and _is_of_16_bits(program, node.inputs[0]):
+            return replace(node, static=dtype)
+        return node
+
+    return replace(program, nodes=tuple(map(shortened, program.nodes)))
+
+
+def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     """The program with the functions of a 16-bit type where their accuracy is enough.
 
     Args:
       is_exact: for each result whether its numbers are not rounded to that type.
-      is_kept: for each operand whether it is a value that was kept, which has more bits.
     """
     slopes = _slopes(program)
     may = _may_be_rough(program, is_exact, slopes)
@@ -75,8 +87,6 @@ def narrowed(
         return places[number] if inputs == own else add(node, inputs)
 
     for number, node in enumerate(program.nodes):
-        if node.operation in _LOG_SUMS and _is_of_16_bits(program, node.inputs[0], is_kept):
-            node = replace(node, static=dtype)
         if may[number]:
             node = narrow(number, node)
         inputs = [places[i] for i in node.inputs]
@@ -89,15 +99,13 @@ def narrowed(
     return pruned(program.name, program.operands, nodes, results)
 
 
-def _is_of_16_bits(program: Program, number: int, is_kept: Sequence[bool]) -> bool:
-    """Whether a value is an operand of that type, or one times a number."""
+def _is_of_16_bits(program: Program, number: int) -> bool:
+    """Whether a value is an operand, or one times a number."""
     node = program.nodes[number]
     if node.operation == "mul":
         operations = [program.nodes[i].operation for i in node.inputs]
-        if sorted(operations) != ["constant", "operand"]:
-            return False
-        node = program.nodes[node.inputs[operations.index("operand")]]
-    return node.operation == "operand" and not is_kept[node.static[0]]
+        return sorted(operations) == ["constant", "operand"]
+    return node.operation == "operand"
 
 
 def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:

@@ -56,10 +56,9 @@ def kept(x: bridge.Full, y: bridge.Full) -> Any:
     return gate * y
 
 
-@bridge.op(keep=("doubled",))
-def kept_for_a_log_sum(x: bridge.Full) -> Any:
-    doubled = x + x
-    return x - bl.logsumexp(doubled)
+@bridge.op
+def log_sums(x: bridge.Full) -> Any:
+    return x - bl.logsumexp(x) * bl.logsumexp(x + x)
 
 
 def traced_of(op: Any) -> Any:
@@ -94,25 +93,31 @@ def test_what_is_kept_is_what_would_be_computed_again() -> None:
     assert set(traced_of(kept).texts) == {""}
 
 
+def short_log_sums(code: str) -> list[bool]:
+    """For each log-sum of a program whether it is that of a 16-bit type."""
+    nodes = codes.computed(codes.parse(code)).nodes
+    return sorted(node.static is not None for node in nodes if "logsumexp" in node.operation)
+
+
 def test_log_sums_of_what_is_kept_are_those_of_what_would_be_computed_again() -> None:
-    """It has more bits than the type of the arrays, in derivatives of any order."""
-    text = traced_of(kept_for_a_log_sum).texts["bfloat16"]
-    for is_kept in (False, True):
-        first = codes.vjp(text, [True], [True], is_kept)
-        given, wanted = (
-            [True] * len(i) for i in (codes.parse(first).program.results, codes.parse(first).tags)
-        )
-        for derivative in (
-            first,
-            codes.vjp(first, given, wanted, False),
-            codes.jvp(first, wanted, False),
-        ):
-            program = codes.computed(codes.parse(derivative))
-            sums = [
-                n.static for n in program.nodes if n.operation in ("logsumexp", "logsumexp_rest")
-            ]
-            assert sums
-            assert not any(sums)
+    """Whether an operand is kept or a sum, which has more bits; in derivatives of any order."""
+    program = traced_of(log_sums).program
+    operand, doubled = (
+        number for number, node in enumerate(program.nodes) if node.operation in ("operand", "add")
+    )
+
+    def sums(keeps: list[int]) -> list[list[bool]]:
+        text = codes.texts_of(codes.code_of(program, keeps))["bfloat16"]
+        first = codes.vjp(text, [True], [True], bool(keeps))
+        results, operands = codes.parse(first).program.results, codes.parse(first).tags
+        wanted = [tag[0] != "kept" for tag in operands]
+        again = codes.vjp(first, [True] * len(results), wanted, False)
+        return [short_log_sums(code) for code in (first, again, codes.jvp(first, wanted, False))]
+
+    expected = sums([])
+    assert all(set(each) == {False, True} for each in expected)
+    for keeps in ([operand], [doubled], [operand, doubled]):
+        assert sums(keeps) == expected, keeps
 
 
 def test_derivatives() -> None:
