@@ -150,4 +150,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
 
     def extra_repr(self) -> str:
         names = ("reduction", "ignore_index", "label_smoothing", "chunk", "z_loss", "softcap")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        shown = {"in_features": self.linear.in_features, "num_classes": self.num_classes}
+        shown |= {"bias": self.linear.bias is not None}
+        shown |= {name: getattr(self, name) for name in names}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
