@@ -523,6 +523,13 @@ DECLARED = (
         tests="tests/torch/test_nodes.py::test_what_is_not_asked_for_is_not_computed",
     ),
     Fault(
+        "nodes: memory that holds the opposite numbers is read as it is",
+        "cpp/border/torch/nodes.cpp",
+        "|| THPVariable_Unpack(tensor).is_neg()",
+        "",
+        tests="tests/torch/test_layouts.py",
+    ),
+    Fault(
         "programs: a row of several pieces is summed without its last one",
         "cpp/interpreter/reductions.h",
         "|| col + count == cols) ",

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "border/cuda_library.h"
+#include "border/python/frontend.h"
 #include "border/python/kept_tensor.h"
 #include "border/python/kernel_type.h"
 #include "border/python/label_range.h"
@@ -164,6 +165,9 @@ NB_MODULE(_native, m) {
   m.def("stream_handlers", &stream_handlers);
   m.def("noted_stream", &bp::noted_stream);
   m.def("use_openmp", &bp::use_openmp);
+  m.def("use_lent", [](nb::handle capsule) {
+    if (!bp::use_lent(capsule.ptr())) throw nb::python_error();
+  });
   m.def("build_info", &build_info);
   m.def("cpu_isa", &bridge_cpu_isa);
   m.def(

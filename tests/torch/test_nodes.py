@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import grad
 
 import bridge.torch as bt
+from bridge import _native
 from bridge.generated import CompileError
 from bridge.torch._adapter import nodes
 
@@ -39,6 +40,30 @@ def test_calls_are_recorded_by_them(draw: Any) -> None:
     assert bt.rms_norm(x, weight).grad_fn.name() == "bridge::rms_normBackward"
     (edge, _), (other, _) = bt.rms_norm(x, weight).grad_fn.next_functions
     assert (edge.variable is x, other.variable is weight) == (True, True)
+
+
+def test_memory_of_results(draw: Any) -> None:
+    """As that from torch's Python functions, whatever the results are like."""
+    labels = torch.tensor([4, 0, 2])
+    wide = {torch.float64: torch.float64, torch.bfloat16: torch.float32}
+    for x in (draw(3, 5), draw(3, 5).to(torch.bfloat16), torch.nn.Parameter(draw(3, 5))):
+        for dtype, found in ((x.dtype, bt.log_softmax(x)), (wide[x.dtype], bt.logsumexp(x))):
+            assert (type(found), found.dtype, found.device) == (Tensor, dtype, x.device)
+            assert found.is_contiguous()
+        assert bt.token_log_probs(x, labels).shape == (3,)
+    assert bt.log_softmax(draw(0, 5)).shape == (0, 5)
+    assert bt.logsumexp(draw(5)).shape == ()
+    row = draw(2, 5)[::2]  # of one row, whose stride no element has
+    assert bt.log_softmax(row).flatten().resize_(7).shape == (7,)
+    for is_inferred in (True, False):
+        with torch.inference_mode(is_inferred):
+            assert bt.log_softmax(draw(3, 5)).is_inference() == is_inferred
+
+
+def test_nothing_else_is_lent() -> None:
+    for other in (object(), bt.log_softmax):
+        with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
+            _native.use_lent(other)
 
 
 def test_calls_of_more_values_than_they_have_bits_for(
@@ -253,6 +278,7 @@ def test_a_module_that_is_not_right_is_not_taken(
     """A process of its own finds out, be it that it ends."""
     source = tmp_path / "cpp" / "border" / "torch" / "nodes.cpp"
     source.parent.mkdir(parents=True)
+    source.with_name("lent.h").touch()
     monkeypatch.setattr(nodes, "headers", lambda: tmp_path / "cpp")
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     for init, words in (("__builtin_trap();", "failed"), ("return nullptr;", "SystemError")):

@@ -1,7 +1,8 @@
 """Nodes of torch's graph in C++, compiled against the headers of the torch that runs.
 
 `torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; a node of
-our own takes what torch's have. C++ of torch fits one version of it alone, so this module
+our own takes what torch's have. Memory for results comes from here too, for less than torch's
+Python functions take. C++ of torch fits one version of it alone, so this module
 (cpp/border/torch/nodes.cpp) is no part of the build: the first call that autograd records has it
 compiled in the background, as programs of declared ops are, and until then, or where that fails,
 calls are recorded by `torch.autograd.Function`, with the same numbers.
@@ -21,13 +22,15 @@ from typing import Any
 
 import torch
 
+from bridge import _native
 from bridge.generated.cache import CompileError, cached, check, forget, headers, run, version_of
 from bridge.generated.compiler import find_compiler
 from bridge.generated.requests import in_background
 
 _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-_LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
+# What torch lacks is found out when the module is loaded, not when it is called.
+_LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python", "-Wl,-z,now")
 # Operands and wanted results of a call that a node has bits for.
 MOST_VALUES = 64
 _TRIAL = Path(__file__).with_name("nodes_trial.py")
@@ -54,10 +57,12 @@ class _Nodes:
             spec = importlib.util.spec_from_loader(_NAME, loader)
             assert spec is not None
             try:
-                self.recorder = importlib.util.module_from_spec(spec).recorder
+                module: Any = importlib.util.module_from_spec(spec)
             except ImportError as error:
                 forget(path)
                 raise CompileError(f"{path} cannot be loaded: {error}") from error
+            self.recorder = module.recorder
+            _native.use_lent(module.lent)
         except Exception as error:
             self.error = error
             raise
@@ -72,7 +77,7 @@ def _module() -> Path:
     command = find_compiler()
     folder = Path(torch.__file__).parent
     paths = [folder / "include", folder / "include" / "torch" / "csrc" / "api" / "include"]
-    paths.append(Path(sysconfig.get_paths()["include"]))
+    paths += [Path(sysconfig.get_paths()["include"]), headers()]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     options = [*_FLAGS, abi, *(f"-I{path}" for path in paths)]
     linked = [f"-L{folder / 'lib'}", *_LIBRARIES]
@@ -87,7 +92,7 @@ def _module() -> Path:
         return made
 
     versions = torch.__version__, str(torch.version.git_version), sys.version
-    ours = source.read_text(), _TRIAL.read_text()
+    ours = source.read_text(), source.with_name("lent.h").read_text(), _TRIAL.read_text()
     parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
     return cached(parts, ".so", make)
 

@@ -143,8 +143,11 @@ PyObject* make(const Frontend& frontend, const Made& made, const Operand& exampl
   const bool is_large = elements_of(*output) >= kFewElements && !is_profiled(frontend);
   PyObject* result = is_large ? make_kept(object, output) : nullptr;
   if (result != nullptr) return result;
+  PyObject* dtype = output->dtype == example.dtype ? nullptr : made.dtype;
+  if (const Lent* lent = lent_by_torch()) {
+    return lent->make_empty(object, output->shape, output->ndim, dtype, &output->data);
+  }
   if (made.like == kLikeNone) {
-    PyObject* dtype = made.dtype_code == example.dtype ? nullptr : made.dtype;
     result = make_new(frontend, *output, object, dtype);
   } else {
     result = PyObject_CallOneArg(frontend.empty_like, object);

@@ -7,6 +7,7 @@ namespace {
 
 constexpr Py_ssize_t kFrontendSize = sizeof(Frontend) / sizeof(PyObject*);
 
+const Lent* kLent = nullptr;
 PyObject* kCurrentLevel;
 PyObject* kIsProfilerEnabled;
 
@@ -40,6 +41,14 @@ int is_true(PyObject* answer) {
 }
 
 }  // namespace
+
+const Lent* lent_by_torch() { return kLent; }
+
+bool use_lent(PyObject* capsule) {
+  const auto* lent = static_cast<const Lent*>(PyCapsule_GetPointer(capsule, kLentName));
+  if (lent != nullptr) kLent = lent;
+  return lent != nullptr;
+}
 
 bool is_profiled(const Frontend& frontend) {
   return PyDict_GetItem(frontend.profiler, kIsProfilerEnabled) != Py_False;
@@ -76,6 +85,7 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
 }
 
 bool holds_its_values(const Frontend& frontend, PyObject* tensor) {
+  if (kLent != nullptr) return !kLent->is_negative(tensor);
   return is_true(ask(frontend.is_negative, tensor)) == 0;
 }
 

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 
+#include "border/torch/lent.h"
+
 namespace bridge::border {
 
 struct Frontend {
@@ -29,6 +31,12 @@ struct Frontend {
 // Takes the fields from a tuple, which must outlive *frontend. Returns false with a Python
 // exception set.
 bool read_frontend(PyObject* tuple, Frontend* frontend);
+
+// What calls torch without Python; nullptr until it is there.
+const Lent* lent_by_torch();
+
+// Takes it from its capsule. False with a Python exception set for any other object.
+bool use_lent(PyObject* capsule);
 
 // Whether a profiler runs.
 bool is_profiled(const Frontend& frontend);

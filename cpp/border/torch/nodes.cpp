@@ -1,7 +1,9 @@
 // Nodes of torch's graph for recorded calls: what torch.autograd.Function does, without Python for
-// what is the same in every call. A module of its own, compiled against the headers of the torch
-// that runs (bridge/torch/_adapter/nodes.py).
+// what is the same in every call; and memory for results. A module of its own, compiled against the
+// headers of the torch that runs (bridge/torch/_adapter/nodes.py).
 
+#include <ATen/EmptyTensor.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -11,11 +13,14 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "border/torch/lent.h"
 
 namespace {
 
@@ -58,6 +63,15 @@ enum Member : Py_ssize_t { kCompute, kOtherwise, kLikes, kOnlyStep, kPull, kKern
 // there remember of operands (or None). Under the GIL.
 std::unordered_map<int64_t, Recorder*> recorders;
 std::unordered_map<int64_t, PyObject*> remembered;
+
+// What pybind11 has for it asks for its own state first, which takes longer.
+struct Gil {
+  Gil() : state(PyGILState_Ensure()) {}
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  ~Gil() { PyGILState_Release(state); }
+  PyGILState_STATE state;
+};
 
 [[noreturn]] void raise() {
   python_error error;
@@ -141,9 +155,10 @@ const Step& step_of(Recorder& recorder, uint64_t bits, size_t count, size_t give
   return recorder.steps.back();
 }
 
-// The cotangents of the operands.
+// The cotangents of the operands. Tensors are let go of before what Python had of them: the other
+// way round Python's part would outlive its last reference, to be freed once the GIL is given up.
 variable_list pull(Recorder& recorder, const AutogradContext& context, size_t count,
-                   PyObject* likes, const variable_list& saved, const variable_list& cotangents) {
+                   PyObject* likes, variable_list saved, variable_list cotangents) {
   TORCH_INTERNAL_ASSERT(count + cotangents.size() <= 64);  // MOST_VALUES in nodes.py
   uint64_t bits = 0;
   for (size_t i = 0; i < count; ++i) bits |= uint64_t{context.needs_input_grad(i)} << i;
@@ -171,12 +186,16 @@ variable_list pull(Recorder& recorder, const AutogradContext& context, size_t co
       made = checked(PyObject_Vectorcall(PyList_GET_ITEM(kernels, step.kernel + 1), given.data(),
                                          operands, nullptr));
     }
+    saved.clear();
+    cotangents.clear();
     return unwrapped(made.get(), count, &step.arranged);
   }
   THPObjectPtr kept = wrapped(saved), given = wrapped(cotangents), wanted = flags(bits, 0, count);
   PyObject* arguments[] = {kept.get(), given.get(), wanted.get(), likes};
   made = checked(PyObject_Vectorcall(PyTuple_GET_ITEM(recorder.members, kPull), arguments,
                                      std::size(arguments), nullptr));
+  saved.clear();
+  cotangents.clear();
   return unwrapped(made.get(), count, nullptr);
 }
 
@@ -184,9 +203,9 @@ variable_list pull(Recorder& recorder, const AutogradContext& context, size_t co
 struct Rules {
   static constexpr bool is_traceable = false;
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
-    const variable_list saved = context->get_saved_variables();
+    variable_list saved = context->get_saved_variables();
     const auto number = [&](const char* name) { return context->saved_data.at(name).toInt(); };
-    const pybind11::gil_scoped_acquire gil;
+    const Gil gil;
     const auto recorder = recorders.find(number("recorder"));
     const auto likes = remembered.find(number("node"));
     TORCH_CHECK(recorder != recorders.end() && likes != remembered.end(),
@@ -194,7 +213,7 @@ struct Rules {
     const THPObjectPtr members(Py_NewRef(recorder->second->members));
     THPObjectPtr held(Py_NewRef(likes->second));
     return pull(*recorder->second, *context, static_cast<size_t>(number("count")), held.get(),
-                saved, cotangents);
+                std::move(saved), cotangents);
   }
 };
 
@@ -205,7 +224,7 @@ struct RecordedNode final : CppNode<Rules> {
 
   ~RecordedNode() override {
     if (recorder == nullptr || Py_IsInitialized() == 0) return;
-    const pybind11::gil_scoped_acquire gil;
+    const Gil gil;
     if (number >= 0) remembered.erase(number);
     Py_DECREF(likes);
     Py_DECREF(recorder->members);
@@ -219,15 +238,15 @@ struct RecordedNode final : CppNode<Rules> {
       const std::lock_guard lock(mutex_);
       kept = ctx_.get_saved_variables();
     }
-    const pybind11::gil_scoped_acquire gil;
-    return pull(*recorder, ctx_, num_outputs(), likes, kept, cotangents);
+    const Gil gil;
+    return pull(*recorder, ctx_, num_outputs(), likes, std::move(kept), std::move(cotangents));
   }
 
   void compiled_args(CompiledNodeArgs& args) const override {
     auto& self = const_cast<RecordedNode&>(*this);
     if (number < 0) {
       static int64_t numbers = 0;
-      const pybind11::gil_scoped_acquire gil;
+      const Gil gil;
       self.number = numbers++;
       remembered.emplace(number, likes);
     }
@@ -363,6 +382,35 @@ PyObject* make_recorder(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* make_empty(PyObject* like, const int64_t* sizes, int32_t ndim, PyObject* dtype,
+                     void** address) {
+  try {
+    if (!THPVariable_Check(like)) throw std::invalid_argument("expected a tensor");
+    const at::Tensor& example = THPVariable_Unpack(like);
+    const at::ScalarType type =
+        dtype == nullptr ? example.scalar_type() : reinterpret_cast<THPDtype*>(dtype)->scalar_type;
+    const at::IntArrayRef shape(sizes, static_cast<size_t>(ndim));
+    at::Tensor made;
+    if (example.is_cpu()) {
+      made = at::detail::empty_cpu(shape, type);
+    } else {  // its allocator may wait for a device
+      const pybind11::gil_scoped_release released;
+      made = at::empty(shape, example.options().dtype(type));
+    }
+    *address = made.mutable_data_ptr();
+    return THPVariable_Wrap(std::move(made));
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
+bool is_negative(PyObject* tensor) {
+  return !THPVariable_Check(tensor) || THPVariable_Unpack(tensor).is_neg();
+}
+
+bridge::border::Lent kLent = {make_empty, is_negative};
+
 PyMethodDef kFunctions[] = {
     {"recorder", make_recorder, METH_VARARGS,
      "recorder(name, kept, wanted, compute, otherwise, likes, only_step, pull) -> record"},
@@ -380,4 +428,12 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
 }  // namespace
 
 PyMODINIT_FUNC PyInit_bridge_nodes();
-PyMODINIT_FUNC PyInit_bridge_nodes() { return PyModule_Create(&kModule); }
+PyMODINIT_FUNC PyInit_bridge_nodes() {
+  THPObjectPtr module(PyModule_Create(&kModule));
+  THPObjectPtr capsule(PyCapsule_New(&kLent, bridge::border::kLentName, nullptr));
+  if (module.get() == nullptr || capsule.get() == nullptr ||
+      PyModule_AddObjectRef(module.get(), "lent", capsule.get()) != 0) {
+    return nullptr;
+  }
+  return module.release();
+}
