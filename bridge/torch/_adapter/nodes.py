@@ -61,8 +61,8 @@ class _Nodes:
             except ImportError as error:
                 forget(path)
                 raise CompileError(f"{path} cannot be loaded: {error}") from error
-            self.recorder = module.recorder
             _native.use_lent(module.lent)
+            self.recorder = module.recorder  # last: from now on it is taken
         except Exception as error:
             self.error = error
             raise
