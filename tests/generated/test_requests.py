@@ -259,12 +259,8 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     assert [process.communicate(timeout=300)[0].split() for process in processes] == [["4"]] * 3
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [
-        ".sha256",
-        ".sha256",
-        ".so",
-        ".so",
-    ]
+    # Of the two passes of the op, and nodes of torch's graph.
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".sha256"] * 3 + [".so"] * 3
 
 
 def test_what_killed_processes_left_is_removed(
