@@ -33,7 +33,7 @@ done
 torch=$(python -c 'import importlib.util; print(*importlib.util.find_spec("torch").submodule_search_locations)')
 headers=$(python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Werror -isystem "$torch/include" \
-  -isystem "$torch/include/torch/csrc/api/include" -isystem "$headers" -Icpp cpp/border/torch/nodes.cpp
+  -isystem "$torch/include/torch/csrc/api/include" -isystem "$headers" -Icpp -Icpp/include cpp/border/torch/nodes.cpp
 
 cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRIDGE_WERROR=ON \
   -DBRIDGE_CORE="$PWD/$core" >/dev/null

@@ -517,15 +517,15 @@ DECLARED = (
     ),
     Fault(
         "nodes: gradients that nobody asked for are computed",
-        "cpp/border/torch/nodes.cpp",
+        "cpp/border/torch/backward.h",
         "uint64_t{context.needs_input_grad(i)} << i",
         "uint64_t{1} << i",
         tests="tests/torch/test_nodes.py::test_what_is_not_asked_for_is_not_computed",
     ),
     Fault(
         "nodes: memory that holds the opposite numbers is read as it is",
-        "cpp/border/torch/nodes.cpp",
-        "|| THPVariable_Unpack(tensor).is_neg()",
+        "cpp/border/torch/lending.h",
+        "own.is_neg() || ",
         "",
         tests="tests/torch/test_layouts.py",
     ),

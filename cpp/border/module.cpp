@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "border/cuda_library.h"
+#include "border/python/fast_call.h"
 #include "border/python/frontend.h"
 #include "border/python/kept_tensor.h"
 #include "border/python/kernel_type.h"
@@ -166,7 +167,7 @@ NB_MODULE(_native, m) {
   m.def("noted_stream", &bp::noted_stream);
   m.def("use_openmp", &bp::use_openmp);
   m.def("use_lent", [](nb::handle capsule) {
-    if (!bp::use_lent(capsule.ptr())) throw nb::python_error();
+    if (!bp::use_lent(capsule.ptr(), bp::fast_run)) throw nb::python_error();
   });
   m.def("build_info", &build_info);
   m.def("cpu_isa", &bridge_cpu_isa);

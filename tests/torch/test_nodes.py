@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import grad
+from torch.testing._internal.two_tensor import TwoTensor
 
 import bridge.torch as bt
 from bridge import _native
@@ -58,6 +59,41 @@ def test_memory_of_results(draw: Any) -> None:
     for is_inferred in (True, False):
         with torch.inference_mode(is_inferred):
             assert bt.log_softmax(draw(3, 5)).is_inference() == is_inferred
+
+
+def test_cotangents_that_kernels_do_not_read_as_they_lie(draw: Any) -> None:
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    whole, g = draw(5, 6), draw(3, 5)
+    cotangents = {
+        "columns": whole.T[:3],
+        "one row": g[:1].expand(3, 5),
+        "one number": g[0, 0].expand(3, 5),
+        "opposite numbers": torch._neg_view(g),
+        "zeros without memory": torch._efficientzerotensor((3, 5), dtype=torch.float64),
+        "a tensor of two": TwoTensor(g, g),
+    }
+    for name, cotangent in cotangents.items():
+        for op in (bt.rms_norm, lambda x, weight: bt.log_softmax(x) * weight):
+            y = op(x, weight)
+            found = grad(y, (x, weight), cotangent, retain_graph=True)
+            if isinstance(cotangent, TwoTensor):
+                assert [*map(type, found)] == [TwoTensor] * 2
+                found, cotangent = [each.a for each in found], g
+            plain = cotangent.clone(memory_format=torch.contiguous_format)
+            expected = grad(y, (x, weight), plain)
+            assert all(map(torch.equal, found, expected)), name
+
+
+def test_absent_operands_and_several_results(draw: Any) -> None:
+    x, residual, weight = draw(3, 5, grad=True), draw(3, 5, grad=True), draw(5)
+    y, total = bt.rms_norm(x, weight, residual=residual)
+    assert (is_node(y), y.grad_fn is total.grad_fn) == (True, True)
+    g, h = draw(3, 5), draw(3, 5)
+    both = grad((y, total), (x, residual), (g, h), retain_graph=True)
+    alone = [grad(each, x, along, retain_graph=True)[0] for each, along in ((y, g), (total, h))]
+    torch.testing.assert_close(both[0], alone[0] + alone[1], rtol=1e-12, atol=1e-12)
+    assert torch.equal(both[0], both[1])
+    assert torch.equal(alone[1], h)
 
 
 def test_nothing_else_is_lent() -> None:
@@ -278,7 +314,9 @@ def test_a_module_that_is_not_right_is_not_taken(
     """A process of its own finds out, be it that it ends."""
     source = tmp_path / "cpp" / "border" / "torch" / "nodes.cpp"
     source.parent.mkdir(parents=True)
-    source.with_name("lent.h").touch()
+    for name in nodes._INCLUDED:
+        (tmp_path / "cpp" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cpp" / name).touch()
     monkeypatch.setattr(nodes, "headers", lambda: tmp_path / "cpp")
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     for init, words in (("__builtin_trap();", "failed"), ("return nullptr;", "SystemError")):

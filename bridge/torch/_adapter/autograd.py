@@ -147,7 +147,8 @@ class Plan(Kernel):
             name, below = f"bridge::{self.name}Backward", self.saving.run_below
             likes = self._likes_of if rules.zeros else None
             pull = self.only_step, self.pull
-            record = recorder(name, rules.kept, self.wanted, self.compute, below, likes, *pull)
+            kernel = self.saving.native
+            record = recorder(name, rules.kept, self.wanted, kernel, below, likes, *pull)
         self.record = record  # type: ignore[method-assign]
         return record(*operands)
 

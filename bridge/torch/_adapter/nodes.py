@@ -1,11 +1,12 @@
 """Nodes of torch's graph in C++, compiled against the headers of the torch that runs.
 
 `torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; a node of
-our own takes what torch's have. Memory for results comes from here too, for less than torch's
-Python functions take. C++ of torch fits one version of it alone, so this module
-(cpp/border/torch/nodes.cpp) is no part of the build: the first call that autograd records has it
-compiled in the background, as programs of declared ops are, and until then, or where that fails,
-calls are recorded by `torch.autograd.Function`, with the same numbers.
+our own takes what torch's have. Kernels read their operands and have memory for results from here
+too (cpp/border/torch/lent.h), for less than DLPack and torch's Python functions take. C++ of torch
+fits one version of it alone, so this module (cpp/border/torch/nodes.cpp) is no part of the build:
+the first call that autograd records has it compiled in the background, as programs of declared ops
+are, and until then, or where that fails, calls are recorded by `torch.autograd.Function`, with the
+same numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 # What torch lacks is found out when the module is loaded, not when it is called.
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python", "-Wl,-z,now")
+_INCLUDED = ("border/binding/operand.h", "include/bridge/bridge.h")
 # Operands and wanted results of a call that a node has bits for.
 MOST_VALUES = 64
 _TRIAL = Path(__file__).with_name("nodes_trial.py")
@@ -77,7 +79,7 @@ def _module() -> Path:
     command = find_compiler()
     folder = Path(torch.__file__).parent
     paths = [folder / "include", folder / "include" / "torch" / "csrc" / "api" / "include"]
-    paths += [Path(sysconfig.get_paths()["include"]), headers()]
+    paths += [Path(sysconfig.get_paths()["include"]), headers(), headers() / "include"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     options = [*_FLAGS, abi, *(f"-I{path}" for path in paths)]
     linked = [f"-L{folder / 'lib'}", *_LIBRARIES]
@@ -92,7 +94,9 @@ def _module() -> Path:
         return made
 
     versions = torch.__version__, str(torch.version.git_version), sys.version
-    ours = source.read_text(), source.with_name("lent.h").read_text(), _TRIAL.read_text()
+    included = [headers() / name for name in _INCLUDED]
+    files = *sorted(source.parent.glob("*.[ch]*")), *included, _TRIAL
+    ours = [file.read_text() for file in files]
     parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
     return cached(parts, ".so", make)
 
@@ -113,10 +117,10 @@ os.register_at_fork(after_in_child=_ask_again)
 def recorder() -> Callable[..., Any] | None:
     """`recorder` of the module, once it is there; the first call has it compiled.
 
-    recorder(name, kept, wanted, compute, otherwise, likes, only_step, pull) returns a function
+    recorder(name, kept, wanted, kernel, otherwise, likes, only_step, pull) returns a function
     `record`, and record(*operands) the wanted results of a call, with a node in torch's graph:
 
-    - `compute(*operands)` are the results, or None, and then `otherwise(operands)` are;
+    - `kernel`, a `_native.Kernel`, makes the results; what it does not take, `otherwise(operands)`;
     - `wanted` are those that are returned, a tensor or a tuple of several;
     - `kept` says what is kept of (*operands, *results);
     - `likes(operands)` is what `pull` is to know of others; None where that is nothing;

@@ -13,7 +13,8 @@ name, file, *sys.path = sys.argv[1:]
 import torch  # noqa: E402
 
 
-def compute(x: Any, y: Any) -> Any:
+def compute(operands: Any) -> Any:
+    x, y = operands
     return x.detach() * y.detach(), x.detach() + 1
 
 
@@ -29,7 +30,7 @@ if __name__ == "__main__":
     assert spec is not None
     recorder: Any = importlib.util.module_from_spec(spec).recorder
     # x·y and its gradient from what is kept: y, and the second result, x + 1.
-    record = recorder("cube", (1, 3), (0,), compute, None, len, lambda *_: None, pull)
+    record = recorder("cube", (1, 3), (0,), None, compute, len, lambda *_: None, pull)
     x = torch.arange(3.0, requires_grad=True)
     for _ in range(100):
         y = record(x, x.detach() ** 2)

@@ -62,6 +62,13 @@ const char* describe_dtype(int32_t dtype);
 std::string describe_shape(const Operand& operand);
 
 bool is_empty(const Operand& operand);
+
+inline int64_t elements_of(const Operand& operand) {
+  int64_t elements = 1;
+  for (int32_t i = 0; i < operand.ndim; ++i) elements *= operand.shape[i];
+  return elements;
+}
+
 bool same_shape(const Operand& a, const Operand& b);
 inline bool same_device(const Operand& a, const Operand& b) {
   return a.device == b.device && a.device_index == b.device_index;

@@ -106,6 +106,14 @@ const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
   return table;
 }
 
+bool find_stream(PyTypeObject* type, int32_t device_index, void** stream) {
+  const DLPackExchangeAPI* table = exchange_table(type);
+  if (table == nullptr || table->current_work_stream == nullptr) {
+    return torch_stream(device_index, stream);
+  }
+  return table->current_work_stream(kDLCUDA, device_index, stream) == 0;
+}
+
 Borrowed::~Borrowed() { Py_XDECREF(capsule_); }
 
 bool Borrowed::read(PyObject* object, Operand* operand) {
@@ -117,10 +125,7 @@ bool Borrowed::read(PyObject* object, Operand* operand) {
 bool Borrowed::read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand) {
   DLTensor view;
   if (table->dltensor_from_py_object_no_sync(object, &view) != 0) return false;
-  if (table->current_work_stream == nullptr) return describe_with_stream(view, operand);
-  if (!describe(view, operand)) return false;
-  return operand->device == Device::cpu ||
-         table->current_work_stream(view.device.device_type, view.device.device_id, &stream) == 0;
+  return describe_with_stream(view, Py_TYPE(object), operand);
 }
 
 bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
@@ -153,20 +158,20 @@ bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
       return false;
     }
     operand->read_only = (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
-    return describe_with_stream(managed->dl_tensor, operand);
+    return describe_with_stream(managed->dl_tensor, Py_TYPE(object), operand);
   }
   if (PyCapsule_IsValid(capsule_, "dltensor")) {
     auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule_, "dltensor"));
-    return describe_with_stream(managed->dl_tensor, operand);
+    return describe_with_stream(managed->dl_tensor, Py_TYPE(object), operand);
   }
   PyErr_Format(PyExc_TypeError, "%s.__dlpack__() returned no DLPack capsule",
                Py_TYPE(object)->tp_name);
   return false;
 }
 
-bool Borrowed::describe_with_stream(const DLTensor& tensor, Operand* operand) {
+bool Borrowed::describe_with_stream(const DLTensor& tensor, PyTypeObject* type, Operand* operand) {
   if (!describe(tensor, operand)) return false;
-  return operand->device == Device::cpu || torch_stream(operand->device_index, &stream);
+  return operand->device == Device::cpu || find_stream(type, operand->device_index, &stream);
 }
 
 }  // namespace bridge::border

@@ -14,6 +14,10 @@ constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
 // The table by which tensors of a type are exchanged; nullptr where it has none.
 const DLPackExchangeAPI* exchange_table(PyTypeObject* type);
 
+// The stream on which torch works on a device now; `type` is one of its tensors'. False with a
+// Python exception set.
+bool find_stream(PyTypeObject* type, int32_t device_index, void** stream);
+
 // Holds what a producer lent for the length of a call.
 class Borrowed {
  public:
@@ -33,7 +37,7 @@ class Borrowed {
  private:
   bool read_by_table(PyObject* object, const DLPackExchangeAPI* table, Operand* operand);
   bool read_by_method(PyObject* object, Operand* operand);
-  bool describe_with_stream(const DLTensor& tensor, Operand* operand);
+  bool describe_with_stream(const DLTensor& tensor, PyTypeObject* type, Operand* operand);
 
   PyObject* capsule_ = nullptr;
 };

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "border/python/kept_tensor.h"
+#include "border/python/handles.h"
 #include "border/python/python_call.h"
-#include "border/python/tensors.h"
 
 namespace bridge::border {
 namespace {
@@ -32,19 +31,6 @@ bool is_doubtful(const Op& op, const Operand& operand, size_t i) {
   return operand.ndim == 0 && is_floating(operand.dtype) && (i == 0 || !has_code(op));
 }
 
-// Whether the kernels find the values of a tensor where they look for them. Masks are not asked
-// whether their negative bit is set: what hides an element hides it with either sign.
-bool is_plain(const Frontend& frontend, const Operand& operand, PyObject* tensor) {
-  return is_compact(operand) &&
-         (operand.dtype == kBool || operand.dtype == kUint8 || holds_its_values(frontend, tensor));
-}
-
-int64_t elements_of(const Operand& operand) {
-  int64_t elements = 1;
-  for (int32_t i = 0; i < operand.ndim; ++i) elements *= operand.shape[i];
-  return elements;
-}
-
 // Tells the plan of a variant with code before its first call on a device, -1 being the CPU, so
 // that it can have that compiled. Devices from 62 on are told of again with every call.
 void meet(const Variant& variant, int32_t device) {
@@ -58,12 +44,13 @@ void meet(const Variant& variant, int32_t device) {
 
 // Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
 // nullptr if they are not.
-const Variant* find_variant(const Kernel& self, const Operand* operands, PyObject* const* objects,
-                            size_t count) {
+const Variant* find_variant(const Kernel& self, const Given& given) {
+  const Operand* operands = given.operands();
+  const size_t count = given.size();
   for (size_t i = 0; i < count; ++i) {
     if (!operands[i].present) continue;
     if (is_doubtful(*self.op, operands[i], i)) return nullptr;
-    if (!is_plain(self.frontend, operands[i], objects[i])) return nullptr;
+    if (!is_compact(operands[i]) || !given.holds_its_values(i)) return nullptr;
   }
   for (const Variant& variant : *self.variants) {
     if (variant.operand_count != count) continue;
@@ -82,21 +69,28 @@ const Variant* find_variant(const Kernel& self, const Operand* operands, PyObjec
   return nullptr;
 }
 
+const Variant* find_variant(const Kernel& self, PyObject* const* objects, size_t count) {
+  Given given(self.frontend);
+  return given.read(objects, count) ? find_variant(self, given) : nullptr;
+}
+
 // Runs the kernel into results that are there; the outcome as run() has it.
-int run_into(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
-             const Operand* results, bool fresh, PyObject* first) {
+int run_into(const Kernel& self, const Variant& variant, const Given& given, const Operand* results,
+             bool fresh) {
   // The thread count is asked for where it can matter.
-  const long threads = elements_of(operands.operands()[0]) < kFewElements
+  const long threads = elements_of(given.operands()[0]) < kFewElements
                            ? 1
                            : ask_number(self.frontend.get_num_threads);
-  if (threads < 1) return kRaised;
+  void* stream;
+  if (threads < 1 || !given.find_stream(&stream)) return kRaised;
   return run({*self.op,
-              {operands.operands(), operands.size(), results, variant.result_count,
-               variant.attributes, self.op->counts.attributes, fresh, variant.code},
+              {given.operands(), given.size(), results, variant.result_count, variant.attributes,
+               self.op->counts.attributes, fresh, variant.code},
               static_cast<int32_t>(threads),
-              operands.stream(0),
+              stream,
               self.frontend.allocate,
-              first});
+              given.handle(0),
+              given.lent()});
 }
 
 // Describes a result that is like no operand, after the first; its sizes are written to `shape`.
@@ -110,77 +104,30 @@ void describe_new(const Made& made, int64_t* shape, Operand* output) {
   output->shape = shape;
 }
 
-// Memory for it, on the device of `first`. Sizes one by one cost half of what they cost in a tuple,
-// but for none of them.
-PyObject* make_new(const Frontend& frontend, const Operand& output, PyObject* first,
-                   PyObject* dtype) {
-  PyObject* arguments[kMostDimensions + 2] = {first};
-  size_t count = 1;
-  bool made_sizes = true;
-  if (output.ndim == 0) made_sizes = (arguments[count++] = PyTuple_New(0)) != nullptr;
-  for (int32_t d = 0; d < output.ndim; ++d) {
-    arguments[count++] = PyLong_FromLongLong(output.shape[d]);
-    made_sizes = arguments[count - 1] != nullptr && made_sizes;
-  }
-  arguments[count] = dtype;
-  PyObject* keywords = dtype == nullptr ? nullptr : frontend.dtype_keyword;
-  PyObject* tensor = nullptr;
-  if (made_sizes) tensor = PyObject_Vectorcall(frontend.new_empty, arguments, count, keywords);
-  for (size_t i = 1; i < count; ++i) Py_XDECREF(arguments[i]);
-  return tensor;
-}
-
-// A result, which *output then describes; None where it is not wanted. `example` describes the
-// tensor `object` that it is like, or the first operand.
-PyObject* make(const Frontend& frontend, const Made& made, const Operand& example, PyObject* object,
-               int64_t* shape, Operand* output) {
-  if (made.like == kUnwanted) return Py_NewRef(Py_None);
-  // Laid out as the example, which is compact: but for its memory nothing is new.
-  *output = example;
-  output->strides = nullptr;
-  if (made.like == kLikeNone) describe_new(made, shape, output);
-  // A profiler of memory sees what torch allocates.
-  const bool is_large = elements_of(*output) >= kFewElements && !is_profiled(frontend);
-  PyObject* result = is_large ? make_kept(object, output) : nullptr;
-  if (result != nullptr) return result;
-  PyObject* dtype = output->dtype == example.dtype ? nullptr : made.dtype;
-  if (const Lent* lent = lent_by_torch()) {
-    return lent->make_empty(object, output->shape, output->ndim, dtype, &output->data);
-  }
-  if (made.like == kLikeNone) {
-    result = make_new(frontend, *output, object, dtype);
-  } else {
-    result = PyObject_CallOneArg(frontend.empty_like, object);
-  }
-  if (result != nullptr && !find_memory(frontend, result, &output->data)) Py_CLEAR(result);
-  return result;
-}
-
-// Memory for the wanted results, then the kernel. nullptr where that cannot be done. While torch
+// Memory for the wanted results, then the kernel. False where that cannot be done. While torch
 // allocates other threads run, and may add variants.
-PyObject* compute(const Kernel& self, const Variant& variant, Tensors<kMaxOperands>& operands,
-                  PyObject* const* objects) {
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(variant.result_count));
-  if (results == nullptr) return nullptr;
+bool compute(const Kernel& self, const Variant& variant, const Given& given, Fresh* results) {
   AbsentOperands<kMaxResults> outputs(variant.result_count);
   int64_t shapes[kMaxResults][kMostDimensions];
-  bool made = true;
-  for (size_t i = 0; made && i < variant.result_count; ++i) {
-    const Made& own = variant.results[i];
-    const size_t like = own.like < 0 ? 0 : static_cast<size_t>(own.like);
+  for (size_t i = 0; i < variant.result_count; ++i) {
+    const Made& made = variant.results[i];
+    if (made.like == kUnwanted) {
+      results->add_unwanted();
+      continue;
+    }
+    const size_t like = made.like < 0 ? 0 : static_cast<size_t>(made.like);
     const bool of_operand = like < variant.operand_count;
     const size_t number = of_operand ? like : like - variant.operand_count;
-    PyObject* object = of_operand ? objects[number] : PyTuple_GET_ITEM(results, number);
-    const Operand& example = of_operand ? operands.operands()[number] : outputs[number];
-    PyObject* result = make(self.frontend, own, example, object, shapes[i], &outputs[i]);
-    made = result != nullptr;
-    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
+    // Laid out as that, which is compact: but for its memory nothing is new.
+    const Operand& example = of_operand ? given.operands()[number] : outputs[number];
+    outputs[i] = example;
+    outputs[i].strides = nullptr;
+    if (made.like == kLikeNone) describe_new(made, shapes[i], &outputs[i]);
+    PyObject* dtype = outputs[i].dtype == example.dtype ? nullptr : made.dtype;
+    const Handle alike = of_operand ? given.handle(number) : results->handle(number);
+    if (!results->add(alike, made.like != kLikeNone, dtype, &outputs[i])) return false;
   }
-  if (made && run_into(self, variant, operands, outputs.data(), true, objects[0]) == kDone) {
-    return results;
-  }
-  Py_DECREF(results);
-  return nullptr;
+  return run_into(self, variant, given, outputs.data(), true) == kDone;
 }
 
 // Lets autograd record the call; its results as a tuple with None for the unwanted. A program has
@@ -243,19 +190,15 @@ bool prepare_fast_call() {
 PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, PyObject* keywords) {
   const auto& self = *reinterpret_cast<Kernel*>(object);
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
-  PyObject* results = nullptr;
   if (keywords == nullptr && count > 0 && count <= kMaxOperands) {
     const Watch watch = who_watches(self.frontend, objects, count);
-    Tensors<kMaxOperands> operands;
-    if ((watch == Watch::nothing || watch == Watch::gradient) && operands.read(objects, count)) {
-      const Variant* variant = find_variant(self, operands.operands(), objects, count);
-      if (variant != nullptr && watch == Watch::gradient) {
-        return differentiate(*variant, objects, count);
-      }
-      if (variant != nullptr) results = compute(self, *variant, operands, objects);
+    if (watch == Watch::gradient) {
+      const Variant* variant = find_variant(self, objects, count);
+      if (variant != nullptr) return differentiate(*variant, objects, count);
+    } else if (watch == Watch::nothing) {
+      return fast_compute(object, objects, static_cast<Py_ssize_t>(count));
     }
   }
-  if (results != nullptr) return results;
   PyErr_Clear();
   Py_RETURN_NONE;
 }
@@ -263,11 +206,9 @@ PyObject* fast_call(PyObject* object, PyObject* const* objects, size_t flags, Py
 PyObject* fast_recorded(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
   const auto& self = *reinterpret_cast<Kernel*>(object);
   const auto size = static_cast<size_t>(count);
-  Tensors<kMaxOperands> operands;
   if (count > 0 && size <= kMaxOperands &&
-      who_watches(self.frontend, objects, size) == Watch::gradient &&
-      operands.read(objects, size)) {
-    const Variant* variant = find_variant(self, operands.operands(), objects, size);
+      who_watches(self.frontend, objects, size) == Watch::gradient) {
+    const Variant* variant = find_variant(self, objects, size);
     if (variant != nullptr) return Py_NewRef(variant->plan);
   }
   PyErr_Clear();
@@ -276,13 +217,14 @@ PyObject* fast_recorded(PyObject* object, PyObject* const* objects, Py_ssize_t c
 
 PyObject* fast_compute(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
   const auto& self = *reinterpret_cast<Kernel*>(object);
-  Tensors<kMaxOperands> operands;
-  PyObject* results = nullptr;
-  if (count > 0 && operands.read(objects, static_cast<size_t>(count))) {
-    const Variant* variant = find_variant(self, operands.operands(), objects, operands.size());
-    if (variant != nullptr) results = compute(self, *variant, operands, objects);
+  Given given(self.frontend);
+  if (count > 0 && given.read(objects, static_cast<size_t>(count))) {
+    const Variant* variant = find_variant(self, given);
+    Fresh results(given);
+    if (variant != nullptr && compute(self, *variant, given, &results)) {
+      if (PyObject* tuple = results.as_tuple()) return tuple;
+    }
   }
-  if (results != nullptr) return results;
   PyErr_Clear();
   Py_RETURN_NONE;
 }
@@ -292,20 +234,36 @@ PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t coun
   bool written = false;
   if (count > 1 && static_cast<size_t>(count) <= kMaxOperands &&
       who_watches(self.frontend, objects, static_cast<size_t>(count)) == Watch::nothing) {
-    Tensors<1> out;
-    Tensors<kMaxOperands> operands;
+    Given out(self.frontend), given(self.frontend);
     AbsentOperands<kMaxResults> results(kMaxResults);
-    if (out.read(objects, 1) && operands.read(objects + 1, static_cast<size_t>(count) - 1)) {
-      const Variant* variant =
-          find_variant(self, operands.operands(), objects + 1, operands.size());
-      written =
-          variant != nullptr && is_plain(self.frontend, out.operands()[0], objects[0]) &&
-          place_only_result(*variant, operands.operands(), out.operands()[0], results.data()) &&
-          run_into(self, *variant, operands, results.data(), false, objects[1]) == kDone;
+    if (out.read(objects, 1) && given.read(objects + 1, static_cast<size_t>(count) - 1)) {
+      const Operand& place = out.operands()[0];
+      const Variant* variant = find_variant(self, given);
+      written = variant != nullptr && is_compact(place) && out.holds_its_values(0) &&
+                place_only_result(*variant, given.operands(), place, results.data()) &&
+                run_into(self, *variant, given, results.data(), false) == kDone;
     }
   }
   PyErr_Clear();
   return PyBool_FromLong(written);
+}
+
+int fast_run(PyObject* object, TorchTensor* const* operands, size_t count, bool watched,
+             TorchTensor** tensors) {
+  if (PyVectorcall_Function(object) != fast_call || count == 0) return -1;
+  const auto& self = *reinterpret_cast<Kernel*>(object);
+  Given given(self.frontend);
+  const bool is_ours =
+      !watched || who_watches(self.frontend, *given.lent(), operands, count) == Watch::nothing;
+  if (is_ours && given.read(operands, count)) {
+    const Variant* variant = find_variant(self, given);
+    Fresh results(given);
+    if (variant != nullptr && compute(self, *variant, given, &results)) {
+      return results.hand_on(tensors);
+    }
+  }
+  PyErr_Clear();
+  return -1;
 }
 
 }  // namespace bridge::border

@@ -69,6 +69,10 @@ PyObject* fast_compute(PyObject* kernel, PyObject* const* operands, Py_ssize_t c
 // whatever is not an ordinary call that nobody watches; nothing is written then.
 PyObject* fast_write(PyObject* kernel, PyObject* const* objects, Py_ssize_t count);
 
+// Lent::run (border/torch/lent.h).
+int fast_run(PyObject* kernel, TorchTensor* const* operands, size_t count, bool watched,
+             TorchTensor** results);
+
 }  // namespace bridge::border
 
 #endif  // BRIDGE_BORDER_PYTHON_FAST_CALL_H_

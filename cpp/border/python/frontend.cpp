@@ -44,28 +44,50 @@ int is_true(PyObject* answer) {
 
 const Lent* lent_by_torch() { return kLent; }
 
-bool use_lent(PyObject* capsule) {
-  const auto* lent = static_cast<const Lent*>(PyCapsule_GetPointer(capsule, kLentName));
-  if (lent != nullptr) kLent = lent;
-  return lent != nullptr;
+bool use_lent(PyObject* capsule, decltype(Lent::run) run) {
+  auto* lent = static_cast<Lent*>(PyCapsule_GetPointer(capsule, kLentName));
+  if (lent == nullptr) return false;
+  lent->run = run;
+  kLent = lent;
+  return true;
 }
 
 bool is_profiled(const Frontend& frontend) {
   return PyDict_GetItem(frontend.profiler, kIsProfilerEnabled) != Py_False;
 }
 
-Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count) {
+namespace {
+
+// Whether a state has every call watched; *grad: whether autograd may record one. -1 with a Python
+// exception set.
+int is_observed(const Frontend& frontend, bool* grad) {
+  if (kLent != nullptr) return static_cast<int>(kLent->is_observed(grad));
   const Py_ssize_t states = PyTuple_GET_SIZE(frontend.states);
   for (Py_ssize_t i = 0; i < states; ++i) {
     const int on = is_true(ask(PyTuple_GET_ITEM(frontend.states, i)));
-    if (on != 0) return on < 0 ? Watch::error : Watch::other;
+    if (on != 0) return on;
   }
+  const int is_enabled = is_true(ask(frontend.is_grad_enabled));
+  *grad = is_enabled > 0;
+  return is_enabled < 0 ? -1 : 0;
+}
+
+// Who watches every call; *grad as above.
+Watch who_watches_all(const Frontend& frontend, bool* grad) {
+  const int observed = is_observed(frontend, grad);
+  if (observed != 0) return observed < 0 ? Watch::error : Watch::other;
   PyObject* level = PyDict_GetItemWithError(frontend.forward_levels, kCurrentLevel);
   if (level == nullptr) return Watch::error;
   if (PyLong_AsLong(level) >= 0) return Watch::other;
-  if (is_profiled(frontend)) return Watch::other;
-  const int grad = is_true(ask(frontend.is_grad_enabled));
-  if (grad < 0) return Watch::error;
+  return is_profiled(frontend) ? Watch::other : Watch::nothing;
+}
+
+}  // namespace
+
+Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count) {
+  bool grad;
+  const Watch all = who_watches_all(frontend, &grad);
+  if (all != Watch::nothing) return all;
   bool recorded = false;
   const Py_ssize_t types = PyTuple_GET_SIZE(frontend.types);
   for (size_t i = 0; i < count; ++i) {
@@ -74,7 +96,11 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
     Py_ssize_t known = 0;
     while (known < types && PyTuple_GET_ITEM(frontend.types, known) != type) ++known;
     if (known == types) return Watch::other;
-    if (grad == 0 || recorded) continue;
+    if (!grad || recorded) continue;
+    if (kLent != nullptr) {
+      recorded = kLent->requires_grad(kLent->of(operands[i]));
+      continue;
+    }
     // The descriptor is known: finding it by its name costs more than asking it.
     const int required = is_true(
         Py_TYPE(frontend.requires_grad)->tp_descr_get(frontend.requires_grad, operands[i], type));
@@ -84,8 +110,21 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
   return recorded ? Watch::gradient : Watch::nothing;
 }
 
+Watch who_watches(const Frontend& frontend, const Lent& lent, TorchTensor* const* operands,
+                  size_t count) {
+  bool grad;
+  const Watch all = who_watches_all(frontend, &grad);
+  if (all != Watch::nothing) return all;
+  bool recorded = false;
+  for (size_t i = 0; i < count; ++i) {
+    if (operands[i] == nullptr) continue;
+    if (lent.is_overridden(operands[i])) return Watch::other;
+    recorded = recorded || (grad && lent.requires_grad(operands[i]));
+  }
+  return recorded ? Watch::gradient : Watch::nothing;
+}
+
 bool holds_its_values(const Frontend& frontend, PyObject* tensor) {
-  if (kLent != nullptr) return !kLent->is_negative(tensor);
   return is_true(ask(frontend.is_negative, tensor)) == 0;
 }
 

@@ -35,8 +35,9 @@ bool read_frontend(PyObject* tuple, Frontend* frontend);
 // What calls torch without Python; nullptr until it is there.
 const Lent* lent_by_torch();
 
-// Takes it from its capsule. False with a Python exception set for any other object.
-bool use_lent(PyObject* capsule);
+// Takes it from its capsule, and gives it `run`. False with a Python exception set for any other
+// object.
+bool use_lent(PyObject* capsule, decltype(Lent::run) run);
 
 // Whether a profiler runs.
 bool is_profiled(const Frontend& frontend);
@@ -46,9 +47,11 @@ enum class Watch { error, nothing, gradient, other };
 // Who watches the operands: nobody, autograd alone, or a mode, tracing, a transform, a profiler,
 // a subclass. An error comes with a Python exception set.
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count);
+Watch who_watches(const Frontend& frontend, const Lent& lent, TorchTensor* const* operands,
+                  size_t count);
 
-// Whether the memory of a tensor holds what the tensor does, which the exchange does not tell.
-// False too, with a Python exception set, where that cannot be found out.
+// Whether the memory of a tensor holds what the tensor does, which DLPack does not tell. False too,
+// with a Python exception set, where that cannot be found out.
 bool holds_its_values(const Frontend& frontend, PyObject* tensor);
 
 // An index that a Python function answers with; -1 with a Python exception set.

@@ -41,9 +41,9 @@ DLDataType dlpack_dtype(int32_t dtype) {
 
 }  // namespace
 
-PyObject* make_kept(PyObject* like, Operand* described) {
+PyObject* make_kept(PyTypeObject* type, Operand* described) {
   const int64_t bytes = bytes_to_keep(*described);
-  const DLPackExchangeAPI* table = bytes > 0 ? exchange_table(Py_TYPE(like)) : nullptr;
+  const DLPackExchangeAPI* table = bytes > 0 ? exchange_table(type) : nullptr;
   if (table == nullptr || table->managed_tensor_to_py_object_no_sync == nullptr) return nullptr;
   void* const memory = take_memory(bytes);
   if (memory == nullptr) return nullptr;
@@ -91,7 +91,7 @@ PyObject* kept_empty(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     shape[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(arguments[2], d));
   }
   if (PyErr_Occurred()) return nullptr;
-  PyObject* result = make_kept(arguments[0], &described);
+  PyObject* result = make_kept(Py_TYPE(arguments[0]), &described);
   return result != nullptr ? result : Py_NewRef(Py_None);
 }
 

@@ -8,10 +8,10 @@
 
 namespace bridge::border {
 
-// A compact tensor of the library that `like` is of, with the dtype and shape of *described, whose
-// `data` is then set. nullptr without an exception where its memory is not to be kept: the tensor
-// is small or on a GPU, the library takes none, or there is no memory.
-PyObject* make_kept(PyObject* like, Operand* described);
+// A compact tensor of a type, with the dtype and shape of *described, whose `data` is then set.
+// nullptr without an exception where its memory is not to be kept: the tensor is small or on a GPU,
+// its library takes none, or there is no memory.
+PyObject* make_kept(PyTypeObject* type, Operand* described);
 
 // Adds to the module kept_empty(like, dtype_code, shape): make_kept(), or None; and
 // keep_memory(bytes) and kept_memory() of cpu/kept_memory.h.

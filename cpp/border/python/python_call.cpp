@@ -25,6 +25,43 @@ int raise_status(bridge_status status, const char* message) {
   return kRaised;
 }
 
+// Memory of the stream's own allocator, which reuses it only after the kernel.
+class Workspace {
+ public:
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() {
+    Py_XDECREF(object_);
+    if (tensor_ != nullptr) lent_->drop(tensor_);
+  }
+
+  // Returns false with a Python exception set.
+  bool allocate(const PythonCall& call, int64_t bytes) {
+    if (call.lent != nullptr) {
+      lent_ = call.lent;
+      tensor_ =
+          lent_->make_empty(static_cast<TorchTensor*>(call.like), &bytes, 1, BRIDGE_UINT8, &data);
+      if (tensor_ == nullptr) PyErr_NoMemory();
+      return tensor_ != nullptr;
+    }
+    object_ = PyObject_CallFunction(call.allocate, "LO", static_cast<long long>(bytes),
+                                    static_cast<PyObject*>(call.like));
+    Operand described;
+    if (object_ == nullptr || !borrowed_.read(object_, &described)) return false;
+    data = described.data;
+    return true;
+  }
+
+  void* data = nullptr;
+
+ private:
+  PyObject* object_ = nullptr;
+  Borrowed borrowed_;
+  TorchTensor* tensor_ = nullptr;
+  const Lent* lent_ = nullptr;
+};
+
 int run_on_cuda(const CallStorage& bound, const PythonCall& call) {
   std::string why;
   const CudaLibrary* library = cuda_library(&why);
@@ -37,20 +74,10 @@ int run_on_cuda(const CallStorage& bound, const PythonCall& call) {
     PyEval_RestoreThread(released);
   }
   const size_t bytes = call.op.workspace_on_cuda(*entry, bound);
-  PyObject* held = nullptr;
-  Borrowed scratch;
-  Operand workspace;
-  if (bytes > 0) {
-    held = PyObject_CallFunction(call.allocate, "nO", static_cast<Py_ssize_t>(bytes), call.like);
-    if (held == nullptr) return kRaised;
-    if (!scratch.read(held, &workspace)) {
-      Py_DECREF(held);
-      return kRaised;
-    }
-  }
+  Workspace workspace;
+  if (bytes > 0 && !workspace.allocate(call, static_cast<int64_t>(bytes))) return kRaised;
   const bridge_status status =
       call.op.run_on_cuda(*entry, bound, workspace.data, bytes, call.stream);
-  Py_XDECREF(held);  // memory of the stream's own allocator: reused only after the kernel
   return status == BRIDGE_OK ? kDone : raise_status(status, library->last_error());
 }
 

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "border/binding/op.h"
+#include "border/torch/lent.h"
 
 namespace bridge::border {
 
@@ -16,10 +17,11 @@ constexpr int kRaised = -2;
 struct PythonCall {
   const Op& op;
   Arguments arguments;
-  int32_t threads;     // how many the CPU kernels may use
-  void* stream;        // of the first operand's device
-  PyObject* allocate;  // allocate(bytes, like): device memory for a workspace
-  PyObject* like;      // the first operand
+  int32_t threads;             // how many the CPU kernels may use
+  void* stream;                // of the first operand's device
+  PyObject* allocate;          // allocate(bytes, like): device memory for a workspace
+  void* like;                  // the first operand: an object of Python's, or a TorchTensor where
+  const Lent* lent = nullptr;  // torch is asked for memory
 };
 
 int run(const PythonCall& call);

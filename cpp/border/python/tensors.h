@@ -9,6 +9,7 @@
 
 #include "border/binding/operand.h"
 #include "border/python/dlpack_exchange.h"
+#include "border/torch/lent.h"
 
 namespace bridge::border {
 
@@ -40,6 +41,19 @@ class Tensors {
     return true;
   }
 
+  // The same for tensors of torch's, nullptr for an absent one; without an exception.
+  bool read(const Lent& lent, void* const* tensors, size_t count) {
+    while (held_ < count) {
+      const size_t i = held_++;
+      new (borrowed(i)) Borrowed;
+      Operand* operand = new (&operands_[i * sizeof(Operand)]) Operand;
+      if (tensors[i] != nullptr && !lent.describe(static_cast<TorchTensor*>(tensors[i]), operand)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   bool read(PyObject* tuple) {
     if (!PyTuple_Check(tuple)) {
       PyErr_Format(PyExc_TypeError, "expected a tuple of tensors, got %s", Py_TYPE(tuple)->tp_name);
@@ -50,11 +64,14 @@ class Tensors {
 
   size_t size() const { return held_; }
   const Operand* operands() const { return reinterpret_cast<const Operand*>(operands_); }
-  void* stream(size_t i) { return i < held_ ? borrowed(i)->stream : nullptr; }
+  void* stream(size_t i) const { return i < held_ ? borrowed(i)->stream : nullptr; }
 
  private:
   Borrowed* borrowed(size_t i) {
     return reinterpret_cast<Borrowed*>(&borrowed_[i * sizeof(Borrowed)]);
+  }
+  const Borrowed* borrowed(size_t i) const {
+    return reinterpret_cast<const Borrowed*>(&borrowed_[i * sizeof(Borrowed)]);
   }
 
   alignas(Borrowed) unsigned char borrowed_[kCapacity * sizeof(Borrowed)];

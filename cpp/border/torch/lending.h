@@ -1,0 +1,157 @@
+// The functions of Lent (lent.h), for the torch that this is compiled against.
+#ifndef BRIDGE_BORDER_TORCH_LENDING_H_
+#define BRIDGE_BORDER_TORCH_LENDING_H_
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <cstdint>
+#include <exception>
+#include <utility>
+
+#include "border/torch/lent.h"
+
+namespace bridge::border::lending {
+
+inline TorchTensor* borrowed(const at::Tensor& tensor) {
+  return reinterpret_cast<TorchTensor*>(tensor.unsafeGetTensorImpl());
+}
+
+inline TorchTensor* owned(at::Tensor tensor) {
+  return reinterpret_cast<TorchTensor*>(tensor.unsafeReleaseTensorImpl());
+}
+
+inline c10::TensorImpl& of_torch(TorchTensor* tensor) {
+  return *reinterpret_cast<c10::TensorImpl*>(tensor);
+}
+
+// nullptr: an undefined tensor.
+inline at::Tensor taken(TorchTensor* owned) {
+  if (owned == nullptr) return {};
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim(&of_torch(owned)));
+}
+
+inline TorchTensor* of(PyObject* object) {
+  return THPVariable_Check(object) ? borrowed(THPVariable_Unpack(object)) : nullptr;
+}
+
+inline TorchTensor* take(PyObject* object) {
+  TorchTensor* tensor = owned(THPVariable_Unpack(object));
+  Py_DECREF(object);
+  return tensor;
+}
+
+inline PyObject* give(TorchTensor* owned) {
+  try {
+    return THPVariable_Wrap(taken(owned));
+  } catch (const std::exception& error) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
+inline void drop(TorchTensor* owned) { taken(owned); }
+
+inline int32_t dtype_code(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return BRIDGE_FLOAT16;
+    case at::kBFloat16:
+      return BRIDGE_BFLOAT16;
+    case at::kFloat:
+      return BRIDGE_FLOAT32;
+    case at::kDouble:
+      return BRIDGE_FLOAT64;
+    case at::kBool:
+      return BRIDGE_BOOL;
+    case at::kByte:
+      return BRIDGE_UINT8;
+    case at::kChar:
+      return BRIDGE_INT8;
+    case at::kUInt16:
+      return BRIDGE_UINT16;
+    case at::kShort:
+      return BRIDGE_INT16;
+    case at::kUInt32:
+      return BRIDGE_UINT32;
+    case at::kInt:
+      return BRIDGE_INT32;
+    case at::kUInt64:
+      return BRIDGE_UINT64;
+    case at::kLong:
+      return BRIDGE_INT64;
+    default:
+      return kNoDtype;
+  }
+}
+
+inline at::ScalarType scalar_type(int32_t code) {
+  constexpr at::ScalarType types[] = {
+      at::kHalf,   at::kBFloat16, at::kFloat, at::kDouble, at::kBool,   at::kByte,  at::kLong,
+      at::kUInt32, at::kChar,     at::kShort, at::kInt,    at::kUInt16, at::kUInt64};
+  return types[code];
+}
+
+inline bool describe(TorchTensor* tensor, Operand* operand) {
+  try {
+    c10::TensorImpl& own = of_torch(tensor);
+    const c10::Device device = own.device();
+    if (own.is_neg() || !(device.is_cpu() || device.is_cuda())) return false;
+    operand->data = own.mutable_data();
+    if (operand->data == nullptr && own.numel() > 0) return false;  // zeros that autograd has made
+    operand->present = true;
+    operand->dtype = dtype_code(own.dtype().toScalarType());
+    operand->ndim = static_cast<int32_t>(own.dim());
+    operand->shape = own.sizes().data();
+    operand->strides = own.strides().data();
+    operand->device = device.is_cpu() ? Device::cpu : Device::cuda;
+    operand->device_index = device.is_cpu() ? 0 : device.index();
+    return true;
+  } catch (const std::exception&) {  // it has no memory, or no strides
+    return false;
+  }
+}
+
+inline TorchTensor* make_empty(TorchTensor* like, const int64_t* sizes, int32_t ndim, int32_t dtype,
+                               void** address) {
+  try {
+    const c10::TensorImpl& own = of_torch(like);
+    const at::IntArrayRef shape(sizes, static_cast<size_t>(ndim));
+    at::Tensor made;
+    if (own.is_cpu()) {
+      made = at::detail::empty_cpu(shape, scalar_type(dtype));
+    } else {  // its allocator may wait for a device
+      const pybind11::gil_scoped_release released;
+      made = at::empty(shape, at::TensorOptions(own.device()).dtype(scalar_type(dtype)));
+    }
+    *address = made.mutable_data_ptr();
+    return owned(std::move(made));
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+inline bool is_observed(bool* grad) {
+  *grad = c10::GradMode::is_enabled();
+  const c10::DispatchKeySet included = c10::impl::tls_local_dispatch_key_set().included_;
+  return c10::impl::TorchDispatchModeTLS::stack_len() > 0 ||
+         at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
+         included.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+         included.has(c10::DispatchKey::FuncTorchDynamicLayerBackMode) ||
+         torch::jit::tracer::isTracing();
+}
+
+inline bool requires_grad(TorchTensor* tensor) { return of_torch(tensor).requires_grad(); }
+
+inline bool is_overridden(TorchTensor* tensor) {
+  return of_torch(tensor).key_set().has(c10::DispatchKey::Python);
+}
+
+}  // namespace bridge::border::lending
+
+#endif  // BRIDGE_BORDER_TORCH_LENDING_H_
