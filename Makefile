@@ -39,11 +39,11 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
-# most 4 cases, others for each commit. Two checks at once, as each of them waits for one process at
+# most 3 cases, others for each commit. Two checks at once, as each of them waits for one process at
 # times; what they say does not mix.
 test: $(VENV)/.built
 	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp check-cuda lint check-faults check-package
-	$(PYTEST) --sample 4
+	$(PYTEST) --sample 3
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of every second Python test
 # one case, others for each commit. Without planted faults, and without what starts processes or takes long.
@@ -73,7 +73,7 @@ check-package: $(VENV)/.built
 # Faults planted in a copy of the sources, one at a time: the suite must see each. Some of them here,
 # others for each commit; all in `make exhaustive`.
 check-faults: $(VENV)/.built
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 3
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 2
 
 # Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
 # what is sampled elsewhere; the originals' largest cases.
