@@ -5,9 +5,6 @@
 namespace bridge::border {
 namespace {
 
-// Smaller results are in nobody's way, and memory for them is found faster by torch.
-constexpr int64_t kKeptElements = 1 << 14;
-
 TorchTensor* of_torch(Handle handle) { return static_cast<TorchTensor*>(handle); }
 PyObject* of_python(Handle handle) { return static_cast<PyObject*>(handle); }
 
@@ -91,7 +88,7 @@ Handle Fresh::make(Handle like, bool is_alike, PyObject* dtype, Operand* describ
   const Frontend& frontend = given_.frontend();
   const Lent* lent = given_.lent();
   // A profiler of memory sees what torch allocates.
-  if (elements_of(*described) >= kKeptElements && !is_profiled(frontend)) {
+  if (is_kept(*described) && !is_profiled(frontend)) {
     PyObject* kept = make_kept(tensor_type(frontend), described);
     if (kept != nullptr) return lent != nullptr ? lent->take(kept) : Handle{kept};
   }

@@ -41,6 +41,8 @@ DLDataType dlpack_dtype(int32_t dtype) {
 
 }  // namespace
 
+bool is_kept(const Operand& described) { return bytes_to_keep(described) > 0; }
+
 PyObject* make_kept(PyTypeObject* type, Operand* described) {
   const int64_t bytes = bytes_to_keep(*described);
   const DLPackExchangeAPI* table = bytes > 0 ? exchange_table(type) : nullptr;

@@ -8,6 +8,9 @@
 
 namespace bridge::border {
 
+// Whether the memory of a compact tensor is worth keeping: it is large, and not on a GPU.
+bool is_kept(const Operand& described);
+
 // A compact tensor of a type, with the dtype and shape of *described, whose `data` is then set.
 // nullptr without an exception where its memory is not to be kept: the tensor is small or on a GPU,
 // its library takes none, or there is no memory.

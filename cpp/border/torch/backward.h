@@ -106,7 +106,7 @@ inline bool run(PyObject* kernel, const Operands& operands, bool watched, Result
   for (const at::Tensor* operand : operands) {
     given.push_back(operand == nullptr ? nullptr : lending::borrowed(*operand));
   }
-  TorchTensor* made[kMostResults];
+  TorchTensor* made[BRIDGE_MAX_PROGRAM_RESULTS];
   const int count = kLent.run(kernel, given.data(), given.size(), watched, made);
   for (int i = 0; i < count; ++i) results->push_back(lending::taken(made[i]));
   return count >= 0;

@@ -10,8 +10,10 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "border/torch/lent.h"
@@ -57,44 +59,14 @@ inline PyObject* give(TorchTensor* owned) {
 
 inline void drop(TorchTensor* owned) { taken(owned); }
 
-inline int32_t dtype_code(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return BRIDGE_FLOAT16;
-    case at::kBFloat16:
-      return BRIDGE_BFLOAT16;
-    case at::kFloat:
-      return BRIDGE_FLOAT32;
-    case at::kDouble:
-      return BRIDGE_FLOAT64;
-    case at::kBool:
-      return BRIDGE_BOOL;
-    case at::kByte:
-      return BRIDGE_UINT8;
-    case at::kChar:
-      return BRIDGE_INT8;
-    case at::kUInt16:
-      return BRIDGE_UINT16;
-    case at::kShort:
-      return BRIDGE_INT16;
-    case at::kUInt32:
-      return BRIDGE_UINT32;
-    case at::kInt:
-      return BRIDGE_INT32;
-    case at::kUInt64:
-      return BRIDGE_UINT64;
-    case at::kLong:
-      return BRIDGE_INT64;
-    default:
-      return kNoDtype;
-  }
-}
+// By bridge_dtype.
+constexpr at::ScalarType kTypes[] = {at::kHalf, at::kBFloat16, at::kFloat,  at::kDouble, at::kBool,
+                                     at::kByte, at::kLong,     at::kUInt32, at::kChar,   at::kShort,
+                                     at::kInt,  at::kUInt16,   at::kUInt64};
 
-inline at::ScalarType scalar_type(int32_t code) {
-  constexpr at::ScalarType types[] = {
-      at::kHalf,   at::kBFloat16, at::kFloat, at::kDouble, at::kBool,   at::kByte,  at::kLong,
-      at::kUInt32, at::kChar,     at::kShort, at::kInt,    at::kUInt16, at::kUInt64};
-  return types[code];
+inline int32_t dtype_code(at::ScalarType type) {
+  const auto* found = std::find(std::begin(kTypes), std::end(kTypes), type);
+  return found == std::end(kTypes) ? kNoDtype : static_cast<int32_t>(found - kTypes);
 }
 
 inline bool describe(TorchTensor* tensor, Operand* operand) {
@@ -124,10 +96,10 @@ inline TorchTensor* make_empty(TorchTensor* like, const int64_t* sizes, int32_t 
     const at::IntArrayRef shape(sizes, static_cast<size_t>(ndim));
     at::Tensor made;
     if (own.is_cpu()) {
-      made = at::detail::empty_cpu(shape, scalar_type(dtype));
+      made = at::detail::empty_cpu(shape, kTypes[dtype]);
     } else {  // its allocator may wait for a device
       const pybind11::gil_scoped_release released;
-      made = at::empty(shape, at::TensorOptions(own.device()).dtype(scalar_type(dtype)));
+      made = at::empty(shape, at::TensorOptions(own.device()).dtype(kTypes[dtype]));
     }
     *address = made.mutable_data_ptr();
     return owned(std::move(made));

@@ -37,15 +37,13 @@ struct Lent {
   bool (*is_overridden)(TorchTensor* tensor);
 
   // Set by bridge._native: runs a kernel (bridge._native.Kernel) on tensors, nullptr for the absent
-  // ones, and returns how many results it has, at most kMostResults, owned, nullptr for the
-  // unwanted ones. -1 where it has not run: whatever else `kernel` is, calls that are not ordinary,
-  // and, where `watched` says that this is to be asked, those that anyone but the caller watches.
+  // ones, and returns how many results it has, at most BRIDGE_MAX_PROGRAM_RESULTS, owned, nullptr
+  // for the unwanted ones. -1 where it has not run: whatever else `kernel` is, calls that are not
+  // ordinary, and, where `watched` says that this is to be asked, those that anyone but the caller
+  // watches.
   int (*run)(PyObject* kernel, TorchTensor* const* operands, size_t count, bool watched,
              TorchTensor** results);
 };
-
-// Results of a kernel at most.
-constexpr size_t kMostResults = BRIDGE_MAX_PROGRAM_RESULTS;
 
 // Of the capsule in which it comes.
 constexpr const char* kLentName = "bridge.torch.lent";
