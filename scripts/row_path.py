@@ -17,12 +17,15 @@ Calls count as one instruction: they are divisions of more than 32 bits and of d
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+
+import networkx
 
 _WORK = "LDG.E.128|STG.E.128|SHFL|FFMA|FMUL|FADD|FMNMX|DFMA|DMUL|DADD|DMNMX"  # a vector skips none
 
 
 def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list[int], bool]:
-    """Where it goes on, later in the code, and whether the kernel may end here."""
+    """Where it goes on, and whether the kernel may end here."""
     predicated = instruction.startswith("@")
     name = instruction.split()[1 if predicated else 0]
     if name == "EXIT":
@@ -36,7 +39,7 @@ def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list
     to = labels.get(target[1]) if target else None
     conditional = predicated or re.search(r"BRA\S* !?U?P\d", instruction)
     following = [at + 1] if conditional else []
-    return following + ([to] if to is not None and to > at else []), False
+    return following + ([to] if to is not None else []), False
 
 
 def _way(
@@ -47,7 +50,7 @@ def _way(
     following = [-1] * len(instructions)
     for at in range(len(instructions) - 1, -1, -1):
         after, may_end = _successors(instructions[at], at, labels)
-        choices = [(value, to) for to in after if (value := best[to]) is not None]
+        choices = [(value, to) for to in after if to > at and (value := best[to]) is not None]
         if may_end:
             choices.append(((0, 0), -1))
         if choices:
@@ -75,21 +78,37 @@ def plain_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
     return [instructions[at] for at in plain_places(instructions, labels)]
 
 
-def loops(instructions: list[str], labels: dict[str, int]) -> list[range]:
-    """The places of each."""
-    found = []
+def loops(
+    instructions: list[str], labels: dict[str, int], within: Collection[int] | None = None
+) -> list[set[int]]:
+    """The places of each outermost loop, some of which stand behind the rest of the code: those
+    that can all be reached from each other.
+
+    Args:
+      within: places, of which alone the code is taken to be.
+    """
+    graph = networkx.DiGraph()
     for at, text in enumerate(instructions):
-        target = re.search(r"\bBRA\S* .*`\((\.L_\S+)\)", text)
-        if target and labels.get(target[1], at + 1) <= at:
-            found.append(range(labels[target[1]], at + 1))
-    return found
+        after, _ = _successors(text, at, labels)
+        graph.add_edges_from((at, to) for to in after)
+    if within is not None:
+        graph = graph.subgraph(within)
+    return [
+        places
+        for places in networkx.strongly_connected_components(graph)
+        if len(places) > 1 or any(graph.has_edge(at, at) for at in places)
+    ]
 
 
-def inner_loop(instructions: list[str], labels: dict[str, int]) -> range:
-    """The places of the longest loop that stands in another one; none if there is none."""
-    found = loops(instructions, labels)
-    nested = [a for a in found if any(b.start < a.start and a.stop < b.stop for b in found)]
-    return max(nested, key=len, default=range(0))
+def inner_loops(instructions: list[str], labels: dict[str, int], outer: set[int]) -> set[int]:
+    """The places of the loops in a loop, which begins where one comes to it from before."""
+    entries = {
+        to
+        for at in range(min(outer))
+        for to in _successors(instructions[at], at, labels)[0]
+        if to in outer
+    }
+    return set().union(*loops(instructions, labels, outer - entries))
 
 
 def longest_way(instructions: list[str], labels: dict[str, int]) -> list[str]:

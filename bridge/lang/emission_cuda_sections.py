@@ -13,6 +13,7 @@ from bridge.lang.row_order import Place, RowOrder
 from bridge.lang.sections import (
     LargestCount,
     Tile,
+    constant_rows_of,
     largest_count_of,
     makers,
     one_column_of,
@@ -42,6 +43,8 @@ class SectionText:
         self.stored: list[str] = []
         self.added: list[str] = []  # behind each vector
         self.ended: list[str] = []  # and each chunk
+        self.sums: list[tuple[Instruction, int]] = []  # with their cells
+        self.left: list[str] = []  # for other warps, of each chunk
         self.shared: list[str] = []  # before the warps of a row meet
         self.behind: list[str] = []
         self.at_end: list[str] = []
@@ -57,18 +60,50 @@ class SectionText:
         one = None if keeps else one_column_of(emitter.writer, tile)
         for instruction in (tile if one is None else one.others).instructions:
             self._write(instruction)
+        self.constants, self.has_constants = self._constant_rows(tile)
         self.aside = [] if one is None else self._in_one_column(one.column, tile)
+        late = [each for each in self.sums if self._is_late(each[0])]
+        self._end_sums(self.at_end, late)
+        self._end_sums(self.behind, [each for each in self.sums if each not in late])
 
-    def _in_one_column(self, column: Any, tile: Tile) -> list[str]:
-        """What is done again for an element of the column that differs."""
+    def _apart(self, tile: Tile) -> list[str]:
+        """What is done with an element in other instructions."""
         lists = ("declared", "vector", "body", "stored")
         before = {name: [*getattr(self, name)] for name in lists}
-        self.body, self.is_aside = [], True
+        self.body = []
         for instruction in tile.instructions:
             self._write(instruction)
         lines = self.body
         for name, own in before.items():
             setattr(self, name, own)
+        return lines
+
+    def _constant_rows(self, tile: Tile) -> tuple[list[str], str]:
+        """What stores a chunk of a row that has constants alone, and when it has."""
+        emitter = self.emitter
+        found = constant_rows_of(emitter.writer, tile, emitter.free)
+        if found is None:
+            return [], ""
+        lines = [
+            "const auto store_constants = [&](const auto& part) {",
+            "  w.each_vector([&](int q) {",
+            *(f"    {line}" for line in self.vector if line.startswith("Store<")),
+            "    if (part.reaches(q)) {",
+            "      w.each_element([&](int e) {",
+            *(f"        {line}" for line in self._apart(found.stores)),
+            "      });",
+            *(f"      {line}" for line in self.stored),
+            "    }",
+            "  });",
+            "};",
+        ]
+        return lines, f"{'' if found.holds else '!'}{emitter.name(found.condition)}"
+
+    def _in_one_column(self, column: Any, tile: Tile) -> list[str]:
+        """What is done again for an element of the column that differs."""
+        self.is_aside = True
+        lines = self._apart(tile)
+        self.is_aside = False
         return [
             f"w.aside({self._place_of(column)}, q, [&](int e) {{",
             *(f"  {line}" for line in lines),
@@ -121,7 +156,7 @@ class SectionText:
         name, element = f"y{emitter.stores[stream]}", emitter.element(array)[0]
         kind = ", ".join([element, *_each(emitter.each(array))])
         if f"Store<W, {kind}> {name};" not in self.vector:  # the first of halves that alternate
-            to = f"w.template place<{kind}>({array}, {stream[1]})"
+            to = f"found<W>(w.template place<{kind}>({array}, {stream[1]}))"
             self.declared.append(f"{element}* const {name}_to = {to};")
             self.vector.append(f"Store<W, {kind}> {name};")
             strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
@@ -149,8 +184,9 @@ class SectionText:
             self.vector.append(f"Terms<W> t{number};")
             self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
             self.added.append(f"s{number}.add(q, t{number});")
-        self.ended.append(f"s{number}.end_chunk(w, {self.cells});")
-        self._found(instruction, f"s{number}.end(w, {self.cells})")
+        self.ended.append(f"s{number}.end_chunk(w);")
+        self.left.append(f"s{number}.leave(w, {self.cells});")
+        self.sums.append((instruction, self.cells))
         self.cells += 1
 
     def _counted(self, term: Any) -> str | None:
@@ -218,10 +254,23 @@ class SectionText:
         self.cells += 2 if is_place else 1
 
     def _found(self, instruction: Instruction, text: str) -> None:
-        is_last = self.section == len(self.emitter.tiles) - 1
-        is_late = is_last and self.order.place(instruction.to) is Place.END
-        where = self.at_end if is_late else self.behind
+        where = self.at_end if self._is_late(instruction) else self.behind
         where.append(self.emitter.defined(instruction.to, text))
+
+    def _is_late(self, instruction: Instruction) -> bool:
+        is_last = self.section == len(self.emitter.tiles) - 1
+        return is_last and self.order.place(instruction.to) is Place.END
+
+    def _end_sums(self, where: list[str], sums: list[tuple[Instruction, int]]) -> None:
+        """Finds sums side by side: they ask the same of the row."""
+        if not sums:
+            return
+        cells = ", ".join(str(cell) for _, cell in sums)
+        roots = ", ".join(f"s{instruction.to[1]}.root()" for instruction, _ in sums)
+        found = f"sums{sums[0][0].to[1]}"
+        where += [f"Real {found}[] = {{{roots}}};", f"RowSums<{cells}>::end(w, {found});"]
+        for place, (instruction, _) in enumerate(sums):
+            where.append(self.emitter.defined(instruction.to, f"{found}[{place}]"))
 
     def _is_vector(self, instruction: Instruction) -> bool:
         """Whether a value is what memory has, side by side."""
@@ -308,6 +357,11 @@ class SectionText:
             beside.append("if constexpr (!W::kStays) beside();")
             loads.append("if constexpr (W::kStays) beside();")
         loads += within("if (w.chunk() == 0)", beside_first)
+        if self.constants and not beside_first:
+            # Where a row is known to have nothing else before its elements are, these are not read.
+            store = f"if ({{}}W::kStays && {self.has_constants}) return store_constants(part);"
+            loads = [store.format("!"), *loads, store.format("")]
+            declared += self.constants
         meets = ["w.meet();"] if self.cells else []
         return [
             *self.declared,
@@ -328,7 +382,9 @@ class SectionText:
             "    }",
             *(f"    {line}" for line in self.added),
             "  });",
-            f"}}, [&] {{ {' '.join(self.ended)} }});",
+            "}, [&] {",
+            *(f"  {line}" for line in [*self.ended, *within("if (w.leaves())", self.left)]),
+            "});",
             *self.shared,
             *meets,
             *self.behind,

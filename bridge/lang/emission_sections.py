@@ -12,6 +12,7 @@ from bridge.lang.sections import (
     OneColumn,
     Pick,
     Tile,
+    constant_rows_of,
     largest_count_of,
     one_column_of,
     part_of,
@@ -82,9 +83,24 @@ class Section:
                 *text.head(),
                 *pointers,
                 "if (count % kStep != 0) __builtin_unreachable();",
+                *self._constant_rows(),
                 *(loop if one is None else self._beside_one_column(one, loop)),
             ],
         )
+
+    def _constant_rows(self) -> list[str]:
+        """What is stored without a look at the operands where a row has nothing else."""
+        found = constant_rows_of(self.emitter.writer, self.tile, self.emitter.free)
+        if found is None:
+            return []
+        stores = TileText(self.emitter, found.stores)
+        condition = f"{self.whole.of_row(found.condition)} {'!=' if found.holds else '=='} 0"
+        return [
+            f"if (!kFlat && {condition}) {{",
+            *(f"  {line}" for line in _loop("count", stores.loop)),
+            "  return;",
+            "}",
+        ]
 
     def _beside_one_column(self, one: OneColumn, loop: Sequence[str]) -> list[str]:
         """What differs in one column of a row is computed there alone, before it is written: the

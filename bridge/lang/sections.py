@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Writer
-from bridge.lang.program import constant_of
+from bridge.lang.program import Node, constant_of
 from bridge.lang.registers import Instruction
 
 # What costs no more than to read it from where it was kept.
@@ -239,6 +239,75 @@ def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
     part = part_of(others, roots)
     # Where it spares no function, another loop is not worth its code.
     return OneColumn(columns[0], part) if len(part.instructions) < len(instructions) else None
+
+
+@dataclass
+class ConstantRows:
+    """A section that stores nothing but constants in rows of which a condition says so."""
+
+    condition: Any  # a row has one of it
+    holds: bool  # in these rows
+    stores: Tile
+
+
+def constant_rows_of(writer: Writer, tile: Tile, free: Collection[int]) -> ConstantRows | None:
+    """Whether a section is one, no constant being free: rows that a loss ignores have no gradient.
+
+    What is drawn, kept or reduced is so in every row.
+    """
+    if tile.written or any(
+        each.operation in (*REDUCTIONS, "keep", "add_columns") for each in tile.instructions
+    ):
+        return None
+    chosen = [each.reads[0] for each in tile.instructions if each.operation == "where"]
+    for condition in dict.fromkeys(value for value in chosen if value in tile.rows):
+        for holds in (False, True):
+            known = _Known(writer, free, condition[1], holds)
+            stores = [known.stored(each) for each in tile.instructions if each.operation == "store"]
+            if stores and all(each is not None for each in stores):
+                return ConstantRows(condition, holds, Tile([each for each in stores if each]))
+    return None
+
+
+class _Known:
+    """Nodes that are constants where a condition holds, or does not."""
+
+    def __init__(self, writer: Writer, free: Collection[int], condition: int, holds: bool) -> None:
+        self.nodes, self.condition, self.holds = writer.nodes, condition, holds
+        self._constants = {
+            _bits(constant_of(node)): number
+            for number, node in enumerate(writer.nodes)
+            if (node.operation, node.dtype) == ("constant", "float") and number not in free
+        }
+        self._numbers = {number: key[0] for key, number in self._constants.items()}
+
+    def _number(self, of: int) -> float | None:
+        if of not in self._numbers:
+            self._numbers[of] = self._found(self.nodes[of])
+        return self._numbers[of]
+
+    def _found(self, node: Node) -> float | None:
+        if node.operation == "where":
+            condition, *both = node.inputs
+            if condition == self.condition:
+                return self._number(both[not self.holds])
+            first, second = map(self._number, both)
+            return first if None not in (first, second) and _bits(first) == _bits(second) else None
+        if node.operation == "add":
+            first, second = map(self._number, node.inputs)
+            return first + second if None not in (first, second) and 0 in (first, second) else None
+        return None
+
+    def stored(self, store: Instruction) -> Instruction | None:
+        """A store of the constant."""
+        ((kind, value),) = store.reads
+        number = self._number(value)
+        constant = None if number is None else self._constants.get(_bits(number))
+        return None if constant is None else replace(store, reads=[(kind, constant)])
+
+
+def _bits(number: float) -> tuple[float, float]:
+    return number, math.copysign(1, number)
 
 
 def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:

@@ -28,10 +28,14 @@
 //                                                // has begun by the last sync_cluster
 //   T shuffle(T value, int lane);                // all 32 lanes of the warp take part
 //   T shuffle_xor(T value, int mask);
+//   int sum_in_warp(int value);                  // every lane gets it; all 32 take part
 //   void sync_warp();                            // no load that stands behind goes before; all 32
 //                                                // lanes of the warp take part
 //   uint32_t unknown(uint32_t);                  // the same, of which a compiler knows nothing
 //   int64_t unknown(int64_t);
+//   T* found_global(T*), found_shared(T*);       // the same pointer, into that memory, of which a
+//                                                // compiler does not know how it was found
+//   float chosen(uint32_t bits, float a, float b);  // a where any bit is set, else b
 //   void rarely();                               // marks a branch that is seldom taken in the code
 //   T* shared_array<T, count, tag>();            // static shared memory, one array per instance
 //   T* dynamic_shared<T>();

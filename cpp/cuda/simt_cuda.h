@@ -91,6 +91,8 @@ BRIDGE_DEVICE T shuffle_xor(T value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
 }
 
+BRIDGE_DEVICE int sum_in_warp(int value) { return __reduce_add_sync(0xffffffffu, value); }
+
 BRIDGE_DEVICE uint32_t unknown(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -99,6 +101,33 @@ BRIDGE_DEVICE uint32_t unknown(uint32_t value) {
 BRIDGE_DEVICE int64_t unknown(int64_t value) {
   asm("" : "+l"(value));
   return value;
+}
+
+// A compiler makes masks, moves or comparisons of the same: here bits become predicates at once.
+BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) {
+  float value;
+  asm("{\n"
+      "  .reg .pred any;\n"
+      "  setp.ne.u32 any, %1, 0;\n"
+      "  selp.f32 %0, %2, %3, any;\n"
+      "}"
+      : "=f"(value)
+      : "r"(bits), "f"(a), "f"(b));
+  return value;
+}
+
+template <class T>
+BRIDGE_DEVICE T* found_global(T* pointer) {
+  asm("" : "+l"(pointer));
+  __builtin_assume(__isGlobal(pointer));
+  return pointer;
+}
+
+template <class T>
+BRIDGE_DEVICE T* found_shared(T* pointer) {
+  auto address = static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+  asm("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
 // An event that a profiler can count.

@@ -39,6 +39,8 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr bool kIsAligned = true;
   static constexpr bool kIsResident = false;
   static constexpr bool kHolds = false;
+  static constexpr bool kStays = true;
+  static constexpr bool kFindsOnce = false;
   static constexpr bool kIsFull = false;
   static constexpr bool kHasRows = true;
   static constexpr bool kLoadsLate = false;

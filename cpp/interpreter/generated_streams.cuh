@@ -21,6 +21,13 @@ BRIDGE_DEVICE T hidden(T value) {
   return value;
 }
 
+// A row's place in an array.
+template <class W, class T>
+BRIDGE_DEVICE T* found(T* place) {
+  if constexpr (W::kFindsOnce) return simt::found_global(place);
+  return place;
+}
+
 // The elements of a vector side by side, in as wide loads and stores as there are.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
@@ -74,7 +81,7 @@ class Load {
   static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
 
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
-      : from_(walk.template place<T, kEach>(array, half)),
+      : from_(found<W>(walk.template place<T, kEach>(array, half))),
         stride_(walk.col_stride(array)),
         row_stride_(walk.row_stride(array)),
         has_vectors_(W::kIsAligned || walk.has_vectors(array)) {}
@@ -160,7 +167,7 @@ class Load {
   template <class Part>
   static BRIDGE_DEVICE char* held(const Part& part, int q) {
     return part.walk.held() + kHeldAt + q * W::kStep * kEach * static_cast<int>(sizeof(T)) +
-           part.walk.lane() * Vector::kBytes;
+           part.walk.lane() * (Vector::kBytes - W::kHeldPiece);
   }
   template <class Part>
   BRIDGE_DEVICE void read_held(const Part& part, int q, Vector& to) const {

@@ -51,12 +51,18 @@ BRIDGE_DEVICE Real reduced_cells(const Real* cells, int count) {
   return node.element[0];
 }
 
+template <class Op, int kCells, class Real, int kCount, class... Cells>
+BRIDGE_DEVICE void reduce_cells(Real (&to)[kCount], int count, const Cells*... cells) {
+  int i = 0;
+  ((to[i++] = reduced_cells<Op, kCells>(cells, count)), ...);
+}
+
 // Neighbours first, of 2 to 8.
-template <class Op, class Real>
-BRIDGE_DEVICE Real reduced_few(const Real* cells, int count) {
-  if (count > 4) return reduced_cells<Op, 8>(cells, count);
-  if (count > 2) return reduced_cells<Op, 4>(cells, count);
-  return reduced_cells<Op, 2>(cells, count);
+template <class Op, class Real, int kCount, class... Cells>
+BRIDGE_DEVICE void reduce_few(Real (&to)[kCount], int count, const Cells*... cells) {
+  if (count > 4) return reduce_cells<Op, 8>(to, count, cells...);
+  if (count > 2) return reduce_cells<Op, 4>(to, count, cells...);
+  reduce_cells<Op, 2>(to, count, cells...);
 }
 
 // NaN where any is, in the order of order.h.
@@ -67,7 +73,7 @@ struct Largest : rows::Largest {
   }
 };
 
-// A row's sum: that of a chunk in parts, and at last the row's where it is a single chunk.
+// A row's sum, chunk by chunk.
 template <class W>
 class RowSum {
  public:
@@ -84,7 +90,7 @@ class RowSum {
     }
   }
   // Behind the last vector of a chunk.
-  BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
+  BRIDGE_DEVICE void end_chunk(const W& walk) {
 #pragma unroll
     for (int width = W::kUsed / 2; width > 0; width /= 2) {
 #pragma unroll
@@ -93,45 +99,66 @@ class RowSum {
         for (int e = 0; e < W::kVector; ++e) part_[s][e] = part_[s][e] + part_[s + width][e];
       }
     }
-    end_chunk_at(walk, cell, rows::fold_group<W::kGroup>(part_[0]));
+    root_ = rows::fold_group<W::kGroup>(part_[0], walk.lane());
   }
-  // When all warps have come to the end of the row. The nodes of chunks are added by neighbours,
-  // as many in a turn as a warp has threads: thread by thread, the sums of turns stay, and are
-  // added then. Groups of threads that are as large as there are nodes have all of them.
-  BRIDGE_DEVICE Real end(const W& walk, int cell) const {
-    if (!walk.is_shared()) return root_;
+  // What that has found, for other warps.
+  BRIDGE_DEVICE void leave(const W& walk, int cell) const { walk.leave(cell, walk.chunk(), root_); }
+  // The row's sum where it is a single chunk.
+  BRIDGE_DEVICE Real root() const { return root_; }
+
+ protected:
+  Real root_ = Real(-0.0);
+
+ private:
+  Real part_[W::kUsed][W::kVector];
+  Real half_[W::kVector];
+};
+
+// The sums that a section has of a row, from their roots where rows are single chunks and from
+// what warps have left in these cells else, when all have come to the end of the row. The nodes of
+// chunks are added by neighbours, as many in a turn as a warp has threads: thread by thread, the
+// sums of turns stay, and are added then. Groups of threads that are as large as there are nodes
+// have all of them.
+template <int... kCell>
+class RowSums {
+ public:
+  template <class W, class Real>
+  static BRIDGE_DEVICE void end(const W& walk, Real (&sum)[sizeof...(kCell)]) {
+    if (!walk.is_shared()) return;
     const int chunks = walk.chunks();
-    if (chunks <= kFewCells) return reduced_few<rows::Sum>(walk.template cells<Real>(cell), chunks);
+    if (chunks <= kFewCells) {
+      return reduce_few<rows::Sum>(sum, chunks, walk.template cells<Real>(kCell)...);
+    }
     const int group = lanes_for(chunks);
     const int turns = (chunks + simt::kWarpThreads - 1) / simt::kWarpThreads;
     const int turn_group = lanes_for(turns);
-    Real kept = Real(-0.0);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum[i] = Real(-0.0);
 #pragma unroll 1
     for (int turn = 0; turn < turns; ++turn) {
       const int chunk = turn * simt::kWarpThreads + (walk.lane() & (group - 1));
-      const Real node = chunk < chunks ? walk.template left<Real>(cell, chunk) : Real(-0.0);
-      const Real sum = added_up(node, group);
-      if (turn == (walk.lane() & (turn_group - 1))) kept = sum;
+      const bool is_own = turn == (walk.lane() & (turn_group - 1));
+      const Real node[] = {
+          (chunk < chunks ? walk.template left<Real>(kCell, chunk) : Real(-0.0))...};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const Real all = added_up(node[i], group);
+        if (is_own) sum[i] = all;
+      }
     }
-    return added_up(kept, turn_group);
-  }
-
- protected:
-  BRIDGE_DEVICE void end_chunk_at(const W& walk, int cell, Real node) {
-    root_ = node;
-    walk.leave(cell, walk.chunk(), root_);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) sum[i] = added_up(sum[i], turn_group);
   }
 
  private:
+  static constexpr int kCount = sizeof...(kCell);
+
+  template <class Real>
   static BRIDGE_DEVICE Real added_up(Real value, int group) {
 #pragma unroll 1
     for (int bit = 1; bit < group; bit *= 2) value = value + simt::shuffle_xor(value, bit);
     return value;
   }
-
-  Real root_ = Real(-0.0);
-  Real part_[W::kUsed][W::kVector];
-  Real half_[W::kVector];
 };
 
 // The sum of a 1 for each element of a row of which something holds, and 0 of others: the same in
@@ -157,11 +184,15 @@ class RowCount : public RowSum<W> {
       if (largest.is_own()) put_largest<kSetsApart>(part, q, x, largest.number());
     }
   }
-  BRIDGE_DEVICE void end_chunk(const W& walk, int cell) {
+  BRIDGE_DEVICE void end_chunk(const W& walk) {
+    if constexpr (W::kGroup == simt::kWarpThreads) {
+      count_ = simt::sum_in_warp(count_);
+    } else {
 #pragma unroll
-    for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
-      count_ = count_ + simt::shuffle_xor(count_, bit);
-    this->end_chunk_at(walk, cell, walk.reaches(0) ? Real(count_) : Real(-0.0));
+      for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
+        count_ = count_ + simt::shuffle_xor(count_, bit);
+    }
+    this->root_ = !W::kStays || walk.reaches(0) ? Real(count_) : Real(-0.0);
     count_ = 0;
   }
 
@@ -214,7 +245,7 @@ class RowLargest {
     }
     own_ = largest_;
     exchange();
-    walk.leave(cell, walk.warp(), largest_);
+    if (walk.leaves()) walk.leave(cell, walk.warp(), largest_);
   }
   BRIDGE_DEVICE void end(const W& walk, int cell) {
     if (walk.is_shared()) end_shared(walk, cell);
@@ -227,7 +258,9 @@ class RowLargest {
  private:
   BRIDGE_DEVICE void end_shared(const W& walk, int cell) {
     if (walk.warps() <= kFewCells) {
-      largest_ = reduced_few<Largest>(walk.template cells<Real>(cell), walk.warps());
+      Real largest[1];
+      reduce_few<Largest>(largest, walk.warps(), walk.template cells<Real>(cell));
+      largest_ = largest[0];
       return;
     }
     const int group = lanes_for(walk.warps());
@@ -270,6 +303,7 @@ class RowPlaceOfLargest {
   }
   BRIDGE_DEVICE void share(const W& walk, int cell) {
     exchange();
+    if (!walk.leaves()) return;
     walk.leave(cell, walk.warp(), best_);
     walk.leave(cell + 1, walk.warp(), place_);
   }

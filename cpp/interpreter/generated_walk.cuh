@@ -35,7 +35,7 @@ struct Part {
   // How far vector q is from the first of its row, in elements of which columns have kEach.
   template <int kEach>
   BRIDGE_DEVICE int64_t offset(int q, int64_t) const {
-    return kEach * walk.col(q);
+    return kEach * (static_cast<int64_t>(walk.col(0)) + q * W::kStep);
   }
   // Whether the warp has any column of the row in its vectors q, and the thread this element; a
   // thread without a row of its own may have those of another, which it only reads.
@@ -61,11 +61,15 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
   static constexpr bool kStays = kIsShort || kIsResident;  // a thread has one chunk of a row
+  // Or one chunk after the other, for which addresses stay in registers where numbers of 16 bits
+  // leave some: a compiler would find them again for each.
+  static constexpr bool kFindsOnce = kIsAligned && !kStays && kVector == 8;
   static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
   static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
   // Sums of columns go through memory anyway, vector by vector.
   static constexpr bool kHolds = kIsAligned && !kStays && !kAddsInMemory && P::kHeld > 0;
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
+  static constexpr int kHeldPiece = 16;           // bytes of a thread, side by side
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
   static constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
@@ -77,6 +81,7 @@ class Walk : public RowPlaces<P> {
     if constexpr (kKeepsSums)
       shared_ += kKeptPieces * sizeof(Piece) / sizeof(int64_t) * space_.threads;
     if constexpr (kHolds) shared_ += held_before(space_.held_turns, 0) / sizeof(int64_t);
+    if constexpr (kFindsOnce && kHolds) shared_ = simt::found_shared(shared_);
   }
 
   BRIDGE_DEVICE void run() {
@@ -87,6 +92,9 @@ class Walk : public RowPlaces<P> {
     lane_ = in_warp % kGroup;
     warp_ = is_shared() ? warp : 0;
     if (is_cluster()) warp_ += simt::cluster_rank() * warps;
+    if constexpr (kHolds)
+      held_ = simt::found_shared(simt::dynamic_shared<char>() + held_before(0, warp) +
+                                 lane_ * kHeldPiece);
     constexpr int kRows = simt::kWarpThreads / kGroup;  // of a warp
     const int teams = is_shared() ? 1 : warps * kRows;
     // The grid covers all rows, or all lanes of them.
@@ -142,11 +150,12 @@ class Walk : public RowPlaces<P> {
     else if (is_shared())
       simt::sync();
   }
-  // What the warp found, which all its threads have, for all warps of the row.
+  // Whether there are other warps that want what this one found. The last block of a cluster may
+  // have warps without a chunk.
+  BRIDGE_DEVICE bool leaves() const { return is_shared() && warp_ < space_.warps; }
+  // What the warp found, which all its threads have, for all warps of the row, if it leaves any.
   template <class T>
   BRIDGE_DEVICE void leave(int cell, int chunk, T found) const {
-    // The last block of a cluster may have warps without a chunk.
-    if (!is_shared() || warp_ >= space_.warps) return;
     T* const own = this->template cell<T>(cell, chunk);
     if (!is_cluster()) {
       if (lane_ == 0) *own = found;
@@ -166,11 +175,7 @@ class Walk : public RowPlaces<P> {
 
   // Whether the present chunk stays in shared memory, and where.
   BRIDGE_DEVICE bool is_held() const { return turn_ < space_.held_turns; }
-  BRIDGE_DEVICE char* held() const {
-    const auto thread = static_cast<uint32_t>(simt::thread_index());
-    return simt::dynamic_shared<char>() +
-           held_before(turn_, static_cast<int>(thread / simt::kWarpThreads));
-  }
+  BRIDGE_DEVICE char* held() const { return held_; }
 
   // ---- Loops. ----
 
@@ -184,21 +189,29 @@ class Walk : public RowPlaces<P> {
       chunk_ = warp_;
       run_chunk(body);
       end();
-    } else if constexpr (kGoesBack) {
-      turn_ = space_.turns - 1;
-      chunk_ = warp_ + turn_ * space_.warps;
-      if (chunk_ >= chunks()) --turn_, chunk_ -= space_.warps;
-      for (; turn_ >= 0; --turn_, chunk_ -= space_.warps) {
+      return;
+    }
+    int last = space_.turns - 1;  // of the warp
+    if (warp_ + last * space_.warps >= chunks()) --last;
+    // What takes fewer instructions, or else fewer registers.
+    const auto is_left = [&] { return kHolds ? turn_ <= last : chunk_ < chunks(); };
+    char* const first_held = held_;
+    const int step = kHolds ? held_before(1, 0) : 0;
+    if constexpr (kGoesBack) {
+      held_ += last * step;
+      chunk_ = warp_ + last * space_.warps;
+      for (turn_ = last; turn_ >= 0; --turn_, chunk_ -= space_.warps, held_ -= step) {
         run_chunk(body);
         end();
       }
     } else {
-      turn_ = 0;
-      for (chunk_ = warp_; chunk_ < chunks(); ++turn_, chunk_ += space_.warps) {
+      chunk_ = warp_;
+      for (turn_ = 0; is_left(); ++turn_, chunk_ += space_.warps, held_ += step) {
         run_chunk(body);
         end();
       }
     }
+    held_ = first_held;
   }
   // The quarters of a part one after the other.
   template <class Body>
@@ -254,7 +267,7 @@ class Walk : public RowPlaces<P> {
     } else if constexpr (kIsAligned) {
       simt::sync_warp();  // else those of all vectors would be read at once
       if (!part.is_in(q, 0)) return;
-      Real* const to = lane_sums(sum) + part.col(q);
+      Real* const to = lane_sums(sum) + part.template offset<1>(q, 0);
       Pack<Real, kVector> kept;
       kept.read(reinterpret_cast<const char*>(to));
 #pragma unroll
@@ -377,6 +390,7 @@ class Walk : public RowPlaces<P> {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
   int64_t* shared_;
+  char* held_ = nullptr;   // by the warp, of its present chunk
   int64_t rows_lane_ = 0;  // of which the present row is
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;

@@ -26,32 +26,30 @@ BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& 
   return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
 }
 
-// a where the mask is all ones, b where it is 0: in one instruction, where a choice between two
-// registers takes two.
-BRIDGE_DEVICE float chosen(uint32_t mask, float a, float b) {
-  return math::bit_cast<float>((math::to_bits(a) & mask) | (math::to_bits(b) & ~mask));
-}
+// a where any of the bits is set, b where none is.
+BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) { return simt::chosen(bits, a, b); }
 
-BRIDGE_DEVICE double chosen(uint32_t mask, double a, double b) { return mask != 0 ? a : b; }
+BRIDGE_DEVICE double chosen(uint32_t bits, double a, double b) { return bits != 0 ? a : b; }
 
 template <class Real>
-BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t mask, const math::SoftmaxParts<Real>& a,
+BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t bits, const math::SoftmaxParts<Real>& a,
                                               const math::SoftmaxParts<Real>& b) {
-  return {chosen(mask, a.coarse, b.coarse), chosen(mask, a.fine, b.fine)};
+  return {chosen(bits, a.coarse, b.coarse), chosen(bits, a.fine, b.fine)};
 }
 
 // The fold of the tree over the threads of a group (from the highest bit of their index down) and
 // then over the elements of each; every thread gets the sum. While a thread has more than one
 // value, it keeps half of them and gives the other half away: half the shuffles.
 template <int kGroup, int kCount, class Real>
-BRIDGE_DEVICE Real fold_group(Real (&value)[kCount]) {
-  const int thread = simt::thread_index();
+BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread = simt::thread_index()) {
+  // Else a compiler that does not see that the threads are together writes the fold down twice.
+  simt::sync_warp();
   int kept = kCount;
 #pragma unroll
   for (int bit = kGroup / 2; bit > 0; bit /= 2) {
     if (kept > 1) {
       kept /= 2;
-      const uint32_t upper = (thread & bit) != 0 ? ~0u : 0u;
+      const uint32_t upper = thread & bit;
 #pragma unroll
       for (int i = 0; i < kept; ++i) {
         const Real given = chosen(upper, value[i], value[i + kept]);
