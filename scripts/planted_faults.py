@@ -594,6 +594,13 @@ DECLARED = (
         tests="tests/generated/test_bits.py::test_what_differs_in_one_column[1024-float32]",
     ),
     Fault(
+        "compiled programs: rows that have constants alone are taken for the others",
+        "bridge/lang/sections.py",
+        "[1 if self.holds else 2]",
+        "[2 if self.holds else 1]",
+        tests="tests/generated/test_bits.py::test_rows_of_constants[1024-float32]",
+    ),
+    Fault(
         "16-bit types: the label's column of a softmax's gradient is as rough as the others",
         "bridge/lang/narrowing.py",
         '_PASSES = {"mul"',

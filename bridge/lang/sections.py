@@ -279,7 +279,7 @@ class _Known:
             for number, node in enumerate(writer.nodes)
             if (node.operation, node.dtype) == ("constant", "float") and number not in free
         }
-        self._numbers = {number: key[0] for key, number in self._constants.items()}
+        self._numbers: dict[int, float | None] = {n: bits[0] for bits, n in self._constants.items()}
 
     def _number(self, of: int) -> float | None:
         if of not in self._numbers:
@@ -287,16 +287,16 @@ class _Known:
         return self._numbers[of]
 
     def _found(self, node: Node) -> float | None:
+        if node.operation == "where" and node.inputs[0] == self.condition:
+            return self._number(node.inputs[1 if self.holds else 2])
+        if node.operation not in ("where", "add"):
+            return None
+        first, second = map(self._number, node.inputs[-2:])
+        if first is None or second is None:
+            return None
         if node.operation == "where":
-            condition, *both = node.inputs
-            if condition == self.condition:
-                return self._number(both[not self.holds])
-            first, second = map(self._number, both)
-            return first if None not in (first, second) and _bits(first) == _bits(second) else None
-        if node.operation == "add":
-            first, second = map(self._number, node.inputs)
-            return first + second if None not in (first, second) and 0 in (first, second) else None
-        return None
+            return first if _bits(first) == _bits(second) else None
+        return first + second if 0 in (first, second) else None  # others would have to be rounded
 
     def stored(self, store: Instruction) -> Instruction | None:
         """A store of the constant."""

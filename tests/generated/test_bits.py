@@ -57,6 +57,15 @@ def in_one_column(x: bridge.Full, labels: bridge.PerRow[int], weight: bridge.Row
     return y, bl.pairs(bl.where(is_label, x, y), bl.where(is_label, 2.0, y * x) - weight)
 
 
+@bridge.op
+def constant_in_some_rows(x: bridge.Full, labels: bridge.PerRow[int], scale: bridge.PerRow) -> Any:
+    """Constants alone in rows that have no label, another of them with a zero's sign."""
+    has_label, is_label = labels >= 0, bl.column() == labels
+    y = bl.where(has_label, bl.exp(x) * scale, -0.0)
+    label = bl.where(has_label, scale, 0.0) + bl.where(has_label, x, 0.0)
+    return bl.where(is_label, label, bl.where(has_label, x / scale, 0.0)), y
+
+
 def requested(run: Run) -> Request:
     dtypes = [array.dtype.name for array in run.arrays]
     return Request(run.program, run.params.arithmetic, (*dtypes, *run.dtypes))
@@ -209,6 +218,30 @@ def test_what_differs_in_one_column(dtype: str, cols: int, rng: np.random.Genera
         torch.set_num_threads(threads)
         for found, interpreted in zip(in_one_column(x, labels, weight), expected, strict=True):
             assert torch.equal(found, interpreted)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [1, 7, 1024, 5000])
+def test_rows_of_constants(dtype: str, cols: int, rng: np.random.Generator) -> None:
+    labels = torch.tensor([0, -1, cols - 1, -100, cols, -1, 2**40])
+    own = getattr(torch, dtype)
+    x = torch.tensor(rng.standard_normal((len(labels), cols)), dtype=own)
+    x[1], x[3] = torch.nan, torch.inf
+    scale = torch.tensor(rng.standard_normal(len(labels)), dtype=own)
+    expected = constant_in_some_rows(x, labels, scale)
+    for array, sign in zip(expected, (False, True), strict=True):
+        rows = array[labels < 0]
+        assert (rows == 0).all()
+        assert (rows.signbit() == sign).all()
+        assert array[labels >= 0].abs().amin(-1).all()
+    constant_in_some_rows.compile(dtypes=[dtype])
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for found, own in zip(constant_in_some_rows(x, labels, scale), expected, strict=True):
+            assert torch.equal(found, own)
+            assert torch.equal(found.signbit(), own.signbit())
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,23 @@ def test_reads_in_flight_are_those_before_the_first_use() -> None:
     assert checks().loads_in_flight(way) == 2
 
 
+def test_loops_are_what_comes_back_to_itself() -> None:
+    """Not ways back from what a compiler put behind the rest of the code."""
+    code = [
+        *("@P0 BRA `(.aside)", "FADD R0, R0, R1"),
+        *("LDG.E.128 R0, desc", "@P0 BRA `(.rare)", "FADD R0, R0, R1", "FMUL R0, R0, R1"),
+        *("@P1 BRA `(.inner)", "@P2 BRA `(.outer)", "EXIT"),
+        *("FMUL R2, R2, R2", "BRA `(.joined)"),
+        *("FMUL R0, R0, R1", "BRA `(.again)"),
+    ]
+    places = {".L_outer": 2, ".L_again": 4, ".L_inner": 5, ".L_aside": 9, ".L_joined": 1}
+    code = [text.replace("`(.", "`(.L_") for text in code]
+    labels = {**places, ".L_rare": 11}
+    (outer,) = checks().loops(code, labels)
+    assert outer == {2, 3, 4, 5, 6, 7, 11, 12}
+    assert checks().inner_loops(code, labels, outer) == {5, 6}
+
+
 @pytest.mark.long
 @needs_cuda_compiler
 def test_compiled_ahead_for_a_gpu_that_is_not_there(

@@ -22,6 +22,7 @@ from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
 from tests.generated.test_bits import (
     DTYPES,
+    constant_in_some_rows,
     counted,
     counted_and_read,
     in_one_column,
@@ -104,6 +105,14 @@ def test_what_equals_the_largest_of_a_row(op: Any, dtype: str, tmp_path: Path) -
 def test_what_differs_in_one_column(dtype: str, tmp_path: Path) -> None:
     found = traced(in_one_column.declaration, (True, True, True))
     run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=8)
+
+
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_constants(dtype: str, tmp_path: Path) -> None:
+    found = traced(constant_in_some_rows.declaration, (True, True, True))
+    run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=9)
 
 
 def test_reductions_of_numbers(tmp_path: Path) -> None:

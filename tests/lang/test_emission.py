@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+import bridge
+from bridge import lang as bl
 from bridge.catalogue import hot
+from bridge.generated.ahead import usual_requests
+from bridge.generated.requests import Request
 from bridge.lang.emission import source_of
+from bridge.lang.emission_cuda import cuda_source_of
+from bridge.ops.declared import traced
 
 KEEPS, BACKWARD = 1, 2  # of the passes of training
 
@@ -32,3 +39,36 @@ def test_one_section_of_those_that_read_a_row_again_asks_for_the_next(
     found = re.findall(r"kFetchesAhead = (true|false);", source)
     assert len(found) == sections
     assert [i for i, fetches in enumerate(found) if fetches == "true"] == fetching
+
+
+@bridge.op
+def constant_in_one_result(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
+    has_label = labels >= 0
+    return bl.where(has_label, x, 0.0), bl.where(has_label, 2 * x, x)
+
+
+@bridge.op
+def other_zeros(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
+    return bl.where(bl.column() == 0, bl.where(labels >= 0, x, -0.0), bl.where(labels >= 0, x, 0.0))
+
+
+@bridge.op
+def constant_in_rows(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
+    return bl.where(labels < 0, 1.0, x) + bl.where(labels < 0, 0.0, bl.tanh(x))
+
+
+def test_rows_of_constants_are_stored_without_a_look_at_their_elements() -> None:
+    def in_both(request: Request) -> list[bool]:
+        arguments = request.program, request.arithmetic, request.dtypes
+        texts = source_of(*arguments), cuda_source_of(*arguments).source
+        return ["if (!kFlat &&" in texts[0], "return store_constants(part);" in texts[1]]
+
+    assert in_both([*hot.requests_of("cross_entropy", "bfloat16")][BACKWARD]) == [True, True]
+    assert in_both([*hot.requests_of("cross_entropy", "bfloat16")][KEEPS]) == [False, False]
+    for op, has in (
+        (constant_in_one_result, False),
+        (other_zeros, False),
+        (constant_in_rows, True),
+    ):
+        request = next(usual_requests(traced(op.declaration, (True, True)), "float32"))
+        assert in_both(request) == [has, has]
