@@ -5,15 +5,17 @@ from __future__ import annotations
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import INTEGERS
 
-# Fewer rows leave a matrix product waiting for the weight.
+# Fewer rows leave a matrix product waiting for the weight, whose gradient each chunk is added to.
 _FEWEST = 256
+_MANY, _FEWEST_OF_MANY = 4096, 512
 
 
 def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int:
     """Rows of a chunk: None for so many that their logits take about the memory of `hidden`."""
     if chunk is None:
         wanted = rows * features // max(columns, 1)
-        chunk = max(1 << max(wanted - 1, 0).bit_length(), _FEWEST)
+        fewest = _FEWEST if rows < _MANY else _FEWEST_OF_MANY
+        chunk = max(1 << max(wanted - 1, 0).bit_length(), fewest)
     return min(chunk, max(rows, 1))
 
 

@@ -99,7 +99,9 @@ class RowSum {
         for (int e = 0; e < W::kVector; ++e) part_[s][e] = part_[s][e] + part_[s + width][e];
       }
     }
-    root_ = rows::fold_group<W::kGroup>(part_[0], walk.lane());
+    // Else a compiler that does not see that the threads are together writes the fold down twice.
+    simt::sync_warp();
+    root_ = rows::fold_group<W::kGroup, rows::ByPredicates>(part_[0], walk.lane());
   }
   // What that has found, for other warps.
   BRIDGE_DEVICE void leave(const W& walk, int cell) const { walk.leave(cell, walk.chunk(), root_); }

@@ -18,6 +18,7 @@ import torch.utils.checkpoint
 
 import bridge.jax
 import bridge.torch
+from bridge.catalogue.linear_cross_entropy import chunk_rows
 from tests.catalogue.refusals import Refusal, assert_refused
 from tests.catalogue.test_cross_entropy import reference
 from tests.catalogue.test_log_probs import wide
@@ -463,3 +464,19 @@ REFUSED: dict[str, Refusal] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_in_the_same_words(case: str) -> None:
     assert_refused(REFUSED[case], "linear_cross_entropy: ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "features", "columns", "expected"),
+    [
+        (100, 64, 32768, 100),
+        (2048, 64, 32768, 256),
+        (4096, 64, 32768, 512),
+        (4096, 8192, 32768, 1024),  # the memory of hidden
+        (5000, 8192, 32768, 2048),
+        (0, 64, 32768, 1),
+    ],
+)
+def test_rows_of_a_chunk(rows: int, features: int, columns: int, expected: int) -> None:
+    assert chunk_rows(None, rows, features, columns) == expected
+    assert chunk_rows(7, rows, features, columns) == min(7, max(rows, 1))

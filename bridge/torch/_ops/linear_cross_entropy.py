@@ -61,7 +61,7 @@ def linear_cross_entropy(
       labels: `[...]` of any integer dtype.
       bias: `[V]`, of hidden's dtype, or None.
       chunk: rows whose logits exist at a time; None for so many that their logits take about the
-        memory of `hidden`, and at least 256.
+        memory of `hidden`, and at least 256, of 4096 rows and more at least 512.
       reduction, ignore_index, label_smoothing, z_loss, softcap: as for `cross_entropy`.
 
     Returns:

@@ -26,24 +26,43 @@ BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& 
   return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
 }
 
-// a where any of the bits is set, b where none is.
-BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) { return simt::chosen(bits, a, b); }
+// a where the mask is all ones, b where it is 0: in one instruction, where a choice between two
+// registers takes two.
+BRIDGE_DEVICE float chosen(uint32_t mask, float a, float b) {
+  return math::bit_cast<float>((math::to_bits(a) & mask) | (math::to_bits(b) & ~mask));
+}
 
-BRIDGE_DEVICE double chosen(uint32_t bits, double a, double b) { return bits != 0 ? a : b; }
+BRIDGE_DEVICE double chosen(uint32_t mask, double a, double b) { return mask != 0 ? a : b; }
 
 template <class Real>
-BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t bits, const math::SoftmaxParts<Real>& a,
+BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t mask, const math::SoftmaxParts<Real>& a,
                                               const math::SoftmaxParts<Real>& b) {
-  return {chosen(bits, a.coarse, b.coarse), chosen(bits, a.fine, b.fine)};
+  return {chosen(mask, a.coarse, b.coarse), chosen(mask, a.fine, b.fine)};
 }
+
+// What a fold exchanges, by masks, with which the kernels of the softmaxes have registers left.
+struct ByMasks {
+  template <class Real>
+  static BRIDGE_DEVICE Real chosen(uint32_t bits, const Real& a, const Real& b) {
+    return rows::chosen(bits != 0 ? ~0u : 0u, a, b);
+  }
+};
+
+// The same in fewer instructions.
+struct ByPredicates {
+  static BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) {
+    return simt::chosen(bits, a, b);
+  }
+  static BRIDGE_DEVICE double chosen(uint32_t bits, double a, double b) {
+    return bits != 0 ? a : b;
+  }
+};
 
 // The fold of the tree over the threads of a group (from the highest bit of their index down) and
 // then over the elements of each; every thread gets the sum. While a thread has more than one
 // value, it keeps half of them and gives the other half away: half the shuffles.
-template <int kGroup, int kCount, class Real>
-BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread = simt::thread_index()) {
-  // Else a compiler that does not see that the threads are together writes the fold down twice.
-  simt::sync_warp();
+template <int kGroup, class By, int kCount, class Real>
+BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
   int kept = kCount;
 #pragma unroll
   for (int bit = kGroup / 2; bit > 0; bit /= 2) {
@@ -52,8 +71,8 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread = simt::thread_i
       const uint32_t upper = thread & bit;
 #pragma unroll
       for (int i = 0; i < kept; ++i) {
-        const Real given = chosen(upper, value[i], value[i + kept]);
-        const Real own = chosen(upper, value[i + kept], value[i]);
+        const Real given = By::chosen(upper, value[i], value[i + kept]);
+        const Real own = By::chosen(upper, value[i + kept], value[i]);
         value[i] = own + exchange(given, bit);
       }
     } else {
@@ -113,7 +132,7 @@ BRIDGE_DEVICE Real chunk_sum(Terms&& terms) {
       for (int i = 0; i < kVector; ++i) part[s][i] = part[s][i] + part[s + width][i];
     }
   }
-  return fold_group<kGroup>(part[0]);
+  return fold_group<kGroup, ByMasks>(part[0], simt::thread_index());
 }
 
 struct Sum {
