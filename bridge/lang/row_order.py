@@ -39,6 +39,7 @@ class RowOrder:
         self._known_early: set[int] = set()  # what reductions have no part in
         self._loaded: set[int] = set()  # what memory has a part in
         asked: list[int] = []  # of memory
+        picked: list[int] = []
         for section in range(emitter.writer.count + 1):
             for instruction in emitter.writer.rows[section].instructions:
                 if instruction.to is None or instruction.operation.endswith("spread"):
@@ -51,21 +52,26 @@ class RowOrder:
             for value, pick in emitter.picks[section].items():
                 part = part_of(emitter.all[section], (), (pick.value,)).instructions
                 own = {each.to for each in part}
-                reads = [v for each in part for v in each.reads if v not in own]
-                self._add(value, section, [*reads, pick.column], True)
+                reads = [v for each in part for v in each.reads] + [pick.value, pick.column]
+                self._add(value, section, [v for v in reads if v not in own], True)
                 asked.append(value[1])
+                picked.append(value[1])
             for instruction in emitter.tiles[section].instructions:
                 if instruction.operation in REDUCTIONS:
                     self._reads[instruction.to[1]] = set()
+                    self._section[instruction.to[1]] = section + 1
         tiles = [each for tile in emitter.tiles for each in tile.instructions]
         self._wanted = self._closure(value[1] for each in tiles for value in each.reads)
         self._early: set[int] = set()
-        for number in asked:
+        for number in asked if emitter.tiles else ():  # else nothing is on its way meanwhile
             needed = self._closure([number])
             # What elements of later sections want is not there yet.
             late = {n for n in needed & self._wanted if self._section[n] > 0}
             if number in self._known_early and number not in self._wanted and not late:
                 self._early |= needed
+        if any(each.operation == "store" for each in tiles):
+            # What is picked late is picked before results may lie where it was.
+            self._wanted |= self._closure(n for n in picked if n not in self._early)
 
     def _add(self, value: Any, section: int, reads: Iterable[Any], is_asked: bool) -> None:
         """Takes up a value, whose inputs were before it."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import bridge
+from bridge import lang as bl
 from bridge.catalogue import hot
+from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
+from bridge.lang import roles
 from bridge.lang.bytecode import Writer
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
+from bridge.ops.declared import traced
 
 KEEPS, BACKWARD = 1, 2  # of the passes of training
 
@@ -62,3 +69,24 @@ def test_labels_are_asked_for_behind_the_first_elements() -> None:
     stages = ["x0.load(part);", "v1 = w.load_label(1);", "s2.share(w, 0);", "if (w.is_first())"]
     places = [text.index(stage) for stage in stages]
     assert places == sorted(places)
+
+
+@bridge.op
+def of_rows_alone(x: bridge.Full, scale: bridge.PerRow) -> Any:
+    return bl.exp(scale)
+
+
+@bridge.op
+def at_the_largest(x: bridge.Full, y: bridge.Full) -> Any:
+    """A column that a row is asked for and that a reduction finds."""
+    largest = bl.max(x)
+    return bl.sum(bl.where(bl.column() == bl.argmax(y), x, -0.0)) * largest, x - largest
+
+
+@pytest.mark.parametrize("op", [of_rows_alone, at_the_largest], ids=lambda op: op.__name__)
+def test_what_memory_is_asked_for_is_in_the_source(op: Any) -> None:
+    for request in usual_requests(traced(op.declaration, (True, True)), "float32"):
+        source = cuda_source_of(request.program, request.arithmetic, request.dtypes).source
+        assert source.count("load_row<") == sum(
+            each.role is roles.PerRow for each in request.program.operands
+        )
