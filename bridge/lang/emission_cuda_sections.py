@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS
@@ -86,15 +87,11 @@ class SectionText:
             return [], ""
         lines = [
             "const auto store_constants = [&](const auto& part) {",
-            "  w.each_vector([&](int q) {",
-            *(f"    {line}" for line in self.vector if line.startswith("Store<")),
-            "    if (part.reaches(q)) {",
-            "      w.each_element([&](int e) {",
-            *(f"        {line}" for line in self._apart(found.stores)),
-            "      });",
-            *(f"      {line}" for line in self.stored),
-            "    }",
-            "  });",
+            *each_vector(
+                [line for line in self.vector if line.startswith("Store<")],
+                self._apart(found.stores),
+                self.stored,
+            ),
             "};",
         ]
         return lines, f"{'' if found.holds else '!'}{emitter.name(found.condition)}"
@@ -372,16 +369,7 @@ class SectionText:
             f"w.{'template each_chunk<true>' if self.section % 2 else 'each_chunk'}"
             "([&](const auto& part) {",
             *(f"  {line}" for line in [*loads, *self.chunk]),
-            "  w.each_vector([&](int q) {",
-            *(f"    {line}" for line in self.vector),
-            "    if (part.reaches(q)) {",
-            "      w.each_element([&](int e) {",
-            *(f"        {line}" for line in self.body),
-            "      });",
-            *(f"      {line}" for line in [*self.aside, *self.stored]),
-            "    }",
-            *(f"    {line}" for line in self.added),
-            "  });",
+            *each_vector(self.vector, self.body, [*self.aside, *self.stored], self.added),
             "}, [&] {",
             *(f"  {line}" for line in [*self.ended, *within("if (w.leaves())", self.left)]),
             "});",
@@ -389,6 +377,25 @@ class SectionText:
             *meets,
             *self.behind,
         ]
+
+
+def each_vector(
+    vector: list[str], element: list[str], behind: list[str], added: Iterable[str] = ()
+) -> list[str]:
+    """The loop over a chunk's vectors: what is done for each, for its elements, behind these where
+    the row has any, and behind all of it."""
+    return [
+        "  w.each_vector([&](int q) {",
+        *(f"    {line}" for line in vector),
+        "    if (part.reaches(q)) {",
+        "      w.each_element([&](int e) {",
+        *(f"        {line}" for line in element),
+        "      });",
+        *(f"      {line}" for line in behind),
+        "    }",
+        *(f"    {line}" for line in added),
+        "  });",
+    ]
 
 
 def within(condition: str, lines: list[str]) -> list[str]:
