@@ -122,7 +122,7 @@ def readable(symbol: str) -> tuple[str, int | None]:
     """The kernel's name in words and its bytes per element (None where dtypes vary at run time)."""
     dtype_of = r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
     rows = re.search(
-        r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block)TeamI"
+        r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block|Cluster)TeamI"
         + dtype_of
         + r"Li(\d+)E(?:Li(\d+)E)?.*?(Lb1E)?E+EvNT_6Params",
         symbol,
@@ -131,8 +131,9 @@ def readable(symbol: str) -> tuple[str, int | None]:
         dtype, size = DTYPES[rows[4] or rows[5]]
         threads, vectors = int(rows[6]), int(rows[7] or 1)
         columns = threads * vectors * 16 // size if rows[3] == "Group" else threads * 1024
+        to = f"to {columns} columns" if rows[3] != "Cluster" else "in clusters"
         kind = " general" if rows[2] == "General" else "" if rows[8] else " any alignment"
-        name = f"{rows[1]} {dtype} to {columns} columns{kind}"
+        name = f"{rows[1]} {dtype} {to}{kind}"
         return name, None if kind else size
     segments = re.search(r"\d(softmax(?:_derivative)?)\d+SegmentKernelI" + dtype_of, symbol)
     if segments:

@@ -16,6 +16,8 @@
 //   kMaxGridX, kMaxGridYZ                        // largest grid extent in x, in y and z
 //   kMultiprocessors                             // that a launch should have blocks for
 //   kCachedBytes                                 // a launch finds so many again in the L2 cache
+//   kRowBytes                                    // so much of each row that multiprocessors have at a
+//                                                // time stays in it
 //   kManyLanes, kManyElements                    // of rows with column sums: enough for teams that
 //                                                // take several rows one behind the other
 //   Index block_index(), block_count();          // three-dimensional grid
@@ -45,6 +47,8 @@
 //   void store16(void*, Vector16);
 //   void store16_whole(void*, Vector16);         // of what is global: never cut into words
 //   const char* launch<Kernel>(Grid, size_t dynamic_shared_bytes, void* stream, const Params&);
+//   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
+//   int most_in_cluster<Kernel>(size_t dynamic_shared_bytes, int most);
 //   const char* load<Kernel>();                  // brings the code onto the current device
 //   const char* make_current(const void* memory, int* entered);
 //   void restore_current(int entered);
@@ -61,7 +65,6 @@
 //   bool allow_shared(void* kernel, size_t bytes);  // dynamic ones; false where there are fewer
 //   // Dynamic ones of a block where no fewer blocks have room on a multiprocessor than without.
 //   size_t shared_beside(void* kernel, int threads);  // 0 where nobody knows
-//   // A power of two, `most` at most: so many blocks may be a cluster. 1 where there are none.
 //   int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_bytes, int most);
 //   struct BesideCaptures;  // while it lives: the thread means no stream that another captures
 //   struct Scratch;  // device memory and a stream, on which the thread waits for no other:
@@ -87,7 +90,7 @@ struct Grid {
   int64_t y = 1;
   int64_t z = 1;
   int threads = 0;  // of a block, a multiple of 32; 0: as many as the kernel's kThreads
-  int cluster = 1;  // blocks of one, side by side in x, of which there is a multiple (launch_found)
+  int cluster = 1;  // blocks of one, side by side in x, of which there is a multiple
 };
 
 struct Index {

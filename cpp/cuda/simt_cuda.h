@@ -19,6 +19,7 @@ constexpr int64_t kMaxGridYZ = 65535;
 constexpr int64_t kMultiprocessors = 132;  // of the largest GPUs
 // The GPUs that this is compiled for have 40 MiB and more; what is written goes through it too.
 constexpr int64_t kCachedBytes = int64_t{24} << 20;
+constexpr int64_t kRowBytes = int64_t{128} << 10;
 // What fewer elements add up mostly stays in the L2 cache.
 constexpr int64_t kManyLanes = kMultiprocessors / 2;
 constexpr int64_t kManyElements = int64_t{1} << 24;
@@ -188,18 +189,6 @@ inline const char* message_of(cudaError_t error) {
 }
 
 template <class Kernel>
-const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
-                   const typename Kernel::Params& params) {
-  void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
-  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
-                    static_cast<unsigned>(grid.z));
-  const unsigned threads = grid.threads > 0 ? grid.threads : Kernel::kThreads;
-  return message_of(cudaLaunchKernel(reinterpret_cast<const void*>(&entry<Kernel>), blocks,
-                                     dim3(threads), arguments, dynamic_shared_bytes,
-                                     static_cast<cudaStream_t>(stream)));
-}
-
-template <class Kernel>
 const char* load() {
   cudaFuncAttributes attributes;
   return message_of(
@@ -304,6 +293,37 @@ inline int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_byte
   grid.threads = threads;
   const cuda::LaunchConfig config = config_of(grid, dynamic_shared_bytes, nullptr);
   return cuda::most_in_cluster(*driver, kernel, config, most);
+}
+
+// Of the current device.
+template <class Kernel>
+const char* found(void** kernel) {
+  return message_of(cudaGetFuncBySymbol(reinterpret_cast<cudaFunction_t*>(kernel),
+                                        reinterpret_cast<const void*>(&entry<Kernel>)));
+}
+
+template <class Kernel>
+const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
+                   const typename Kernel::Params& params) {
+  if (grid.cluster > 1) {
+    void* kernel = nullptr;
+    const char* error = found<Kernel>(&kernel);
+    return error ? error : launch_found(kernel, grid, dynamic_shared_bytes, stream, &params);
+  }
+  void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
+  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                    static_cast<unsigned>(grid.z));
+  const unsigned threads = grid.threads > 0 ? grid.threads : Kernel::kThreads;
+  return message_of(cudaLaunchKernel(reinterpret_cast<const void*>(&entry<Kernel>), blocks,
+                                     dim3(threads), arguments, dynamic_shared_bytes,
+                                     static_cast<cudaStream_t>(stream)));
+}
+
+template <class Kernel>
+int most_in_cluster(size_t dynamic_shared_bytes, int most) {
+  void* kernel = nullptr;
+  if (found<Kernel>(&kernel) != nullptr) return 1;
+  return most_in_cluster(kernel, Kernel::kThreads, dynamic_shared_bytes, most);
 }
 
 inline bool allow_shared(void* kernel, size_t bytes) {

@@ -31,6 +31,7 @@ constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
 constexpr size_t kSharedBytes = size_t{48} << 10;      // what every GPU gives a block unasked
 constexpr size_t kMostSharedBytes = size_t{96} << 10;  // and what the smallest gives where asked
 constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
+constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: more took longer
 
 // ---- Which programs there are. ----
 
@@ -101,16 +102,35 @@ struct Vectors {
   }
 };
 
-// How many blocks share a row, so that it stays in registers where that kernel was chosen, and
-// that, where rows are few, more multiprocessors have a part of one, of at least some warps.
-int blocks_of_row(const GeneratedKernels& kernels, GeneratedKernelKind kind, int64_t chunks,
-                  int64_t rows) {
+// What a row has in the arrays that have one of their own for it.
+int64_t row_bytes(const bridge_program& call, const View& view) {
+  int64_t bytes = 0;
+  const auto add = [&](const bridge_program_array& array, Role role) {
+    bool has_own = false;
+    for (int32_t d = 0; d < call.dims; ++d)
+      has_own = has_own || (call.size[d] > 1 && array.stride[d] != 0);
+    if (has_own && has_columns(role)) bytes += call.cols * element_bytes(array.dtype);
+  };
+  for (int32_t i = 0; i < call.operands; ++i) add(call.operand[i], view.operand_role(i));
+  for (int32_t i = 0; i < call.results; ++i) add(call.result[i], view.result_role(i));
+  return bytes;
+}
+
+// How many blocks share a row, so that it stays in registers where that kernel was chosen, that,
+// where rows are few, more multiprocessors have a part of one, of at least some warps, and that,
+// where they are many and are read again, what all multiprocessors read stays in the L2 cache.
+int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+                  GeneratedKernelKind kind, int64_t chunks, int64_t rows) {
   constexpr int kLeastWarps = kMostWarps / 2;
   const int most = kernels.most_blocks[kind];
   int blocks = 1;
   while (kind == kResidentAligned && blocks < most && int64_t{blocks} * kMostWarps < chunks)
     blocks *= 2;
-  while (blocks < most && 2 * blocks * kLeastWarps <= chunks && 2 * rows * blocks <= kEnoughBlocks)
+  const bool is_read_again = kind == kLongAligned && kernels.meetings > 1 && !has_column_sums(view);
+  const int64_t bytes = is_read_again ? row_bytes(call, view) : 0;
+  while (blocks < most && 2 * blocks * kLeastWarps <= chunks &&
+         (2 * rows * blocks <= kEnoughBlocks ||
+          (blocks < kBlocksOfMany && blocks * simt::kRowBytes < bytes)))
     blocks *= 2;
   return blocks;
 }
@@ -144,7 +164,7 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   const int rows =  // of a warp
       kind == kShortAligned || kind == kShortAny ? simt::kWarpThreads / kShortGroup : 1;
-  const int blocks = blocks_of_row(kernels, kind, chunks, units);
+  const int blocks = blocks_of_row(kernels, call, view, kind, chunks, units);
   launch->kind = kind;
   launch->blocks_of_row = blocks;
   launch->warps = static_cast<int>(

@@ -23,6 +23,7 @@ constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
 constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
+constexpr int64_t kRowBytes = int64_t{20} << 10;
 constexpr int64_t kManyLanes = 2;
 constexpr int64_t kManyElements = 4000;
 constexpr int kMostInCluster = 8;
@@ -163,6 +164,11 @@ const char* launch(Grid grid, size_t dynamic_shared_bytes, void* /*stream*/,
   return emulator::run(
       grid, grid.threads > 0 ? grid.threads : Kernel::kThreads, dynamic_shared_bytes,
       [](const void* p) { Kernel::run(*static_cast<const typename Kernel::Params*>(p)); }, &params);
+}
+
+template <class Kernel>
+int most_in_cluster(size_t /*dynamic_shared_bytes*/, int most) {
+  return most < kMostInCluster ? most : kMostInCluster;
 }
 
 template <class Kernel>

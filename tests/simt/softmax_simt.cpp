@@ -379,6 +379,12 @@ void run_many_rows() {
   run_softmax({{5}, 33000}, BRIDGE_FLOAT32, Mask::columns, true, Layout::dense, Content::ordinary);
   run_softmax({{6}, 40001}, BRIDGE_BFLOAT16, Mask::none, false, Layout::gaps, Content::special);
   run_derivative({{5}, 33003}, BRIDGE_FLOAT16, 0, true, Layout::dense);
+  run_derivative({{5}, 40968}, BRIDGE_BFLOAT16, 0, false, Layout::dense);
+  run_derivative({{4}, 8200}, BRIDGE_FLOAT64, 0, true, Layout::dense);
+  // Too long for the emulator's clusters.
+  run_softmax({{5}, 66000}, BRIDGE_FLOAT32, Mask::columns, true, Layout::dense, Content::ordinary);
+  run_softmax({{6}, 66001}, BRIDGE_BFLOAT16, Mask::none, false, Layout::gaps, Content::special);
+  run_derivative({{5}, 66003}, BRIDGE_FLOAT16, 0, true, Layout::dense);
   run_derivative({{7}, 9001}, BRIDGE_FLOAT64, 15, true, Layout::dense);
 }
 

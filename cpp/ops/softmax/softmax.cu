@@ -23,6 +23,10 @@ struct Kernels {
   template <class Team, bool kIsAligned>
   using OfTeam = RowsKernel<Team, Precision, kIsAligned>;
   using Rows = rows::RowKernels<T, sizeof(T) == 8 ? 16 : 32, OfTeam>;
+  using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 4>;
+  static constexpr rows::ClusterKernel<Params> kClusters[2] = {
+      rows::cluster_kernel<OfTeam<Cluster, false>>(),
+      rows::cluster_kernel<OfTeam<Cluster, true>>()};
   static constexpr Kernel kSegments[3] = {
       rows::make_kernel<SegmentKernel<T, Precision, Step::largest>>(),
       rows::make_kernel<SegmentKernel<T, Precision, Step::sum>>(),
@@ -32,13 +36,14 @@ struct Kernels {
 struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
-  const Kernel (&segments)[3];  // the index is a Step
+  const rows::ClusterKernel<Params> (&clusters)[2];  // the index is whether all is aligned
+  const Kernel (&segments)[3];                       // the index is a Step
 };
 
 template <class T>
 constexpr KernelLists kernel_lists() {
   using K = Kernels<T, math::precision_of<T>>;
-  return {K::Rows::kAligned, K::Rows::kAny, K::kSegments};
+  return {K::Rows::kAligned, K::Rows::kAny, K::kClusters, K::kSegments};
 }
 
 // The index is a bridge_dtype.
@@ -50,7 +55,8 @@ size_t term_bytes(const bridge_softmax& call) {
   return call.dtype == BRIDGE_FLOAT32 ? sizeof(math::SoftmaxTerm<math::Single>) : real_bytes(call);
 }
 
-bool is_segmented(const bridge_softmax& call) {
+// For the registers of a block: a cluster takes the row, or segments of it go through memory.
+bool is_too_long(const bridge_softmax& call) {
   return call.space.cols > kKernels[call.dtype].any.most_cols();
 }
 
@@ -59,7 +65,7 @@ int64_t rows_at_once(const bridge_softmax& call) {
 }
 
 size_t workspace_bytes_of(const bridge_softmax& call) {
-  if (!is_segmented(call)) return 0;
+  if (!is_too_long(call)) return 0;
   const int64_t rows = rows_at_once(call);
   const int64_t segments = ceil_divide(call.space.cols, rows::kSegmentCols);
   return rows::node_bytes(rows, segments, real_bytes(call)) +
@@ -120,10 +126,14 @@ const char* enqueue_segments(const bridge_softmax& call, Params& params, char* w
 
 const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
   Params params = make_params(call);
-  if (!is_segmented(call)) {
-    const KernelLists& lists = kKernels[call.dtype];
-    return (is_aligned(call, params) ? lists.aligned : lists.any).enqueue(params, stream);
+  const KernelLists& lists = kKernels[call.dtype];
+  const bool aligned = is_aligned(call, params);
+  if (!is_too_long(call)) {
+    return (aligned ? lists.aligned : lists.any).enqueue(params, stream);
   }
+  const auto& cluster = lists.clusters[aligned ? 1 : 0];
+  if (const int blocks = cluster.blocks_of(call.space.cols))
+    return cluster.enqueue(blocks, params, stream);
   char* memory = static_cast<char*>(workspace);
   if (call.dtype == BRIDGE_FLOAT64)
     return enqueue_segments<math::Double>(call, params, memory, stream);
@@ -140,7 +150,8 @@ constexpr auto kEntry =
 
 const char* load_kernels() {
   for (const KernelLists& lists : kKernels) {
-    if (const char* error = cuda::load_all(lists.aligned, lists.any, lists.segments)) return error;
+    const char* error = cuda::load_all(lists.aligned, lists.any, lists.clusters, lists.segments);
+    if (error != nullptr) return error;
   }
   if (const char* error = rows::load_levels<Largest>()) return error;
   if (const char* error = rows::load_levels<Sum>()) return error;

@@ -331,6 +331,7 @@ struct RowsKernel {
     const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
     Row<Team, Precision, kAligned> row(params, index, 0);
     row.load();
+    Team::join();
     const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), params.warps);
     Real power[Team::kVectors][Team::kVector];
     const auto shift = math::softmax_shift<Precision>(largest, scale);

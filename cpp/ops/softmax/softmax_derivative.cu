@@ -26,6 +26,10 @@ struct Kernels {
   using Rows = rows::RowKernels<T, 64 / sizeof(T), OfTeam>;
   static constexpr rows::RowKernel<Params> kGeneral[1] = {
       rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / Rows::kVector>, Precision>>()};
+  using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 8 / sizeof(T)>;
+  static constexpr rows::ClusterKernel<Params> kClusters[2] = {
+      rows::cluster_kernel<OfTeam<Cluster, false>>(),
+      rows::cluster_kernel<OfTeam<Cluster, true>>()};
   // The first index is kJacobian, the second a Step.
   static constexpr Kernel kSegments[2][2] = {
       {rows::make_kernel<SegmentKernel<T, Precision, Step::dots, false>>(),
@@ -38,13 +42,14 @@ struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
   rows::KernelList<Params> general;
+  const rows::ClusterKernel<Params> (&clusters)[2];  // the index is whether all is aligned
   const Kernel (&segments)[2][2];
 };
 
 template <class T>
 constexpr KernelLists kernel_lists() {
   using K = Kernels<T, math::precision_of<T>>;
-  return {K::Rows::kAligned, K::Rows::kAny, K::kGeneral, K::kSegments};
+  return {K::Rows::kAligned, K::Rows::kAny, K::kGeneral, K::kClusters, K::kSegments};
 }
 
 // The index is a bridge_dtype.
@@ -53,7 +58,8 @@ constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat
 
 bool is_jacobian(const bridge_softmax_derivative& call) { return call.w.data == nullptr; }
 
-bool is_segmented(const bridge_softmax_derivative& call) {
+// For the registers of a block, or of a warp in the general form.
+bool is_too_long(const bridge_softmax_derivative& call) {
   const KernelLists& lists = kKernels[call.dtype];
   return call.space.cols > (is_jacobian(call) ? lists.any : lists.general).most_cols();
 }
@@ -71,7 +77,7 @@ size_t dot_bytes(const bridge_softmax_derivative& call) {
 }
 
 size_t workspace_bytes_of(const bridge_softmax_derivative& call) {
-  if (!is_segmented(call)) return 0;
+  if (!is_too_long(call)) return 0;
   return (is_jacobian(call) ? 1 : kDots) * dot_bytes(call);
 }
 
@@ -127,13 +133,17 @@ const char* enqueue_segments(const bridge_softmax_derivative& call, Params& para
 
 const char* enqueue(const bridge_softmax_derivative& call, void* workspace, void* stream) {
   Params params = make_params(call);
-  if (!is_segmented(call)) {
-    const KernelLists& lists = kKernels[call.dtype];
-    const rows::KernelList<Params>& list = !is_jacobian(call)         ? lists.general
-                                           : is_aligned(call, params) ? lists.aligned
-                                                                      : lists.any;
+  const KernelLists& lists = kKernels[call.dtype];
+  const bool aligned = is_aligned(call, params);
+  if (!is_too_long(call)) {
+    const rows::KernelList<Params>& list = !is_jacobian(call) ? lists.general
+                                           : aligned          ? lists.aligned
+                                                              : lists.any;
     return list.enqueue(params, stream);
   }
+  const auto& cluster = lists.clusters[aligned ? 1 : 0];
+  const int blocks = is_jacobian(call) ? cluster.blocks_of(call.space.cols) : 0;
+  if (blocks > 0) return cluster.enqueue(blocks, params, stream);
   char* memory = static_cast<char*>(workspace);
   return call.dtype == BRIDGE_FLOAT64 ? enqueue_segments<double>(call, params, memory, stream)
                                       : enqueue_segments<float>(call, params, memory, stream);
@@ -146,7 +156,8 @@ constexpr auto kEntry = rows::op_entry<bridge_softmax_derivative>("softmax_deriv
 
 const char* load_kernels() {
   for (const KernelLists& lists : kKernels) {
-    const char* error = cuda::load_all(lists.aligned, lists.any, lists.general, lists.segments);
+    const char* error =
+        cuda::load_all(lists.aligned, lists.any, lists.general, lists.clusters, lists.segments);
     if (error != nullptr) return error;
   }
   return rows::load_levels<Sum>();

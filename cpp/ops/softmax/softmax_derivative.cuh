@@ -221,6 +221,7 @@ struct JacobianKernel {
     rows::for_each_row<Team>(params.layout.rows, [&](int64_t index) {
       const Row<Team, Precision, kAligned> row(params, index, 0);
       const Jacobian<Team, Precision, kAligned> jacobian(row);
+      Team::join();
       const Real dot = jacobian.dot(params.warps);
       jacobian.store(dot, scale_of<Real>(params));
     });

@@ -2,6 +2,8 @@
 #ifndef BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 
+#include <atomic>
+
 #include "cuda/op_entry.h"
 #include "cuda/vector.h"
 #include "walks/rows/row_nodes.cuh"
@@ -32,6 +34,62 @@ template <class K>
 constexpr RowKernel<typename K::Params> row_kernel() {
   using Team = typename K::Team;
   return {Team::kCols, Team::kRows, Team::kRows == 1, make_kernel<K>()};
+}
+
+// A kernel whose rows have a cluster of blocks each.
+template <class Params>
+struct ClusterKernel {
+  Kernel<Params> kernel;
+  int most_chunks;       // of a row
+  int most_warps;        // of a block
+  size_t shared_bytes;   // of a block
+  int (*most_blocks)();  // of a cluster on the current device
+
+  const char* load() const {
+    const char* error = kernel.load();
+    if (error == nullptr) most_blocks();
+    return error;
+  }
+
+  // How many blocks a row has; 0 where no cluster is large enough for it.
+  int blocks_of(int64_t cols) const {
+    const int64_t chunks = ceil_divide(cols, kChunkCols);
+    if (chunks > most_chunks) return 0;
+    int blocks = 1;
+    while (int64_t{blocks} * most_warps < chunks) blocks *= 2;
+    return blocks <= most_blocks() ? blocks : 0;
+  }
+
+  const char* enqueue(int blocks, Params& params, void* stream) const {
+    const int64_t chunks = ceil_divide(params.layout.cols, kChunkCols);
+    params.warps = static_cast<int>(chunks);
+    simt::Grid grid;
+    grid.x = grid.cluster = blocks;
+    grid.y = params.layout.rows < simt::kMaxGridYZ ? params.layout.rows : simt::kMaxGridYZ;
+    grid.threads = static_cast<int>(ceil_divide(chunks, blocks)) * simt::kWarpThreads;
+    return kernel.launch(grid, shared_bytes, stream, params);
+  }
+};
+
+// Asked of each device once: it takes a call of the driver for each size.
+template <class K>
+int most_blocks() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices];
+  const int device = simt::current_device();
+  const bool is_kept = device >= 0 && device < kDevices;
+  int most = is_kept ? known[device].load(std::memory_order_relaxed) : 0;
+  if (most > 0) return most;
+  most = simt::most_in_cluster<K>(K::Team::kSharedBytes, K::Team::kMostBlocks);
+  if (is_kept) known[device].store(most, std::memory_order_relaxed);
+  return most;
+}
+
+template <class K>
+constexpr ClusterKernel<typename K::Params> cluster_kernel() {
+  using Team = typename K::Team;
+  return {make_kernel<K>(), Team::kMostChunks, Team::kMostWarps, Team::kSharedBytes,
+          most_blocks<K>};
 }
 
 // Kernels for longer and longer rows.

@@ -21,6 +21,8 @@ struct GroupTeam {
   static constexpr int kCols = kStep * kVectors;
   static_assert(kCols <= kChunkCols);
 
+  static BRIDGE_DEVICE int64_t first_row() { return int64_t{simt::block_index().x} * kRows; }
+  static BRIDGE_DEVICE int64_t row_step() { return int64_t{simt::block_count().x} * kRows; }
   static BRIDGE_DEVICE int row_in_block() { return simt::thread_index() / kGroup; }
   static BRIDGE_DEVICE int first_column() { return simt::thread_index() % kGroup * kVector; }
   // Whether any thread of the warp may have columns below `visible` in its vector q.
@@ -37,6 +39,8 @@ struct GroupTeam {
   static BRIDGE_DEVICE Real sum(int /*warps*/, Terms&& terms) {
     return chunk_sum<kGroup, kVectors, kVector, Real>(terms);
   }
+  static BRIDGE_DEVICE void begin() {}
+  static BRIDGE_DEVICE void join() {}
   static BRIDGE_DEVICE void sync() {}
 };
 
@@ -53,6 +57,8 @@ struct BlockTeam {
   static constexpr int kStep = kWarp * kVector;
   static constexpr int kCols = kWarps * kChunkCols;
 
+  static BRIDGE_DEVICE int64_t first_row() { return simt::block_index().x; }
+  static BRIDGE_DEVICE int64_t row_step() { return simt::block_count().x; }
   static BRIDGE_DEVICE int row_in_block() { return 0; }
   static BRIDGE_DEVICE int first_column() {
     return warp_column() + simt::thread_index() % kWarp * kVector;
@@ -70,18 +76,94 @@ struct BlockTeam {
   static BRIDGE_DEVICE Real sum(int warps, Terms&& terms) {
     return reduce_block<Sum, kWarps, kTag>(chunk_sum<kWarp, kVectors, kVector, Real>(terms), warps);
   }
+  static BRIDGE_DEVICE void begin() {}
+  static BRIDGE_DEVICE void join() {}
   // Between two rows: what was exchanged for the first has been read.
   static BRIDGE_DEVICE void sync() { simt::sync(); }
+};
+
+// A cluster of blocks for a row: the grid has one of them in x. Chunks go round the blocks, so that
+// these have as many warps as they need.
+template <class T_, int kMinBlocks_>
+struct ClusterTeam {
+  using T = T_;
+  static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kVectors = kChunkCols / (kWarp * kVector);
+  static constexpr int kMostWarps = 8;  // of a block
+  static constexpr int kMostBlocks = 16;
+  static constexpr int kMostChunks = kMostWarps * kMostBlocks;
+  static constexpr int kThreads = kMostWarps * kWarp;
+  static constexpr int kMinBlocks = kMinBlocks_;
+  static constexpr int kRows = 1;
+  static constexpr int kStep = kWarp * kVector;
+  static constexpr int kCols = kMostChunks * kChunkCols;
+  static constexpr int kExchanges = 2;
+  static constexpr size_t kSharedBytes = size_t{kExchanges} * kMostChunks * 8;
+
+  static BRIDGE_DEVICE int64_t first_row() { return simt::block_index().y; }
+  static BRIDGE_DEVICE int64_t row_step() { return simt::block_count().y; }
+  static BRIDGE_DEVICE int row_in_block() { return 0; }
+  static BRIDGE_DEVICE int first_column() {
+    return warp_column() + simt::thread_index() % kWarp * kVector;
+  }
+  static BRIDGE_DEVICE int chunk() {
+    return simt::thread_index() / kWarp * static_cast<int>(simt::block_count().x) +
+           static_cast<int>(simt::block_index().x);
+  }
+  static BRIDGE_DEVICE int warp_column() { return chunk() * kChunkCols; }
+  static BRIDGE_DEVICE bool reaches(int q, int visible) {
+    return warp_column() + q * kStep < visible;
+  }
+
+  template <class Op, int kTag, class Real>
+  static BRIDGE_DEVICE Real reduce(Real value, int chunks) {
+    return reduce_cluster<Op, kTag>(reduce_group<Op, kWarp>(value), chunks);
+  }
+  template <class Real, int kTag, class Terms>
+  static BRIDGE_DEVICE Real sum(int chunks, Terms&& terms) {
+    return reduce_cluster<Sum, kTag>(chunk_sum<kWarp, kVectors, kVector, Real>(terms), chunks);
+  }
+  // Before a row, and before its first exchange: every block has begun, and has read what was
+  // exchanged for the row before.
+  static BRIDGE_DEVICE void begin() { simt::arrive_at_cluster(); }
+  static BRIDGE_DEVICE void join() { simt::wait_for_cluster(); }
+  static BRIDGE_DEVICE void sync() {}
+
+ private:
+  // Of one value for each warp, the same in all its lanes, which every block gets.
+  template <class Op, int kTag, class Real>
+  static BRIDGE_DEVICE Real reduce_cluster(Real value, int chunks) {
+    static_assert(sizeof(Real) <= 8 && kTag < kExchanges);
+    Real* const cells =
+        reinterpret_cast<Real*>(simt::dynamic_shared<char>() + size_t{kTag} * kMostChunks * 8);
+    const int lane = simt::thread_index() % kWarp;
+    if (lane < static_cast<int>(simt::block_count().x))
+      simt::store_in_cluster(cells + chunk(), lane, value);
+    simt::sync_cluster();
+    constexpr int kEach = kMostChunks / kWarp;
+    Real node[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = lane * kEach + i;
+      node[i] = at < chunks ? cells[at] : Op::template identity<Real>();
+    }
+#pragma unroll
+    for (int width = 1; width < kEach; width *= 2) {
+#pragma unroll
+      for (int i = 0; i < kEach; i += 2 * width) node[i] = Op::of(node[i], node[i + width]);
+    }
+    return reduce_group<Op, kWarp>(node[0]);
+  }
 };
 
 // visit(row) in every thread of the team of each row, and in those of some rows that do not exist:
 // all threads of a block take as many turns.
 template <class Team, class Visit>
 BRIDGE_DEVICE void for_each_row(int64_t rows, Visit&& visit) {
-  const int64_t step = static_cast<int64_t>(simt::block_count().x) * Team::kRows;
-  for (int64_t first = static_cast<int64_t>(simt::block_index().x) * Team::kRows;;) {
+  for (int64_t first = Team::first_row();;) {
+    Team::begin();
     visit(first + Team::row_in_block());
-    first += step;
+    first += Team::row_step();
     if (first >= rows) return;
     Team::sync();
   }
