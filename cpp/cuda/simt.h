@@ -16,8 +16,7 @@
 //   kMaxGridX, kMaxGridYZ                        // largest grid extent in x, in y and z
 //   kMultiprocessors                             // that a launch should have blocks for
 //   kCachedBytes                                 // a launch finds so many again in the L2 cache
-//   kRowBytes                                    // so much of each row that multiprocessors have at a
-//                                                // time stays in it
+//   kRowBytes                                    // and of each row that all multiprocessors have
 //   kManyLanes, kManyElements                    // of rows with column sums: enough for teams that
 //                                                // take several rows one behind the other
 //   Index block_index(), block_count();          // three-dimensional grid
