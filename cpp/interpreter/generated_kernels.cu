@@ -146,7 +146,7 @@ size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const
 }
 
 // How many chunks of each warp stay in the shared memory that a block has left, to which that is
-// added: of what every GPU gives, as far as no fewer blocks have room on a multiprocessor.
+// added, as far as no fewer blocks have room on a multiprocessor.
 int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
   if (launch->kind != kLongAligned || launch->shared_bytes >= kernels.held_bytes) return 0;
   const auto turn_bytes =
@@ -250,18 +250,19 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     const char* error =
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
-    // Only the sums of a lane need more than every GPU gives.
+    // Only the sums of a lane, and what is held of long rows, need more than every GPU gives.
+    const bool holds = kind == kLongAligned && entry->kernels.facts.held > 0;
     size_t& shared_bytes = entry->kernels.shared_bytes[kind];
     shared_bytes = kSharedBytes;
-    if (has_column_sums(view) &&
+    if ((holds || has_column_sums(view)) &&
         simt::allow_shared(entry->kernels.kernel[kind], kMostSharedBytes)) {
       shared_bytes = kMostSharedBytes;
     }
-    const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
-    if (kind == kLongAligned && entry->kernels.facts.held > 0) {
+    if (holds) {  // of what is allowed by now
       const size_t beside = simt::shared_beside(entry->kernels.kernel[kind], kGeneratedThreads);
-      entry->kernels.held_bytes = std::min(beside, kSharedBytes);
+      entry->kernels.held_bytes = std::min(beside, shared_bytes);
     }
+    const bool is_long = kind == kResidentAligned || kind == kLongAligned || kind == kLongAny;
     entry->kernels.most_blocks[kind] =
         is_long ? simt::most_in_cluster(entry->kernels.kernel[kind], kGeneratedThreads,
                                         shared_bytes, kMostBlocks)
