@@ -104,6 +104,18 @@ struct Cluster {
   }
 };
 
+// A block meets itself alone before it reads what the others leave.
+struct BlockRunsAhead {
+  static void run(const void* params) {
+    int* memory = dynamic_shared<int>();
+    sync_cluster();
+    if (thread_index() < 4) store_in_cluster(memory + cluster_rank(), thread_index(), 1);
+    sync();
+    if (thread_index() == 0) static_cast<const Params*>(params)->out[block_index().x] = memory[3];
+    sync_cluster();
+  }
+};
+
 struct HalfOfClusterMeets {
   static void run(const void*) {
     if (cluster_rank() % 2 == 0) sync_cluster();
@@ -229,6 +241,12 @@ int main() {
   const std::string ahead = run<RunsAhead>(out);
   emulator::options().order = Order::forward;
   expect(!ahead.empty() || forward != out, "a warp that runs ahead of a missing barrier is seen");
+
+  run_cluster<BlockRunsAhead>(forward);
+  emulator::options().order = Order::warps;
+  run_cluster<BlockRunsAhead>(out);
+  emulator::options().order = Order::forward;
+  expect(forward[0] == 1 && out[0] != 1, "a block that runs ahead of its cluster is seen");
 
   run<ReadsUnwritten>(out);
   expect(out[0] == 1 && out[31] == 1, "shared memory that nothing wrote is NaN");

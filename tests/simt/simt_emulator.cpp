@@ -187,6 +187,16 @@ bool run_warp(int first, int threads) {
   return progress;
 }
 
+// Runs the warps of one block, as far ahead of the others of its cluster as these let it.
+bool run_block(int first) {
+  const int end = first + g_launch.threads;
+  bool progress = false;
+  do {
+    for (int i = first; i < end; i += kWarpThreads) progress |= run_warp(i, end);
+  } while (release_sync(State::at_sync, first, g_launch.threads));
+  return progress;
+}
+
 // Notes which blocks have ended; true if all have.
 bool have_ended() {
   bool all = true;
@@ -219,7 +229,7 @@ bool run_cluster(std::vector<int>& order) {
     if (g_options.order == Order::random) std::shuffle(order.begin(), order.end(), g_random);
     bool progress = false;
     if (g_options.order == Order::warps) {
-      for (int i = 0; i < threads; i += kWarpThreads) progress |= run_warp(i, threads);
+      for (int first = 0; first < threads; first += g_launch.threads) progress |= run_block(first);
     }
     for (int i : order) {
       if (g_fibers[i]->state != State::ready) continue;

@@ -34,7 +34,8 @@ enum class Order { forward, reverse, random, warps };
 
 struct Options {
   // In which the threads of a block take turns; reverse takes the blocks backwards too. With warps,
-  // each runs alone up to its next barrier, as far ahead of the others as a GPU lets it.
+  // each runs alone up to its next barrier, as far ahead of the others as a GPU lets it, and so
+  // does each block of a cluster.
   Order order = Order::forward;
   uint64_t seed = 0;
   bool poison_shared = true;  // shared memory starts as NaN in every format

@@ -23,6 +23,7 @@ struct Kernels {
   template <class Team, bool kIsAligned>
   using OfTeam = RowsKernel<Team, Precision, kIsAligned>;
   using Rows = rows::RowKernels<T, sizeof(T) == 8 ? 16 : 32, OfTeam>;
+  // As many registers as the threads of the largest block have.
   using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 4>;
   static constexpr rows::ClusterKernel<Params> kClusters[2] = {
       rows::cluster_kernel<OfTeam<Cluster, false>>(),

@@ -26,6 +26,7 @@ struct Kernels {
   using Rows = rows::RowKernels<T, 64 / sizeof(T), OfTeam>;
   static constexpr rows::RowKernel<Params> kGeneral[1] = {
       rows::row_kernel<GeneralKernel<rows::GroupTeam<T, 32, 32 / Rows::kVector>, Precision>>()};
+  // As many registers as the threads of the largest block have.
   using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 8 / sizeof(T)>;
   static constexpr rows::ClusterKernel<Params> kClusters[2] = {
       rows::cluster_kernel<OfTeam<Cluster, false>>(),
