@@ -163,7 +163,8 @@ def _steps(
             cases = [case for case in cases if case not in sharded]
             for case in enlarged(cases, LARGE_BYTES[device]) if large else cases:
                 words = f"bench {framework}: {op} {case.label}"
-                yield Step(op, (framework, op), words, partial(_rows, case, found, seconds))
+                group = (framework, op, case.form)
+                yield Step(op, group, words, partial(_rows, case, found, seconds))
             if sharded and not large:
                 words = f"bench {framework}: {op} on several devices"
                 rows = partial(_sharded_rows, device, sharded, seconds)
