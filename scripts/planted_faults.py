@@ -694,7 +694,7 @@ DECLARED = (
     ),
     Fault(
         "compiled programs on CUDA: every constant of a call is its first",
-        "cpp/interpreter/generated_kernels.cu",
+        "cpp/interpreter/generated_launch.cu",
         "memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);",
         "memcpy(&constant.number, call.code + kHeaderWords + 0 * i, sizeof constant.number);",
         tests="tests/generated/test_emulated.py::test_bias_dropout_add[0.1-float32]",

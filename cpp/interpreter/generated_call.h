@@ -22,7 +22,7 @@ constexpr int64_t kMostGeneratedChunks = 256;
 // bytes at once.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
-// Kernels of a program; which of them takes a call is said in generated_programs.cu.
+// Kernels of a program; which of them takes a call is said in generated_launch.cu.
 enum GeneratedKernelKind : int32_t {
   kShortAligned,     // rows of kShortGroup * kShortVectors vectors
   kShortAny,         // the same on arrays of any strides

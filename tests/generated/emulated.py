@@ -30,7 +30,10 @@ _FLAGS = [
 ]
 _SOURCES = [
     *("tests/simt/simt_emulator.cpp", "tests/simt/generated_simt.cpp", "cpp/cuda/last_error.cpp"),
-    *("cpp/interpreter/interpreter.cu", "cpp/interpreter/generated_kernels.cu"),
+    *(
+        f"cpp/interpreter/{name}.cu"
+        for name in ("interpreter", "generated_kernels", "generated_launch")
+    ),
     *(f"cpp/interpreter/{name}.cpp" for name in ("packing", "program", "validate", "comparison")),
     "cpp/walks/columns/column_sums.cu",
 ]

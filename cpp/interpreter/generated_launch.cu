@@ -1,0 +1,279 @@
+// How the kernels of a program are launched: which of them takes a call, and how many blocks, warps
+// and bytes of shared memory it has.
+#include <bridge/bridge.h>
+#include <string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "cuda/last_error.h"
+#include "cuda/simt.h"
+#include "interpreter/generated_kernels.h"
+#include "interpreter/integers.h"
+#include "interpreter/interpreter.h"
+#include "walks/columns/column_sum_tree.h"
+#include "walks/columns/column_sums_cuda.h"
+#include "walks/rows/row_sum_tree.h"
+
+namespace bridge::interpreter {
+namespace {
+
+constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
+constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
+constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: more took longer
+
+std::atomic<int64_t> calls{0};
+
+bool has_columns(Role role) {
+  return role != Role::per_row && role != Role::label && role != Role::integer;
+}
+
+// Whether every row of the array can be read in vectors from its first column on, and its second
+// half. Halves that alternate are read together.
+bool is_aligned(const bridge_program_array& array, const bridge_program& call, int32_t vector) {
+  const int64_t size = element_bytes(array.dtype), each = array.pairs != 0 ? 2 : 1;
+  const int64_t bytes = std::min<int64_t>(16, each * vector * size);
+  bool is = array.col_stride == each && reinterpret_cast<uintptr_t>(array.data) % bytes == 0;
+  for (int32_t d = 0; d < call.dims; ++d)
+    is = is && (call.size[d] == 1 || array.stride[d] * size % bytes == 0);
+  return is;
+}
+
+// The arrays whose rows a kernel may read and write in vectors of so many columns.
+struct Vectors {
+  uint64_t bits[2] = {};
+  bool are_all;  // and are rows made of them to the last column
+
+  Vectors(const bridge_program& call, const View& view, int32_t vector)
+      : are_all(call.cols % vector == 0) {
+    const bool are_whole = are_all;
+    const auto add = [&](int32_t number, const bridge_program_array& array, Role role) {
+      if (!has_columns(role)) return;
+      const bool is_apart = role == Role::halves && array.pairs == 0;
+      const bool is = is_aligned(array, call, vector) && (!is_apart || are_whole);
+      bits[number / 64] |= uint64_t{is} << number % 64;
+      are_all = are_all && is;
+    };
+    for (int32_t i = 0; i < call.operands; ++i) add(i, call.operand[i], view.operand_role(i));
+    for (int32_t i = 0; i < call.results; ++i) {
+      const Role role = view.result_role(i);
+      // Column sums are not written by these kernels.
+      if (role != Role::row) add(call.operands + i, call.result[i], role);
+    }
+  }
+};
+
+// What a row has in the arrays that have one of their own for it.
+int64_t row_bytes(const bridge_program& call, const View& view) {
+  int64_t bytes = 0;
+  const auto add = [&](const bridge_program_array& array, Role role) {
+    bool has_own = false;
+    for (int32_t d = 0; d < call.dims; ++d)
+      has_own = has_own || (call.size[d] > 1 && array.stride[d] != 0);
+    if (has_own && has_columns(role)) bytes += call.cols * element_bytes(array.dtype);
+  };
+  for (int32_t i = 0; i < call.operands; ++i) add(call.operand[i], view.operand_role(i));
+  for (int32_t i = 0; i < call.results; ++i) add(call.result[i], view.result_role(i));
+  return bytes;
+}
+
+// How many blocks share a row, so that it stays in registers where that kernel was chosen, that,
+// where rows are few, more multiprocessors have a part of one, of at least some warps, and that,
+// where they are many and are read again, what all multiprocessors read stays in the L2 cache.
+int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+                  GeneratedKernelKind kind, int64_t chunks, int64_t rows) {
+  constexpr int kLeastWarps = kMostWarps / 2;
+  const int most = kernels.most_blocks[kind];
+  int blocks = 1;
+  while (kind == kResidentAligned && blocks < most && int64_t{blocks} * kMostWarps < chunks)
+    blocks *= 2;
+  const bool is_read_again = kind == kLongAligned && kernels.meetings > 1 && !has_column_sums(view);
+  const int64_t bytes = is_read_again ? row_bytes(call, view) : 0;
+  while (blocks < most && 2 * blocks * kLeastWarps <= chunks &&
+         (2 * rows * blocks <= kEnoughBlocks ||
+          (blocks < kBlocksOfMany && blocks * simt::kRowBytes < bytes)))
+    blocks *= 2;
+  return blocks;
+}
+
+// What the column sums of so many threads take while they go down the rows of a lane.
+size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+                  GeneratedKernelKind kind, int threads) {
+  if (kind >= kLongAligned) return 0;
+  const int64_t columns = kind == kResidentAligned ? kSumChunk / simt::kWarpThreads
+                                                   : int64_t{kShortVectors} * facts.vector;
+  return static_cast<size_t>(column_sum_count(view) * columns * threads) *
+         (is_double(call) ? sizeof(double) : sizeof(float));
+}
+
+// How many chunks of each warp stay in the shared memory that a block has left, to which that is
+// added, as far as no fewer blocks have room on a multiprocessor.
+int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
+  if (launch->kind != kLongAligned || launch->shared_bytes >= kernels.held_bytes) return 0;
+  const auto turn_bytes =
+      static_cast<size_t>(kernels.facts.held) * (launch->threads / simt::kWarpThreads);
+  const size_t held = std::min(static_cast<size_t>(launch->turns),
+                               (kernels.held_bytes - launch->shared_bytes) / turn_bytes);
+  launch->shared_bytes += held * turn_bytes;
+  return static_cast<int>(held);
+}
+
+// A launch of a kernel of rows, or of lanes of them; false where shared memory, or the largest
+// grid, is too small for it.
+bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+               GeneratedKernelKind kind, int64_t units, GeneratedLaunch* launch) {
+  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  const int rows =  // of a warp
+      kind == kShortAligned || kind == kShortAny ? simt::kWarpThreads / kShortGroup : 1;
+  const int blocks = blocks_of_row(kernels, call, view, kind, chunks, units);
+  launch->kind = kind;
+  launch->blocks_of_row = blocks;
+  launch->warps = static_cast<int>(
+      std::min<int64_t>(std::max<int64_t>(chunks, 1), int64_t{kMostWarps} * blocks));
+  launch->threads = (launch->warps + blocks - 1) / blocks * simt::kWarpThreads;
+  launch->turns = static_cast<int>((chunks + launch->warps - 1) / launch->warps);
+  const auto shared_bytes = [&] {
+    const auto cells = static_cast<size_t>(
+        launch->warps > 1 ? kernels.facts.cells * cell_step(static_cast<int>(chunks)) * 8 : 0);
+    return cells + kept_bytes(kernels.facts, call, view, kind, launch->threads);
+  };
+  int64_t teams = 1;
+  if (launch->warps == 1) {
+    // Small blocks where there are few rows, so that all multiprocessors have some.
+    launch->threads = kGeneratedThreads;
+    const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
+    while (launch->threads > simt::kWarpThreads &&
+           (columns::ceil_divide(units, teams_of()) < kEnoughBlocks ||
+            shared_bytes() > kernels.shared_bytes[kind])) {
+      launch->threads /= 2;
+    }
+    teams = teams_of();
+  }
+  launch->shared_bytes = shared_bytes();
+  launch->held_turns = hold(kernels, launch);
+  launch->blocks = columns::ceil_divide(units, teams) * blocks;
+  return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
+}
+
+GeneratedConstant generated_constant(const bridge_program& call, int32_t i) {
+  GeneratedConstant constant{};
+  memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);
+  constant.single = static_cast<float>(constant.number);
+  if (constant.number >= 1 && constant.number <= 4294967296.0)
+    constant.last_dropped = static_cast<uint32_t>(static_cast<int64_t>(constant.number) - 1);
+  return constant;
+}
+
+}  // namespace
+
+bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+                    const RowLanes& lanes, GeneratedLaunch* launch) {
+  const GeneratedFacts& facts = kernels.facts;
+  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  if (chunks > kMostGeneratedChunks) return false;
+  const Vectors vectors(call, view, facts.vector);
+  memcpy(launch->vectors, vectors.bits, sizeof launch->vectors);
+  const bool is_all_aligned = vectors.are_all;
+  const Counts counts = counts_of(call);
+  launch->lanes = lanes;
+  launch->blocks_y = launch->blocks_of_row = 1;
+  const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
+  // Rows of a single batch, one distance apart, that fill at least half a block. Without column
+  // sums it is for many rows alone, but to be checked: a block has 128 of them.
+  const int64_t blocks_x = columns::ceil_divide(call.cols, block_cols);
+  const int64_t blocks_y = std::min(chunk_count(counts.rows), simt::kMaxGridYZ);
+  if (facts.has(kColumnsAligned) && is_all_aligned && counts.batches == 1 &&
+      call.dims > call.batch_dims && call.size[call.dims - 1] == counts.rows &&
+      call.cols >= block_cols / 2 &&
+      (has_column_sums(view) ||
+       (counts.rows > kLaneRows && (blocks_x * blocks_y >= kEnoughBlocks || !kernels.are_added)))) {
+    launch->kind = kColumnsAligned;
+    launch->warps = 1;
+    launch->threads = kGeneratedThreads;
+    launch->shared_bytes = 0;
+    launch->turns = launch->held_turns = 0;
+    launch->blocks = blocks_x;
+    launch->blocks_y = blocks_y;
+    return true;
+  }
+  const int64_t units = has_column_sums(view) ? lanes.count : counts.batches * counts.rows;
+  GeneratedKernelKind kind = is_all_aligned ? kLongAligned : kLongAny;
+  // Blocks of a cluster keep a row that is longer than one has warps. To wait for each other once
+  // takes them less than to read the row again, and twice takes more, since what went by last is in
+  // a cache (measured on an H100).
+  const bool may_share = kernels.meetings == 1 || has_column_sums(view);
+  const int64_t most_blocks = may_share ? kernels.most_blocks[kResidentAligned] : 1;
+  const bool stays =
+      is_all_aligned && facts.has(kResidentAligned) && chunks <= most_blocks * int64_t{kMostWarps};
+  if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
+    kind = is_all_aligned ? kShortAligned : kShortAny;
+  } else if (stays) {
+    kind = kResidentAligned;
+  }
+  if (plan_rows(kernels, call, view, kind, units, launch)) return true;
+  // A kernel for long rows keeps no sums.
+  kind = is_all_aligned ? kLongAligned : kLongAny;
+  return plan_rows(kernels, call, view, kind, units, launch);
+}
+
+const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
+                             const bridge_program& call, void* sums, int64_t sums_step,
+                             void* stream) {
+  const Counts counts = counts_of(call);
+  GeneratedSpace space{};
+  space.rows = counts.batches * counts.rows;
+  space.batch_rows = counts.rows;
+  space.index_cols = call.index_cols;
+  memcpy(space.vectors, launch.vectors, sizeof space.vectors);
+  space.sums = sums;
+  space.sums_step = sums_step;
+  space.cols = static_cast<int32_t>(call.cols);
+  space.dims = call.dims;
+  space.warps = launch.warps;
+  space.threads = launch.threads;
+  space.turns = launch.turns;
+  space.held_turns = launch.held_turns;
+  space.lanes = launch.lanes;
+  while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
+  const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // dimensions of one element, in front
+  for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
+  const auto count = static_cast<size_t>(call.operands + call.results);
+  using Params = GeneratedParams<1, 1>;
+  constexpr size_t kFirst = offsetof(Params, array);
+  const size_t constants = kFirst + count * sizeof(bridge_program_array);
+  const auto constant_count = static_cast<size_t>(std::max(kernels.facts.constants, 1));
+  std::vector<int64_t> params((constants + constant_count * sizeof(GeneratedConstant)) /
+                              sizeof(int64_t));
+  char* const bytes = reinterpret_cast<char*>(params.data());
+  memcpy(bytes, &space, sizeof space);
+  for (size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<int32_t>(i);
+    bridge_program_array array =
+        number < call.operands ? call.operand[number] : call.result[number - call.operands];
+    const bridge_program_array given = array;
+    for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d)
+      array.stride[d] = d < more ? 0 : given.stride[d - more];
+    memcpy(bytes + kFirst + i * sizeof array, &array, sizeof array);
+  }
+  for (int32_t i = 0; i < kernels.facts.constants; ++i) {
+    const GeneratedConstant constant = generated_constant(call, i);
+    memcpy(bytes + constants + static_cast<size_t>(i) * sizeof constant, &constant,
+           sizeof constant);
+  }
+  simt::Grid grid;
+  grid.cluster = launch.blocks_of_row;
+  grid.x = launch.blocks;
+  grid.y = launch.blocks_y;
+  grid.threads = launch.threads;
+  if (kernels.are_added) calls.fetch_add(1, std::memory_order_relaxed);
+  return simt::launch_found(kernels.kernel[launch.kind], grid, launch.shared_bytes, stream, bytes);
+}
+
+}  // namespace bridge::interpreter
+
+extern "C" BRIDGE_EXPORT int64_t bridge_program_cuda_added_calls(void) {
+  return bridge::interpreter::calls.load(std::memory_order_relaxed);
+}
+
+// Their code stays loaded: to unload it would take the context of its device.
