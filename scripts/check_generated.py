@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Compile the catalogue's hot programs for CUDA and hold their kernels' machine code to limits.
 
-What is looked at are the kernels of aligned rows: short ones, those that stay in registers, long
-ones, and those that go down columns and add them up. They use no local memory on the way of whole
-chunks: nothing is spilled there, and little, in the programs of which LIMITS says so, where a row's
-last chunk is a part of one. The instructions of an element are those of the plain way through the
-code (see row_path.py) for rows that fill all vectors, where columns are added up for the 16 rows of
-a lane of their tree: one behind the other, and down columns four at a time; of warps that go on
-from chunk to chunk of a long row they are those of 16 chunks; of several warps that share a row
-they are those of the first, which does alone what is done once. Reads in flight are the
-16-byte loads that a thread has under way before it uses the first, times the threads that the
-registers leave room for on a multiprocessor. All of it is computed from the code: nothing was
-measured.
+What is looked at are the kernels of aligned rows: short ones, those that stay in registers, a chunk
+or several in a warp, long ones, and those that go down columns and add them up. They use no local
+memory on the way of whole chunks: nothing is spilled there, and little, in the programs of which
+LIMITS says so, where a row's last chunk is a part of one. The instructions of an element are those
+of the plain way through the code (see row_path.py) for rows that fill all vectors, where columns
+are added up for the 16 rows of a lane of their tree: one behind the other, and down columns four at
+a time; of warps that go on from chunk to chunk of a long row they are those of 16 chunks; of
+several warps that share a row they are those of the first, which does alone what is done once.
+Reads in flight are the 16-byte loads that a thread has under way before it uses the first, times
+the threads that the registers leave room for on a multiprocessor. All of it is computed from the
+code: nothing was measured.
 
 Exit status 1 if a kernel exceeds one of LIMITS; 2 where NVRTC and nvcc, or nvdisasm, are missing.
 """
@@ -40,18 +40,20 @@ KERNELS = (
     "bridge_resident_aligned",
     "bridge_long_aligned",
     "bridge_columns_aligned",
+    "bridge_wide_aligned",
 )
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Instructions of an element, in any kernel, in that down columns and in that of long rows;
-    reads in flight, in KiB for a multiprocessor, of the kernels for more than short rows;
-    instructions on local memory beside the plain way."""
+    """Instructions of an element, in any kernel, in that down columns, in that of long rows and in
+    that with several chunks of a row in a warp; reads in flight, in KiB for a multiprocessor, of
+    the kernels for more than short rows; instructions on local memory beside the plain way."""
 
     instructions: float
     columns: float = math.inf
     long: float = math.inf
+    wide: float = math.inf
     reads: float = 32.0
     local_aside: int = 0
 
@@ -63,13 +65,16 @@ LIMITS = {
     ("rms_norm + residual", "float32"): (Limits(29.3, long=18.5), Limits(35.1, long=27.8)),
     ("rms_norm + residual", "bfloat16"): (Limits(20.4), Limits(36.9, long=32.9)),
     ("layer_norm", "float32"): (Limits(33.4, long=19), Limits(36.8, long=26.3)),
-    ("layer_norm", "bfloat16"): (Limits(27.2, long=21.6, local_aside=28), Limits(35.2, long=28.7)),
+    ("layer_norm", "bfloat16"): (
+        Limits(27.2, long=21.6, wide=19.8, local_aside=28),
+        Limits(35.2, long=28.7),
+    ),
     ("swiglu packed", "float32"): (Limits(48), Limits(125)),
     ("swiglu packed", "bfloat16"): (Limits(27), Limits(38)),
     ("swiglu", "float32"): (Limits(48), Limits(124)),
     ("swiglu", "bfloat16"): (Limits(27), Limits(38)),
     ("cross_entropy", "float32"): (Limits(34.3, long=19.3), Limits(34.3, long=22)),
-    ("cross_entropy", "bfloat16"): (Limits(23.5, long=16.1), Limits(22.4, long=16.5)),
+    ("cross_entropy", "bfloat16"): (Limits(23.5, long=16.1, wide=15.9), Limits(22.4, long=16.5)),
     ("bias_gelu tanh", "float32"): (Limits(52, 47), Limits(84, 78)),
     ("bias_gelu tanh", "bfloat16"): (Limits(26, 22), Limits(35, 34)),
     ("bias_gelu none", "float32"): (Limits(60, 55), Limits(78, 72)),
@@ -104,8 +109,8 @@ class Report:
         if self.registers > 128:
             found.append(f"{self.registers} registers, of which two blocks have 128")
         most = limits.instructions
-        for kind, limit in (("columns", limits.columns), ("long", limits.long)):
-            most = min(most, limit if kind in self.kernel else math.inf)
+        for kind in ("columns", "long", "wide"):
+            most = min(most, getattr(limits, kind) if kind in self.kernel else math.inf)
         if self.per_element > most:
             found.append(f"{self.per_element:.1f} instructions per element")
         if "short" not in self.kernel and self.reads < limits.reads:
@@ -154,6 +159,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
         for kernel in filter(code.__contains__, KERNELS):
             instructions, labels = code[kernel]
             elements = 4 * emitted.vector if "short" in kernel else 32  # of a thread
+            elements *= 4 if "wide" in kernel else 1
             places = plain_places(instructions, labels)
             way = [instructions[at] for at in places]
             repeated = [set(places) & loop for loop in loops(instructions, labels)]

@@ -24,6 +24,8 @@ from bridge.lang.residents import Residents
 # thread: it would be slow to compile, and too long for the instruction cache.
 _MOST_UNROLLED = 110
 _LIGHT = 10  # as much as a root, and less than an exponential
+# With fewer a program waits for memory alone, in the registers of more warps.
+_LEAST_WIDE = 12
 _LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # as some ten of the short ones are
 _SHORT = frozenset(
     (
@@ -62,6 +64,7 @@ KINDS = (
     "LongAligned",
     "LongAny",
     "ColumnsAligned",
+    "WideAligned",
 )
 
 
@@ -114,6 +117,7 @@ class _Emitter(Residents):
         absent = {
             "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
+            "WideAligned": is_large or not self._may_be_wide(instructions),
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]
         row_blocks, long_blocks = self._blocks(instructions)
@@ -195,6 +199,17 @@ class _Emitter(Residents):
         """Whether there is a kernel with a warp for each chunk of a row: what it has of it stays,
         or is on its way while the warp waits for what the row has one of."""
         return self.keeps or self.waits
+
+    def _may_be_wide(self, instructions: Sequence[Instruction]) -> bool:
+        """Whether there is a kernel whose warps have several chunks of a row each.
+
+        It keeps one stream of 16 bits, and computes again what is made of it. What a row asks of
+        a thread beside its elements is asked once for more of them.
+        """
+        kept = [self._bytes(stream) for stream in self.kept_loads]
+        beside = self.sums or any(i.operation == "keep" for i in instructions)
+        is_busy = sum(map(_weight, instructions)) >= _LEAST_WIDE
+        return is_busy and kept == [2] and self.vector == 8 and not beside
 
     @property
     def _keeps_columns(self) -> bool:

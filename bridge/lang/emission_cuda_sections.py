@@ -180,7 +180,7 @@ class SectionText:
             self.declared.append(f"RowSum<W> s{number};")
             self.vector.append(f"Terms<W> t{number};")
             self.body.append(f"t{number}.put(part.is_in(q, e), e, {value});")
-            self.added.append(f"s{number}.add(q, t{number});")
+            self.added.append(f"s{number}.add(w, q, t{number});")
         self.ended.append(f"s{number}.end_chunk(w);")
         self.left.append(f"s{number}.leave(w, {self.cells});")
         self.sums.append((instruction, self.cells))

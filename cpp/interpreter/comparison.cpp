@@ -164,13 +164,14 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
   // down the columns; many with a part of a step behind the last whole one, where labels lie and no
   // rare number hides them.
   static const Shape shapes[] = {
-      {1, 1, 1, false, true},     {2, 5, 7, false, true},     {1, 37, 40, true, true},
-      {1, 3, 0, false, true},     {1, 300, 33, false, false}, {2, 3, 100, false, true},
-      {1, 19, 64, true, false},   {1, 140, 65, false, true},  {1, 2, 1024, false, false},
-      {2, 2, 1030, true, false},  {1, 3, 3333, false, true},  {1, 21, 64, false, true},
-      {1, 9, 512, false, true},   {1, 2, 4608, false, true},  {1, 1, 9216, false, false},
-      {1, 60, 271, false, false}, {1, 20, 128, false, false}, {1, 140, 128, false, false},
-      {1, 9, 32, false, true},    {1, 21, 8, false, true},    {2, 3, 520, false, true},
+      {1, 1, 1, false, true},      {2, 5, 7, false, true},     {1, 37, 40, true, true},
+      {1, 3, 0, false, true},      {1, 300, 33, false, false}, {2, 3, 100, false, true},
+      {1, 19, 64, true, false},    {1, 140, 65, false, true},  {1, 2, 1024, false, false},
+      {2, 2, 1030, true, false},   {1, 3, 3333, false, true},  {1, 21, 64, false, true},
+      {1, 9, 512, false, true},    {1, 2, 4608, false, true},  {1, 1, 9216, false, false},
+      {1, 3, 4096, false, true},   {1, 60, 271, false, false}, {1, 20, 128, false, false},
+      {1, 140, 128, false, false}, {1, 9, 32, false, true},    {1, 21, 8, false, true},
+      {2, 3, 520, false, true},
   };
   Comparison comparison(view, words, dtypes);
   for (const Shape& shape : shapes) {

@@ -15,6 +15,7 @@ constexpr int kShortGroup = 8;          // threads that share a short row, in th
 constexpr int kShortVectors = 4;        // and vectors of each
 constexpr int kRowsAtOnce = 4;          // whose loads are under way together, of kColumnsAligned
 constexpr int kMostBlocks = 16;         // that share a row, as a cluster
+constexpr int kWideChunks = 4;          // of a row, that a warp of kWideAligned has
 // The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
 
@@ -30,11 +31,13 @@ enum GeneratedKernelKind : int32_t {
   kLongAligned,      // warps that take one chunk after the other, in every section again
   kLongAny,
   kColumnsAligned,  // rows of one column after the other, with the column sums of what it computes
+  kWideAligned,     // as kResidentAligned, with several chunks of numbers of 16 bits in a warp
   kGeneratedKinds,
 };
 constexpr const char* kGeneratedNames[kGeneratedKinds] = {
     "bridge_short_aligned", "bridge_short_any", "bridge_resident_aligned",
-    "bridge_long_aligned",  "bridge_long_any",  "bridge_columns_aligned"};
+    "bridge_long_aligned",  "bridge_long_any",  "bridge_columns_aligned",
+    "bridge_wide_aligned"};
 
 // What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
 struct GeneratedFacts {

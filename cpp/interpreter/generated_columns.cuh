@@ -38,6 +38,7 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr int kVectors = kRowsAtOnce;
   static constexpr bool kIsAligned = true;
   static constexpr bool kIsResident = false;
+  static constexpr bool kIsWide = false;
   static constexpr bool kHolds = false;
   static constexpr bool kStays = true;
   static constexpr bool kFindsOnce = false;

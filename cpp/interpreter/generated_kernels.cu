@@ -121,12 +121,16 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   const auto checked = [&](const GeneratedKernels& kernels) {
     return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&kernels));
   };
-  const std::string wrong = checked(entry->kernels);
-  if (!wrong.empty() || !entry->kernels.facts.has(kResidentAligned)) return wrong;
-  // Rows that are too long for registers are too long for a check, too.
-  GeneratedKernels others = entry->kernels;
-  others.facts.kinds &= ~(1 << kResidentAligned);
-  return checked(others);
+  // Each kernel that others take calls from is to be checked as well: some rows that are for one
+  // alone would be too long for a check.
+  GeneratedKernels kernels = entry->kernels;
+  std::string wrong = checked(kernels);
+  for (const GeneratedKernelKind kind : {kWideAligned, kResidentAligned}) {
+    if (!wrong.empty() || !kernels.facts.has(kind)) continue;
+    kernels.facts.kinds &= ~(1 << kind);
+    wrong = checked(kernels);
+  }
+  return wrong;
 }
 
 // Brings the kernels of an entry onto the current device; "" or what is wrong with them.

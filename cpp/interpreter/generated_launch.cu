@@ -21,6 +21,8 @@ namespace {
 
 constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
 constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
+constexpr int64_t kEnoughWarps = 16 * simt::kMultiprocessors;  // as registers have room for
+constexpr int kWideThreads = 2 * simt::kWarpThreads;  // of a block, where a warp has a whole row
 constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: more took longer
 
 std::atomic<int64_t> calls{0};
@@ -123,7 +125,8 @@ int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
 // grid, is too small for it.
 bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                GeneratedKernelKind kind, int64_t units, GeneratedLaunch* launch) {
-  const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
+  const int64_t chunks =  // or as many of them as a warp has at once
+      columns::ceil_divide(call.cols, kSumChunk * (kind == kWideAligned ? kWideChunks : 1));
   const int rows =  // of a warp
       kind == kShortAligned || kind == kShortAny ? simt::kWarpThreads / kShortGroup : 1;
   const int blocks = blocks_of_row(kernels, call, view, kind, chunks, units);
@@ -140,8 +143,9 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   };
   int64_t teams = 1;
   if (launch->warps == 1) {
-    // Small blocks where there are few rows, so that all multiprocessors have some.
-    launch->threads = kGeneratedThreads;
+    // Small blocks where there are few rows, so that all multiprocessors have some, and where a
+    // warp has much to do, so that none waits long for others at last.
+    launch->threads = kind == kWideAligned ? kWideThreads : kGeneratedThreads;
     const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
     while (launch->threads > simt::kWarpThreads &&
            (columns::ceil_divide(units, teams_of()) < kEnoughBlocks ||
@@ -154,6 +158,19 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   launch->held_turns = hold(kernels, launch);
   launch->blocks = columns::ceil_divide(units, teams) * blocks;
   return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
+}
+
+// Whether warps are to have several chunks of a row each. Then nothing is asked of single columns,
+// all warps of a row have about as much of it, and there are rows enough for all multiprocessors.
+bool may_be_wide(const GeneratedKernels& kernels, const bridge_program& call, int64_t rows) {
+  const int64_t chunks = columns::ceil_divide(call.cols, kSumChunk);
+  const int64_t warps = columns::ceil_divide(chunks, int64_t{kWideChunks});
+  if (!kernels.facts.has(kWideAligned) || chunks < 2 || warps > kMostWarps ||
+      call.cols % (int64_t{simt::kWarpThreads} * kernels.facts.vector) != 0) {
+    return false;
+  }
+  const bool are_alike = warps == 1 || 3 * warps * kWideChunks <= 4 * chunks;
+  return !kernels.are_added || (are_alike && rows * warps >= kEnoughWarps);
 }
 
 GeneratedConstant generated_constant(const bridge_program& call, int32_t i) {
@@ -208,6 +225,8 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
       is_all_aligned && facts.has(kResidentAligned) && chunks <= most_blocks * int64_t{kMostWarps};
   if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
     kind = is_all_aligned ? kShortAligned : kShortAny;
+  } else if (is_all_aligned && may_be_wide(kernels, call, units)) {
+    kind = kWideAligned;
   } else if (stays) {
     kind = kResidentAligned;
   }

@@ -78,7 +78,8 @@ class Load {
 
  public:
   // Single elements have too many addresses for a whole chunk.
-  static constexpr bool kIsWhole = kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull;
+  static constexpr bool kIsWhole =
+      kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull && (kIsKept || !W::kIsWide);
 
   BRIDGE_DEVICE Load(const W& walk, int array, int half)
       : from_(found<W>(walk.template place<T, kEach>(array, half))),
@@ -106,7 +107,7 @@ class Load {
     } else if constexpr (Vector::kBytes % 4 == 0) {
       // The compiler would keep what it made of them as well.
 #pragma unroll
-      for (Vector& vector : vector_) vector = hidden(vector);
+      for (int q = 0; q < W::kVectors; ++q) vector_[kIsWhole ? q : 0] = hidden(at(q));
     }
   }
   template <class Part>
@@ -205,7 +206,7 @@ class Load {
 // Values that were computed, of all elements that a thread has of a row.
 template <class W, class T, bool kIsKept>
 struct Kept {
-  static constexpr bool kIs = kIsKept && W::kIsResident;
+  static constexpr bool kIs = kIsKept && W::kIsResident && !W::kIsWide;
   T value[kIs ? W::kVectors : 1][W::kVector];
 
   BRIDGE_DEVICE void put(int q, int e, T x) {

@@ -80,17 +80,26 @@ class RowSum {
   using Real = typename W::Real;
 
   // Vectors come in the order of each_vector.
-  BRIDGE_DEVICE void add(int q, const Terms<W>& terms) {
-    const int s = q % W::kUsed, k = q / W::kUsed;
+  BRIDGE_DEVICE void add(const W& walk, int q, const Terms<W>& terms) {
+    const int s = q % W::kUsed, k = q % W::kOfChunk / W::kUsed;
 #pragma unroll
     for (int e = 0; e < W::kVector; ++e) {
       half_[e] = k % 2 == 0 ? terms.value[e] : half_[e] + terms.value[e];
       if (k <= 1) part_[s][e] = half_[e];
       if (k == 3) part_[s][e] = part_[s][e] + half_[e];
     }
+    // Before the next chunk begins: there are no registers for the parts of several.
+    if constexpr (W::kIsWide) {
+      if (k == W::kQuarters - 1)
+        of_chunk_[q / W::kOfChunk] = rows::fold_elements<By>(part_[0], walk.lane());
+    }
   }
-  // Behind the last vector of a chunk.
+  // Behind the last vector that a thread has at once.
   BRIDGE_DEVICE void end_chunk(const W& walk) {
+    if constexpr (W::kIsWide) {
+      root_ = rows::fold_chunks<W::kVector, By>(of_chunk_, walk.lane());
+      return;
+    }
 #pragma unroll
     for (int width = W::kUsed / 2; width > 0; width /= 2) {
 #pragma unroll
@@ -101,19 +110,22 @@ class RowSum {
     }
     // Else a compiler that does not see that the threads are together writes the fold down twice.
     simt::sync_warp();
-    root_ = rows::fold_group<W::kGroup, rows::ByPredicates>(part_[0], walk.lane());
+    root_ = rows::fold_group<W::kGroup, By>(part_[0], walk.lane());
   }
   // What that has found, for other warps.
-  BRIDGE_DEVICE void leave(const W& walk, int cell) const { walk.leave(cell, walk.chunk(), root_); }
-  // The row's sum where it is a single chunk.
+  BRIDGE_DEVICE void leave(const W& walk, int cell) const { walk.leave(cell, walk.node(), root_); }
+  // The row's sum where no other warp has a part of it.
   BRIDGE_DEVICE Real root() const { return root_; }
 
  protected:
   Real root_ = Real(-0.0);
 
  private:
+  using By = rows::ByPredicates;
+
   Real part_[W::kUsed][W::kVector];
   Real half_[W::kVector];
+  Real of_chunk_[W::kChunks];
 };
 
 // The sums that a section has of a row, from their roots where rows are single chunks and from
@@ -127,7 +139,7 @@ class RowSums {
   template <class W, class Real>
   static BRIDGE_DEVICE void end(const W& walk, Real (&sum)[sizeof...(kCell)]) {
     if (!walk.is_shared()) return;
-    const int chunks = walk.chunks();
+    const int chunks = walk.nodes();
     if (chunks <= kFewCells) {
       return reduce_few<rows::Sum>(sum, chunks, walk.template cells<Real>(kCell)...);
     }

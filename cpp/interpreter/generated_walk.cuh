@@ -72,9 +72,14 @@ class Walk : public RowPlaces<P> {
   static constexpr int kHeldPiece = 16;           // bytes of a thread, side by side
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
-  static constexpr int kUsed = kVectors < kParts ? kVectors : kParts;
-  static constexpr int kQuarters = kVectors / kUsed;
-  static_assert(kUsed * kQuarters == kVectors && kQuarters <= 4);
+  static constexpr int kMost = static_cast<int>(kSumChunk) / kStep;     // and in a chunk
+  static constexpr int kOfChunk = kVectors < kMost ? kVectors : kMost;
+  static constexpr int kChunks = kVectors / kOfChunk;  // that a thread has at once
+  static constexpr bool kIsWide = kChunks > 1;
+  static constexpr int kUsed = kOfChunk < kParts ? kOfChunk : kParts;
+  static constexpr int kQuarters = kOfChunk / kUsed;
+  static_assert(kUsed * kQuarters * kChunks == kVectors && kQuarters <= 4);
+  static_assert(!kIsWide || (kIsResident && (kChunks & (kChunks - 1)) == 0));
 
   explicit BRIDGE_DEVICE Walk(const Params& params)
       : RowPlaces<P>(params), shared_(simt::dynamic_shared<int64_t>()) {
@@ -124,6 +129,9 @@ class Walk : public RowPlaces<P> {
     constexpr uint32_t kCols = static_cast<uint32_t>(kSumChunk);
     return static_cast<int>((static_cast<uint32_t>(space_.cols) + kCols - 1) / kCols);
   }
+  // What warps leave of a row: one for each chunk, or for all that one has.
+  BRIDGE_DEVICE int node() const { return kIsWide ? warp_ : chunk_; }
+  BRIDGE_DEVICE int nodes() const { return kIsWide ? space_.warps : chunks(); }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
   BRIDGE_DEVICE bool reaches(int q) const { return first_col(q) < space_.cols; }
@@ -186,7 +194,7 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
     own_cols_ = has_row_ ? space_.cols : 0;
     if constexpr (kStays) {
-      chunk_ = warp_;
+      chunk_ = warp_ * kChunks;
       run_chunk(body);
       end();
       return;
@@ -218,7 +226,10 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE void each_vector(const Body& body) const {
     constexpr int kUnroll = P::kIsLarge || (kIsShort && !kIsAligned) ? 1 : kVectors;
 #pragma unroll kUnroll
-    for (int i = 0; i < kVectors; ++i) body(i / kQuarters + i % kQuarters * kUsed);
+    for (int i = 0; i < kVectors; ++i) {
+      const int in_chunk = i % kOfChunk;
+      body(i - in_chunk + in_chunk / kQuarters + in_chunk % kQuarters * kUsed);
+    }
   }
   template <class Body>
   BRIDGE_DEVICE void each_element(const Body& body) const {
@@ -380,7 +391,7 @@ class Walk : public RowPlaces<P> {
   BRIDGE_DEVICE int blocks_log2() const { return kIsShort ? 0 : space_.blocks_log2; }
   template <class T>
   BRIDGE_DEVICE T* cell(int cell, int chunk) const {
-    return reinterpret_cast<T*>(shared_ + (area_ * P::kCells + cell) * cell_step(chunks())) + chunk;
+    return reinterpret_cast<T*>(shared_ + (area_ * P::kCells + cell) * cell_step(nodes())) + chunk;
   }
   BRIDGE_DEVICE int held_before(int turn, int warp) const {
     const auto warps = static_cast<uint32_t>(space_.threads) / simt::kWarpThreads;
@@ -406,13 +417,16 @@ struct GeneratedKernel {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
   static constexpr bool kIsMain = kIsAligned && kGroup == simt::kWarpThreads;  // not of short rows
-  static constexpr int kMainBlocks = kIsResident ? P::kRowBlocks : P::kLongBlocks;
+  static constexpr bool kIsWide = kGroup * kVectors * P::kVector > static_cast<int>(kSumChunk);
+  static constexpr int kMainBlocks = kIsWide ? 2 : kIsResident ? P::kRowBlocks : P::kLongBlocks;
   static constexpr int kMinBlocks = kIsMain ? kMainBlocks : P::kMinBlocks;
 
   // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
   // be asked.
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
-  static constexpr bool kMayJoin = kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight);
+  static constexpr bool kMayJoin =
+      kIsWide || (kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight));
+  static constexpr Extent kOther = kIsWide ? Extent::alike : Extent::any;
   static constexpr Extent kUsual = kMayJoin && kIsShort      ? Extent::alike
                                    : kMayJoin && kIsResident ? Extent::full
                                                              : Extent::any;
@@ -421,7 +435,7 @@ struct GeneratedKernel {
     if constexpr (kUsual != Extent::any) {
       if (is_usual(params.space)) return run_of<kUsual>(params);
     }
-    run_of<Extent::any>(params);
+    run_of<kOther>(params);
   }
 
  private:
@@ -448,6 +462,9 @@ template <class P>
 using ShortAny = GeneratedKernel<P, kShortGroup, kShortVectors, false, false>;
 template <class P>
 using ResidentAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, true>;
+template <class P>
+using WideAligned =
+    GeneratedKernel<P, simt::kWarpThreads, kWideChunks * kChunkVectors<P>, true, true>;
 template <class P>
 using LongAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, false>;
 template <class P>

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bridge.generated.cache import cached
+from bridge.generated.cache import cached, headers_digest
 from bridge.generated.requests import _DTYPES, Request
 from bridge.lang.bytecode import words_of
 from bridge.lang.emission_cuda import cuda_source_of
@@ -37,7 +37,7 @@ _SOURCES = [
     *(f"cpp/interpreter/{name}.cpp" for name in ("packing", "program", "validate", "comparison")),
     "cpp/walks/columns/column_sums.cu",
 ]
-# Headers of the tests; the cache knows of those of the kernels.
+# Headers of the tests, beside those of the kernels.
 _HEADERS = [*(ROOT / "tests/simt").glob("*.h"), *(ROOT / "tests/cpp").glob("*.h")]
 
 
@@ -76,7 +76,7 @@ def program_of_emulator() -> Path:
     texts = [(ROOT / source).read_text() for source in _SOURCES]
     texts += [path.read_text() for path in sorted(_HEADERS)]
     with _lasting_cache():
-        return cached([*texts, *_FLAGS], ".program", make)
+        return cached([*texts, headers_digest(), *_FLAGS], ".program", make)
 
 
 def described(request: Request) -> str:
@@ -93,7 +93,7 @@ def described(request: Request) -> str:
         return made
 
     with _lasting_cache():
-        library = cached([emitted.source, *_FLAGS], ".so", make)
+        library = cached([emitted.source, headers_digest(), *_FLAGS], ".so", make)
     words = np.frombuffer(words_of(request.program, request.has_start), np.int32)
     dtypes = [_DTYPES.index(dtype) for dtype in request.dtypes]
     numbers = [*astuple(emitted)[1:]]

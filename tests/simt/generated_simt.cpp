@@ -159,12 +159,15 @@ void run(Compiled& compiled, int calls) {
     sizes.size[0] = 1 + pick(2);
     compare_call(compiled, sizes);
   }
-  // One row of a lane behind the other, in a cluster.
-  bridge_program sizes{};
-  sizes.cols = 9728;
-  sizes.dims = 1;
-  sizes.size[0] = 18;
-  compare_call(compiled, sizes);
+  // One row of a lane behind the other, in a cluster; of each warp several chunks, or a part of
+  // them.
+  for (const int64_t some : {9728, 2304}) {
+    bridge_program sizes{};
+    sizes.cols = some;
+    sizes.dims = 1;
+    sizes.size[0] = 18;
+    compare_call(compiled, sizes);
+  }
   check(2 * (bridge_program_cuda_added_calls() - before) > calls, "calls take what was added");
 }
 

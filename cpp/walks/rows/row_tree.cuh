@@ -58,9 +58,22 @@ struct ByPredicates {
   }
 };
 
+// One step of it: a thread keeps half of its values and gives the other half away to a neighbour,
+// which is half the shuffles.
+template <class By, int kCount, class Real>
+BRIDGE_DEVICE void fold_half(Real (&value)[kCount], int kept, int thread, int bit) {
+  const uint32_t upper = thread & bit;
+#pragma unroll
+  for (int i = 0; i < kept; ++i) {
+    const Real given = By::chosen(upper, value[i], value[i + kept]);
+    const Real own = By::chosen(upper, value[i + kept], value[i]);
+    value[i] = own + exchange(given, bit);
+  }
+}
+
 // The fold of the tree over the threads of a group (from the highest bit of their index down) and
 // then over the elements of each; every thread gets the sum. While a thread has more than one
-// value, it keeps half of them and gives the other half away: half the shuffles.
+// value, it keeps half of them.
 template <int kGroup, class By, int kCount, class Real>
 BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
   int kept = kCount;
@@ -68,13 +81,7 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
   for (int bit = kGroup / 2; bit > 0; bit /= 2) {
     if (kept > 1) {
       kept /= 2;
-      const uint32_t upper = thread & bit;
-#pragma unroll
-      for (int i = 0; i < kept; ++i) {
-        const Real given = By::chosen(upper, value[i], value[i + kept]);
-        const Real own = By::chosen(upper, value[i + kept], value[i]);
-        value[i] = own + exchange(given, bit);
-      }
+      fold_half<By>(value, kept, thread, bit);
     } else {
       value[0] = value[0] + exchange(value[0], bit);
     }
@@ -92,6 +99,31 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
     }
   }
   return value[0];
+}
+
+// The same for several chunks of a warp. At first as long as a thread has several values of one:
+template <class By, int kCount, class Real>
+BRIDGE_DEVICE Real fold_elements(Real (&value)[kCount], int thread) {
+  static_assert(kCount <= kWarp);
+#pragma unroll
+  for (int kept = kCount / 2, bit = kWarp / 2; kept > 0; kept /= 2, bit /= 2)
+    fold_half<By>(value, kept, thread, bit);
+  return value[0];
+}
+
+// and then of all chunks, of which a thread keeps half as well, to the sum of their nodes,
+// neighbours first.
+template <int kCount, class By, int kChunks, class Real>
+BRIDGE_DEVICE Real fold_chunks(Real (&value)[kChunks], int thread) {
+  static_assert(kCount * kChunks == kWarp);
+#pragma unroll
+  for (int kept = kChunks / 2; kept > 0; kept /= 2) fold_half<By>(value, kept, thread, kept);
+  Real sum = value[0];
+#pragma unroll
+  for (int bit = kWarp / 2; bit >= kChunks; bit /= 2) sum = sum + exchange(sum, bit);
+#pragma unroll
+  for (int bit = 1; bit < kChunks; bit *= 2) sum = sum + exchange(sum, bit);
+  return sum;
 }
 
 // The sum of a chunk (or of its first vectors, where the rest are missing) that a group holds.
