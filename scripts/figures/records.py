@@ -23,7 +23,8 @@ def read(name: str) -> Any:
 
 def machine_of(report: Report) -> str:
     machine, versions = report["machine"], report["versions"]
-    where = f"{machine['processor']}, {report['options']['threads']} threads"
+    isa = report["build"]["cpu_isa"]
+    where = f"{machine['processor']} ({isa}), {report['options']['threads']} threads"
     if report["options"]["device"] == "cuda":
         where = machine["gpu"]
     commit = (report["commit"] or "not known")[:9]

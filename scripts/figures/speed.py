@@ -101,7 +101,9 @@ def of_catalogue(page: str) -> str:
 def of_declarations() -> str:
     """What the catalogue as a whole, and ops like those of a user, come to, with their aims."""
     parts = []
-    for name, report in reports():
+    # The pages of ops quote the first CPU alone.
+    other = "cpu-catalogue-avx2.json"
+    for name, report in [*reports(), (other, read(other))]:
         for op, what in (("catalogue", "The ops of the catalogue"), ("declared", "Three others")):
             if main_rows(report, op):
                 parts.append(f"{what}, on {machine_of(report)} ([every row](benchmarks/{name})):")
