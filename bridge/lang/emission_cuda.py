@@ -24,8 +24,9 @@ from bridge.lang.residents import Residents
 # thread: it would be slow to compile, and too long for the instruction cache.
 _MOST_UNROLLED = 110
 _LIGHT = 10  # as much as a root, and less than an exponential
-# With fewer a program waits for memory alone, in the registers of more warps.
-_LEAST_WIDE = 12
+# Of programs whose warps may have several chunks of a row: those with fewer wait for memory alone,
+# and have more warps without, those with more have code too long for the instruction cache.
+_WIDE = range(12, 48)
 _LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # as some ten of the short ones are
 _SHORT = frozenset(
     (
@@ -117,7 +118,7 @@ class _Emitter(Residents):
         absent = {
             "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
-            "WideAligned": is_large or not self._may_be_wide(instructions),
+            "WideAligned": not self._may_be_wide(instructions),
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]
         row_blocks, long_blocks = self._blocks(instructions)
@@ -208,7 +209,7 @@ class _Emitter(Residents):
         """
         kept = [self._bytes(stream) for stream in self.kept_loads]
         beside = self.sums or any(i.operation == "keep" for i in instructions)
-        is_busy = sum(map(_weight, instructions)) >= _LEAST_WIDE
+        is_busy = sum(map(_weight, instructions)) in _WIDE
         return is_busy and kept == [2] and self.vector == 8 and not beside
 
     @property
