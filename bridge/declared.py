@@ -76,7 +76,7 @@ class DeclaredOp:
             from bridge.lang.reference import evaluate
 
             def run(found: Traced, operands: tuple[Any, ...]) -> Any:
-                check_shapes(found.form, [Spec(np.shape(o), "") for o in operands])
+                check_shapes(found.name, found.form, [Spec(np.shape(o), "") for o in operands])
                 results = evaluate(found.program, operands)
                 return results if found.returns_several else results[0]
 

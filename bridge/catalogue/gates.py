@@ -89,6 +89,10 @@ def paired_glu(
     return packed_glu.declaration.function(gate, bias, up_bias, weight, **static)
 
 
+# By what is given: gate and up, or both packed in halves, or in pairs.
+FORMS = (glu, packed_glu, paired_glu)
+
+
 @declared()
 def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
     y = _relu(x) ** 2
@@ -96,6 +100,7 @@ def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
 
 
 def run_glu(
+    function: str,
     ops: Sequence[Callable[..., Any]],
     gate: Any,
     up: Any,
@@ -107,18 +112,23 @@ def run_glu(
     interleaved: bool,
     **out: Any,
 ) -> Any:
-    """Checks what is no array, and calls one of a framework's `glu`, `packed_glu` and `paired_glu`.
+    """Checks what is no array, and calls one of a framework's `FORMS`.
+
+    Args:
+      function: the name of the public one, for messages.
 
     Raises:
       TypeError: if a number is none.
       ValueError: if activation is unknown, a number or a shape cannot be, or a separate `up` is
         said to be interleaved.
     """
-    static = check_options(activation, limit, linear_offset)
+    static = check_options(function, activation, limit, linear_offset)
     weight = one_a_row(gate, weight)
     if up is not None:
         if interleaved:
-            raise ValueError("glu: interleaved is True and up is given, expected one of both")
+            raise ValueError(
+                f"{function}: interleaved is True and up is given, expected one of both"
+            )
         return ops[0](gate, up, bias, None, weight, **static, **out)
     shape = shape_of(gate)
     columns = shape[-1] // 2 if shape else 0
@@ -133,9 +143,7 @@ def run_glu(
     return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
 
 
-def check_options(
-    activation: Any, limit: Any, linear_offset: Any, function: str = "glu"
-) -> dict[str, Any]:
+def check_options(function: str, activation: Any, limit: Any, linear_offset: Any) -> dict[str, Any]:
     """What a declaration is told beside its operands.
 
     Raises:

@@ -37,7 +37,7 @@ class Example:
         self.program: Program = found.program
         self.arrays = [Array.of(given[name]) for name in names]
         specs = [Spec(a.data.shape, a.dtype) for a in self.arrays]
-        check_operands(found.form, specs, found.texts)
+        check_operands(found.name, found.form, specs, found.texts)
         self.space = space_of(self.program, self.arrays)
         self.smooth = [i for i, o in enumerate(self.program.operands) if o.dtype == "float"]
         only = signature.parameters.values()

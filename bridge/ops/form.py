@@ -17,14 +17,12 @@ class Form:
     """What the operands of a declared op are held against, in types that torch.compile can trace.
 
     Attributes:
-      name: the function's.
       names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
       fills_space: for each result whether it has a number at every place.
       like: for each result the operand whose dtype it has; -1: as its role says.
       takes_number: whether the first operand may have no dimensions.
     """
 
-    name: str
     names: tuple[str, ...]
     roles: tuple[Role, ...]
     dtypes: tuple[tuple[str, ...], ...]
@@ -36,7 +34,6 @@ class Form:
     def of(cls, program: Program) -> Form:
         operands = program.operands
         return cls(
-            program.name,
             tuple(operand.name for operand in operands),
             tuple(ROLES[operand.role] for operand in operands),
             tuple(dtypes_of_role(operand.role) for operand in operands),
@@ -58,10 +55,13 @@ def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
     return INTEGERS if role.integer else FLOATING
 
 
-def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> ProgramParams:
+def check_operands(
+    function: str, form: Form, specs: Sequence[Spec], texts: dict[str, str]
+) -> ProgramParams:
     """Checks the operands of a declared op, all present, and returns the parameters of the call.
 
     Args:
+      function: the name of the public one, for messages.
       texts: of the program, as `codes.texts_of` has them.
 
     Raises:
@@ -72,11 +72,11 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
     for name, dtypes, spec in zip(form.names, form.dtypes, specs, strict=True):
         if spec.dtype not in dtypes:
             raise TypeError(
-                f"{form.name}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
+                f"{function}: {name} has dtype {spec.dtype}, expected one of {', '.join(dtypes)}"
             )
         if spec.dtype in FLOATING:
             floating.append(spec.dtype)
-    check_shapes(form, specs)
+    check_shapes(function, form, specs)
     arithmetic = "float64" if "float64" in floating else "float32"
     promoted = promote(*floating)
     results = [
@@ -88,9 +88,9 @@ def check_operands(form: Form, specs: Sequence[Spec], texts: dict[str, str]) -> 
     return ProgramParams(code, arithmetic, ",".join(results))
 
 
-def check_shapes(form: Form, specs: Sequence[Spec]) -> None:
+def check_shapes(function: str, form: Form, specs: Sequence[Spec]) -> None:
     """Raises ValueError for an operand whose shape does not fit the first one."""
-    function, first = form.name, specs[0]
+    first = specs[0]
     if not first.shape and not form.takes_number:
         raise ValueError(
             f"{function}: {form.names[0]} is 0-dimensional, expected at least one dimension"

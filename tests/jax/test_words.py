@@ -60,7 +60,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
             "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
         )
         for name, call in (
-            ("glu", lambda **flag: bj.swiglu(X, **flag)),
+            ("swiglu", lambda **flag: bj.swiglu(X, **flag)),
             ("rotary", lambda **flag: bj.rotary(X, X, X, **flag)),
         )
     ),

@@ -132,7 +132,8 @@ def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]
     arrays = [drawn(rng, array) for array in call.operands]
     layouts = [array.layout for array in call.operands]
     specs = [Spec(array.shape, array.dtype) for array in call.operands]
-    params = check_operands(Form.of(program), specs, codes.texts_of(codes.code_of(program)))
+    texts = codes.texts_of(codes.code_of(program))
+    params = check_operands(program.name, Form.of(program), specs, texts)
     runs = [Run(params.code, params, arrays, layouts)]
     dtypes = params.dtypes.split(",")
     space = space_of(program, arrays)

@@ -25,8 +25,9 @@ _array_types: set[type] = set()
 _MOST_KINDS = 256
 
 
-def declared_function(declaration: Declaration) -> Callable[..., Any]:
-    """The function of a declaration on arrays."""
+def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
+    """The function of a declaration on arrays; `name` is another for messages and profilers."""
+    name = name or declaration.name
     # Static arguments are told apart as the objects that they are, and kept with what they led to,
     # so that no other object gets their numbers: to hash them costs more than a tiny call.
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -41,7 +42,7 @@ def declared_function(declaration: Declaration) -> Callable[..., Any]:
             found = traced(declaration, present, *values)
             if len(known) == _MOST_KINDS:
                 known.clear()
-            entered = found, present, _compiled(found, None), values
+            entered = found, present, _compiled(name, found, None), values
             known[absent, *map(id, values)] = entered
         found, present, compiled, _ = entered
         if False in present:
@@ -54,11 +55,11 @@ def declared_function(declaration: Declaration) -> Callable[..., Any]:
         checked = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
-                checked.append(as_integer(found.name, operand.name, value))
+                checked.append(as_integer(name, operand.name, value))
                 continue
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
-            checked.append(as_array_like(found.name, operand.name, value, dtypes, expected))
+            checked.append(as_array_like(name, operand.name, value, dtypes, expected))
             if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
                 _array_types.add(type(value))
         return tuple(checked)
@@ -69,29 +70,29 @@ def declared_function(declaration: Declaration) -> Callable[..., Any]:
         """The op inside of `shard_map`, on columns that are split over a mesh axis."""
         values = {**declaration.static, **static}.values()
         found = traced(declaration, (True,) * len(operands), *values)
-        return _compiled(found, axis)(*arguments(found, operands))
+        return _compiled(name, found, axis)(*arguments(found, operands))
 
     function.on_axis = on_axis
     return function  # type: ignore[no-any-return]
 
 
 @compiled_for
-def _compiled(found: Traced, axis: str | None) -> Any:
+def _compiled(name: str, found: Traced, axis: str | None) -> Any:
     integers = sum(operand.role is roles.Integer for operand in found.program.operands)
 
     def declared(*operands: Any) -> Any:
         arrays = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
-                arrays.append(words(found.name, operand.name, value, is_alone=integers == 1))
+                arrays.append(words(name, operand.name, value, is_alone=integers == 1))
             else:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)
-        params = check_operands(found.form, [spec_of(array) for array in arrays], found.texts)
+        params = check_operands(name, found.form, [spec_of(array) for array in arrays], found.texts)
         results = call(PROGRAM, arrays, params, axis)
         return results if found.returns_several else results[0]
 
-    declared.__name__ = found.name
+    declared.__name__ = name
     return declared
 
 

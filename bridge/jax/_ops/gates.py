@@ -8,28 +8,36 @@ from typing import Any
 import jax
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, one_a_row, run_glu
 from bridge.jax._adapter.arguments import refuse_traced
-
-_OPS = (gates.glu.jax, gates.packed_glu.jax, gates.paired_glu.jax)
+from bridge.jax._ops.declared import declared_function
 
 ArrayLike = jax.typing.ArrayLike
 
 
-def _run(
-    gate: Any,
-    up: Any,
-    bias: Any,
-    weight: Any,
-    activation: str,
-    limit: Any,
-    offset: Any,
-    interleaved: Any,
-) -> Any:
-    refuse_traced("glu", "limit", limit)
-    refuse_traced("glu", "linear_offset", offset)
-    refuse_traced("glu", "interleaved", interleaved, "True or False")
-    return run_glu(_OPS, gate, up, bias, weight, activation, limit, offset, interleaved)
+def _entry(name: str) -> Callable[..., Any]:
+    """What runs `glu` under the name of a public function."""
+    ops = [declared_function(op.declaration, name) for op in FORMS]
+
+    def run(
+        gate: Any,
+        up: Any,
+        bias: Any,
+        weight: Any,
+        activation: str,
+        limit: Any,
+        offset: Any,
+        interleaved: Any,
+    ) -> Any:
+        refuse_traced(name, "limit", limit)
+        refuse_traced(name, "linear_offset", offset)
+        refuse_traced(name, "interleaved", interleaved, "True or False")
+        return run_glu(name, ops, gate, up, bias, weight, activation, limit, offset, interleaved)
+
+    return run
+
+
+_glu = _entry("glu")
 
 
 def glu(
@@ -78,7 +86,7 @@ def glu(
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
     numbers = (activation, limit, linear_offset)
-    return _run(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+    return _glu(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
@@ -93,8 +101,9 @@ def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
         interleaved: bool = False,
     ) -> jax.Array:
         numbers = (activation, limit, linear_offset)
-        return _run(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+        return entered(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
 
+    entered = _entry(name)
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
     return run

@@ -34,7 +34,7 @@ class GLU(nnx.Module):
         interleaved: bool = False,
     ) -> None:
         name = type(self).__name__
-        check_options(activation, limit, linear_offset, name)
+        check_options(name, activation, limit, linear_offset)
         self.activation, self.limit = activation, limit
         self.linear_offset = linear_offset
         self.interleaved = as_flag(name, "interleaved", interleaved)

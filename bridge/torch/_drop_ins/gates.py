@@ -58,7 +58,7 @@ def gated(
     if weights is None:
         return glu(x, bias=bias, activation=activation, limit=limit, linear_offset=linear_offset)
     weights = one_a_row("glu", x, weights)
-    found = run_glu(_OPS, x, None, bias, weights, activation, limit, linear_offset, False)
+    found = run_glu("glu", _OPS, x, None, bias, weights, activation, limit, linear_offset, False)
     return found.to(y.dtype)  # type: ignore[no-any-return]
 
 

@@ -134,12 +134,12 @@ def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
     for operand_name, role, operand in zip(form.names, form.roles, operands, strict=True):
         if role is Role.INTEGER:
             check_integer_array(name, operand_name, spec_of(operand))
-    return check_operands(form, [spec_of(operand) for operand in operands], found.texts)
+    return check_operands(name, form, [spec_of(operand) for operand in operands], found.texts)
 
 
-def declared_function(declaration: Declaration) -> Callable[..., Any]:
-    """The function of a declaration on tensors."""
-    name = declaration.name
+def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
+    """The function of a declaration on tensors; `name` is another for messages and profilers."""
+    name = name or declaration.name
 
     @constant_to_dynamo
     def name_to_dynamo(present: tuple[bool, ...], *values: Any) -> str:

@@ -36,7 +36,7 @@ class GLU(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_flags(type(self).__name__, interleaved=interleaved)
-        check_options(activation, limit, linear_offset, type(self).__name__)
+        check_options(type(self).__name__, activation, limit, linear_offset)
         self.activation, self.limit = activation, limit
         self.linear_offset, self.interleaved = linear_offset, interleaved
 

@@ -8,32 +8,35 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, one_a_row, run_glu
+from bridge.declared import DeclaredOp
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._ops.declared import declared_entry
+from bridge.torch._ops.declared import declared_entry, declared_function
 
 # Made now: a first call under torch.compile could not.
-_OPS, _squared_relu = (
-    (gates.glu.torch, gates.packed_glu.torch, gates.paired_glu.torch),
-    gates.squared_relu.torch,
-)
+_squared_relu = gates.squared_relu.torch
 
 
-def _resolver(op: Any) -> Callable[..., Any]:
-    def resolve(*operands: Any, **static: Any) -> Any:
-        return op.resolve(operands, *static.values())
+def _entry(name: str) -> Any:
+    """What runs `glu` under the name of a public function."""
 
-    return resolve
+    def resolver(op: DeclaredOp) -> Callable[..., Any]:
+        function = declared_function(op.declaration, name)
+
+        def resolve(*operands: Any, **static: Any) -> Any:
+            return function.resolve(operands, *static.values())  # type: ignore[attr-defined]
+
+        return resolve
+
+    resolvers = tuple(map(resolver, FORMS))
+
+    def resolve(operands: tuple[Any, ...], *static: Any) -> Any:
+        return run_glu(name, resolvers, *operands, *static)  # type: ignore[arg-type]
+
+    return declared_entry(name, resolve)
 
 
-_RESOLVERS = tuple(map(_resolver, _OPS))
-
-
-def _resolve(operands: tuple[Any, ...], *static: Any) -> Any:
-    return run_glu(_RESOLVERS, *operands, *static)  # type: ignore[arg-type]
-
-
-_glu = declared_entry("glu", _resolve)
+_glu = _entry("glu")
 
 
 def glu(
@@ -101,7 +104,7 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
         given = gate, up, bias, weight
         return entered(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
-    entered = declared_entry("glu", _resolve)
+    entered = _entry(name)
     entered.public = run
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
