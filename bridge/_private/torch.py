@@ -254,6 +254,12 @@ capsule_to_tensor: Callable[[Any], Tensor] = names.find(
     "takes a capsule as it is; without it torch.from_dlpack asks what was asked already",
     torch.utils.dlpack.from_dlpack,
 )
+exchanged_in: Callable[..., Any] = names.find(
+    "torch.nn.utils.stateless._reparametrize_module",
+    "gives a module tensors that it keeps for its backward pass too; without it the gradient of "
+    "one that torch.utils.checkpoint computes again raises torch's error of parameters on meta",
+    lambda module, tensors: contextlib.nullcontext(),
+)
 pytree_nodes: Ask = names.if_loaded(
     "torch.utils._pytree.SUPPORTED_NODES",
     "has the nodes registered with torch; without it they are leaves to to_jax and to_torch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Iterator
@@ -301,19 +302,75 @@ def test_a_function_that_keeps_what_it_made_when_it_was_traced_is_refused() -> N
         f(jnp.ones((2, 8)))
 
 
-def test_a_module_that_is_computed_again_for_its_gradient_is_refused() -> None:
-    class Again(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(8, 8)
+class Again(nn.Module):
+    """Computes its inner module again in the backward pass, and counts how often it ran."""
 
-        def forward(self, x: torch.Tensor) -> Any:
-            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+    def __init__(self, inner: nn.Module, reentrant: bool = False) -> None:
+        super().__init__()
+        self.inner, self.reentrant = inner, reentrant
+        self.runs: list[int] = []
 
-    g, x = from_torch(Again()), jnp.ones((2, 8), jnp.float32)
-    assert g(g.params(), x).shape == (2, 8)
-    with pytest.raises(ValueError, match=r"let jax\.checkpoint compute the whole call again"):
-        jax.grad(lambda p: g(p, x).sum())(g.params())
+    def __deepcopy__(self, memo: Any) -> Again:
+        copied = Again(copy.deepcopy(self.inner, memo), self.reentrant)
+        copied.runs = self.runs
+        return copied
+
+    def forward(self, x: torch.Tensor) -> Any:
+        def run(x: torch.Tensor) -> Any:
+            self.runs.append(1)
+            return self.inner(x)
+
+        return torch.utils.checkpoint.checkpoint(run, x, use_reentrant=self.reentrant)
+
+
+@where
+def test_checkpoints(where: Any) -> None:
+    inner = nn.Sequential(perceptron(), nn.BatchNorm1d(2)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    again = Again(inner)
+    once, twice = from_torch(inner, train=True), from_torch(again, train=True)
+
+    def penalty(params: Any, g: Any, prefix: str) -> Any:
+        """Of gradients, which are differentiated for it."""
+
+        def loss(params: Any) -> Any:
+            named = {prefix + name: value for name, value in params.items()}
+            y, buffers = g(named, x.numpy(), buffers=g.buffers())
+            return (y**3).sum(), {n.removeprefix(prefix): b for n, b in buffers.items()}
+
+        (value, buffers), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+        return value + sum((d**2).sum() for d in gradients.values()), buffers
+
+    def values(g: Any, prefix: str) -> Any:
+        of = where(jax.value_and_grad(lambda p: penalty(p, g, prefix), has_aux=True))
+        return jax.tree.map(np.asarray, of(once.params()))
+
+    expected, before = values(once, ""), len(again.runs)
+    jax.tree.map(near, values(twice, "inner."), expected)
+    assert len(again.runs) > before
+    # The modules that took part have been given back whole.
+    jax.tree.map(near, values(twice, "inner."), expected)
+
+
+@where
+def test_checkpoints_draw_the_same_again(where: Any) -> None:
+    inner = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 1)).double()
+    x = np.ones((5, 4))
+    found = []
+    for module, prefix in ((inner, ""), (Again(inner), "inner.")):
+        g = from_torch(module, train=True, seeded=True)
+        gradient = where(jax.grad(lambda p, g=g: (g(p, x, seed=3) ** 2).sum()))
+        state = torch.get_rng_state()
+        found.append({n.removeprefix(prefix): d for n, d in gradient(g.params()).items()})
+        assert torch.equal(torch.get_rng_state(), state)
+    jax.tree.map(near, *found)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpoints_are_refused_by_torch() -> None:
+    g = from_torch(Again(perceptron(), reentrant=True))
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        jax.grad(lambda x: g(g.params(), x).sum())(np.ones((2, 4)))
 
 
 @where

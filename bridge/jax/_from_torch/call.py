@@ -24,7 +24,7 @@ from bridge.jax._from_torch.modules import FunctionalModule, narrowed, widened
 from bridge.jax._from_torch.program import dtype_name, is_smooth
 from bridge.jax._from_torch.results import Layout, Never, Slot, does_not_cross, flatten
 from bridge.jax._from_torch.seed import seeded
-from bridge.jax._from_torch.thread import plain_thread
+from bridge.jax._from_torch.thread import lasting, plain_thread
 from bridge.jax._from_torch.watch import Watch
 from bridge.ops import Spec
 
@@ -110,7 +110,9 @@ class TorchCall:
         for place, tensor in zip(self._places, tensors, strict=True):
             leaves[place] = tensor
         parameters, buffers, args, kwargs = self._structure.tree.unflatten(leaves)
-        with seeded(operands[0], tensors) if self.is_seeded else _UNSEEDED:
+        with lasting() as stack:
+            if self.is_seeded:
+                stack.enter_context(seeded(operands[0], tensors))
             if self.owner.module is None:
                 result, after = self.owner.function(*args, **kwargs), {}
             else:
@@ -253,7 +255,6 @@ def _default_device() -> str:
     return "cuda" if on_gpu else "cpu"
 
 
-_UNSEEDED = contextlib.nullcontext()
 # `template` and `watch` belong to the call that this thread is in.
 _threads = threading.local()
 # `of` is the call that ran last on this thread, `layout` that of its results.

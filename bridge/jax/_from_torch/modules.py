@@ -13,9 +13,11 @@ from bridge._private.torch import (
     DisableFuncTorch,
     disable_current_modes,
     dispatch_modes,
+    exchanged_in,
     is_fake,
 )
 from bridge.exchange.dtypes import crosses_to_jax
+from bridge.jax._from_torch.thread import in_gradient, lasting
 
 
 class FunctionalModule:
@@ -97,14 +99,16 @@ class FunctionalModule:
             # What traces the call that needs it must not see this.
             with disable_current_modes(), DisableFuncTorch():
                 module = copy.deepcopy(self._prototype)
-        try:
-            result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
-        finally:
+        with lasting() as stack:
             # What a module makes itself and keeps, a table say, has no values where it is traced.
             if not (dispatch_modes() and is_fake()):
-                self._idle.append(module)
-        # What the module has written in place or set anew is in `exchanged` now.
-        return result, {name: exchanged[name].detach() for name in buffers}
+                stack.callback(self._idle.append, module)
+            result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
+            # What the module has written in place or set anew is in `exchanged` now.
+            after = {name: exchanged[name].detach() for name in buffers}
+            if in_gradient():
+                stack.enter_context(exchanged_in(module, exchanged))
+        return result, after
 
 
 def _aliases(module: torch.nn.Module, canonical: Mapping[str, Tensor]) -> dict[str, list[str]]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bridge.jax._from_torch.thread import during_gradient
 from bridge.ops import Spec
 
 _SMOOTH = ("float", "bfloat", "complex")
@@ -165,7 +166,7 @@ class Cotangent(_Derivative):
     def _pull_autograd(self, point: list[Tensor], cotangents: list[Tensor]) -> Sequence[Tensor]:
         """Plain autograd runs what torch.func does not: Functions without setup_context, say."""
         again = torch.is_grad_enabled()  # somebody differentiates this derivative
-        with torch.enable_grad():
+        with torch.enable_grad(), during_gradient():
             moving = [
                 point[i] if again and point[i].requires_grad else point[i].detach().requires_grad_()
                 for i in self.active
@@ -178,22 +179,13 @@ class Cotangent(_Derivative):
             ]
             if not reached:
                 return [torch.zeros_like(tensor) for tensor in moving]
-            try:
-                gradients = torch.autograd.grad(
-                    [result for result, _ in reached],
-                    moving,
-                    [cotangent for _, cotangent in reached],
-                    create_graph=again,
-                    allow_unused=True,
-                )
-            except RuntimeError as error:
-                if "on device meta is not on the expected device" not in str(error):
-                    raise
-                raise ValueError(
-                    f"from_torch: {self.name} is computed again as its gradient is, by "
-                    "torch.utils.checkpoint for instance, when the module has its parameters no "
-                    "more: switch that off, and let jax.checkpoint compute the whole call again"
-                ) from error
+            gradients = torch.autograd.grad(
+                [result for result, _ in reached],
+                moving,
+                [cotangent for _, cotangent in reached],
+                create_graph=again,
+                allow_unused=True,
+            )
         return [_dense(*pair) for pair in zip(gradients, moving, strict=True)]
 
     def specs(self, operands: Sequence[Spec]) -> tuple[Spec, ...]:

@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import torch
 
 _SUBNORMAL = 5e-324
+_threads = threading.local()
+
+
+def in_gradient() -> bool:
+    """Whether this is inside of `during_gradient`."""
+    return getattr(_threads, "stack", None) is not None
+
+
+@contextlib.contextmanager
+def during_gradient() -> Iterator[None]:
+    """Around a function and its backward pass, where torch.utils.checkpoint may run it again.
+
+    What was entered into the stack of `lasting` stays until the outermost of several derivatives
+    has been computed.
+    """
+    if in_gradient():
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        _threads.stack = stack
+        try:
+            yield
+        finally:
+            _threads.stack = None
+
+
+@contextlib.contextmanager
+def lasting() -> Iterator[contextlib.ExitStack]:
+    """A stack that closes with `during_gradient`, or, outside of that, with this context."""
+    if in_gradient():
+        yield _threads.stack
+        return
+    with contextlib.ExitStack() as stack:
+        yield stack
 
 
 @contextlib.contextmanager
