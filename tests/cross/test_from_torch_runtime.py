@@ -264,6 +264,12 @@ def raises_mine(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def raises_stop(x: torch.Tensor) -> torch.Tensor:
+    if not isinstance(x, torch._subclasses.FakeTensor):
+        raise StopIteration
+    return x
+
+
 def test_an_eager_error_is_itself() -> None:
     with pytest.raises(Mine) as caught:
         from_torch(raises_mine)(jnp.ones(3))
@@ -276,12 +282,13 @@ def test_an_error_inside_jit_has_the_traceback_in_its_text() -> None:
     assert 'raise Mine("what went wrong")' in str(caught.value)
 
 
-def test_torch_errors_raises_the_original() -> None:
-    f = jax.jit(from_torch(raises_mine))
+@pytest.mark.parametrize("function", [raises_mine, raises_stop], ids=lambda f: f.__name__)
+def test_torch_errors_raises_the_original(function: Any) -> None:
+    f = jax.jit(from_torch(function))
     for _ in range(2):
-        with pytest.raises(Mine) as caught, torch_errors():
+        with pytest.raises((Mine, StopIteration)) as caught, torch_errors():
             f(jnp.ones(3)).block_until_ready()
-        assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "raises_mine"
+        assert traceback.extract_tb(caught.value.__traceback__)[-1].name == function.__name__
         assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
     with pytest.raises(ZeroDivisionError), torch_errors():
         _ = 1 / 0

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 _log = logging.getLogger("bridge")
 _failures: OrderedDict[int, BaseException] = OrderedDict()
@@ -55,8 +56,21 @@ def reported(name: str, aloud: bool) -> Iterator[None]:
         ) from None
 
 
-@contextlib.contextmanager
-def torch_errors() -> Iterator[None]:
+class _TorchErrors(contextlib.AbstractContextManager[None], contextlib.ContextDecorator):
+    """A class, as a generator cannot raise StopIteration."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
+        if not isinstance(error, RuntimeError | ValueError):  # as which depends on where JAX stands
+            return
+        text = str(error)
+        with _failures_lock:
+            found = [n for n in _failures if f"[torch error {n};" in text]
+            original = _failures.pop(found[0]) if found else None
+        if original is not None:
+            raise original from error
+
+
+def torch_errors() -> contextlib.AbstractContextManager[None]:
     """Raises the exceptions of torch functions themselves where jitted code is called.
 
     An exception inside a callback reaches the caller of a jitted function as JAX's JaxRuntimeError,
@@ -69,13 +83,4 @@ def torch_errors() -> Iterator[None]:
         with bridge.jax.torch_errors():
             step(params, batch).block_until_ready()
     """
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:  # as which one depends on where JAX stands
-        text = str(error)
-        with _failures_lock:
-            found = [n for n in _failures if f"[torch error {n};" in text]
-            original = _failures.pop(found[0]) if found else None
-        if original is None:
-            raise
-        raise original from error
+    return _TorchErrors()
