@@ -25,7 +25,7 @@ Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functi
 For the softmax see `bridge.torch.megatron`.
 """
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 import warnings
 from typing import Any

@@ -6,6 +6,7 @@ import inspect
 import io
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 import bridge.torch as bt
-from bridge.torch import apex, liger, megatron, slapo
+from bridge.torch import apex, huggingface, liger, megatron, slapo
 from tests.torch.expected import assert_same_bits
 
 # By the name of what is to be seen: calls of x [4, 5] and bias [5]. Numbers are drawn in the last.
@@ -211,10 +212,36 @@ def test_every_module_is_here() -> None:
     assert set(MODULES) == public - {"JaxModule"}
 
 
-@pytest.mark.parametrize("name", MODULES)
+CONFIG = SimpleNamespace(
+    normalization="LayerNorm",
+    layernorm_zero_centered_gamma=False,
+    persist_layer_norm=False,
+    sequence_parallel=False,
+)
+DROP_IN_MODULES: dict[str, nn.Module] = {
+    "FusedAddRMSNorm": liger.LigerFusedAddRMSNorm(5),
+    "FusedRMSNorm": apex.FusedRMSNorm(5),
+    "LayerNorm of Megatron": megatron.FusedLayerNorm(CONFIG, 5),
+    "LigerSoftmax": liger.LigerSoftmax(),
+    "LlamaRMSNorm": huggingface.LlamaRMSNorm(5),
+    "NewGELUActivation": huggingface.NewGELUActivation(),
+}
+
+
+@pytest.mark.parametrize("name", [*MODULES, *DROP_IN_MODULES])
 def test_a_trace_of_a_module_alone_is_saved_and_loaded(name: str) -> None:
-    traced = fx.symbolic_trace(MODULES[name])
+    traced = fx.symbolic_trace({**MODULES, **DROP_IN_MODULES}[name])
     assert pickle.loads(pickle.dumps(traced)).code == traced.code
+
+
+def test_no_annotation_of_a_forward_is_a_text() -> None:
+    """With which torch.fx makes a trace that cannot be saved."""
+    for module in (bt, apex, huggingface, liger, megatron, slapo):
+        public = [getattr(module, name) for name in module.__all__]
+        for kind in filter(inspect.isclass, public):
+            if issubclass(kind, nn.Module):
+                hints = inspect.get_annotations(kind.forward).values()
+                assert not [hint for hint in hints if isinstance(hint, str)], kind
 
 
 class Seen(TorchFunctionMode):

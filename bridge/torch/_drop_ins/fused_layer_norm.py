@@ -1,6 +1,6 @@
 """`megatron/core/fusions/fused_layer_norm.py` of Megatron-LM."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The layers, activations and losses of Hugging Face's transformers."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from typing import Any
 

@@ -3,7 +3,7 @@
 Nothing is written over the logits, a loss of 16-bit logits is float32, and a mean of no row is 0.
 """
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from dataclasses import dataclass
 from typing import Any

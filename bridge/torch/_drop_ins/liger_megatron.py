@@ -1,6 +1,6 @@
 """What Liger-Kernel has for Megatron-LM: the files of its `megatron`."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from collections.abc import Callable
 from typing import Any

@@ -3,7 +3,7 @@
 The matrix products are torch's.
 """
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from collections.abc import Callable
 from typing import Any

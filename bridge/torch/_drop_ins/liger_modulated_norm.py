@@ -1,6 +1,6 @@
 """The RMS norm of Liger-Kernel whose result is scaled and shifted by what depends on the sample."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from typing import Any
 

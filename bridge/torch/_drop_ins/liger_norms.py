@@ -1,6 +1,6 @@
 """The norms of Liger-Kernel: the files of its `ops`, `transformers` and `functional.py`."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """The cross-entropy of Liger-Kernel of logits that ranks share."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from typing import Any
 

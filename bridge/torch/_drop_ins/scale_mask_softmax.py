@@ -1,6 +1,6 @@
 """The softmax of Megatron-LM: autograd Functions, and the module that chooses among them."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 from collections.abc import Callable
 from functools import partial

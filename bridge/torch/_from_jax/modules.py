@@ -1,6 +1,6 @@
 """Flax NNX and Equinox modules as torch modules."""
 
-from __future__ import annotations
+# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
 import functools
 from collections.abc import Callable, Sequence
