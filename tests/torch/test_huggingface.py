@@ -197,6 +197,16 @@ def test_undo_and_again() -> None:
     assert str(huggingface.replace(nn.ReLU())) == "nothing"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_what_is_replaced_inside_of_an_autocast(replaced_families, dtype) -> None:
+    plain = huggingface.replace(model_of("Llama"))
+    expected = str(plain)
+    plain.undo()
+    with torch.autocast("cpu", dtype):
+        replaced_families.append(replaced := huggingface.replace(model_of("Llama")))
+    assert str(replaced) == expected
+
+
 def test_only_what_is_asked_for(replaced_families) -> None:
     model = model_of("Llama")
     others = {"mlps": False, "activations": False, "rotary": False, "loss": False}

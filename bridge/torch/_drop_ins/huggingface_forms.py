@@ -207,8 +207,13 @@ def _first_alike(copies: list[nn.Module], size: int, forms: list[Form]) -> Form 
 
 @contextlib.contextmanager
 def _unseen() -> Iterator[None]:
-    """For calls on numbers of ours on the CPU, of which nobody else is to hear."""
-    with torch.no_grad(), torch.device("cpu"), warnings.catch_warnings():
+    """For calls on numbers of ours on the CPU, of which nobody else is to hear.
+
+    An autocast around them would change their dtypes, and torch.stack and torch.cat refuse the
+    other 16-bit type in it.
+    """
+    plain = torch.autocast("cpu", enabled=False)
+    with torch.no_grad(), torch.device("cpu"), plain, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
