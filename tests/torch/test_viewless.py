@@ -183,6 +183,19 @@ def test_a_recorded_write_to_the_result(draw: Any) -> None:
     assert torch.equal(grad(y, x, g)[0], g.mT * 6)
 
 
+@keep_graphs
+def test_memory_that_moves_does_so_for_both(draw: Any, keep_graph: bool) -> None:
+    x = draw(3, 4)
+    y, before = make_viewless_tensor(x.view(-1), False, keep_graph), x.clone()
+    y.resize_(100_000)
+    y[0] = before[0, 0] = 5.0
+    y.share_memory_()
+    assert x.data_ptr() == y.data_ptr()
+    assert x.is_shared()
+    assert torch.equal(x, before)
+    assert torch.equal(y[:12], before.view(-1))
+
+
 class Watched:
     """Dies with the graph node it is tied to."""
 

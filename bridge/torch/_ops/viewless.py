@@ -111,7 +111,8 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
 
     The result shares inp's storage, offset, strides and version counter: a write to it in place is
     a write to inp, and a backward pass that needs what was there raises torch's error. (The
-    original's has a counter of its own: there such a backward pass is wrong without a word.)
+    original's has a counter of its own: there such a backward pass is wrong without a word.) Where
+    `resize_` or `share_memory_` moves the storage, it moves for both.
 
     Works under `torch.no_grad`, in inference mode, in forward mode, under `torch.func` and under
     `torch.compile(fullgraph=True)`. A compiled graph returns no leaves: with keep_graph=False and
