@@ -35,6 +35,7 @@ BESIDES = {
     "torch/_drop_ins/squared_relu.py": "those of its squared ReLU",
     "torch/_drop_ins/norms.py": "norms over several dimensions",
     "torch/_drop_ins/apex_norms.py": "the drop-ins of apex's functions of norms",
+    "torch/_drop_ins/apex_rotary.py": "those of its rotary embeddings",
     "torch/_drop_ins/fused_layer_norm.py": "the drop-in of Megatron-LM's layer norm",
     "torch/_drop_ins/liger_norms.py": "the drop-ins of Liger-Kernel's norms",
     "torch/_drop_ins/liger_modulated_norm.py": "that of its modulated norm",

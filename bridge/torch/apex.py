@@ -1,7 +1,7 @@
-"""apex's norms, softmax and cross-entropy under their own names: change the import, nothing else.
+"""apex's norms, rotary embeddings, softmax and cross-entropy: change the import, nothing else.
 
 Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functional`
-`fused_softmax.py`, and in `apex/contrib` `layer_norm/layer_norm.py` and
+`fused_softmax.py` and `fused_rope.py`, and in `apex/contrib` `layer_norm/layer_norm.py` and
 `xentropy/softmax_xentropy.py`. Where the norms differ:
 
 - One path, on the CPU, under torch.compile and in a trace too, where the original composes torch's
@@ -21,6 +21,9 @@ Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functi
 
 - `SoftmaxCrossEntropyLoss` has no limit on what `padding_idx` is, and its losses are computed in
   float32 and rounded once.
+
+- The rotary embeddings have gradients towards angles and tables, which may have any floating dtype,
+  and `fused_apply_rotary_pos_emb_thd` writes tokens that belong to no sequence, as they are.
 
 For the softmax see `bridge.torch.megatron`.
 """
@@ -50,6 +53,16 @@ from bridge.torch._drop_ins.apex_norms import (
     mixed_dtype_fused_layer_norm_affine,
     mixed_dtype_fused_rms_norm_affine,
 )
+from bridge.torch._drop_ins.apex_rotary import (
+    FusedRoPE2DFunc,
+    FusedRoPECachedFunc,
+    FusedRoPEFunc,
+    FusedRoPETHDFunc,
+    fused_apply_rotary_pos_emb,
+    fused_apply_rotary_pos_emb_2d,
+    fused_apply_rotary_pos_emb_cached,
+    fused_apply_rotary_pos_emb_thd,
+)
 from bridge.torch._drop_ins.losses import SoftmaxCrossEntropyLoss
 from bridge.torch._drop_ins.norms import sizes_of
 from bridge.torch._drop_ins.scale_mask_softmax import (
@@ -71,6 +84,10 @@ __all__ = [
     "FusedRMSNormAffineFunction",
     "FusedRMSNormAffineMixedDtypesFunction",
     "FusedRMSNormFunction",
+    "FusedRoPE2DFunc",
+    "FusedRoPECachedFunc",
+    "FusedRoPEFunc",
+    "FusedRoPETHDFunc",
     "FusedScaleMaskSoftmax",
     "GenericScaledMaskedSoftmax",
     "MixedFusedLayerNorm",
@@ -79,6 +96,10 @@ __all__ = [
     "ScaledSoftmax",
     "ScaledUpperTriangMaskedSoftmax",
     "SoftmaxCrossEntropyLoss",
+    "fused_apply_rotary_pos_emb",
+    "fused_apply_rotary_pos_emb_2d",
+    "fused_apply_rotary_pos_emb_cached",
+    "fused_apply_rotary_pos_emb_thd",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",

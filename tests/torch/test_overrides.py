@@ -115,6 +115,12 @@ DROP_INS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "liger_rope": lambda x, b: liger.liger_rope(
         x[None, None, :, 1:], x[None, None, :, 1:], x[:, 1:], x[:, 1:]
     )[0],
+    "fused_apply_rotary_pos_emb": lambda x, b: apex.fused_apply_rotary_pos_emb(
+        x[:, None, None], x[:, None, None, :4]
+    ),
+    "FusedRoPECachedFunc": lambda x, b: apex.FusedRoPECachedFunc.apply(
+        x[:, None, None], x[:, None, None, :4], x[:, None, None, 1:], True
+    ),
     "liger_softmax": lambda x, b: liger.liger_softmax(x),
     "LigerMLPFunction": lambda x, b: liger.LigerMLPFunction.apply(x, x, x, x.T),
     "liger_llama4_text_rotary_pos_emb": lambda x, b: liger.liger_llama4_text_rotary_pos_emb(

@@ -1,0 +1,237 @@
+"""The rotary embeddings of apex: of angles, of tables, of packed sequences and of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from bridge import lang as bl
+from bridge.catalogue.declaration import declared, named
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.kernels import spec_of
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._ops.rotary import side_by_side
+
+
+@declared()
+@named("rotary")
+def _rotary_apart(x: bl.Halves, cos: bl.Table, sin: bl.Table, cos2: bl.Table, sin2: bl.Table):
+    """`rotary` with a table for each half: those of apex need not be doubled."""
+    first, second = x
+    return bl.halves(first * cos - second * sin, second * cos2 + first * sin2)
+
+
+# Made now: a first call under torch.compile could not.
+_apart = _rotary_apart.torch
+
+
+def fused_apply_rotary_pos_emb(
+    t: Tensor, freqs: Tensor, transpose_output_memory: bool = False
+) -> Tensor:
+    """t turned by the angles freqs, whose cosines and sines are rounded to the dtype of t.
+
+    Args:
+      t: `[s, b, h, d]`.
+      freqs: `[s, 1, 1, r]` of any floating dtype, r even and at most d: an angle for each of the
+        leading r columns of t, of which column i makes a pair with column i + r/2. The columns
+        behind r stay.
+      transpose_output_memory: whether the result lies in memory as `[b, s, h, d]`.
+
+    Raises:
+      TypeError: an argument is no dense tensor or of another dtype.
+      ValueError: shapes that do not fit.
+    """
+    if is_overridden(given := (t, freqs)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    name = "fused_apply_rotary_pos_emb"
+    check_tensors(name, 2, t=t, freqs=freqs)
+    _check(name, t, "sbhd", freqs=(freqs, t.shape[:1]))
+    return _in_memory(t, freqs.cos(), freqs.sin(), transpose_output_memory)
+
+
+def fused_apply_rotary_pos_emb_cached(
+    t: Tensor, cos: Tensor, sin: Tensor, transpose_output_memory: bool = False
+) -> Tensor:
+    """The same with the cosines and the sines of the angles, which are rounded to the dtype of t.
+
+    Args:
+      t, transpose_output_memory: as for `fused_apply_rotary_pos_emb`.
+      cos, sin: `[s, 1, 1, r]` of any floating dtype.
+
+    Raises:
+      TypeError, ValueError: as `fused_apply_rotary_pos_emb`.
+    """
+    if is_overridden(given := (t, cos, sin)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    name = "fused_apply_rotary_pos_emb_cached"
+    check_tensors(name, 3, t=t, cos=cos, sin=sin)
+    _check(name, t, "sbhd", cos=(cos, t.shape[:1]), sin=(sin, t.shape[:1]))
+    return _in_memory(t, cos, sin, transpose_output_memory)
+
+
+def fused_apply_rotary_pos_emb_thd(t: Tensor, cu_seqlens: Tensor, freqs: Tensor) -> Tensor:
+    """The same for sequences behind one another, each of which starts with the first angles.
+
+    The host does not wait for cu_seqlens. Tokens behind the last sequence stay as they are, and
+    those that there is no angle for become NaN; the original leaves both unwritten.
+
+    Args:
+      t: `[tokens, h, d]`.
+      cu_seqlens: whole numbers `[sequences + 1]`: where each starts, and where the last one ends.
+      freqs: `[positions, 1, 1, r]`, as for `fused_apply_rotary_pos_emb`.
+
+    Raises:
+      TypeError, ValueError: as `fused_apply_rotary_pos_emb`.
+    """
+    if is_overridden(given := (t, cu_seqlens, freqs)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    name = "fused_apply_rotary_pos_emb_thd"
+    check_tensors(name, 3, t=t, cu_seqlens=cu_seqlens, freqs=freqs)
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name}: cu_seqlens has dtype {cu_seqlens.dtype}, expected torch.int32")
+    if cu_seqlens.ndim != 1 or not cu_seqlens.numel():
+        raise ValueError(
+            f"{name}: cu_seqlens has shape {list(cu_seqlens.shape)}, expected [sequences + 1]"
+        )
+    _check(name, t, "thd", freqs=(freqs, freqs.shape[:1]))
+    if not freqs.shape[0]:
+        raise ValueError(f"{name}: freqs has shape {list(freqs.shape)}, expected a position")
+    place = torch.arange(t.shape[0], device=t.device, dtype=cu_seqlens.dtype)
+    sequence = torch.searchsorted(cu_seqlens, place, right=True) - 1
+    position = place - cu_seqlens[sequence.clamp(min=0)]
+    last = freqs.shape[0] - 1
+    angles = freqs[:, 0][position.clamp(0, last)]
+    angles = angles.masked_fill((position > last)[:, None, None], float("nan"))
+    is_behind = place >= cu_seqlens[-1]
+    angles = angles.masked_fill(is_behind[:, None, None], 0.0)
+    return _turned(t, angles.cos(), angles.sin())
+
+
+def fused_apply_rotary_pos_emb_2d(
+    t: Tensor,
+    img_h: int,
+    img_w: int,
+    cos_h: Tensor,
+    sin_h: Tensor,
+    cos_w: Tensor,
+    sin_w: Tensor,
+) -> Tensor:
+    """The first half of each row is turned by the angles of its height, the other of its width.
+
+    Args:
+      t: `[b, img_h * img_w, h, d]`, d a multiple of 4.
+      img_h, img_w: the size of an image.
+      cos_h, sin_h: `[1, H, 1, d/2]` with H at least img_h, of any floating dtype.
+      cos_w, sin_w: `[1, W, 1, d/2]` with W at least img_w.
+
+    Raises:
+      TypeError, ValueError: as `fused_apply_rotary_pos_emb`.
+    """
+    if is_overridden(given := (t, cos_h, sin_h, cos_w, sin_w)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    name = "fused_apply_rotary_pos_emb_2d"
+    tables = {"cos_h": cos_h, "sin_h": sin_h, "cos_w": cos_w, "sin_w": sin_w}
+    check_tensors(name, 5, t=t, **tables)
+    if t.ndim != 4 or t.shape[1] != img_h * img_w or t.shape[-1] % 4:
+        raise ValueError(
+            f"{name}: t has shape {list(t.shape)}, expected [b, {img_h} * {img_w}, h, d] with a "
+            "multiple of 4 for d"
+        )
+    half = t.shape[-1] // 2
+    for argument, table in tables.items():
+        size = img_h if argument.endswith("h") else img_w
+        spec = spec_of(table[:, :size]) if table.ndim == 4 else None
+        if spec is None or not spec.has_shape((1, size, 1, half)):
+            raise ValueError(
+                f"{name}: {argument} has shape {list(table.shape)}, expected [1, {size}, 1, "
+                f"{half}], or more in the second dimension"
+            )
+    image = t.unflatten(1, (img_h, img_w))
+    of_height = [table[:, :img_h, None] for table in (cos_h, sin_h)]
+    of_width = [table[:, None, :img_w] for table in (cos_w, sin_w)]
+    first, second = image.split(half, -1)
+    y = side_by_side(_turned(first, *of_height), _turned(second, *of_width))
+    return y.flatten(1, 2)
+
+
+def _check(function: str, t: Tensor, dims: str, **tables: tuple[Tensor, Any]) -> None:
+    """Raises ValueError for a table that is none of so many positions, or does not fit t."""
+    if t.ndim != len(dims):
+        raise ValueError(f"{function}: t has shape {list(t.shape)}, expected [{', '.join(dims)}]")
+    columns = next(iter(tables.values()))[0].shape[-1:]
+    for name, (table, positions) in tables.items():
+        r = table.shape[-1] if table.ndim else 0
+        if not spec_of(table).has_shape((*positions, 1, 1, *columns)) or r % 2 or r > t.shape[-1]:
+            raise ValueError(
+                f"{function}: {name} has shape {list(table.shape)}, expected "
+                f"[{', '.join(map(str, positions)) or 'positions'}, 1, 1, r] with an even r, at "
+                f"most {t.shape[-1]}, the same for all tables"
+            )
+
+
+def _turned(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """t, whose leading columns are turned, in contiguous memory."""
+    r = cos.shape[-1]
+    cos, sin = cos.to(t.dtype), sin.to(t.dtype)
+    (cos1, cos2), (sin1, sin2) = (table.tensor_split(2, -1) for table in (cos, sin))
+    y = _apart(t[..., :r], cos1, sin1, cos2, sin2)
+    y = side_by_side(y, t[..., r:]) if r < t.shape[-1] else y
+    return y.contiguous()  # type: ignore[no-any-return]
+
+
+def _in_memory(t: Tensor, cos: Tensor, sin: Tensor, is_transposed: bool) -> Tensor:
+    if not is_transposed:
+        return _turned(t, cos, sin)
+    return _turned(*[each.transpose(0, 1) for each in (t, cos, sin)]).transpose(0, 1)
+
+
+class FusedRoPEFunc(Function, metaclass=DropIn):
+    """`FusedRoPEFunc.apply(t, freqs, transpose_output_memory)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        t: Tensor, freqs: Tensor, transpose_output_memory: bool = False
+    ) -> Tensor:
+        """As `fused_apply_rotary_pos_emb`."""
+        return fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory)
+
+
+class FusedRoPECachedFunc(Function, metaclass=DropIn):
+    """`FusedRoPECachedFunc.apply(t, cos, sin, transpose_output_memory)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        t: Tensor, cos: Tensor, sin: Tensor, transpose_output_memory: bool = False
+    ) -> Tensor:
+        """As `fused_apply_rotary_pos_emb_cached`."""
+        return fused_apply_rotary_pos_emb_cached(t, cos, sin, transpose_output_memory)
+
+
+class FusedRoPETHDFunc(Function, metaclass=DropIn):
+    """`FusedRoPETHDFunc.apply(t, cu_seqlens, freqs)`."""
+
+    @staticmethod
+    def apply(t: Tensor, cu_seqlens: Tensor, freqs: Tensor) -> Tensor:  # type: ignore[override]
+        """As `fused_apply_rotary_pos_emb_thd`."""
+        return fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs)
+
+
+class FusedRoPE2DFunc(Function, metaclass=DropIn):
+    """`FusedRoPE2DFunc.apply(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w)`."""
+
+    @staticmethod
+    def apply(  # type: ignore[override]
+        t: Tensor,
+        img_h: int,
+        img_w: int,
+        cos_h: Tensor,
+        sin_h: Tensor,
+        cos_w: Tensor,
+        sin_w: Tensor,
+    ) -> Tensor:
+        """As `fused_apply_rotary_pos_emb_2d`."""
+        return fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w)
