@@ -272,6 +272,11 @@ def groups_that_differ(place: Place) -> None:
         torch.func.grad(loss)(x, labels)
     with torch.autograd.forward_ad.dual_level(), raises(NotImplementedError, "in forward mode"):
         loss(torch.autograd.forward_ad.make_dual(x, x), labels)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    compiled(x, labels)  # before, too: a graph without tangents is not for a call with them
+    unsupported = torch._dynamo.exc.Unsupported
+    with torch.autograd.forward_ad.dual_level(), raises(unsupported, "in forward mode"):
+        compiled(torch.autograd.forward_ad.make_dual(x, x), labels)
     assert loss(x, labels).isfinite()
 
 

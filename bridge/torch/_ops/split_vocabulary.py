@@ -50,7 +50,7 @@ def joined(
             "how they are split is known"
         )
     ranks = ranks_of(function, group)
-    if functorch_active() or (not torch.compiler.is_compiling() and forward_ad._current_level >= 0):
+    if functorch_active() or forward_ad._current_level >= 0:
         raise NotImplementedError(
             f"{function}: group is given under a transform of torch.func or in forward mode, which "
             "follow no exchange between ranks; expected None there, or autograd"
