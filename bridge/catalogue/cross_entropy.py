@@ -84,14 +84,14 @@ def counted_losses(
 @declared()
 @named("cross_entropy")
 def total(losses: bl.Full):
-    return bl.sum(losses)
+    return bl.sum(losses) + 0.0  # +0.0 of no rows, whose sum is -0.0
 
 
 @declared()
 @named("cross_entropy")
 def mean(losses: bl.Full, counts: bl.Full):
     # Counts have no derivative, and are to send back no zeros that others would be added to.
-    return bl.sum(losses) / bl.maximum(bl.sum(bl.stop_gradient(counts)), 1.0)
+    return (bl.sum(losses) + 0.0) / bl.maximum(bl.sum(bl.stop_gradient(counts)), 1.0)
 
 
 @dataclass(frozen=True)

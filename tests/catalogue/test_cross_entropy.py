@@ -180,10 +180,11 @@ def test_exact_cases(own: Any) -> None:
     call = partial(own.call, own.ops.cross_entropy)
     x = np.float32([[1.0, 2.0], [3.0, -np.inf]])
     ignored = np.array([-100, -100])
-    assert call(x, ignored) == 0.0
     for reduction in ("sum", "mean"):
         f = partial(own.ops.cross_entropy, reduction=reduction)
-        assert own.call(f, x[:0], ignored[:0]) == 0.0
+        for rows in (0, 2):
+            found = own.call(f, x[:rows], ignored[:rows])
+            np.testing.assert_array_equal(bits(found), bits(np.float32(0.0)))
     _, dx = own.vjp(
         lambda x: own.ops.cross_entropy(x, own.array(ignored)), [x], np.ones((), np.float32)
     )
