@@ -344,6 +344,27 @@ def test_derivatives_of_second_order_and_transforms(reduction: str) -> None:
         assert np.array_equal(found, torch.stack([plain(each) for each in several]).numpy())
 
 
+@each
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(0, 5), (0, 3, 5), (0, 0, 5), (2, 0, 5)], ids=str)
+def test_batches_of_nothing(own: Any, shape: Any, reduction: str) -> None:
+    x, labels = np.zeros(shape, np.float32), np.zeros(shape[:-1], np.int32)
+    vmap, grad = (torch.func.vmap, torch.func.grad) if own.name == "torch" else (jax.vmap, jax.grad)
+    arrays, weight = [own.array(x), own.array(labels)], own.array(np.zeros((7, 5), np.float32))
+
+    def linear(x: Any, labels: Any) -> Any:
+        return own.ops.linear_cross_entropy(x, weight, labels, reduction=reduction)
+
+    losses = [partial(own.ops.cross_entropy, reduction=reduction)]
+    losses += [linear] if len(shape) == 3 else []
+    for loss in losses:
+        result = labels.shape if reduction == "none" else shape[:1]
+        found = own.numpy(vmap(loss)(*arrays))
+        assert (found.shape, found.dtype) == (result, "float32")
+        dx = own.numpy(vmap(grad(lambda *of, loss=loss: loss(*of).sum()))(*arrays))
+        assert (dx.shape, dx.dtype) == (shape, "float32")
+
+
 UPPER = 2**64 - 100  # -100 to who takes it for a number with a sign
 
 

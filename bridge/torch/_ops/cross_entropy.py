@@ -194,4 +194,4 @@ def _flat(numbers: Tensor) -> Tensor:
         from bridge.torch._sharded.rows import in_one_dimension
 
         return in_one_dimension(numbers)
-    return numbers.reshape(-1)
+    return numbers.flatten()  # reshape(-1) fails in a batch of none

@@ -91,7 +91,7 @@ def linear_cross_entropy(
         return _of_dtensors(hidden, weight, labels, bias, chunk, options)
     # By the number of labels: one of features may be 0.
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
-    operands = (rows, weight, labels.reshape(-1), bias)
+    operands = (rows, weight, labels.flatten(), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
     if is_exporting() or torch.jit.is_tracing():
         # Which keep no Function, but what it calls.
@@ -141,8 +141,10 @@ def _again(
 ) -> Tensor:
     """The losses of `[rows, features]`; backward passes compute each chunk's logits again."""
     count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
-    found = _recomputed_losses(_parts(count, hidden, labels), weight, bias, options)
-    return reduce(options.reduction, *[torch.cat(each) for each in zip(*found, strict=True)])
+    first, *others = _recomputed_losses(_parts(count, hidden, labels), weight, bias, options)
+    if others:  # torch.cat fails for no rows in a batch
+        first = [torch.cat(each) for each in zip(first, *others, strict=True)]
+    return reduce(options.reduction, *first)
 
 
 def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) -> list[Any]:
