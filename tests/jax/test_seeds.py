@@ -86,8 +86,9 @@ def test_raw_keys_of_the_default_generator(impl: str) -> None:
         raws, keys = jax.random.split(raw, 3), jax.random.split(key, 3)
         np.testing.assert_array_equal(jax.vmap(drawn_traced)(raws), jax.vmap(drawn_traced)(keys))
     message = r"seed has shape \[4\], .* or a key of jax.random \(a raw one of the generator"
-    with pytest.raises(ValueError, match=message):  # the default is threefry2x32 again
-        bias_dropout_add(ONES, p=0.45, seed=raw)
+    for given in (raw, np.asarray(raw), flax.nnx.Variable(raw)):
+        with pytest.raises(ValueError, match=message):  # the default is threefry2x32 again
+            drawn(given)
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

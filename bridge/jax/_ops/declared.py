@@ -42,12 +42,17 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
             found = traced(declaration, present, *values)
             if len(known) == _MOST_KINDS:
                 known.clear()
-            entered = found, present, _compiled(name, found, None), values
+            among = enumerate(found.program.operands)
+            integers = tuple([place for place, each in among if each.role is roles.Integer])
+            entered = found, present, integers, _compiled(name, found, None), values
             known[absent, *map(id, values)] = entered
-        found, present, compiled, _ = entered
+        found, present, integers, compiled, _ = entered
         if False in present:
             operands = tuple(itertools.compress(operands, present))
-        if not _array_types.issuperset(map(type, operands)):
+        is_plain = _array_types.issuperset(map(type, operands))
+        for place in integers:  # raw keys have dimensions
+            is_plain = is_plain and not operands[place].aval.shape
+        if not is_plain:
             operands = arguments(found, operands)
         return compiled(*operands)
 

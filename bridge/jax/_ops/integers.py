@@ -27,20 +27,23 @@ def as_integer(function: str, argument: str, value: Any) -> Any:
     """A seed or an offset as what a jitted function takes, and `words` then.
 
     A number becomes a tuple of its words, an argument like any: another number compiles nothing.
+    A raw key of another generator than threefry becomes a typed one here: what is compiled would
+    remember the default generator of its first call.
 
     Raises:
       TypeError: if it is no integer.
       ValueError: if it has dimensions, or no place in 64 bits.
     """
     if type(value) is not int:
+        if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):
+            value = value.__jax_array__()
         if isinstance(value, jax.Array):  # as tracers are
-            return value
-        if hasattr(value, "__jax_array__"):
-            return value.__jax_array__()
+            return _with_generator(value) if argument == "seed" else value
         if isinstance(value, np.ndarray):
             spec = Spec(value.shape, value.dtype.name)
             if argument == "seed" and _is_raw_key(spec):
-                return value.astype(np.uint32, copy=False)  # whose bytes can be in another order
+                # Its bytes can be in another order.
+                return _with_generator(value.astype(np.uint32, copy=False))
             _check_array(function, argument, spec)
     value = check_integer(function, argument, value)
     return (np.array([value & 0xFFFFFFFF, value >> 32], np.uint32),)
@@ -72,11 +75,8 @@ def words(function: str, argument: str, value: Any, *, is_alone: bool = True) ->
             none = jax.random.key_data(jax.random.split(value, 0))
             data = jnp.concatenate([data, none.reshape(0)])
         return data
-    if argument == "seed" and _is_raw_key(spec):
-        if spec.shape == (2,):
-            return value[::-1]
-        with contextlib.suppress(TypeError):  # keys of the default generator have another shape
-            return words(function, argument, jax.random.wrap_key_data(value), is_alone=is_alone)
+    if argument == "seed" and _is_raw_key(spec) and spec.shape == (2,):
+        return value[::-1]
     _check_array(function, argument, spec)
     if value.dtype.itemsize == 8:
         low, high = value, value >> 32
@@ -97,5 +97,13 @@ def _check_array(function: str, argument: str, spec: Spec) -> None:
     check_integer_array(function, argument, spec)
 
 
-def _is_raw_key(spec: Spec) -> bool:
-    return len(spec.shape) == 1 and spec.dtype == "uint32"
+def _with_generator(seed: Any) -> Any:
+    """The seed; for a raw key of the default generator, where that is not threefry, a typed one."""
+    if _is_raw_key(seed) and seed.shape != (2,):
+        with contextlib.suppress(TypeError):  # keys of the default generator have another shape
+            return jax.random.wrap_key_data(seed)
+    return seed
+
+
+def _is_raw_key(seed: Any) -> bool:
+    return len(seed.shape) == 1 and bool(seed.dtype == "uint32")
