@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jax import export
 from jax import numpy as jnp
 from torch import nn
 
@@ -192,3 +193,12 @@ def test_debug_flags_name_the_function(x: Any, where: Any, flag: Any, bad: str) 
                 FloatingPointError, match=rf"\({bad}\) encountered in from_torch: .*square"
             ):
                 call()
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.vmap])
+@pytest.mark.parametrize("result_shape", [None, lambda x: x])
+def test_symbolic_shapes_are_refused(transform: Any, result_shape: Any) -> None:
+    f = from_torch(torch.sin, vmap_method="vmap", result_shape=result_shape)
+    x = jax.ShapeDtypeStruct(export.symbolic_shape("b, 8"), jnp.float32)
+    with pytest.raises(ValueError, match=r"sin is called with .* symbolic shape \[b, 8\]"):
+        export.export(jax.jit(transform(f)))(x)

@@ -74,6 +74,13 @@ _jitted = jax.jit(_primitive.bind, static_argnames=("program",))
 
 @_primitive.def_abstract_eval
 def _abstract(*avals: Any, program: Program) -> list[Any]:
+    for aval in avals:
+        if not all(isinstance(size, int) for size in aval.shape):
+            raise ValueError(
+                f"from_torch: {program.name} is called with an array of the symbolic shape "
+                f"{list(aval.shape)}, expected sizes that are known: an exported program has no "
+                "torch functions"
+            )
     return _result_avals(avals, program.specs([spec_of(aval) for aval in avals]))
 
 
