@@ -61,7 +61,9 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "bridge"
 
 
-def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> Path:
+def cached(
+    parts: Iterable[str], suffix: str, make: Callable[[Path], Path], again: bool | None = None
+) -> Path:
     """A file in the cache that these parts decide, new or from before.
 
     Any number of processes may ask for it at once: what is written gets its name when it is whole.
@@ -70,9 +72,11 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
       parts: all that the file follows from.
       suffix: of its name.
       make: is given an empty folder, and returns the file that it made there.
+      again: whether it is called where it failed within the last day, in any process; None where
+        failures are not remembered.
 
     Raises:
-      CompileError: as `make` does, or if the cache cannot be written.
+      CompileError: as `make` does or did, or if the cache cannot be written.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -83,11 +87,20 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
         found = folder / f"{digest.hexdigest()}{suffix}"
         if _is_whole(found):
             return found
+        failure = found.with_suffix(".failed")
+        if again is False and _is_of_today(failure):
+            raise CompileError(f"{failure.read_text()}\nRemove {failure} to try again")
         _remove_abandoned(folder)
         # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
         work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
-            made = make(work)
+            try:
+                made = make(work)
+            except CompileError as error:
+                if again is not None and not _is_ending.is_set():  # else it was stopped
+                    failure.write_text(str(error))
+                raise
+            failure.unlink(missing_ok=True)
             content = made.read_bytes()
             made.replace(found)
             checksum = work / "checksum"
@@ -106,9 +119,15 @@ def cached(parts: Iterable[str], suffix: str, make: Callable[[Path], Path]) -> P
 def _remove_abandoned(folder: Path) -> None:
     """Removes what processes that were killed have left, a day after: no compiler runs so long."""
     for left in folder.glob("new-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _DAY:
-                shutil.rmtree(left, ignore_errors=True)
+        if not _is_of_today(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_of_today(path: Path) -> bool:
+    """Whether it is there, and was written within a day."""
+    with contextlib.suppress(OSError):
+        return time.time() - path.stat().st_mtime <= _DAY
+    return False
 
 
 def _is_whole(library: Path) -> bool:

@@ -328,6 +328,31 @@ def test_a_module_that_is_not_right_is_not_taken(
         assert not list((tmp_path / "cache").glob("*.so"))
 
 
+@pytest.mark.processes
+def test_a_failure_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def fails(*_: Any) -> None:
+        tries.append(None)
+        raise CompileError("no such header")
+
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(nodes, "run", fails)
+    for again, words, count in (
+        (False, "no such header$", 1),
+        (False, rf"no such header\nRemove {tmp_path}/\w+\.failed to try again", 1),
+        (True, "no such header$", 2),
+    ):
+        with pytest.raises(CompileError, match=words):
+            nodes._Nodes().compile(again)
+        assert len(tries) == count
+    (failure,) = tmp_path.glob("*.failed")
+    os.utime(failure, (0, 0))
+    with pytest.raises(CompileError, match="no such header"):
+        nodes._Nodes().compile()
+    assert len(tries) == 3
+
+
 @pytest.mark.long
 @pytest.mark.processes
 def test_the_way_without_them_is_as_right() -> None:

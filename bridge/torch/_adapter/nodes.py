@@ -47,14 +47,17 @@ class _Nodes:
         self.recorder: Callable[..., Any] | None = None
         self.error: Exception | None = None
 
-    def compile(self) -> None:
+    def compile(self, again: bool = False) -> None:
         """Compiles the module, or finds it in the cache, and loads it.
+
+        Args:
+          again: whether that is tried where it failed within the last day, in any process.
 
         Raises:
           CompileError: if that fails, or what was made is not right.
         """
         try:
-            path = _module()
+            path = _module(again)
             loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
             spec = importlib.util.spec_from_loader(_NAME, loader)
             assert spec is not None
@@ -74,7 +77,7 @@ class _Nodes:
         logging.getLogger("bridge").info("autograd records calls in Python: %s", error)
 
 
-def _module() -> Path:
+def _module(again: bool) -> Path:
     source = headers() / "border" / "torch" / "nodes.cpp"
     command = find_compiler()
     folder = Path(torch.__file__).parent
@@ -98,7 +101,7 @@ def _module() -> Path:
     files = *sorted(source.parent.glob("*.[ch]*")), *included, _TRIAL
     ours = [file.read_text() for file in files]
     parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
-    return cached(parts, ".so", make)
+    return cached(parts, ".so", make, again)
 
 
 _nodes = _Nodes()
@@ -144,10 +147,10 @@ def state() -> str:
 
 
 def load() -> None:
-    """Has the module compiled now, whatever BRIDGE_COMPILE says.
+    """Has the module compiled now, whatever BRIDGE_COMPILE says, and again where that failed.
 
     Raises:
       CompileError: if that fails.
     """
     if _nodes.recorder is None:
-        _nodes.compile()
+        _nodes.compile(again=True)
