@@ -218,3 +218,21 @@ def test_the_reference_of_rows_without_columns(shape: tuple[int, int]) -> None:
     expected = parts(torch.zeros(shape))
     for found, value in zip(parts.reference(np.zeros(shape)), expected, strict=True):
         np.testing.assert_array_equal(found, value.numpy())
+
+
+def test_integers_that_jax_would_narrow_to_others_are_refused() -> None:
+    """2**32 would name the first column."""
+
+    def at(x: bridge.Full, label: bridge.PerRow[int]) -> Any:
+        return bl.sum(bl.where(bl.column() == label, x, 0.0))
+
+    op, x = bridge.op(at), np.arange(1, 9, dtype=np.float32).reshape(2, 4)
+    for dtype, wide in (("int64", 2**32), ("int64", -(2**32)), ("uint64", 2**63)):
+        labels = np.array([2, wide % 2**64], np.uint64).astype(dtype)
+        words = rf"^at: label has {wide}, expected integers from .* jax_enable_x64 is off"
+        with pytest.raises(ValueError, match=words):
+            op(jnp.asarray(x), labels)
+        with jax.enable_x64(True):
+            np.testing.assert_array_equal(op(jnp.asarray(x), labels), [3, 0])
+        np.testing.assert_array_equal(op(torch.tensor(x), torch.tensor(labels)), [3, 0])
+    np.testing.assert_array_equal(op(jnp.asarray(x), np.array([2, -1])), [3, 0])

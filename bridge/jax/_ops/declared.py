@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for
 from bridge.jax._adapter.avals import spec_of
@@ -65,6 +67,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
             checked.append(as_array_like(name, operand.name, value, dtypes, expected))
+            _refuse_narrowed(name, operand.name, value)
             if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
                 _array_types.add(type(value))
         return tuple(checked)
@@ -79,6 +82,20 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
 
     function.on_axis = on_axis
     return function  # type: ignore[no-any-return]
+
+
+def _refuse_narrowed(function: str, name: str, value: Any) -> None:
+    """Raises ValueError for NumPy's integers that JAX would make others of where x64 is off."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
+        return
+    limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(dtype))
+    least, largest = int(value.min()), int(value.max())
+    if least < limits.min or largest > limits.max:
+        raise ValueError(
+            f"{function}: {name} has {least if least < limits.min else largest}, expected integers "
+            f"from {limits.min} to {limits.max}: while jax_enable_x64 is off, JAX keeps 32 bits"
+        )
 
 
 @compiled_for
