@@ -20,7 +20,7 @@ def check_limit(name: str, what: str, count: int, most: int) -> None:
         )
 
 
-def check_arrays(name: str, program: Program) -> None:
+def check_arrays(name: str, program: Program, operands: str = "operands") -> None:
     """Raises ProgramTooLarge for a program of more operands or results than a call has."""
-    check_limit(name, "operands", len(program.operands), MOST_OPERANDS)
+    check_limit(name, operands, len(program.operands), MOST_OPERANDS)
     check_limit(name, "results", len(program.results), MOST_RESULTS)

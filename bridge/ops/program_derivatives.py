@@ -246,7 +246,9 @@ class _Rule:
         sources: Sequence[codes.Tag] | None = None,
     ) -> Call[ProgramParams]:
         coded = codes.parse(code)
-        check_arrays(coded.program.name, coded.program)
+        # The op itself may have as many as there can be.
+        operands = "operands, tangents and cotangents among them"
+        check_arrays(coded.program.name, coded.program, operands)
         placed: list[Any] = []
         for name, i in coded.tags if sources is None else sources:
             if name == "cotangent":

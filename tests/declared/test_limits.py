@@ -130,11 +130,11 @@ def test_a_derivative_that_is_too_large_is_refused_where_it_is_asked_for() -> No
     op = op_of(MOST_OPERANDS, squared_sum)
     x = [torch.ones(2, 8, requires_grad=True) for _ in range(MOST_OPERANDS)]
     y = op(*x)
-    words = f"vjp of many: the program has {MOST_OPERANDS + 1} operands, expected at most 56"
-    with pytest.raises(bl.ProgramTooLarge, match=words):
+    words = "of many: the program has 57 operands, tangents and cotangents among them, expected at"
+    with pytest.raises(bl.ProgramTooLarge, match=f"vjp {words} most 56"):
         y.sum().backward()
     ones = jnp.ones((2, 8))
-    with pytest.raises(bl.ProgramTooLarge, match="jvp of many: the program has 57 operands"):
+    with pytest.raises(bl.ProgramTooLarge, match=f"jvp {words} most 56"):
         jax.grad(lambda x: op(x, *[ones] * (MOST_OPERANDS - 1)).sum())(ones)
 
 
