@@ -89,7 +89,10 @@ def _refuse_narrowed(function: str, name: str, value: Any) -> None:
     dtype = getattr(value, "dtype", None)
     if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
         return
-    limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(dtype))
+    kept = jax.dtypes.canonicalize_dtype(dtype)
+    if kept == dtype:
+        return
+    limits = jnp.iinfo(kept)
     least, largest = int(value.min()), int(value.max())
     if least < limits.min or largest > limits.max:
         raise ValueError(

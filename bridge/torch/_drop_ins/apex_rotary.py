@@ -192,46 +192,22 @@ def _in_memory(t: Tensor, cos: Tensor, sin: Tensor, is_transposed: bool) -> Tens
 class FusedRoPEFunc(Function, metaclass=DropIn):
     """`FusedRoPEFunc.apply(t, freqs, transpose_output_memory)`."""
 
-    @staticmethod
-    def apply(  # type: ignore[override]
-        t: Tensor, freqs: Tensor, transpose_output_memory: bool = False
-    ) -> Tensor:
-        """As `fused_apply_rotary_pos_emb`."""
-        return fused_apply_rotary_pos_emb(t, freqs, transpose_output_memory)
+    apply = staticmethod(fused_apply_rotary_pos_emb)  # type: ignore[assignment]
 
 
 class FusedRoPECachedFunc(Function, metaclass=DropIn):
     """`FusedRoPECachedFunc.apply(t, cos, sin, transpose_output_memory)`."""
 
-    @staticmethod
-    def apply(  # type: ignore[override]
-        t: Tensor, cos: Tensor, sin: Tensor, transpose_output_memory: bool = False
-    ) -> Tensor:
-        """As `fused_apply_rotary_pos_emb_cached`."""
-        return fused_apply_rotary_pos_emb_cached(t, cos, sin, transpose_output_memory)
+    apply = staticmethod(fused_apply_rotary_pos_emb_cached)  # type: ignore[assignment]
 
 
 class FusedRoPETHDFunc(Function, metaclass=DropIn):
     """`FusedRoPETHDFunc.apply(t, cu_seqlens, freqs)`."""
 
-    @staticmethod
-    def apply(t: Tensor, cu_seqlens: Tensor, freqs: Tensor) -> Tensor:  # type: ignore[override]
-        """As `fused_apply_rotary_pos_emb_thd`."""
-        return fused_apply_rotary_pos_emb_thd(t, cu_seqlens, freqs)
+    apply = staticmethod(fused_apply_rotary_pos_emb_thd)  # type: ignore[assignment]
 
 
 class FusedRoPE2DFunc(Function, metaclass=DropIn):
     """`FusedRoPE2DFunc.apply(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w)`."""
 
-    @staticmethod
-    def apply(  # type: ignore[override]
-        t: Tensor,
-        img_h: int,
-        img_w: int,
-        cos_h: Tensor,
-        sin_h: Tensor,
-        cos_w: Tensor,
-        sin_w: Tensor,
-    ) -> Tensor:
-        """As `fused_apply_rotary_pos_emb_2d`."""
-        return fused_apply_rotary_pos_emb_2d(t, img_h, img_w, cos_h, sin_h, cos_w, sin_w)
+    apply = staticmethod(fused_apply_rotary_pos_emb_2d)  # type: ignore[assignment]
