@@ -166,12 +166,14 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
             outer = max(repeated, key=len, default=set())
             inner = set(places) & (inner_loops(instructions, labels, outer) if outer else set())
             executed = len(way)
+            of_row = way
             if "columns" in kernel:
                 executed += 3 * len(inner)
                 elements = 16 * emitted.vector
             elif "kColumnSums = 0;" not in emitted.source:
                 executed += 15 * len(outer)
                 elements *= 16
+                of_row = [instructions[at] for at in places if at in outer]
                 if "long" in kernel:
                     executed += 16 * 15 * len(inner)
                     elements *= 16
@@ -189,7 +191,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
                 (local := _local(way)),
                 _local(instructions) - local,
                 executed / elements,
-                blocks * BLOCK * loads_in_flight(way) * 16 / 1024,
+                blocks * BLOCK * loads_in_flight(of_row) * 16 / 1024,
             )
 
 

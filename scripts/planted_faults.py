@@ -714,6 +714,13 @@ DECLARED = (
         tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-float64]",
     ),
     Fault(
+        "compiled programs on CUDA: vectors of a weight take each other's place in shared memory",
+        "cpp/interpreter/generated_walk.cuh",
+        "each_piece(P::kColumnSums + number, q, [&](int first, Piece* kept) {",
+        "each_piece(P::kColumnSums + number, 0 * q, [&](int first, Piece* kept) {",
+        tests="tests/generated/test_emulated.py::test_weights_that_are_staged[layer_norm-bfloat16]",
+    ),
+    Fault(
         "declared ops: what is kept for the backward pass is taken from another result",
         "bridge/ops/program_derivatives.py",
         "saved if result is None else results[result]",

@@ -35,14 +35,14 @@ class Kernels(NamedTuple):
     words: bytes
     dtypes: list[int]
     free: list[int]
-    facts: list[int]  # vector, cells, held, kinds
+    facts: list[int]  # vector, cells, held, kinds, staged
     image: bytes
 
     def add_to(self, device: int) -> bool:
         """False if nothing uses the device yet."""
-        words, dtypes, free, (vector, cells, held, kinds), image = self
+        words, dtypes, free, (vector, cells, held, kinds, staged), image = self
         return _native.add_generated_cuda(
-            words, dtypes, free, device, image, vector, cells, held, kinds
+            words, dtypes, free, device, image, vector, cells, held, kinds, staged
         )
 
 

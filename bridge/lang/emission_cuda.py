@@ -48,6 +48,7 @@ class Emitted:
       cells: 8 bytes of shared memory that are needed for each chunk of a row.
       held: bytes of a chunk that several sections read.
       kinds: 1 << kind for each kind of cpp/interpreter/generated_call.h that there is.
+      staged: operands of all rows that threads find once for the rows that they go down.
     """
 
     source: str
@@ -55,6 +56,7 @@ class Emitted:
     cells: int
     held: int
     kinds: int
+    staged: int
 
 
 # As cpp/interpreter/generated_call.h numbers them.
@@ -136,6 +138,7 @@ class _Emitter(Residents):
             "int kCells": self.cells,
             "int kHeld": self.held_bytes,
             "int kColumnSums": len(self.sums),
+            "int kStaged": len(self.staged),
             "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
         }
         source = [
@@ -153,6 +156,7 @@ class _Emitter(Residents):
             *(f"    {line}" for line in lines),
             "  }",
             *(self._end_columns() if self._keeps_columns else []),
+            *(self._stage() if self.staged else []),
             "};",
             "",
             *(f"using {kind}Kernel = {kind}<Program>;" for kind in kinds),
@@ -167,7 +171,8 @@ class _Emitter(Residents):
         ]
         mask = sum(1 << KINDS.index(kind) for kind in kinds)
         cells = self.cells * self.areas
-        return Emitted("\n".join(source), self.vector, cells, self.held_bytes, mask)
+        facts = self.vector, cells, self.held_bytes, mask, len(self.staged)
+        return Emitted("\n".join(source), *facts)
 
     def _blocks(self, instructions: Sequence[Instruction]) -> tuple[int, int]:
         """How many blocks of a multiprocessor the kernels of more than short rows leave registers:
@@ -223,6 +228,13 @@ class _Emitter(Residents):
         of_rows = {roles.PerRow, roles.PerRowOfIntegers}
         is_worth_it = bool(self.sums) or roles.Row in used
         return is_worth_it and self.cells == 0 and not used & of_rows
+
+    def _stage(self) -> list[str]:
+        lines = [
+            f"    w.template stage<{self.element(operand)[0]}>({number}, {operand});"
+            for number, (operand, _) in enumerate(self.staged)
+        ]
+        return ["  template <class W>", "  static BRIDGE_DEVICE void stage(W& w) {", *lines, "  }"]
 
     def _end_columns(self) -> list[str]:
         lines = []

@@ -59,8 +59,7 @@ class SectionText:
         self.is_aside = False
         keeps = any(i.to in emitter.kept and not i.again for i in tile.instructions)
         one = None if keeps else one_column_of(emitter.writer, tile)
-        for instruction in (tile if one is None else one.others).instructions:
-            self._write(instruction)
+        self._write_all(tile if one is None else one.others)
         self.constants, self.has_constants = self._constant_rows(tile)
         self.aside = [] if one is None else self._in_one_column(one.column, tile)
         late = [each for each in self.sums if self._is_late(each[0])]
@@ -72,8 +71,7 @@ class SectionText:
         lists = ("declared", "vector", "body", "stored")
         before = {name: [*getattr(self, name)] for name in lists}
         self.body = []
-        for instruction in tile.instructions:
-            self._write(instruction)
+        self._write_all(tile)
         lines = self.body
         for name, own in before.items():
             setattr(self, name, own)
@@ -127,10 +125,17 @@ class SectionText:
             else:
                 how += _each(each)
             kind = f"Load<W, {', '.join([element, *how])}>"
+            if stream in emitter.staged:
+                kind = f"StagedOr<W, {emitter.staged.index(stream)}, {kind}>"
             self.declared.append(f"{kind} {name}(w, {stream[0]}, {stream[1]});")
         again = "" if is_first else "_again"
         self.loads.append(f"{name}.load{again}(part);")
         self.vector.append(f"{name}.load_vector{again}(part, q);")
+
+    def _write_all(self, tile: Tile) -> None:
+        self.written = tile
+        for instruction in tile.instructions:
+            self._write(instruction)
 
     def _write(self, instruction: Instruction) -> None:
         operation = instruction.operation
@@ -158,9 +163,17 @@ class SectionText:
             self.vector.append(f"Store<W, {kind}> {name};")
             strides = f"w.has_vectors({array}), w.col_stride({array}), w.row_stride({array})"
             self.stored.append(f"{name}.store(part, q, {name}_to, {strides});")
-        value = emitter.as_stored(instruction.reads[0])
+        value = emitter.as_stored(self._before_rounding(instruction.reads[0], array))
         put = "put_chosen" if self.is_aside else "put"
         self.body.append(f"{name}.{put}({_element(emitter.each(array), half)}, {value});")
+
+    def _before_rounding(self, value: Any, array: int) -> Any:
+        """What a store into an array rounds to the same, where nothing else wants it rounded."""
+        maker = makers(self.written).get(value)
+        if maker is None or maker.operation != f"round_{self.emitter.dtypes[array]}":
+            return value
+        is_sole = sum(value in each.reads for each in self.written.instructions) == 1
+        return maker.reads[0] if is_sole else value
 
     def _add_columns(self, instruction: Instruction) -> None:
         number = self.emitter.sums[instruction.arguments[0]]
@@ -281,7 +294,8 @@ class SectionText:
             text = f"{name}.kIs ? {self._element_of(f'{name}.take(q, e)')} : ({text})"
         self.body.append(emitter.defined(value, text))
         if value in emitter.kept and not instruction.again:
-            self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, true> {name};")
+            holds = "W::kKeepsMore" if value in emitter.kept_more else "true"
+            self.declared.append(f"Kept<W, {TYPES[emitter.dtype(value)]}, {holds}> {name};")
             self.body.append(f"{name}.put(q, e, {emitter.name(value)});")
 
     def _text(self, instruction: Instruction) -> str:

@@ -102,6 +102,8 @@ class Expressions:
         operation = instruction.operation
         read = [self.name(value) for value in instruction.reads]
         plain = operation.removeprefix("integer_")
+        if self._is_rounded_there(instruction):
+            return read[0]
         if plain == "where":
             return f"{read[0]} ? {read[1]} : {read[2]}"
         if plain in _INFIX:
@@ -121,6 +123,14 @@ class Expressions:
             part.capitalize() for part in operation.split("_")
         )
         return f"compute<k{name}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
+
+    def _is_rounded_there(self, instruction: Instruction) -> bool:
+        """Whether a number is rounded to the dtype of the operand that it is an element of."""
+        if not instruction.operation.startswith("round_"):
+            return False
+        source = self.nodes[instruction.reads[0][1]]
+        dtype = instruction.operation.removeprefix("round_")
+        return source.operation == "load" and self.dtypes[source.static[0]] == dtype
 
     def defined(self, value: Any, text: str) -> str:
         return f"const {TYPES[self.dtype(value)]} {self.name(value)} = {text};"

@@ -8,7 +8,14 @@ from typing import Any
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
-from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_picks
+from bridge.lang.sections import (
+    Pick,
+    Tile,
+    streams_of,
+    tile_sections,
+    value_instead,
+    without_picks,
+)
 
 # A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
 # leave it, so many are for what it keeps from section to section, and with what a section loads
@@ -16,6 +23,8 @@ from bridge.lang.sections import Pick, Tile, streams_of, tile_sections, without_
 _ELEMENTS_OF_THREAD = 32
 _COLUMNS_OF_CHUNK = 1024
 _KEPT_REGISTERS = 72
+_KEPT_MORE_REGISTERS = 80  # where operands are staged
+_STAGED_AND_SUMS = 3  # of columns: two blocks have 96 KiB each
 _SUM_REGISTERS = 26  # for a sum beside another
 _DRAWN_REGISTERS = 18  # for random words
 _SPARE_REGISTERS = 24  # of them, with which a compiler may join sections
@@ -32,6 +41,10 @@ class Residents(Expressions):
       loads, stores, sums: numbers of streams that are read and written, and of column sums.
       load_counts: how many sections read a stream.
       kept_loads, kept: streams and values that stay, where rows do.
+      staged: streams of 16 bits of all rows which, where a thread goes down rows, it finds once, as
+        numbers of the arithmetic type in shared memory.
+      kept_more: values of `kept` that stay there alone, each instead of a stream of which later
+        sections compute nothing else.
       held: where in what a long row's warps keep of a chunk in shared memory a stream is that
         several sections read, in bytes; held_bytes: of all of them.
       is_tight: whether a compiler that joins sections would run out of registers.
@@ -107,6 +120,8 @@ class Residents(Expressions):
         left = _KEPT_REGISTERS - beside
         self.kept_loads: set[Any] = set()
         self.kept: set[Any] = set()
+        self.kept_more: set[Any] = set()
+        self.staged = self._choose_staged()
         several = [stream for stream, count in self.load_counts.items() if count > 1]
         several.sort(key=lambda stream: self.is_shared(stream[0]))
         self.held: dict[Any, int] = {}
@@ -115,7 +130,7 @@ class Residents(Expressions):
             if not self.is_shared(stream[0]):  # else caches have it
                 self.held[stream] = self.held_bytes
                 self.held_bytes += _COLUMNS_OF_CHUNK * self._bytes(stream)
-        candidates = [(self.kept_loads, s, self._bytes(s)) for s in several]
+        candidates = [(self.kept_loads, s, self._bytes(s)) for s in several if s not in self.staged]
         for tile in tile_sections(self.writer):
             for value in tile.written:
                 size = 1 if self.dtype(value) == "bool" else self.real_bytes
@@ -130,10 +145,31 @@ class Residents(Expressions):
             self._registers(1 if self.dtype(value) == "bool" else self.real_bytes)
             for value in self.kept
         )
+        self._choose_kept_more(_KEPT_MORE_REGISTERS - kept - beside)
         self.loaded_registers = kept
         self.is_tight = kept + beside > _KEPT_REGISTERS - _SPARE_REGISTERS
         most = _LOADED_REGISTERS_OF_16_BITS if self.vector == 8 else _LOADED_REGISTERS
         self._choose_whole(most - kept - beside)
+
+    def _choose_staged(self) -> list[Any]:
+        """As many as shared memory has room for beside the sums of columns, without which threads
+        go down no rows. A row's sums are what its elements are read again for."""
+        names = [i.operation for tile in self.tiles for i in tile.instructions]
+        sums = names.count("add_columns")
+        if self.vector < 8 or not sums or "sum" not in names or {"max", "argmax"} & {*names}:
+            return []
+        of_all = [s for s in self.load_counts if self.is_shared(s[0]) and self._bytes(s) == 2]
+        return of_all[: max(_STAGED_AND_SUMS - sums, 0)]
+
+    def _choose_kept_more(self, left: int) -> None:
+        """Where operands are staged, a compiler needs fewer registers for elements of them."""
+        for stream in sorted(s for s in self.kept_loads if self.each(s[0]) == 1):
+            value = value_instead(self.writer, self.tiles, stream)
+            registers = self._registers(self.real_bytes - self._bytes(stream))
+            if value is not None and self.staged and registers <= left:
+                self.kept_more.add(value)
+                left -= registers
+        self.kept |= self.kept_more
 
     def _choose_whole(self, left: int) -> None:
         """Streams of which a whole chunk is loaded at once: those of all rows last, which caches
@@ -145,7 +181,8 @@ class Residents(Expressions):
 
         by_section = [left] * len(self.tiles)
         before = left
-        for stream in sorted(self.load_counts.keys() - self.whole, key=lambda s: (rank(s), s)):
+        others = self.load_counts.keys() - self.whole - {*self.staged}
+        for stream in sorted(others, key=lambda s: (rank(s), s)):
             sections = [i for i, tile in enumerate(self.tiles) if stream in self.streams_of(tile)]
             registers = self._registers(self._bytes(stream))
             if all(by_section[i] >= registers for i in sections):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -123,6 +123,36 @@ def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) ->
     part.rows = [value for value in tile.rows if value in needed]
     part.written = [i.to for i in part.instructions if i.to in tile.written]
     return part
+
+
+def value_instead(writer: Writer, tiles: Sequence[Tile], stream: tuple[int, int]) -> Any:
+    """What all sections behind the first that reads a stream could take of that one instead: a
+    value that takes two operations or more on elements of the stream alone, the longest to compute;
+    None if there is none, or no such sections."""
+    first, *later = [tile for tile in tiles if stream in streams_of(tile)]
+    found, most = None, 2
+    for value in [each.to for each in first.instructions if later and each.to is not None]:
+        part = part_of(first, (), [value])
+        operations = len(part.instructions) - 1  # beside the load
+        if (
+            operations >= most
+            and writer.nodes[value[1]].dtype == "float"
+            and streams_of(part) == [stream]
+            and not any(_reads_beside(tile, value, stream) for tile in later)
+        ):
+            found, most = value, operations + 1
+    return found
+
+
+def _reads_beside(tile: Tile, value: Any, stream: tuple[int, int]) -> bool:
+    """Whether a section would read a stream if it had a value."""
+    given = [replace(each, reads=()) if each.to == value else each for each in tile.instructions]
+    roots = [
+        number
+        for number, each in enumerate(given)
+        if each.to is None or each.operation in REDUCTIONS
+    ]
+    return stream in streams_of(part_of(Tile(given), roots))
 
 
 def makers(tile: Tile) -> dict[Any, Instruction]:

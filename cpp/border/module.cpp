@@ -105,7 +105,8 @@ void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
 // Kernels that were compiled for the same, for a device; false if nothing uses it yet.
 bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                         const std::vector<int32_t>& free, int32_t device, const nb::bytes& image,
-                        int32_t vector, int32_t cells, int32_t held, int32_t kinds) {
+                        int32_t vector, int32_t cells, int32_t held, int32_t kinds,
+                        int32_t staged) {
   std::vector<int32_t> words(code.size() / sizeof(int32_t));
   memcpy(words.data(), code.data(), words.size() * sizeof(int32_t));
   bridge_program_kernels kernels{};
@@ -121,6 +122,7 @@ bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtype
   kernels.cells = cells;
   kernels.held = held;
   kernels.kinds = kinds;
+  kernels.staged = staged;
   const bp::CudaLibrary& library = require_cuda();
   const nb::gil_scoped_release released;
   bp::prepare_cuda(device);  // the interpreter, which they are compared with
@@ -182,7 +184,7 @@ NB_MODULE(_native, m) {
   m.def("has_generated", &has_generated, nb::arg("code"), nb::arg("dtypes"), nb::arg("isa"));
   m.def("add_generated_cuda", &add_generated_cuda, nb::arg("code"), nb::arg("dtypes"),
         nb::arg("free"), nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"),
-        nb::arg("held"), nb::arg("kinds"));
+        nb::arg("held"), nb::arg("kinds"), nb::arg("staged"));
   m.def("generated_calls", [] {
     const bp::CudaLibrary* library = bp::cuda_library(nullptr);
     const int64_t on_cuda = library == nullptr ? 0 : library->added_calls();

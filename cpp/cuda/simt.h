@@ -17,6 +17,7 @@
 //   kMultiprocessors                             // that a launch should have blocks for
 //   kCachedBytes                                 // a launch finds so many again in the L2 cache
 //   kRowBytes                                    // and of each row that all multiprocessors have
+//   kArch                                        // 10 times the compute capability, in a kernel
 //   kManyLanes, kManyElements                    // of rows with column sums: enough for teams that
 //                                                // take several rows one behind the other
 //   Index block_index(), block_count();          // three-dimensional grid
@@ -54,7 +55,7 @@
 //
 // and, for kernels that were compiled while the process runs, on the current device:
 //
-//   int current_device();
+//   int current_device(), current_arch();
 //   const char* enter_device(int device, int* entered, bool* is_used);  // entered only if it is
 //   const char* load_code(const void* image, void** code);
 //   void unload_code(void* code);

@@ -14,6 +14,9 @@
 
 namespace bridge::simt {
 
+#if defined(__CUDA_ARCH__)
+constexpr int kArch = __CUDA_ARCH__ / 10;
+#endif
 constexpr int64_t kMaxGridX = INT32_MAX;
 constexpr int64_t kMaxGridYZ = 65535;
 constexpr int64_t kMultiprocessors = 132;  // of the largest GPUs
@@ -231,6 +234,12 @@ inline int current_device() {
   int device = cuda::kNoDevice;
   if (driver == nullptr || driver->ctx_get_device(&device) != 0) return cuda::kNoDevice;
   return device;
+}
+
+inline int current_arch() {
+  const char* why = nullptr;
+  const cuda::Driver* driver = cuda::driver(&why);
+  return driver == nullptr ? 0 : cuda::arch_of(*driver, current_device());
 }
 
 inline const char* load_code(const void* image, void** code) {

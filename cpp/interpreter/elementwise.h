@@ -48,6 +48,8 @@ BRIDGE_HD Real larger_of(Real a, Real b) {
 // As it comes back from an array of T.
 template <class T, class Real>
 BRIDGE_HD Real rounded(Real x) {
+  if constexpr (std::is_same_v<T, math::bfloat16> && sizeof(Real) == sizeof(float))
+    return math::rounded_to_bfloat16(x);
   const T stored = math::round_to<T>(x);
   if constexpr (sizeof(Real) == sizeof(float))
     return math::to_float(stored);

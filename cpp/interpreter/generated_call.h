@@ -23,6 +23,10 @@ constexpr int64_t kMostGeneratedChunks = 256;
 // bytes at once.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
+// Whether kernels of an architecture stage operands: where two blocks with the column sums of a row
+// have room for them on a multiprocessor, or one has not more than itself.
+BRIDGE_HD constexpr bool stages(int arch) { return arch >= 86 && arch != 87; }
+
 // Kernels of a program; which of them takes a call is said in generated_launch.cu.
 enum GeneratedKernelKind : int32_t {
   kShortAligned,     // rows of kShortGroup * kShortVectors vectors
@@ -45,6 +49,7 @@ struct GeneratedFacts {
   int32_t cells;      // 8 bytes of shared memory for each chunk of a row, and a few more: cell_step
   int32_t held;       // bytes of a chunk that several sections read, where kLongAligned may hold it
   int32_t kinds;      // 1 << kind for each kind of kernel that there is
+  int32_t staged;     // operands that all rows share of which a thread stages what it has
   int32_t constants;  // of a call's words that kernels are given, the first ones
 
   bool has(GeneratedKernelKind kind) const { return (kinds >> kind & 1) != 0; }

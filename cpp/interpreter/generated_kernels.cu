@@ -90,6 +90,7 @@ std::string run_there(const bridge_program& given, Memory& memory,
 // Finds and checks the kernels of an entry on the current device; "" or what is wrong.
 std::string prepare(const bridge_program_kernels& given, const View& view, void* code,
                     Entry* entry) {
+  if (!stages(simt::current_arch())) entry->kernels.facts.staged = 0;
   for (int32_t kind = 0; kind < kGeneratedKinds; ++kind) {
     if (!entry->kernels.facts.has(static_cast<GeneratedKernelKind>(kind))) continue;
     const char* error =
@@ -166,7 +167,8 @@ bridge_status add(const bridge_program_kernels& given) {
   if (given.arrays != view.header.operands + view.header.results)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "another number of dtypes than of arrays");
   const int32_t vector = given.vector;
-  if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0 || given.held < 0)
+  if ((vector != 2 && vector != 4 && vector != 8) || given.cells < 0 || given.held < 0 ||
+      given.staged < 0)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "kernels with vectors of another length");
   std::vector<int32_t> free(given.free, given.free + given.free_count);
   if (!are_constants(view, free))
@@ -174,7 +176,8 @@ bridge_status add(const bridge_program_kernels& given) {
   const int32_t constants = free.empty() ? 0 : free.back() + 1;
   auto entry = std::make_unique<Entry>(Entry{
       given.device, ProgramKey(view, given.code, given.words, given.dtypes, std::move(free)), {}});
-  entry->kernels.facts = {given.vector, given.cells, given.held, given.kinds, constants};
+  entry->kernels.facts = {given.vector, given.cells,  given.held,
+                          given.kinds,  given.staged, constants};
   entry->kernels.meetings = meetings_of(view);
   if (is_there(*entry)) return BRIDGE_OK;
   int entered = -1;

@@ -99,13 +99,14 @@ int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, c
   return blocks;
 }
 
-// What the column sums of so many threads take while they go down the rows of a lane.
+// What the column sums of so many threads take while they go down the rows of a lane, and what is
+// staged for these.
 size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                   GeneratedKernelKind kind, int threads) {
   if (kind >= kLongAligned) return 0;
   const int64_t columns = kind == kResidentAligned ? kSumChunk / simt::kWarpThreads
                                                    : int64_t{kShortVectors} * facts.vector;
-  return static_cast<size_t>(column_sum_count(view) * columns * threads) *
+  return static_cast<size_t>((column_sum_count(view) + facts.staged) * columns * threads) *
          (is_double(call) ? sizeof(double) : sizeof(float));
 }
 
@@ -189,6 +190,7 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   const GeneratedFacts& facts = kernels.facts;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
+  if (call.dims > 0 && call.size[call.dims - 1] > UINT32_MAX) return false;  // as RowPlaces has it
   const Vectors vectors(call, view, facts.vector);
   memcpy(launch->vectors, vectors.bits, sizeof launch->vectors);
   const bool is_all_aligned = vectors.are_all;

@@ -37,7 +37,8 @@ class RowPlaces {
   template <class T, int kEach = 1>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
-    int64_t offset = interpreter::element_of(a, space_.cols, half, 0) + inner_ * a.stride[kLastDim];
+    int64_t offset = interpreter::element_of(a, space_.cols, half, 0) +
+                     static_cast<int64_t>(inner_) * a.stride[kLastDim];
     if (outer_ != 0) offset += outer_offset(a);
     return static_cast<T*>(a.data) + offset;
   }
@@ -100,10 +101,10 @@ class RowPlaces {
     row_ = row;
     const int64_t size = space_.size[kLastDim];
     outer_ = 0;
-    inner_ = row;
+    inner_ = static_cast<uint32_t>(row);
     if (size != space_.rows) {
       outer_ = simt::divide(row, size);
-      inner_ = row - outer_ * size;
+      inner_ = static_cast<uint32_t>(row - outer_ * size);
     }
     row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
   }
@@ -123,7 +124,8 @@ class RowPlaces {
 
   const Params& params_;
   const GeneratedSpace& space_;
-  int64_t row_ = 0, outer_ = 0, inner_ = 0, row_in_batch_ = 0;
+  int64_t row_ = 0, outer_ = 0, row_in_batch_ = 0;
+  uint32_t inner_ = 0;
 };
 
 }  // namespace bridge::interpreter

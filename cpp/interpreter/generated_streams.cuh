@@ -203,7 +203,32 @@ class Load {
   Vector vector_[kIsWhole ? W::kVectors : 1];
 };
 
-// Values that were computed, of all elements that a thread has of a row.
+// The same of what all rows share, where a thread has it as numbers in shared memory (Walk::stage).
+template <class W, int kNumber>
+struct Staged {
+  BRIDGE_DEVICE Staged(const W&, int, int) {}
+  template <class Part>
+  BRIDGE_DEVICE void load(const Part&) {}
+  template <class Part>
+  BRIDGE_DEVICE void load_again(const Part&) {}
+  template <class Part>
+  BRIDGE_DEVICE void load_vector(const Part& part, int q) {
+    part.walk.read_staged(kNumber, q, vector_);
+  }
+  template <class Part>
+  BRIDGE_DEVICE void load_vector_again(const Part& part, int q) {
+    load_vector(part, q);
+  }
+  BRIDGE_DEVICE typename W::Real real(int, int e) const { return vector_.element[e]; }
+
+ private:
+  Pack<typename W::Real, W::kVector> vector_;
+};
+
+template <class W, int kNumber, class Load>
+using StagedOr = std::conditional_t<W::kStages, Staged<W, kNumber>, Load>;
+
+// Values that were computed, of all elements that a thread has of a row, where they stay.
 template <class W, class T, bool kIsKept>
 struct Kept {
   static constexpr bool kIs = kIsKept && W::kIsResident && !W::kIsWide;

@@ -66,6 +66,10 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kFindsOnce = kIsAligned && !kStays && kVector == 8;
   static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
   static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
+  static constexpr int kStaged = stages(simt::kArch) ? P::kStaged : 0;  // with sums of columns
+  static constexpr bool kStages = kStaged > 0 && !kAddsInMemory;
+  // There registers are left for what they are otherwise too few for.
+  static constexpr bool kKeepsMore = kStages && !kIsShort;
   // Sums of columns go through memory anyway, vector by vector.
   static constexpr bool kHolds = kIsAligned && !kStays && !kAddsInMemory && P::kHeld > 0;
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
@@ -294,6 +298,29 @@ class Walk : public RowPlaces<P> {
     }
   }
 
+  // What all rows share, as numbers, for all rows of the thread: once, and from then on.
+  template <class T>
+  BRIDGE_DEVICE void stage(int number, int array) {
+    Load<Walk, T, false, false, true> x(*this, array, 0);
+    each_own([&](const auto& part, int q) {
+      x.load_vector(part, q);
+      each_piece(P::kColumnSums + number, q, [&](int first, Piece* kept) {
+        Piece piece;
+#pragma unroll
+        for (int e = 0; e < kPiece; ++e) piece.element[e] = x.real(0, first + e);
+        piece.write(reinterpret_cast<char*>(kept));
+      });
+    });
+  }
+  BRIDGE_DEVICE void read_staged(int number, int q, Pack<Real, kVector>& to) const {
+    each_piece(P::kColumnSums + number, q, [&](int first, const Piece* kept) {
+      Piece piece;
+      piece.read(reinterpret_cast<const char*>(kept));
+#pragma unroll
+      for (int e = 0; e < kPiece; ++e) to.element[first + e] = piece.element[e];
+    });
+  }
+
   BRIDGE_DEVICE void draw(int64_t seed, int64_t offset, int64_t start, int q,
                           uint32_t (&words)[kVector]) const {
     this->template draw_at<false>(seed, offset, start, 0, col(q), words);
@@ -306,8 +333,9 @@ class Walk : public RowPlaces<P> {
 
   static constexpr bool kKeepsSums = P::kColumnSums > 0 && !kAddsInMemory;
   static constexpr int kPiece = 16 / sizeof(Real) < kVector ? 16 / sizeof(Real) : kVector;
-  static constexpr int kPieces = kVector / kPiece;                         // of a vector of sums
-  static constexpr int kKeptPieces = P::kColumnSums * kVectors * kPieces;  // of a thread
+  static constexpr int kPieces = kVector / kPiece;  // of a vector of sums
+  static constexpr int kKeptPieces =
+      (P::kColumnSums + kStaged) * kVectors * kPieces;  // of a thread
   using Piece = Pack<Real, kPiece>;
 
   // One row of a lane behind the other. Threads of a warp stay together in that too.
@@ -318,6 +346,7 @@ class Walk : public RowPlaces<P> {
     const int turns = kIsShort ? space_.lanes.rows : lane.count;
     int own = has_row_ ? lane.count : 0;
     find(lane.first);
+    if constexpr (kStages) P::stage(*this);
 #pragma unroll 1
     for (int left = turns; left > 0; --left) {
       if (kIsShort) has_row_ = own > 0;
@@ -357,25 +386,33 @@ class Walk : public RowPlaces<P> {
 
   template <class Body>
   BRIDGE_DEVICE void each_sum(const Body& body) {
+    each_own([&](const auto& part, int q) {
+#pragma unroll 1
+      for (int sum = 0; sum < P::kColumnSums; ++sum) body(part, sum, q);
+    });
+  }
+  // body(part, q) for each vector that the thread has of a row.
+  template <class Body>
+  BRIDGE_DEVICE void each_own(const Body& body) {
     each_chunk(
         [&](const auto& part) {
 #pragma unroll 1
-          for (int sum = 0; sum < P::kColumnSums; ++sum) {
-#pragma unroll 1
-            for (int q = 0; q < kVectors; ++q) {
-              if (part.reaches(q)) body(part, sum, q);
-            }
+          for (int q = 0; q < kVectors; ++q) {
+            if (part.reaches(q)) body(part, q);
           }
         },
         [] {});
   }
-  // Those of the threads of a block are neighbours.
+  // Those of the threads of a warp are neighbours, and all of a warp's: their places are constants
+  // beside that of the thread.
   template <class Body>
   BRIDGE_DEVICE void each_piece(int sum, int q, const Body& body) const {
-    Piece* const first = simt::dynamic_shared<Piece>() + simt::thread_index() +
-                         (sum * kVectors + q) * kPieces * space_.threads;
+    const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
+    Piece* const own = simt::dynamic_shared<Piece>() + thread % simt::kWarpThreads +
+                       warp * (kKeptPieces * simt::kWarpThreads);
+    Piece* const first = own + (sum * kVectors + q) * (kPieces * simt::kWarpThreads);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) body(i * kPiece, first + i * space_.threads);
+    for (int i = 0; i < kPieces; ++i) body(i * kPiece, first + i * simt::kWarpThreads);
   }
   BRIDGE_DEVICE Real* lane_sums(int sum) const {
     return static_cast<Real*>(space_.sums) + (sum * space_.lanes.count + rows_lane_) * space_.cols;

@@ -147,6 +147,18 @@ BRIDGE_HD T round_number_to(Real x) {
   return round_to<T>(x);
 }
 
+// The number that round_to<bfloat16> gives.
+BRIDGE_HD float rounded_to_bfloat16(float x) {
+#if defined(__CUDA_ARCH__)
+  // The upper half of a pair is where a float has it: one instruction, without a shift.
+  std::uint32_t bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(x), "f"(0.0f));
+  return bit_cast<float>(bits);
+#else
+  return to_float(round_to<bfloat16>(x));
+#endif
+}
+
 // Two 16-bit numbers in one 32-bit word, the first in the low half, as vector loads and stores of
 // a GPU hold them: one instruction for each number there.
 struct FloatPair {

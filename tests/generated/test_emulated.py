@@ -12,6 +12,7 @@ import pytest
 
 import bridge
 from bridge import lang as bl
+from bridge.catalogue import hot
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.catalogue.bias_gelu import bias_gelu
 from bridge.generated.ahead import usual_requests
@@ -63,6 +64,19 @@ def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
     found = traced(bias_gelu.declaration, (True, True), form)
     requests = [*itertools.islice(usual_requests(found, dtype), 2)]
     run(requests, tmp_path, calls=30, seed=len(form))
+
+
+@pytest.mark.long
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", ["rms_norm", "rms_norm + residual", "layer_norm"])
+def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
+    """In backward passes, whose threads go down rows; some keep what they computed of an element."""
+    request = [*hot.requests_of(op, dtype)][-1]
+    emitted = request.emitted()
+    assert emitted.staged == 1
+    assert ("W::kKeepsMore" in emitted.source) == (op != "rms_norm")
+    run([request], tmp_path, calls=12, seed=len(op))
 
 
 @pytest.mark.sampled(1)

@@ -72,3 +72,20 @@ def test_rows_of_constants_are_stored_without_a_look_at_their_elements() -> None
     ):
         request = next(usual_requests(traced(op.declaration, (True, True)), "float32"))
         assert in_both(request) == [has, has]
+
+
+@bridge.op
+def rounded_twice(x: bridge.Full, y: bridge.Full) -> Any:
+    return bl.rounded(bl.rounded(x, "bfloat16") + y, "bfloat16")
+
+
+@pytest.mark.parametrize(("dtype", "is_so"), [("bfloat16", True), ("float16", False)])
+def test_what_memory_has_rounded_is_not_rounded_again(dtype: str, is_so: bool) -> None:
+    request = next(usual_requests(traced(rounded_twice.declaration, (True, True)), dtype))
+    arguments = request.program, request.arithmetic, request.dtypes
+    text = cuda_source_of(*arguments).source
+    stored = re.search(r"y0\.put\(e, (v\d+)\)", text)
+    assert stored is not None
+    assert (f"const Real {stored[1]} = compute<kAdd>" in text) == is_so
+    for source in (text, source_of(*arguments)):
+        assert ("compute<kRoundBfloat16>(v0," not in source) == is_so

@@ -5,8 +5,8 @@
 //   generated_simt <description> [how many calls [seed]]
 //
 // A description is a text of numbers and words without spaces: for each program the library that
-// was compiled of it, vector, cells, held, kinds, how many arrays there are, their dtypes, how many
-// constants are free and their numbers, how many words there are, and these.
+// was compiled of it, vector, cells, held, kinds, staged, how many arrays there are, their dtypes,
+// how many constants are free and their numbers, how many words there are, and these.
 #include <bridge/bridge.h>
 #include <dlfcn.h>
 
@@ -39,7 +39,7 @@ bool read_one(std::istream& from, Compiled* to) {
   bridge_program_kernels& kernels = to->kernels;
   int64_t words = 0;
   from >> to->path >> kernels.vector >> kernels.cells >> kernels.held >> kernels.kinds >>
-      kernels.arrays;
+      kernels.staged >> kernels.arrays;
   to->dtypes.resize(static_cast<size_t>(from ? kernels.arrays : 0));
   for (int32_t& dtype : to->dtypes) from >> dtype;
   from >> kernels.free_count;

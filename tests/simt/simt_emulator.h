@@ -21,6 +21,7 @@ namespace bridge::simt {
 // (A larger extent in x runs too.)
 constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
+constexpr int kArch = 90;
 constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
 constexpr int64_t kRowBytes = int64_t{20} << 10;
@@ -197,6 +198,7 @@ inline const char* enter_device(int device, int* entered, bool* is_used) {
 }
 
 inline int current_device() { return 0; }
+inline int current_arch() { return kArch; }
 
 inline const char* load_code(const void* image, void** code) {
   *code = const_cast<void*>(image);

@@ -201,6 +201,7 @@ typedef struct bridge_program_kernels {
   int32_t cells;
   int32_t held;
   int32_t kinds;
+  int32_t staged;
 } bridge_program_kernels;
 bridge_status bridge_program_cuda_add(const bridge_program_kernels* kernels);
 /* How many launches took such kernels. */
