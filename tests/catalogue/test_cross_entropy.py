@@ -365,6 +365,24 @@ def test_batches_of_nothing(own: Any, shape: Any, reduction: str) -> None:
         assert (dx.shape, dx.dtype) == (shape, "float32")
 
 
+@each
+@pytest.mark.parametrize("shape", [(0, 3, 0), (2, 3, 0)], ids=str)
+def test_labels_of_rows_without_columns_in_vmap(own: Any, shape: Any) -> None:
+    """No label is in range there, and only the caller of vmap knows whether there is a row."""
+    x, labels = own.array(np.zeros(shape, np.float32)), own.array(np.array([0, 1, 2], np.int32))
+    weight = own.array(np.zeros((0, 0), np.float32))
+    vmap = torch.func.vmap if own.name == "torch" else jax.vmap
+    for function in (
+        lambda x: own.ops.cross_entropy(x, labels, reduction="none"),
+        lambda x: own.ops.token_log_probs(x, labels),
+        lambda x: own.ops.linear_cross_entropy(x, weight, labels, reduction="none"),
+    ):
+        found = own.numpy(vmap(function)(x))
+        np.testing.assert_array_equal(found, np.full(shape[:-1], np.nan, np.float32))
+    with pytest.raises(ValueError, match="labels has 0"):
+        own.ops.cross_entropy(own.array(np.zeros((3, 0), np.float32)), labels)
+
+
 UPPER = 2**64 - 100  # -100 to who takes it for a number with a sign
 
 

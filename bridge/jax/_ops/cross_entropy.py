@@ -77,7 +77,7 @@ def cross_entropy(
     if getattr(labels, "dtype", None) == np.uint64:
         read = as_signed(jnp.asarray(labels), options.ignore_index)[0]
     found = losses_of(logits, read, options, axis_name)
-    check_labels("cross_entropy", labels, columns, options.ignore_index)
+    check_labels("cross_entropy", labels, logits, columns, options.ignore_index)
     return reduce(reduction, *found)
 
 

@@ -11,8 +11,16 @@ import numpy as np
 from bridge.catalogue.labels import check_range
 
 
-def check_labels(function: str, labels: Any, columns: int, ignore_index: int | None = None) -> None:
-    """Raises ValueError for a label out of range, where nobody waits to see it."""
+def check_labels(
+    function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
+) -> None:
+    """Raises ValueError for a label out of range, where nobody waits to see it.
+
+    Args:
+      rows: what has a label each.
+    """
+    if columns == 0 and isinstance(rows, jax.core.Tracer):
+        return  # no label is in range, but jax.vmap may be over no rows
     if (convert := getattr(labels, "__jax_array__", None)) is not None:
         labels = convert()
     if not _is_at_hand(labels):

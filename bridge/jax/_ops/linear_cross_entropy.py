@@ -90,7 +90,7 @@ def linear_cross_entropy(
     check_dtypes(_NAME, dtypes, dtypes.pop("labels"))
     shape, (columns, features) = named["hidden"].shape, named["weight"].shape
     check_ignored(_NAME, labels, options.ignore_index)
-    check_labels(_NAME, labels, columns, options.ignore_index)
+    check_labels(_NAME, labels, hidden, columns, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", chunk, 1)
     rows = math.prod(shape[:-1])

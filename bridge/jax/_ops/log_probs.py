@@ -90,5 +90,5 @@ def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0)
     """
     scale = _scale("token_log_probs", scale)
     results = log_probs.token_log_probs.jax(logits, labels, scale=scale)
-    check_labels("token_log_probs", labels, np.shape(logits)[-1])
+    check_labels("token_log_probs", labels, logits, np.shape(logits)[-1])
     return results  # type: ignore[no-any-return]
