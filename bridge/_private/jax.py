@@ -104,6 +104,12 @@ dce_rules: dict[Any, Any] = names.find(
     {},
 )
 
+jet_rules: dict[Any, Any] = names.find(
+    "jax.experimental.jet.jet_rules",
+    "holds the rules of Taylor mode; without it jax.experimental.jet has none for bridge's ops",
+    {},
+)
+
 _to_xla_hlo_sharding = names.find(
     "jax.sharding.Sharding._to_xla_hlo_sharding",
     "says which device has which part of an array; without it devices_indices_map does, which has "

@@ -17,6 +17,7 @@ import pytest
 import torch
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental.jet import jet
 from jax.test_util import check_grads
 
 import bridge.jax
@@ -238,6 +239,16 @@ def test_finite_differences_complex(where: Any, draw: Any) -> None:
         return y, (z.abs() ** 2 * x).sum(), torch.view_as_real(z * z)
 
     check_grads(where(from_torch(function)), (draw(4, dtype=np.complex128), draw(4)), order=2)
+
+
+def test_taylor_mode(draw: Any) -> None:
+    x, w, a, b = draw(2, 3), draw(3, 4), draw(2, 3), draw(2, 3)
+    for terms in ([a], [a, b]):
+        found, expected = (
+            jet(lambda x, f=f: f(x, w), (x,), (terms,)) for f in (from_torch(in_torch), in_jax)
+        )
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            near(one, other)
 
 
 @where

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.jet import jet
 from jax.sharding import PartitionSpec as P
 
 import bridge.jax
@@ -311,6 +312,20 @@ def test_a_value_that_all_shards_share(rng: np.random.Generator) -> None:
     for grad in ("local", "mean"):
         with pytest.raises(ValueError, match="x is the same on all shards of the axis 'data'"):
             run(grad)
+
+
+def test_taylor_mode(rng: np.random.Generator) -> None:
+    x, first, second = (normal(rng, DEVICES, *LOCAL) for _ in range(3))
+
+    def shard(x: Any, first: Any, second: Any) -> Any:
+        return jet(lambda x: all_gather(x, NAMES, grad="mean") ** 2, (x,), ([first, second],))
+
+    y, terms = each(shard, x, first, second, check_vma=False)  # jet has no rule for pvary
+    whole, a, b = (np.concatenate(list(array)) for array in (x, first, second))
+    for i in range(DEVICES):
+        np.testing.assert_allclose(y[i], whole**2, rtol=1e-12)
+        np.testing.assert_allclose(terms[0][i], 2 * whole * a, rtol=1e-12)
+        np.testing.assert_allclose(terms[1][i], 2 * (a * a + whole * b), rtol=1e-12)
 
 
 def inside(function: Callable[..., Any]) -> Callable[..., Any]:

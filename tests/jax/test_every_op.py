@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax import export
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.jet import jet
 from jax.test_util import check_grads
 
 from bridge.jax import bias_dropout_add, scaled_causal_softmax, scaled_masked_softmax
@@ -130,6 +131,25 @@ def test_jacobians(case: Case, rng: np.random.Generator) -> None:
     expected = jax.jit(jax.jacfwd(case.theirs, at))(*arguments)
     for jacobian in (jax.jacfwd, jax.jacrev):
         assert_close(jax.jit(jacobian(case.ours, at))(*arguments), expected)
+
+
+@every_op
+@pytest.mark.parametrize("jitted", [False, True])
+def test_taylor_mode(case: Case, jitted: bool, rng: np.random.Generator) -> None:
+    arguments, first, second = case.draw(rng), case.draw(rng), case.draw(rng)
+
+    def along(t: Any) -> Any:
+        return case.theirs(
+            *(x + t * a + t * t * b for x, a, b in zip(arguments, first, second, strict=True))
+        )
+
+    expected = [along]
+    for _ in range(3):
+        expected.append(lambda t, before=expected[-1]: jax.jvp(before, (t,), (1.0,))[1])
+    ours = jax.jit(case.ours) if jitted else case.ours
+    series = [[a, 2.0 * b, jnp.zeros_like(a)] for a, b in zip(first, second, strict=True)]
+    y, terms = jet(ours, arguments, series)
+    assert_close([y, *terms], [function(0.0) for function in expected], 1e-11)
 
 
 @every_op

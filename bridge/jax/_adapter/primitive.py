@@ -42,6 +42,7 @@ from bridge.jax._adapter.avals import (
 )
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.ffi import PLATFORMS, lower
+from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.partitioning import (
     Site,
     has_explicit_axes,
@@ -366,6 +367,7 @@ def _define(op: Any) -> Any:
     primitive_transposes[primitive] = partial(_transpose, op)
     primitive_batchers[primitive] = partial(_batch, op)
     dce_rules[primitive] = partial(_eliminate, op)
+    define_jet(primitive)
     register_lowering(primitive, partial(_lower, op, any_platform), cacheable=False)
     for platform in PLATFORMS:
         register_lowering(any_platform, partial(lower, op, platform), platform=platform)

@@ -24,6 +24,7 @@ from bridge._private.jax import (
 )
 from bridge.collectives import Signature, check_grad_rule, fault_of, normalised_dim
 from bridge.jax._adapter.arguments import as_any_array, as_flag
+from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._collectives.agreement import Agreement, Judge, where_agreed
 
 
@@ -276,6 +277,7 @@ def _define() -> Any:
     primitive_transposes[primitive] = _transpose
     primitive_jvps[primitive] = _jvp
     fancy_primitive_batchers[primitive] = _batch
+    define_jet(primitive)
     register_lowering(primitive, lower_fun(_gather, multiple_results=False))
     return primitive
 

@@ -32,6 +32,7 @@ from bridge._private.jax import (
 from bridge.jax._adapter.avals import spec_of, vary_alike
 from bridge.jax._adapter.debug import as_one_op, check_special
 from bridge.jax._adapter.host_call import host_call, platform_of
+from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._from_torch import border
 from bridge.jax._from_torch.call import TorchCall
 from bridge.jax._from_torch.program import Batched, Cotangent, Program, Tangent, is_smooth
@@ -274,4 +275,5 @@ def _place(results: Any, shardings: Sequence[str]) -> None:
 primitive_jvps[_primitive] = _jvp
 primitive_transposes[_primitive] = _transpose
 primitive_batchers[_primitive] = _batch
+define_jet(_primitive)
 register_lowering(_primitive, _lower, cacheable=False)
