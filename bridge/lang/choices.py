@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from bridge.lang import functions as f
-from bridge.lang.program import COLUMNS, Node, Program, constant_of, is_one_column
+from bridge.lang.program import COLUMNS, Node, Program, constant_of, sole_column
 from bridge.lang.values import Value
 
 
@@ -32,7 +32,8 @@ class Condition:
     @property
     def is_one_column(self) -> bool:
         """Whether it holds in one column of a row at most, by what is compared."""
-        return self.holds and is_one_column(self.truth.builder.nodes, self.truth.number)
+        column = sole_column(self.truth.builder.nodes, self.truth.number)
+        return self.holds and column is not None
 
     def as_truth(self) -> Value:
         return self.truth if self.holds else ~self.truth

@@ -17,8 +17,8 @@ from bridge.lang.sections import (
     constant_rows_of,
     largest_count_of,
     makers,
+    named_column,
     one_column_of,
-    sole_column,
 )
 
 
@@ -310,7 +310,7 @@ class SectionText:
             return "w.col(q) + e"
         if operation == "keep":
             return self._drawn(instruction)
-        column = sole_column(self.made_by, instruction.to)
+        column = named_column(self.emitter.writer, instruction.to)
         if column is not None:
             return f"{self._place_of(column)} - w.col(q) == e"
         if operation.startswith("log_sum_term"):

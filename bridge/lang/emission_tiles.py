@@ -9,7 +9,7 @@ from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
 from bridge.lang.registers import Instruction
-from bridge.lang.sections import LargestCount, Tile, makers, sole_column, tile_sections
+from bridge.lang.sections import LargestCount, Tile, makers, named_column, tile_sections
 
 
 class Registers(Expressions):
@@ -115,7 +115,7 @@ class TileText:
             text = self._term_of_less(instruction)
         else:
             text = self.emitter.expression(instruction)
-            column = sole_column(self.made_by, instruction.to)
+            column = named_column(self.emitter.writer, instruction.to)
             if column is not None:
                 # Numbers of 32 bits are compared, twice as many at once.
                 place = f"d{instruction.to[1]}"

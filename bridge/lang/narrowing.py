@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.lang.derivatives import silu_slope
-from bridge.lang.program import COLUMNS, Node, Program, is_one_column, pruned
+from bridge.lang.program import COLUMNS, Node, Program, pruned, sole_column
 from bridge.lang.values import Builder
 
 DTYPES = ("float16", "bfloat16")
@@ -91,7 +91,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
             node = narrow(number, node)
         inputs = [places[i] for i in node.inputs]
         is_choice = node.operation == "where" and may[number]
-        if is_choice and is_one_column(program.nodes, node.inputs[0]):
+        if is_choice and sole_column(program.nodes, node.inputs[0]) is not None:
             # What it is in that column may need more of a value than all others do.
             inputs[2] = rough(node.inputs[2])
         places.append(add(node, inputs))

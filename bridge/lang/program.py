@@ -73,13 +73,17 @@ class Node:
     dtype: str
 
 
-def is_one_column(nodes: Sequence[Node], number: int) -> bool:
-    """Whether a truth value is that of the column being the one that a row names."""
+def sole_column(nodes: Sequence[Node], number: int) -> int | None:
+    """The node that the number of the column is compared to, if a truth value is that of the column
+    being the one that a row names."""
     node = nodes[number]
-    inputs = [nodes[i] for i in node.inputs]
-    is_column = [each.operation == "column" for each in inputs]
-    is_of_row = [not each.axes & COLUMNS for each in inputs]
-    return node.operation == "eq" and any(is_column) and any(is_of_row)
+    if node.operation not in ("eq", "integer_eq"):
+        return None
+    first, second = node.inputs
+    for column, named in ((first, second), (second, first)):
+        if nodes[column].operation == "column" and not nodes[named].axes & COLUMNS:
+            return named
+    return None
 
 
 def constant_of(node: Node) -> Any:

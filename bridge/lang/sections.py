@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS, Writer
-from bridge.lang.program import Node, constant_of
+from bridge.lang.program import Node, constant_of, sole_column
 from bridge.lang.registers import Instruction
 
 # What costs no more than to read it from where it was kept.
@@ -160,15 +160,10 @@ def makers(tile: Tile) -> dict[Any, Instruction]:
     return {each.to: each for each in tile.instructions if each.to is not None}
 
 
-def sole_column(made_by: dict[Any, Instruction], condition: Any) -> Any:
+def named_column(writer: Writer, condition: Any) -> Any:
     """The value of a row that the number of the column is compared to, if a condition is that."""
-    if condition in made_by and made_by[condition].operation == "integer_eq":
-        first, second = made_by[condition].reads
-        for column, value in ((first, second), (second, first)):
-            is_column = column in made_by and made_by[column].operation == "column"
-            if is_column and value not in made_by:
-                return value
-    return None
+    number = sole_column(writer.nodes, condition[1])
+    return None if number is None else ("tile", number)
 
 
 @dataclass
@@ -186,7 +181,7 @@ def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
     if reduction.operation != "sum" or term is None or term.operation != "where":
         return None
     condition, value, other = term.reads
-    column = sole_column(made_by, condition)
+    column = named_column(writer, condition)
     if column is None or not is_constant(writer, other):
         return None
     zero = constant_of(writer.nodes[other[1]])
@@ -245,13 +240,12 @@ def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
     found = {*REDUCTIONS, "keep", "add_columns"} & {each.operation for each in instructions}
     if found or tile.written:
         return None
-    made_by = makers(tile)
     taken: dict[Any, Any] = {}
     columns = []
     for each in instructions:
         if each.operation == "where":
             condition, _, other = each.reads
-            column = sole_column(made_by, condition)
+            column = named_column(writer, condition)
             if column is not None:
                 columns.append(column)
                 taken[each.to] = taken.get(other, other)
