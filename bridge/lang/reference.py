@@ -187,6 +187,8 @@ def _loaded(
     role: type[roles.Annotation], dtype: str, array: Array, space: tuple[int, ...]
 ) -> list[Array]:
     rows, columns = _sizes(space)
+    if array.dtype == np.uint64 and dtype == "int":
+        array = np.minimum(array, np.uint64(2**63 - 1))  # as kernels read the upper half
     array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
     if role is roles.Full:
         return [array.reshape(rows, columns)]

@@ -40,6 +40,8 @@ BRIDGE_HD uint64_t bits_at(const void* from) {
   return *static_cast<const Integer*>(from);
 }
 
+// What is beyond the largest number with a sign, as the upper half of uint64 is, is read as that
+// number: it stays larger than any column, and is never negative.
 BRIDGE_HD int64_t load_integer(int32_t dtype, const void* from) {
   const int64_t bytes = element_bytes(dtype);
   const uint64_t bits = bytes == 8   ? bits_at<uint64_t>(from)
@@ -48,7 +50,9 @@ BRIDGE_HD int64_t load_integer(int32_t dtype, const void* from) {
                                      : bits_at<uint8_t>(from);
   const auto others = static_cast<int>(64 - 8 * bytes);
   const bool is_signed = (kIsSigned >> dtype & 1) != 0;
-  return is_signed ? static_cast<int64_t>(bits << others) >> others : static_cast<int64_t>(bits);
+  constexpr uint64_t kLargest = INT64_MAX;
+  return is_signed ? static_cast<int64_t>(bits << others) >> others
+                   : static_cast<int64_t>(bits < kLargest ? bits : kLargest);
 }
 
 }  // namespace bridge::interpreter

@@ -104,6 +104,7 @@ class ProgramReference {
     if (array.dtype == BRIDGE_INT32) return get<int32_t>(from);
     uint64_t value = 0;
     memcpy(&value, from, static_cast<size_t>(bytes));
+    if (array.dtype == BRIDGE_UINT64 && value > INT64_MAX) return INT64_MAX;
     return static_cast<int64_t>(value);
   }
   template <class T>

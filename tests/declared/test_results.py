@@ -236,3 +236,25 @@ def test_integers_that_jax_would_narrow_to_others_are_refused() -> None:
             np.testing.assert_array_equal(op(jnp.asarray(x), labels), [3, 0])
         np.testing.assert_array_equal(op(torch.tensor(x), torch.tensor(labels)), [3, 0])
     np.testing.assert_array_equal(op(jnp.asarray(x), np.array([2, -1])), [3, 0])
+
+
+@bridge.op
+def by_sign(x: bridge.Full, label: bridge.PerRow[int]) -> Any:
+    sign = bl.where(label < 0, -1.0, bl.where(label > 2**40, 1.0, 0.0))
+    return sign, bl.where(bl.column() == label, 0.0, x), x * 0.0 + label
+
+
+@pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
+def test_the_upper_half_of_uint64_is_the_largest_number_with_a_sign(own: Any) -> None:
+    """It is no column, and not negative."""
+    labels = np.array([1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    x = np.arange(1, 17, dtype=np.float64).reshape(4, 4)
+    with jax.enable_x64(True):
+        found = [own.call(lambda *of, i=i: by_sign(*of)[i], x, labels) for i in range(3)]
+    cut = x.copy()
+    cut[0, 1] = 0
+    numbers = np.minimum(labels, 2**63 - 1).astype(np.float64)[:, None] + np.zeros((4, 4))
+    expected = [0, 1, 1, 1], cut, numbers
+    for value, other, reference in zip(found, expected, by_sign.reference(x, labels), strict=True):
+        np.testing.assert_array_equal(value, other)
+        np.testing.assert_array_equal(reference, other)

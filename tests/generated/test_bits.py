@@ -3,6 +3,7 @@ it, and here calls of both are compared."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -307,6 +308,26 @@ def test_sums_of_numbers_that_are_read_from_a_call() -> None:
     counted.compile(dtypes=["float32"])
     for compiled, expected in zip(counted(*operands), interpreted, strict=True):
         assert torch.equal(compiled, expected)
+    assert _native.generated_calls() == before + 1
+
+
+def request_of_uint64() -> Request:
+    found = traced(constant_in_some_rows.declaration, (True,) * 3)
+    request = next(usual_requests(found, "float32"))
+    return replace(request, dtypes=("float32", "uint64", *request.dtypes[2:]))
+
+
+def test_labels_in_the_upper_half_of_uint64() -> None:
+    labels = torch.tensor(np.array([0, 5, 2**63, 2**64 - 1] * 5, np.uint64))
+    tensors = torch.randn(20, 1500), labels, torch.randn(20)
+    expected = constant_in_some_rows(*tensors)
+    no_column = torch.tensor([0, 5, 2**40, 2**40] * 5)
+    of_int64 = constant_in_some_rows(tensors[0], no_column, tensors[2])
+    before = _native.generated_calls()
+    request_of_uint64().compile()
+    for found, *others in zip(constant_in_some_rows(*tensors), expected, of_int64, strict=True):
+        for other in others:
+            assert torch.equal(found, other)
     assert _native.generated_calls() == before + 1
 
 

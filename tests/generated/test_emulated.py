@@ -28,6 +28,7 @@ from tests.generated.test_bits import (
     counted_and_read,
     in_one_column,
     picked,
+    request_of_uint64,
     requested,
     softmax_requests,
 )
@@ -127,6 +128,11 @@ def test_what_differs_in_one_column(dtype: str, tmp_path: Path) -> None:
 def test_rows_of_constants(dtype: str, tmp_path: Path) -> None:
     found = traced(constant_in_some_rows.declaration, (True, True, True))
     run([next(usual_requests(found, dtype))], tmp_path, calls=30, seed=9)
+
+
+def test_labels_of_uint64(tmp_path: Path) -> None:
+    """Any 64 bits are among them."""
+    run([request_of_uint64()], tmp_path, calls=30, seed=2)
 
 
 def test_reductions_of_numbers(tmp_path: Path) -> None:

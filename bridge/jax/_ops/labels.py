@@ -51,8 +51,8 @@ def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
 def as_signed(labels: Any, ignore_index: int) -> tuple[Any, int]:
     """Labels of the widest signed dtype, and which of them is ignored.
 
-    Kernels read the upper half of uint64 as negative: here it is neither a column nor ignored, and
-    nor is that of uint32 where it has no place.
+    Kernels read the upper half of uint64 as 2**63 - 1, which may be ignored: here it is neither a
+    column nor ignored, and nor is that of uint32 where it has no place.
     """
     widest = jnp.iinfo(_canonical(np.int64))
     found = labels.astype(widest.dtype)

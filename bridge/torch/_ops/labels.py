@@ -38,9 +38,9 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
 
 
 def as_signed(labels: Tensor, ignore_index: Any) -> Tensor:
-    """uint64 labels as the kernels read them, the upper half as what is neither column nor ignored.
+    """uint64 labels as int64, the upper half as what is neither column nor ignored.
 
-    They would find -100 in 2**64 - 100.
+    Kernels would read it as 2**63 - 1, which may be ignored.
     """
     signed = labels.to(torch.int64)
     return torch.where(signed < 0, -2 if ignore_index == -1 else -1, signed)
