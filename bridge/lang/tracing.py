@@ -72,7 +72,9 @@ def declared(
       DeclarationError: if a parameter has no annotation of bridge's and is not keyword-only.
     """
     if not isinstance(function, types.FunctionType):
-        raise DeclarationError(f"bridge.op: {function!r} is no Python function")
+        raise DeclarationError(
+            f"bridge.op: {function!r} is no Python function: declare one, with `def`, that calls it"
+        )
     where = f"{function.__qualname__}, line {function.__code__.co_firstlineno} of "
     where += function.__code__.co_filename
     name = function.__name__
@@ -264,9 +266,9 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
         if value.builder is not builder:
             raise DeclarationError(f"{where}: {name} is a value of another declaration")
         if value.kind != "float":
+            instead = "1.0 * value" if value.kind == "int" else "bl.where(condition, 1.0, 0.0)"
             raise DeclarationError(
-                f"{where}: {name} is not floating but {value.kind}: return "
-                "bl.where(condition, 1.0, 0.0)"
+                f"{where}: {name} is not floating but {value.kind}: return {instead}"
             )
         if not value.axes & ~COLUMNS:
             raise DeclarationError(

@@ -164,6 +164,10 @@ def returns_a_truth_value(x: bl.Full):
     return x > 0.0
 
 
+def returns_an_integer(x: bl.Full):
+    return bl.argmax(x)
+
+
 def returns_a_row(x: bl.Full, weight: bl.Row):
     return weight * 2.0
 
@@ -222,6 +226,7 @@ def mixes(x: bl.Full):
         (adds_to_a_column_sum, "return bl.column_sum(x) + 1.0", "only be returned"),
         (returns_nothing, "", "the result is NoneType, expected a value"),
         (returns_a_truth_value, "", "return bl.where(condition, 1.0, 0.0)"),
+        (returns_an_integer, "", "not floating but int: return 1.0 * value"),
         (returns_a_row, "", "the same for all rows"),
         (uses_numpy, "return np.exp(x)", "use those of bridge.lang"),
         (takes_elements, "return x[0]", "bl.column() == k"),
@@ -279,6 +284,10 @@ def test_signatures_that_cannot_be() -> None:
         (default, "operand y has a default other than None"),
         (shapeless, "the first operand gives the shape: a Full, Halves or Pairs"),
         (len, "no Python function"),
+        (
+            functools.partial(ops.functions),
+            "no Python function: declare one, with `def`, that calls it",
+        ),
     ):
         with pytest.raises(bl.DeclarationError, match=words):
             declared(op)
