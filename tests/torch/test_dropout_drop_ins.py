@@ -214,7 +214,7 @@ def test_errors_come_before_anything_is_written(draw: Any) -> None:
         (draw(6), 1.5, ValueError),
         (draw(4, 1), 1.5, ValueError),
         (draw(6).long(), 0.3, TypeError),
-        (draw(5), 0.3, RuntimeError),
+        (draw(5), 0.3, ValueError),
         ([1.0], 0.3, TypeError),
     ):
         with pytest.raises(error):

@@ -415,6 +415,63 @@ def test_refused(call: Any, error: type[Exception], words: str) -> None:
         call()
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: megatron.bias_swiglu_impl(X.int(), None), TypeError, "swiglu: gate has dtype int"),
+        (lambda: megatron.weighted_swiglu(X, W.int()), TypeError, "swiglu: weight has dtype int"),
+        (lambda: megatron.weighted_swiglu(X, W[1:]), ValueError, "swiglu: weights has shape"),
+        (lambda: megatron.clamped_swiglu(X, -1.0), ValueError, "swiglu: limit is -1.0"),
+        (lambda: megatron.bias_swiglu(X, X[0, 1:]), ValueError, "swiglu: bias has shape [11]"),
+        (lambda: megatron.swiglu_back(X, X), ValueError, "swiglu_back: g has shape [5, 12]"),
+        (lambda: megatron.bias_geglu(X[0], X.int()), TypeError, "geglu: gate has dtype int32"),
+        (lambda: megatron.geglu_back(X, None), TypeError, "geglu_back: y has type NoneType"),
+        (lambda: megatron.quick_geglu(X, math.inf), ValueError, "quick_geglu: linear_offset is"),
+        (
+            lambda: megatron.weighted_bias_quick_geglu_impl(None, X, W, clamp_value=1.0),
+            TypeError,
+            "weighted_bias_quick_geglu_impl: input has type NoneType",
+        ),
+        (
+            lambda: megatron.weighted_squared_relu(X, W.int()),
+            TypeError,
+            "weighted_squared_relu: weight has dtype int32",
+        ),
+        (
+            lambda: megatron.bias_gelu(X[0, 1:], X),
+            ValueError,
+            "bias_gelu: bias has shape [11], expected one that broadcasts with that of x, [5, 12]",
+        ),
+        (
+            lambda: megatron.bias_gelu_back(X[0, 1:], X[0], X),
+            ValueError,
+            "bias_gelu_back: g has shape [11]",
+        ),
+        (
+            lambda: megatron.bias_dropout_add_fused_inference((X, None), X[:, 1:], 0.1),
+            ValueError,
+            "bias_dropout_add: residual has shape [5, 11]",
+        ),
+    ],
+)
+def test_errors_begin_with_the_function(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(words)}"):
+        call()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_clamp_value_that_changes_is_compiled(draw: Any) -> None:
+    run = torch.compile(
+        lambda x, w, c: megatron.weighted_bias_quick_geglu_impl(x, X[0], w, clamp_value=c),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    x, w = draw(*Y, dtype=torch.float32), draw(*WEIGHTS, dtype=torch.float32)
+    for clamp in (1.0, 0.5, 2.0):
+        expected = megatron.weighted_bias_quick_geglu_impl(x, X[0], w, clamp_value=clamp)
+        assert_same_bits(run(x, w, clamp), expected)
+
+
 def config(**changes: Any) -> Any:
     values = {
         "normalization": "LayerNorm",

@@ -10,7 +10,7 @@ from torch import Tensor
 from bridge._private.torch import forward_ad, functorch_active
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.kernels import is_known, same_shape
+from bridge.torch._adapter.kernels import is_known, same_shape, spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.bias_dropout_add import bias_add_, bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_times
@@ -34,7 +34,24 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
     ):
         return x, bias if bias.ndim == 1 else bias.reshape(-1)
     check_tensors(function, x=x, bias=bias)
+    common_shape(function, x=x, bias=bias)
     return x + bias, None
+
+
+def common_shape(function: str, **tensors: Tensor) -> torch.Size:
+    """What the shapes of two tensors broadcast to.
+
+    Raises:
+      ValueError: there is none.
+    """
+    (name, x), (other_name, other) = tensors.items()
+    try:
+        return torch.broadcast_shapes(x.shape, other.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{function}: {other_name} has shape {list(other.shape)}, expected one that broadcasts "
+            f"with that of {name}, {list(x.shape)}"
+        ) from None
 
 
 def _has_shape(tensor: Any) -> bool:
@@ -55,6 +72,7 @@ def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tenso
     x, bias = fused_pair("bias_gelu_back", x, bias)
     check_tensors("bias_gelu_back", 2, y=x, g=g)
     if not same_shape(g, x):
+        common_shape("bias_gelu_back", y=x, g=g)
         if bias is not None:  # may have to grow along the last dimension too
             x, bias = x + bias, None
         x, g = torch.broadcast_tensors(x, g)
@@ -76,7 +94,7 @@ def broadcast_bias_dropout_add(
             x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
     elif not _has_shape(x) or not _has_shape(residual) or not same_shape(residual, x):
         check_tensors("bias_dropout_add", x=x, residual=residual)
-        if torch.broadcast_shapes(residual.shape, x.shape) != x.shape:
+        if common_shape("bias_dropout_add", x=x, residual=residual) != x.shape:
             dropped = bias_dropout_add(x, bias, p=p, training=training)
             return (residual + dropped).to(residual.dtype)
         residual = residual.expand(x.shape)
@@ -104,7 +122,7 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
         and not any(tensor.requires_grad for tensor in (x, *others))
         and not functorch_active()
         and x.dtype == residual.dtype
-        and torch.broadcast_shapes(x.shape, *[other.shape for other in others]) == x.shape
+        and all(spec_of(other).broadcasts_to(tuple(x.shape)) for other in others)
         # A tensor that is made like it has its strides if it is dense and does not overlap.
         and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
         and x._base is None

@@ -11,12 +11,11 @@ from torch import Tensor
 from bridge import lang as bl
 from bridge.catalogue import gates
 from bridge.catalogue.declaration import declared, named
-from bridge.catalogue.gates import run_glu
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.broadcasting import fused_pair
-from bridge.torch._ops.gates import glu
+from bridge.torch._ops.gates import glu_entry
 
 
 @declared()
@@ -38,50 +37,61 @@ def _narrow_glu(
     return bl.like(y, first)
 
 
-# Made now: a first call under torch.compile could not.
-_OPS = gates.glu.torch, _narrow_glu.torch
+_NARROW = gates.glu, _narrow_glu, gates.paired_glu
+
+# By the name for messages and profilers: without weights and with them. They are made now: a first
+# call under torch.compile could not.
+_ENTRIES = {
+    name: (glu_entry(name), glu_entry(name, _NARROW)) for name in ("swiglu", "geglu", "quick_geglu")
+}
+_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "quick_geglu": "gelu_sigmoid"}
 
 
 def gated(
+    function: str,
     y: Tensor,
     bias: Tensor | None,
     weights: Tensor | None,
-    activation: str,
-    limit: float | None = None,
+    clamp_value: float | None = None,
     linear_offset: float = 0.0,
 ) -> Tensor:
-    """`glu` of y + bias, whatever shapes broadcast; with weights, in the dtype of y."""
+    """`glu` of y + bias, whatever shapes broadcast; with weights, in the dtype of y.
+
+    Args:
+      function: "swiglu", "geglu" (the tanh form) or "quick_geglu".
+    """
     if type(y) is not Tensor and is_overridden((y, bias, weights)):
         return hand_over((y, bias, weights))  # type: ignore[no-any-return]
-    check_tensors("glu", y=y)
-    x, bias = fused_pair("glu", y, bias)
-    if weights is None:
-        return glu(x, bias=bias, activation=activation, limit=limit, linear_offset=linear_offset)
-    weights = one_a_row("glu", x, weights)
-    found = run_glu("glu", _OPS, x, None, bias, weights, activation, limit, linear_offset, False)
-    return found.to(y.dtype)  # type: ignore[no-any-return]
+    check_tensors(function, y=y)
+    x, bias = fused_pair(function, y, bias)
+    if weights is not None:
+        weights = one_a_row(function, x, weights)
+    entered, activation = _ENTRIES[function][weights is not None], _ACTIVATIONS[function]
+    operands = (x, None, bias, weights)
+    found = entered(operands, None, activation, clamp_value, linear_offset, False)
+    return found if weights is None else found.to(y.dtype)  # type: ignore[no-any-return]
 
 
 def gated_back(
+    function: str,
     g: Tensor,
     y: Tensor,
     bias: Tensor | None,
     weights: Tensor | None,
-    activation: str,
-    limit: float | None = None,
+    clamp_value: float | None = None,
     linear_offset: float = 0.0,
 ) -> tuple[Tensor, ...]:
     """Cotangents of y + bias, in the dtype promoted of both and g, and of the weights."""
     if type(y) is not Tensor and is_overridden((g, y, bias, weights)):
         return hand_over((g, y, bias, weights))  # type: ignore[no-any-return]
-    x, bias = fused_pair("glu_back", y, bias)
+    x, bias = fused_pair(f"{function}_back", y, bias)
 
     def run(x: Tensor, weights: Tensor | None = None) -> Tensor:
-        return gated(x, bias, weights, activation, limit, linear_offset)
+        return gated(function, x, bias, weights, clamp_value, linear_offset)
 
     if bias is not None:
         x = x.to(torch.promote_types(x.dtype, bias.dtype))
-    return pulled_back("glu_back", run, g, x, weights)
+    return pulled_back(f"{function}_back", run, g, x, weights)
 
 
 def pulled_back(
@@ -100,6 +110,11 @@ def pulled_back(
     if weights is not None:
         primals.append(one_a_row(function, x, weights))
     value, pull_back = torch.func.vjp(run, *primals)  # type: ignore[misc]
+    if not spec_of(g).broadcasts_to(tuple(value.shape)):
+        raise ValueError(
+            f"{function}: g has shape {list(g.shape)}, expected {list(value.shape)}, that of the "
+            "result"
+        )
     return pull_back(g.to(value.dtype).expand(value.shape))  # type: ignore[no-any-return]
 
 

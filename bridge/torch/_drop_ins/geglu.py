@@ -6,32 +6,32 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from bridge.ops.scalars import real_number
+from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
 from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, refuse
 from bridge.torch._ops.bias_gelu import bias_gelu
 
-_GELU, _QUICK = "gelu_tanh", "gelu_sigmoid"
-
 
 def geglu(y: Tensor) -> Tensor:
     """gelu(y₁)·y₂ of the halves of the last dimension of y, by the tanh form of GELU."""
-    return gated(y, None, None, _GELU)
+    return gated("geglu", y, None, None)
 
 
 def bias_geglu(bias: Tensor, y: Tensor) -> Tensor:
     """geglu(y + bias). Mind the order of the arguments, which is the original's."""
-    return gated(y, bias, None, _GELU)
+    return gated("geglu", y, bias, None)
 
 
 def geglu_back(g: Tensor, y: Tensor) -> Tensor:
     """The gradient of y from that of geglu(y)."""
-    return gated_back(g, y, None, None, _GELU)[0]
+    return gated_back("geglu", g, y, None, None)[0]
 
 
 def bias_geglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
     """The gradient of y + bias, in full size, from that of bias_geglu(bias, y)."""
-    return gated_back(g, y, bias, None, _GELU)[0]
+    return gated_back("geglu", g, y, bias, None)[0]
 
 
 class BiasGeGLUFunction(Function, metaclass=DropIn):
@@ -40,7 +40,7 @@ class BiasGeGLUFunction(Function, metaclass=DropIn):
     @staticmethod
     def apply(input: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
         """As `bias_geglu(bias, input)`."""
-        return gated(input, bias, None, _GELU)
+        return gated("geglu", input, bias, None)
 
 
 class GeGLUFunction(Function, metaclass=DropIn):
@@ -49,7 +49,7 @@ class GeGLUFunction(Function, metaclass=DropIn):
     @staticmethod
     def apply(input: Tensor) -> Tensor:  # type: ignore[override]
         """As `geglu(input)`."""
-        return gated(input, None, None, _GELU)
+        return gated("geglu", input, None, None)
 
 
 def bias_geglu_impl(input: Tensor, bias: Tensor | None) -> Tensor:
@@ -68,31 +68,31 @@ def quick_gelu(y: Tensor) -> Tensor:
 
 def quick_geglu(y: Tensor, linear_offset: float = 0.0) -> Tensor:
     """quick_gelu(y₁)·(y₂ + linear_offset) of the halves of the last dimension of y."""
-    return gated(y, None, None, _QUICK, None, _number(linear_offset))
+    return gated("quick_geglu", y, None, None, None, _number(linear_offset))
 
 
 def weighted_quick_geglu(y: Tensor, weights: Tensor, linear_offset: float = 0.0) -> Tensor:
     """quick_geglu(y, linear_offset)·weights `[..., 1]`, in the dtype of y."""
-    return gated(y, None, weights, _QUICK, None, _number(linear_offset))
+    return gated("quick_geglu", y, None, weights, None, _number(linear_offset))
 
 
 def weighted_bias_quick_geglu(
     y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> Tensor:
     """quick_geglu(y + bias, linear_offset)·weights `[..., 1]`, in the dtype of y."""
-    return gated(y, bias, weights, _QUICK, None, _number(linear_offset))
+    return gated("quick_geglu", y, bias, weights, None, _number(linear_offset))
 
 
 def quick_geglu_back(g: Tensor, y: Tensor, linear_offset: float = 0.0) -> Tensor:
     """The gradient of y from that of quick_geglu(y, linear_offset)."""
-    return gated_back(g, y, None, None, _QUICK, None, _number(linear_offset))[0]
+    return gated_back("quick_geglu", g, y, None, None, None, _number(linear_offset))[0]
 
 
 def weighted_quick_geglu_back(
     g: Tensor, y: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The gradients of y and of weights `[..., 1]`, each in its dtype."""
-    dy, dweights = gated_back(g, y, None, weights, _QUICK, None, _number(linear_offset))
+    dy, dweights = gated_back("quick_geglu", g, y, None, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dweights
 
 
@@ -100,7 +100,7 @@ def weighted_bias_quick_geglu_back(
     g: Tensor, y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of y, of bias before it is summed, and of weights `[..., 1]`."""
-    dy, dweights = gated_back(g, y, bias, weights, _QUICK, None, _number(linear_offset))
+    dy, dweights = gated_back("quick_geglu", g, y, bias, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dy.to(y.dtype), dweights
 
 
@@ -163,19 +163,22 @@ def weighted_bias_quick_geglu_impl(
     if is_overridden((input, bias, weights)):
         return hand_over((input, bias, weights))  # type: ignore[no-any-return]
     refuse("weighted_bias_quick_geglu_impl", fp8_input_store=fp8_input_store)
+    check_tensors("weighted_bias_quick_geglu_impl", input=input)
     x, offset = flat(input), _number(linear_offset)
-    if clamp_value is not None and not clamp_value > 0:
-        raise ValueError(
-            f"weighted_bias_quick_geglu_impl: clamp_value is {clamp_value}, expected a positive "
-            "number"
-        )
+    if clamp_value is not None:
+        clamp_value = real_number("weighted_bias_quick_geglu_impl", "clamp_value", clamp_value)
+        if not clamp_value > 0:
+            raise ValueError(
+                f"weighted_bias_quick_geglu_impl: clamp_value is {clamp_value}, expected a "
+                "positive number"
+            )
     if clamp_value is not None and bias is not None:
         is_up = torch.arange(x.shape[-1], device=x.device) >= x.shape[-1] // 2
         # At a bound the gradient passes, as in `gated`; that of Tensor.clamp does up to torch 2.13.
         x = torch.where(x > clamp_value, clamp_value, x)
         x = torch.where(is_up & (x < -clamp_value), -clamp_value, x)
         clamp_value = None
-    return as_before(gated(x, bias, flat(weights), _QUICK, clamp_value, offset), input)
+    return as_before(gated("quick_geglu", x, bias, flat(weights), clamp_value, offset), input)
 
 
 def _number(linear_offset: Tensor | float) -> float:

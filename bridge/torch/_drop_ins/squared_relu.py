@@ -14,7 +14,7 @@ from bridge.torch._drop_ins.gates import as_before, flat, one_a_row, pulled_back
 
 
 @declared()
-@named("squared_relu")
+@named("weighted_squared_relu")
 def _narrow_squared_relu(x: bl.Full, weight: bl.PerRow):
     """`squared_relu` in the dtype of x."""
     return bl.like(gates.squared_relu.declaration.function(x, weight), x)  # type: ignore[arg-type]
@@ -28,14 +28,14 @@ def weighted_squared_relu(x: Tensor, weights: Tensor) -> Tensor:
     """max(x, 0)²·weights in the dtype of x; `weights` is `[..., 1]`, a number for each token."""
     if is_overridden((x, weights)):
         return hand_over((x, weights))  # type: ignore[no-any-return]
-    return _squared_relu(x, one_a_row("squared_relu", x, weights)[..., 0])  # type: ignore[no-any-return]
+    return _squared_relu(x, one_a_row("weighted_squared_relu", x, weights)[..., 0])  # type: ignore[no-any-return]
 
 
 def weighted_squared_relu_back(g: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of x and of weights `[..., 1]`, each in its dtype."""
     if is_overridden((g, x, weights)):
         return hand_over((g, x, weights))  # type: ignore[no-any-return]
-    dx, dweights = pulled_back("squared_relu_back", weighted_squared_relu, g, x, weights)
+    dx, dweights = pulled_back("weighted_squared_relu_back", weighted_squared_relu, g, x, weights)
     return dx.to(x.dtype), dweights
 
 

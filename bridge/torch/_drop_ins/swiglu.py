@@ -13,42 +13,42 @@ from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, ref
 
 def swiglu(y: Tensor) -> Tensor:
     """silu(y₁)·y₂ of the halves of the last dimension of y, as `bridge.torch.swiglu(y)`."""
-    return gated(y, None, None, "silu")
+    return gated("swiglu", y, None, None)
 
 
 def bias_swiglu(y: Tensor, bias: Tensor) -> Tensor:
     """swiglu(y + bias); `bias` may have any shape that broadcasts, one pass being for `[2d]`."""
-    return gated(y, bias, None, "silu")
+    return gated("swiglu", y, bias, None)
 
 
 def weighted_swiglu(y: Tensor, weights: Tensor) -> Tensor:
     """swiglu(y)·weights in the dtype of y; `weights` is `[..., 1]`, a number for each token."""
-    return gated(y, None, weights, "silu")
+    return gated("swiglu", y, None, weights)
 
 
 def clamped_swiglu(y: Tensor, clamp_value: float) -> Tensor:
     """swiglu of y₁ where that is at most clamp_value, and of y₂ in [−clamp_value, clamp_value]."""
-    return gated(y, None, None, "silu", clamp_value)
+    return gated("swiglu", y, None, None, clamp_value)
 
 
 def bias_clamped_swiglu(y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
     """clamped_swiglu(y + bias, clamp_value)."""
-    return gated(y, bias, None, "silu", clamp_value)
+    return gated("swiglu", y, bias, None, clamp_value)
 
 
 def clamped_weighted_swiglu(y: Tensor, weights: Tensor, clamp_value: float) -> Tensor:
     """clamped_swiglu(y, clamp_value)·weights in the dtype of y."""
-    return gated(y, None, weights, "silu", clamp_value)
+    return gated("swiglu", y, None, weights, clamp_value)
 
 
 def swiglu_back(g: Tensor, y: Tensor) -> Tensor:
     """The gradient of y from that of swiglu(y)."""
-    return gated_back(g, y, None, None, "silu")[0]
+    return gated_back("swiglu", g, y, None, None)[0]
 
 
 def bias_swiglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
     """The gradient of y + bias, in full size, from that of bias_swiglu(y, bias)."""
-    return gated_back(g, y, bias, None, "silu")[0]
+    return gated_back("swiglu", g, y, bias, None)[0]
 
 
 def weighted_swiglu_back(g: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,12 +58,12 @@ def weighted_swiglu_back(g: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor,
 
 def clamped_swiglu_back(g: Tensor, y: Tensor, clamp_value: float) -> Tensor:
     """The gradient of y in its dtype; what was outside of the clamp has 0."""
-    return gated_back(g, y, None, None, "silu", clamp_value)[0].to(y.dtype)
+    return gated_back("swiglu", g, y, None, None, clamp_value)[0].to(y.dtype)
 
 
 def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
     """The gradient of y + bias, in full size and its dtype."""
-    found = gated_back(g, y, bias, None, "silu", clamp_value)[0]
+    found = gated_back("swiglu", g, y, bias, None, clamp_value)[0]
     return found.to(torch.result_type(y, bias))
 
 
@@ -77,7 +77,7 @@ def clamped_weighted_swiglu_back(
 def _of_both(
     g: Tensor, y: Tensor, weights: Tensor, clamp_value: float | None
 ) -> tuple[Tensor, Tensor]:
-    dy, dweights = gated_back(g, y, None, weights, "silu", clamp_value)
+    dy, dweights = gated_back("swiglu", g, y, None, weights, clamp_value)
     return dy.to(y.dtype), dweights
 
 
@@ -107,7 +107,7 @@ class BiasSwiGLUFunction(Function, metaclass=DropIn):
             fp8_input_store=fp8_input_store,
             cpu_offload_input=cpu_offload_input,
         )
-        return gated(input, bias, None, "silu", _limit(clamp_value))
+        return gated("swiglu", input, bias, None, _limit(clamp_value))
 
 
 class SwiGLUFunction(Function, metaclass=DropIn):
@@ -128,7 +128,7 @@ class SwiGLUFunction(Function, metaclass=DropIn):
         refuse(
             "SwiGLUFunction", fp8_input_store=fp8_input_store, cpu_offload_input=cpu_offload_input
         )
-        return gated(input, None, None, "silu", _limit(clamp_value))
+        return gated("swiglu", input, None, None, _limit(clamp_value))
 
 
 class WeightedSwiGLUFunction(Function, metaclass=DropIn):
@@ -147,7 +147,7 @@ class WeightedSwiGLUFunction(Function, metaclass=DropIn):
           NotImplementedError: fp8_input_store is true.
         """
         refuse("WeightedSwiGLUFunction", fp8_input_store=fp8_input_store)
-        return gated(input, None, weights, "silu", _limit(clamp_value))
+        return gated("swiglu", input, None, weights, _limit(clamp_value))
 
 
 def bias_swiglu_impl(

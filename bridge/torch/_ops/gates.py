@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -17,8 +17,8 @@ from bridge.torch._ops.declared import declared_entry, declared_function
 _squared_relu = gates.squared_relu.torch
 
 
-def _entry(name: str) -> Any:
-    """What runs `glu` under the name of a public function."""
+def glu_entry(name: str, forms: Sequence[DeclaredOp] = FORMS) -> Any:
+    """What runs `glu`, in one of three forms, under the name of a public function."""
 
     def resolver(op: DeclaredOp) -> Callable[..., Any]:
         function = declared_function(op.declaration, name)
@@ -28,7 +28,7 @@ def _entry(name: str) -> Any:
 
         return resolve
 
-    resolvers = tuple(map(resolver, FORMS))
+    resolvers = tuple(map(resolver, forms))
 
     def resolve(operands: tuple[Any, ...], *static: Any) -> Any:
         return run_glu(name, resolvers, *operands, *static)  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def _entry(name: str) -> Any:
     return declared_entry(name, resolve)
 
 
-_glu = _entry("glu")
+_glu = glu_entry("glu")
 
 
 def glu(
@@ -104,7 +104,7 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
         given = gate, up, bias, weight
         return entered(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
-    entered = _entry(name)
+    entered = glu_entry(name)
     entered.public = run
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
