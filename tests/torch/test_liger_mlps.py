@@ -121,6 +121,26 @@ def test_tiles_of_any_function(draw: Any) -> None:
         assert_close(one, other)
 
 
+@pytest.mark.parametrize("inner", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_tiles_of_another_dtype_than_that_of_autocast(draw: Any, inner: torch.dtype) -> None:
+    layer = torch.nn.Linear(6, 6)
+    x = draw(2, 9, 6, grad=True, dtype=torch.float32)
+
+    def fn(module: torch.nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return module(x).to(inner)
+
+    expected = fn(layer, x)
+    g = torch.randn_like(expected)
+    slopes = grad(expected, [x, *layer.parameters()], g)
+    for outer in (torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", outer):
+            y = liger.apply_tiled_mlp(fn, layer, x, 4)
+        assert_close(y, expected, ulps=2)
+        for one, other in zip(grad(y, [x, *layer.parameters()], g), slopes, strict=True):
+            assert_close(one, other, ulps=32)
+
+
 def test_the_methods_of_the_tiled_function(draw: Any) -> None:
     """Gradients of parameters are added to their `grad`, as the original's backward does."""
     layer = torch.nn.Linear(6, 6).double()

@@ -1,7 +1,8 @@
-"""Functions that run in autocast's dtype, as torch's matrix products do."""
+"""What autocast asks of functions: its dtype, as torch's matrix products have it, or nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,3 +26,20 @@ def cast(*tensors: Any) -> tuple[Any, ...]:
         else t
         for t in tensors
     )
+
+
+def joined(arrays: Sequence[Tensor], dim: int) -> Tensor:
+    """Arrays of one dtype, put together along a dimension.
+
+    torch.cat refuses the 16-bit type which is not that of an autocast around it.
+    """
+    dtype, device = arrays[0].dtype, arrays[0].device.type
+    if (
+        dtype in (torch.float16, torch.bfloat16)
+        and device in _DEVICES
+        and torch.is_autocast_enabled(device)
+        and dtype != torch.get_autocast_dtype(device)
+    ):
+        # Another autocast in it would not be in what torch.export keeps.
+        return torch.cat([array.float() for array in arrays], dim).to(dtype)
+    return torch.cat(arrays, dim)  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ from torch.autograd import Function
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
+from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._ops.rotary import side_by_side
 
 
 @declared()
@@ -154,7 +154,7 @@ def fused_apply_rotary_pos_emb_2d(
     of_height = [table[:, :img_h, None] for table in (cos_h, sin_h)]
     of_width = [table[:, None, :img_w] for table in (cos_w, sin_w)]
     first, second = image.split(half, -1)
-    y = side_by_side(_turned(first, *of_height), _turned(second, *of_width))
+    y = joined((_turned(first, *of_height), _turned(second, *of_width)), -1)
     return y.flatten(1, 2)
 
 
@@ -179,7 +179,7 @@ def _turned(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = cos.to(t.dtype), sin.to(t.dtype)
     (cos1, cos2), (sin1, sin2) = (table.tensor_split(2, -1) for table in (cos, sin))
     y = _apart(t[..., :r], cos1, sin1, cos2, sin2)
-    y = side_by_side(y, t[..., r:]) if r < t.shape[-1] else y
+    y = joined((y, t[..., r:]), -1) if r < t.shape[-1] else y
     return y.contiguous()  # type: ignore[no-any-return]
 
 

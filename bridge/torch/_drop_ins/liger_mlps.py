@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import linear
 
+from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._drop_ins.functions import DropIn
 from bridge.torch._drop_ins.liger_gates import (
@@ -80,7 +81,7 @@ class LigerTiledMLPFunction(Function, metaclass=DropIn):
         parameters = tuple(mlp_module.parameters())
         parts = x.chunk(shards, -2)
         found = [recomputed(lambda x: fn(mlp_module, x), (x,), *parameters) for x in parts]
-        return torch.cat(found, -2)
+        return joined(found, -2)
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
@@ -208,7 +209,7 @@ class LigerFusedMoEFunction(Function, metaclass=DropIn):
             linear(swiglu(linear(own, gate_up)), down)
             for own, gate_up, down in zip(tokens, gate_up_proj, down_proj, strict=True)
         ]
-        each = torch.cat(found)[order.argsort()].unflatten(0, top_k_index.shape)
+        each = joined(found, 0)[order.argsort()].unflatten(0, top_k_index.shape)
         return (each * top_k_weights[..., None]).sum(-2).to(x.dtype)
 
 

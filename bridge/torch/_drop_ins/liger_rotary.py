@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._ops.rotary import rotary, side_by_side
+from bridge.torch._ops.rotary import rotary
 
 
 def liger_rotary_pos_emb(
@@ -102,7 +103,7 @@ def liger_multimodal_rotary_pos_emb(
                 f"{list(mrope_section)}, has parts"
             )
     cos, sin = (
-        side_by_side(*[t[i] for i, t in enumerate(table[..., : sum(sizes)].split(sizes, -1))])
+        joined([t[i] for i, t in enumerate(table[..., : sum(sizes)].split(sizes, -1))], -1)
         for table in (cos, sin)
     )
     return liger_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-
-import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from bridge.catalogue import rotary as declarations
 from bridge.catalogue.rotary import Framework, run_rotary
+from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-
-
-def side_by_side(*arrays: Tensor) -> Tensor:
-    """Arrays of one dtype, joined along the last dimension."""
-    dtype, device = arrays[0].dtype, arrays[0].device.type
-    if (
-        dtype in (torch.float16, torch.bfloat16)
-        and torch.amp.is_autocast_available(device)
-        and torch.is_autocast_enabled(device)
-        and dtype != torch.get_autocast_dtype(device)
-    ):
-        return functools.reduce(_added, arrays)  # torch.cat refuses them there
-    return torch.cat(arrays, -1)
-
-
-def _added(first: Tensor, second: Tensor) -> Tensor:
-    """The same, of an addition: −0 is what leaves all numbers as they are."""
-    columns = first.shape[-1], second.shape[-1]
-    return pad(first, (0, columns[1]), value=-0.0) + pad(second, (columns[0], 0), value=-0.0)
-
 
 _TORCH = Framework(
     declarations.rotary.torch,
     declarations.rotary_of_pairs.torch,
-    lambda y, rest: side_by_side(y, rest.to(y.dtype)),
+    lambda y, rest: joined((y, rest.to(y.dtype)), -1),
 )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bridge.ops.parts import Part, call_on_part
 from bridge.ops.sums import sum_of_rows
+from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.dispatcher import dispatch
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._collectives.groups import Ranks
@@ -33,7 +34,7 @@ class _Part(Part):
 
     @staticmethod
     def concatenate(arrays: list[Tensor], dim: int) -> Tensor:
-        return torch.cat(arrays, dim)
+        return joined(arrays, dim)
 
     @staticmethod
     def dtype(array: Tensor) -> str:
