@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import Any
 
@@ -46,6 +47,11 @@ class Frozen:
             lambda: from_jax(lambda a, *, b: a, static_argnames="c"),
             ValueError,
             "static_argnames holds 'c', but <lambda> takes a, b",
+        ),
+        (
+            lambda: from_jax(functools.partial(jax.nn.relu, 3), static_argnums=2),
+            ValueError,
+            "static_argnums holds 2, but relu takes 0 positional arguments",
         ),
     ],
 )

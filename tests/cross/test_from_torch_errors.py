@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,6 +46,44 @@ def x() -> Any:  # not at the import: that would start JAX before other tests ch
 def test_options(options: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         from_torch(**{"fn": torch.sin, **options})
+
+
+class Doubled:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def called(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (torch.tanh, "torch.tanh"),
+        (torch.Tensor.tanh, "torch.Tensor.tanh"),
+        (torch.ones(3).mul, "torch.Tensor.mul"),
+        (torch.einsum, "torch.einsum"),
+        (nn.functional.gelu, "torch.nn.functional.gelu"),
+        (nn.functional.relu, "torch.nn.functional.relu"),
+        (nn.functional.logsigmoid, "torch.nn.functional.logsigmoid"),
+        (torch.linalg.norm, "torch.linalg.norm"),
+        (torch.ops.aten.tanh.default, "torch.ops.aten.tanh.default"),
+        (torch.vmap(torch.tanh), "torch.tanh"),
+        (partial(torch.sum, dim=0), "torch.sum"),
+        (lambda x: x, "<lambda>"),
+        (Doubled(), "Doubled"),
+        (Doubled().called, "Doubled.called"),
+        (nn.Tanh(), "Tanh"),
+    ],
+)
+def test_functions_have_their_public_names(fn: Any, name: str) -> None:
+    assert repr(from_torch(fn)) == f"<from_torch {name}>"
+
+
+def test_a_message_has_the_public_name(x: Any) -> None:
+    with pytest.raises(TypeError, match="returned a leaf") as raised:
+        from_torch(torch.Tensor.tolist)(x)
+    assert str(raised.value).startswith("from_torch: torch.Tensor.tolist returned a leaf")
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")

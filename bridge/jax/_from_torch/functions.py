@@ -30,6 +30,7 @@ from bridge.jax._from_torch.call import (
     stated_spec,
 )
 from bridge.jax._from_torch.modules import FunctionalModule, buffer_in_jax
+from bridge.jax._from_torch.names import public_name
 from bridge.jax._from_torch.primitive import VMAP_METHODS, call
 from bridge.jax._from_torch.results import Never
 from bridge.jax._from_torch.seed import seed_words
@@ -137,7 +138,7 @@ class TorchFunction:
                 f"from_torch: train is {train!r}, but fn has type {type(fn).__name__}, expected a "
                 "module"
             )
-        self._name = getattr(fn, "__qualname__", type(fn).__name__)
+        self._name = public_name(fn)
         self._owner = Owner(
             fn,
             module,

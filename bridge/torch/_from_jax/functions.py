@@ -29,7 +29,7 @@ from bridge.torch._from_jax.leaves import (
     with_place,
 )
 from bridge.torch._from_jax.program import Program
-from bridge.torch._from_jax.static_arguments import StaticArguments
+from bridge.torch._from_jax.static_arguments import StaticArguments, function_name
 
 _flatten = jax.tree_util.default_registry.flatten
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
@@ -115,7 +115,7 @@ class JaxFunction:
             )
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
-        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._name = function_name(fn)
         self._static_arguments = static_argnums, static_argnames
         self._static = StaticArguments(fn, static_argnums, static_argnames)
         self._entries: dict[Any, _Entry] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,13 +30,13 @@ class StaticArguments:
         for num in nums:
             if not rest and not -count <= num < count:
                 raise ValueError(
-                    f"from_jax: static_argnums holds {num}, but {_name(fn)} takes {count} "
+                    f"from_jax: static_argnums holds {num}, but {function_name(fn)} takes {count} "
                     "positional arguments"
                 )
         for name in names:
             if not others and name not in positional and name not in keyword:
                 raise ValueError(
-                    f"from_jax: static_argnames holds {name!r}, but {_name(fn)} takes "
+                    f"from_jax: static_argnames holds {name!r}, but {function_name(fn)} takes "
                     f"{', '.join([*positional, *keyword]) or 'no arguments by name'}"
                 )
         at = [num + count if num < 0 else num for num in nums]
@@ -111,5 +112,8 @@ def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, boo
     )
 
 
-def _name(fn: Callable[..., Any]) -> str:
+def function_name(fn: Callable[..., Any]) -> str:
+    """The name of a function, or of that which a partial calls; of an object its type's."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)
