@@ -15,6 +15,7 @@ import torch
 import torch.utils.checkpoint
 from jax import numpy as jnp
 from torch import nn
+from torch.nn.utils import prune
 
 from bridge.jax import from_torch
 
@@ -218,6 +219,35 @@ def test_modules_that_hold_their_weights_in_other_ways(where: Any, kind: str) ->
     gradients = where(jax.grad(lambda p: loss(g(p, x.numpy()))))(g.params())
     for name, parameter in module.named_parameters():
         np.testing.assert_allclose(gradients[name], parameter.grad, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
+@pytest.mark.parametrize("kind", ["weight norm", "spectral norm", "pruned"])
+def test_weights_that_hooks_compute(kind: str) -> None:
+    """By torch's older functions, which leave the weight of the last call in an attribute."""
+    module: nn.Module = nn.Sequential(nn.Linear(3, 4).double())
+    if kind == "weight norm":
+        nn.utils.weight_norm(module[0], dim=0)  # type: ignore[index]
+    elif kind == "spectral norm":
+        nn.utils.spectral_norm(module[0])  # type: ignore[index]
+    else:
+        prune.random_unstructured(module[0], "weight", 0.5)  # type: ignore[index]
+    x = torch.randn(2, 3, dtype=torch.float64)
+    module(x)
+    module.eval()
+    (module(x) ** 2).sum().backward()
+    g = from_torch(module)
+    for of in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+        gradients = of(lambda p: (g(p, x.numpy()) ** 2).sum())(g.params())
+        for name, parameter in module.named_parameters():
+            np.testing.assert_allclose(gradients[name], parameter.grad, rtol=1e-7, atol=1e-9)
+
+
+def test_a_tensor_that_was_computed_from_parameters_is_refused() -> None:
+    module = nn.Sequential(nn.Linear(3, 4))
+    module[0].doubled = 2 * module[0].weight
+    with pytest.raises(TypeError, match=r"0\.doubled of the module, Sequential, is computed from"):
+        from_torch(module)
 
 
 def test_per_sample_gradients_by_vmap() -> None:

@@ -33,7 +33,8 @@ class FunctionalModule:
         train: the mode, True or False; None keeps the mode that each submodule has now.
 
     Raises:
-        TypeError: the module is scripted, or cannot be copied.
+        TypeError: the module is scripted, or cannot be copied; it has a tensor that was computed
+            from parameters, other than a weight that torch computes before each call.
         ValueError: it is lazy and has not been run yet.
     """
 
@@ -61,6 +62,15 @@ class FunctionalModule:
             )
         for buffer in self.buffers.values():
             bare[id(buffer)] = torch.empty_like(buffer, device="meta")
+        for path, layer in module.named_modules():
+            for name, tensor in _computed(layer).items():
+                if name not in _set_by_hooks(layer):
+                    raise TypeError(
+                        f"from_torch: {f'{path}.{name}' if path else name} of the module, "
+                        f"{type(module).__name__}, is computed from parameters and cannot be "
+                        "copied, which calls from several threads need: compute it in forward"
+                    )
+                bare[id(tensor)] = torch.empty_like(tensor, device="meta")
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
             torch.cuda.synchronize(device)  # now, as calls read them on streams of XLA
@@ -109,6 +119,18 @@ class FunctionalModule:
             if in_gradient():
                 stack.enter_context(exchanged_in(module, exchanged))
         return result, after
+
+
+def _computed(layer: torch.nn.Module) -> dict[str, Tensor]:
+    """The layer's attributes which are tensors with a history, by name."""
+    return {n: t for n, t in vars(layer).items() if isinstance(t, Tensor) and not t.is_leaf}
+
+
+def _set_by_hooks(layer: torch.nn.Module) -> set[str]:
+    """Weights that `torch.nn.utils.weight_norm`, `spectral_norm` and `prune` set at each call."""
+    hooks = layer._forward_pre_hooks.values()
+    names = [getattr(hook, at, None) for hook in hooks for at in ("name", "_tensor_name")]
+    return {name for name in names if isinstance(name, str)}
 
 
 def _aliases(module: torch.nn.Module, canonical: Mapping[str, Tensor]) -> dict[str, list[str]]:
