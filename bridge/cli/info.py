@@ -99,6 +99,10 @@ def _torch() -> dict[str, Any]:
         "cuda_build": torch.version.cuda,
         "cuda_available": torch.cuda.is_available(),
     }
+    # Here: importing bridge.torch takes as long as all else that is told.
+    from bridge.torch._adapter import nodes
+
+    facts["autograd_records_calls_in"] = nodes.prospect()
     if torch.cuda.is_available():
         facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts

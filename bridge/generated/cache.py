@@ -62,7 +62,10 @@ def cache_folder() -> Path:
 
 
 def cached(
-    parts: Iterable[str], suffix: str, make: Callable[[Path], Path], again: bool | None = None
+    parts: Iterable[str],
+    suffix: str,
+    make: Callable[[Path], Path] | None,
+    again: bool | None = None,
 ) -> Path:
     """A file in the cache that these parts decide, new or from before.
 
@@ -71,12 +74,14 @@ def cached(
     Args:
       parts: all that the file follows from.
       suffix: of its name.
-      make: is given an empty folder, and returns the file that it made there.
+      make: is given an empty folder, and returns the file that it made there; None to ask only
+        whether the file is there.
       again: whether it is called where it failed within the last day, in any process; None where
         failures are not remembered.
 
     Raises:
-      CompileError: as `make` does or did, or if the cache cannot be written.
+      CompileError: as `make` does or did, or if the cache cannot be written; the file is not there
+        and `make` is None.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -90,6 +95,8 @@ def cached(
         failure = found.with_suffix(".failed")
         if again is False and _is_of_today(failure):
             raise CompileError(f"{failure.read_text()}\nRemove {failure} to try again")
+        if make is None:
+            raise CompileError("not compiled yet")
         _remove_abandoned(folder)
         # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
         work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))

@@ -29,6 +29,25 @@ def test_info_as_json():
     assert facts["cuda"]["usable"] or facts["cuda"]["why_not"]
 
 
+@pytest.mark.parametrize("said", ["0", "background"])
+def test_info_says_how_calls_are_recorded(said, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("BRIDGE_COMPILE", said)
+    code = (
+        "from bridge.cli import info\nprint(info._torch()['autograd_records_calls_in'])\n"
+    )
+    found = python("-c", code)
+    assert found.returncode == 0, found.stderr
+    if said == "0":
+        assert found.stdout == "Python (BRIDGE_COMPILE is 0)\n"
+        return
+    # By other tests, where there is a compiler, it has been compiled.
+    assert found.stdout.startswith(("C++\n", "Python ("))
+    monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
+    assert python("-c", code).stdout.startswith("Python (")
+    assert not list(tmp_path.glob("*.so"))
+
+
 def test_info_as_a_table(capsys, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT", "not set to 0 or 1")
     before = bridge.build_info()["cpu_isa"]

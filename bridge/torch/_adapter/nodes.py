@@ -57,27 +57,30 @@ class _Nodes:
           CompileError: if that fails, or what was made is not right.
         """
         try:
-            path = _module(again)
-            loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
-            spec = importlib.util.spec_from_loader(_NAME, loader)
-            assert spec is not None
-            try:
-                module: Any = importlib.util.module_from_spec(spec)
-            except ImportError as error:
-                forget(path)
-                raise CompileError(f"{path} cannot be loaded: {error}") from error
-            _native.use_lent(module.lent)
-            self.recorder = module.recorder  # last: from now on it is taken
+            self.load(_module(again))
         except Exception as error:
             self.error = error
             raise
+
+    def load(self, path: Path) -> None:
+        loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
+        spec = importlib.util.spec_from_loader(_NAME, loader)
+        assert spec is not None
+        try:
+            module: Any = importlib.util.module_from_spec(spec)
+        except ImportError as error:
+            forget(path)
+            raise CompileError(f"{path} cannot be loaded: {error}") from error
+        _native.use_lent(module.lent)
+        self.recorder = module.recorder  # last: from now on it is taken
 
     def lost(self, error: Exception, _: bool) -> None:
         """Who has no compiler is not warned of microseconds."""
         logging.getLogger("bridge").info("autograd records calls in Python: %s", error)
 
 
-def _module(again: bool) -> Path:
+def _module(again: bool, is_sought: bool = False) -> Path:
+    """The compiled module; `is_sought` only where the cache has it."""
     source = headers() / "border" / "torch" / "nodes.cpp"
     command = find_compiler()
     folder = Path(torch.__file__).parent
@@ -101,7 +104,7 @@ def _module(again: bool) -> Path:
     files = *sorted(source.parent.glob("*.[ch]*")), *included, _TRIAL
     ours = [file.read_text() for file in files]
     parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
-    return cached(parts, ".so", make, again)
+    return cached(parts, ".so", None if is_sought else make, again)
 
 
 _nodes = _Nodes()
@@ -144,6 +147,18 @@ def state() -> str:
     if _nodes.recorder is not None:
         return "C++"
     return f"Python ({_nodes.error})" if _nodes.error else "Python"
+
+
+def prospect() -> str:
+    """How this process's calls will be recorded, for people; nothing is compiled for it."""
+    if _nodes.recorder is None and not _nodes.error:
+        if os.environ.get("BRIDGE_COMPILE") == "0":
+            return "Python (BRIDGE_COMPILE is 0)"
+        try:
+            _nodes.load(_module(again=False, is_sought=True))
+        except CompileError as error:
+            return f"Python ({error})"
+    return state()
 
 
 def load() -> None:
