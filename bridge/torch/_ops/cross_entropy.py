@@ -59,7 +59,8 @@ def cross_entropy(
         their order; labels are numbers of columns of the whole, the same on all ranks, as is the
         loss. A row's maximum, sum and label's logit are exchanged, never the row; the bits do not
         depend on the number of ranks. Before that ranks compare shapes and dtypes, as those of
-        `all_gather` do. For autograd and `torch.compile(fullgraph=True)`, not for `torch.func` or
+        `all_gather` do, but no labels: where a rank has other ones, losses are wrong, and no
+        error tells. For autograd and `torch.compile(fullgraph=True)`, not for `torch.func` or
         forward mode.
       overwrite_logits: nobody needs the logits again: the backward pass may write their gradient
         over them.
