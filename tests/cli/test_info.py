@@ -33,9 +33,7 @@ def test_info_as_json():
 def test_info_says_how_calls_are_recorded(said, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("BRIDGE_COMPILE", said)
-    code = (
-        "from bridge.cli import info\nprint(info._torch()['autograd_records_calls_in'])\n"
-    )
+    code = "from bridge.cli import info\nprint(info._torch()['autograd_records_calls_in'])\n"
     found = python("-c", code)
     assert found.returncode == 0, found.stderr
     if said == "0":

@@ -268,6 +268,24 @@ def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
         x.grad = weight.grad = cos.grad = None
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_compiled_autograd_in_one_graph(draw: Any, fresh_compiler: None) -> None:
+    """Where the forward pass was compiled; of one that was not, dynamo refuses the node."""
+    x, weight = draw(3, 5, grad=True), draw(5, grad=True)
+    expected = grad(loss(x, weight), (x, weight))
+    whole = torch.compile(backend="aot_eager", fullgraph=True)
+    value = torch.compile(loss, backend="aot_eager", fullgraph=True)(x, weight)
+    with torch._dynamo.compiled_autograd._enable(whole):
+        value.backward()
+    assert all(map(torch.equal, (x.grad, weight.grad), expected))
+    value = loss(x, weight)
+    with (
+        torch._dynamo.compiled_autograd._enable(whole),
+        pytest.raises(torch._dynamo.exc.Unsupported, match="run_non_traceable_cpp_in_eager"),
+    ):
+        value.backward()
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("environment", "words"),
