@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 
 from bridge.ops import PROGRAM, Role
 from bridge.ops.splitting import wanted_roles
-from bridge.torch import bias_gelu
+from bridge.torch import bias_gelu, log_softmax, rms_norm, scaled_softmax, swiglu
 from bridge.torch._ops.bias_gelu import _bias_gelu
-from tests.torch.expected import DTYPES, FORMS, assert_close, gelu
+from tests.torch.expected import DTYPES, FORMS, assert_close, assert_same_bits, gelu
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -144,3 +145,17 @@ def test_mixed_dtypes(draw: Any) -> None:
             assert_close(y, gelu(x, bias))
             assert_close(dx, expected)
             assert_close(dbias, expected.sum(0), ulps=8)
+
+
+@pytest.mark.parametrize("is_profiled", [False, True])
+@pytest.mark.parametrize("function", [log_softmax, scaled_softmax, swiglu, rms_norm, bias_gelu])
+def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
+    """Those of torch.gather(sparse_grad=True). Under a profiler no node in C++ records the call."""
+    x, places = draw(4, 8, grad=True), torch.tensor([[1], [3], [0], [2]])
+    with torch.profiler.profile() if is_profiled else contextlib.nullcontext():
+        y = function(x)
+        (expected,) = grad(y.gather(1, places).sum(), x, create_graph=True)
+        (found,) = grad(y.gather(1, places, sparse_grad=True).sum(), x, create_graph=True)
+        assert_same_bits(found, expected)
+        second = [grad(each.square().sum(), x, retain_graph=True)[0] for each in (found, expected)]
+        assert_close(*second)

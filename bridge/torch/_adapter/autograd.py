@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,7 +171,11 @@ class Plan(Kernel):
             # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.
             if any(operand is not None and is_old_batched(operand) for operand in operands):
                 return dispatch(self.op, operands, self.params)
-            raise
+            # Cotangents may be sparse: those of torch.gather(..., sparse_grad=True) are.
+            dense = tuple([o.to_dense() if o is not None and o.is_sparse else o for o in operands])
+            if all(map(operator.is_, dense, operands)):
+                raise
+        return self.run_below(dense)
 
     def present(self, results: Sequence[Any]) -> Any:
         """The wanted results as a Function returns them: a tensor, or a tuple of several."""
