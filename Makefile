@@ -39,11 +39,11 @@ demo: $(VENV)/.built
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
-# most 3 cases, others for each commit. Two checks at once, as each of them waits for one process at
+# most 2 cases, others for each commit. Two checks at once, as each of them waits for one process at
 # times; what they say does not mix.
 test: $(VENV)/.built
 	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp check-cuda lint check-faults check-package
-	$(PYTEST) --sample 3
+	$(PYTEST) --sample 2
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of every second Python test
 # one case, others for each commit. Without planted faults, and without what starts processes or takes long.
