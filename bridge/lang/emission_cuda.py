@@ -1,4 +1,4 @@
-"""Programs as CUDA C++: what cpp/interpreter/generated_walk.cuh runs instead of the words of
+"""Programs as CUDA C++: what cpp/interpreter/generated_rows.cuh runs instead of the words of
 bytecode.py.
 
 A program is one function of a row. What a row has one of stands in variables; a section over its
@@ -143,7 +143,7 @@ class _Emitter(Residents):
         }
         source = [
             f"// {self.writer.program.name}",
-            f'#include "interpreter/generated_{"columns" if self._keeps_columns else "walk"}.cuh"',
+            f'#include "interpreter/generated_{"columns" if self._keeps_columns else "rows"}.cuh"',
             "",
             "namespace bridge::interpreter {",
             "",

@@ -8,7 +8,7 @@
 #ifndef BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 
-#include "interpreter/generated_walk.cuh"
+#include "interpreter/generated_rows.cuh"
 #include "walks/columns/column_sum_tree.h"
 #include "walks/columns/column_sums.cuh"
 

@@ -1,0 +1,86 @@
+// The kernels of a program whose threads walk over its rows (generated_walk.cuh): of short rows, of
+// rows that stay in registers and of long ones. Include it in generated files only.
+#ifndef BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
+#define BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
+
+#include "interpreter/generated_walk.cuh"
+
+namespace bridge::interpreter {
+
+template <class P, int kGroup, int kVectors, bool kIsAligned, bool kIsResident>
+struct GeneratedKernel {
+  using Params = GeneratedParams<P::kArrays, P::kConstants>;
+  template <Extent kExtent>
+  using WalkOf = Walk<P, kGroup, kVectors, kIsAligned, kIsResident, kExtent>;
+  static constexpr bool kIsWide = WalkOf<Extent::any>::kIsWide;
+  static constexpr int kThreads = kGeneratedThreads;
+  static constexpr bool kIsMain = kIsAligned && kGroup == simt::kWarpThreads;  // not of short rows
+  static constexpr int kMainBlocks = kIsWide ? 2 : kIsResident ? P::kRowBlocks : P::kLongBlocks;
+  static constexpr int kMinBlocks = kIsMain ? kMainBlocks : P::kMinBlocks;
+
+  // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
+  // be asked.
+  static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
+  static constexpr bool kMayJoin =
+      kIsWide || (kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight));
+  static constexpr Extent kOther = kIsWide ? Extent::alike : Extent::any;
+  static constexpr Extent kUsual = kMayJoin && kIsShort      ? Extent::alike
+                                   : kMayJoin && kIsResident ? Extent::full
+                                                             : Extent::any;
+
+  static BRIDGE_DEVICE void run(const Params& params) {
+    if constexpr (kUsual != Extent::any) {
+      if (is_usual(params.space)) return run_of<kUsual>(params);
+    }
+    run_of<kOther>(params);
+  }
+
+ private:
+  static BRIDGE_DEVICE bool is_usual(const GeneratedSpace& space) {
+    constexpr int kAlike = (kIsShort ? 1 : kVectors) * kGroup * P::kVector;
+    if (static_cast<uint32_t>(space.cols) % kAlike != 0) return false;
+    // The last block of a cluster may have warps without a chunk.
+    const int warps = space.threads / simt::kWarpThreads << space.blocks_log2;
+    return kIsShort || space.blocks_log2 == 0 || warps == space.warps;
+  }
+
+  template <Extent kExtent>
+  static BRIDGE_DEVICE void run_of(const Params& params) {
+    WalkOf<kExtent>(params).run();
+  }
+};
+
+template <class P>
+constexpr int kChunkVectors = static_cast<int>(kSumChunk) / (simt::kWarpThreads * P::kVector);
+
+template <class P>
+using ShortAligned = GeneratedKernel<P, kShortGroup, kShortVectors, true, P::kIsResident>;
+template <class P>
+using ShortAny = GeneratedKernel<P, kShortGroup, kShortVectors, false, false>;
+template <class P>
+using ResidentAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, true>;
+template <class P>
+using WideAligned =
+    GeneratedKernel<P, simt::kWarpThreads, kWideChunks * kChunkVectors<P>, true, true>;
+template <class P>
+using LongAligned = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, true, false>;
+template <class P>
+using LongAny = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, false, false>;
+
+}  // namespace bridge::interpreter
+
+#ifdef __CUDACC__
+#define BRIDGE_GENERATED_KERNEL(name, Kernel)                                        \
+  extern "C" __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks) \
+      name(const __grid_constant__ Kernel::Params params) {                          \
+    Kernel::run(params);                                                             \
+  }
+#else
+// The emulator finds a kernel under its name.
+#define BRIDGE_GENERATED_KERNEL(name, Kernel)                                       \
+  extern "C" __attribute__((visibility("default"))) void name(const void* params) { \
+    Kernel::run(*static_cast<const Kernel::Params*>(params));                       \
+  }
+#endif
+
+#endif  // BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
