@@ -11,7 +11,15 @@ from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 
 from bridge.ops import PROGRAM, Role
 from bridge.ops.splitting import wanted_roles
-from bridge.torch import bias_gelu, log_softmax, rms_norm, scaled_softmax, swiglu
+from bridge.torch import (
+    bias_gelu,
+    cross_entropy,
+    linear_cross_entropy,
+    log_softmax,
+    rms_norm,
+    scaled_softmax,
+    swiglu,
+)
 from bridge.torch._ops.bias_gelu import _bias_gelu
 from tests.torch.expected import DTYPES, FORMS, assert_close, assert_same_bits, gelu
 
@@ -159,3 +167,20 @@ def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
         assert_same_bits(found, expected)
         second = [grad(each.square().sum(), x, retain_graph=True)[0] for each in (found, expected)]
         assert_close(*second)
+
+
+@pytest.mark.parametrize("kind", ["losses", "overwritten", "in chunks"])
+def test_sparse_cotangents_of_losses(draw: Any, kind: str) -> None:
+    weight, labels, places = draw(8, 8, grad=True), torch.tensor([0, 7, 3, 3]), torch.tensor([2, 0])
+
+    def gradient(is_sparse: bool) -> Any:
+        hidden = x.clone().requires_grad_()
+        if kind == "in chunks":
+            losses = linear_cross_entropy(hidden, weight, labels, reduction="none", chunk=3)
+        else:
+            is_free = kind == "overwritten"
+            losses = cross_entropy(hidden * 1, labels, reduction="none", overwrite_logits=is_free)
+        return grad(losses.gather(0, places, sparse_grad=is_sparse).sum(), hidden)[0]
+
+    x = draw(4, 8)
+    assert_same_bits(gradient(True), gradient(False))

@@ -185,7 +185,7 @@ class _Overwritten(Rules):
         plan, wanted = ctx.plan, ctx.needs_input_grad[1:]
         given = [cotangent for cotangent in cotangents if cotangent is not None]
         is_plain = not (torch.is_grad_enabled() or is_watched(given))
-        is_plain = is_plain and not any(map(is_old_batched, given))
+        is_plain = is_plain and not any([is_old_batched(g) or g.is_sparse for g in given])
         step = _only_step(plan, wanted, cotangents) if is_plain else None
         if step is None:
             return None, *plan.vjp(ctx, cotangents, wanted)

@@ -105,7 +105,9 @@ def linear_cross_entropy(
         found = _InChunks.apply(*operands, chunk, options, is_wanted)
     else:
         found = _again(*operands, chunk, options)
-    return found.reshape(labels.shape) if options.reduction == "none" else found  # type: ignore[no-any-return]
+    # Not where the shape is right: of a sparse gradient torch does not reshape.
+    is_flat = options.reduction != "none" or labels.ndim == 1
+    return found if is_flat else found.reshape(labels.shape)  # type: ignore[no-any-return]
 
 
 def check_linear(
@@ -208,6 +210,7 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
+        g = g.to_dense() if g.is_sparse else g
         *operands, share, dh, dw, db = ctx.saved_tensors
         hidden, weight, _, bias = operands
         is_wanted = ctx.is_wanted
