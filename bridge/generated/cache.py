@@ -152,6 +152,7 @@ def forget(library: Path) -> None:
             path.unlink()
 
 
+_own = threading.local()  # whether the thread's compilers give way
 _running: set[subprocess.Popen[str]] = set()
 _is_ending = threading.Event()
 
@@ -201,6 +202,12 @@ def run(command: Sequence[str], source: Path, made: Path, linked: Sequence[str] 
         raise CompileError(f"{shlex.join(whole)} failed: it wrote nothing")
 
 
+def give_way() -> None:
+    """From now on what the thread has compiled, for which nobody waits, leaves the processor to
+    others that have work."""
+    _own.gives_way = True
+
+
 def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
     """Status, output and errors of a compiler, which does not outlive this process.
 
@@ -223,10 +230,10 @@ def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
             try:
                 if _is_ending.is_set():
                     _kill(run)
-                # Whoever waits for nothing else gets the processor all the same. The group: what
-                # the compiler runs to do the work may have been started by now.
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PGRP, run.pid, _NICENESS)
+                # The group: what the compiler runs to do the work may have been started by now.
+                if getattr(_own, "gives_way", False):
+                    with contextlib.suppress(OSError):
+                        os.setpriority(os.PRIO_PGRP, run.pid, _NICENESS)
                 printed, errors = run.communicate(timeout=seconds)
             except BaseException:
                 _kill(run)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge import _native
-from bridge.generated.cache import RejectedError, forget, stop
+from bridge.generated.cache import RejectedError, forget, give_way, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.shipped import (
@@ -228,6 +228,7 @@ class _Worker:
             self.wait(5)
 
     def _run(self) -> None:
+        give_way()
         while True:
             request = self.requests.get()
             try:

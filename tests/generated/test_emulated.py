@@ -72,7 +72,7 @@ def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("op", ["rms_norm", "rms_norm + residual", "layer_norm"])
 def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
-    """In backward passes, whose threads go down rows; some keep what they computed of an element."""
+    """In backward passes, whose threads go down rows; some keep what they made of an element."""
     request = [*hot.requests_of(op, dtype)][-1]
     emitted = request.emitted()
     assert emitted.staged == 1

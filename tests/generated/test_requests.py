@@ -201,10 +201,12 @@ def test_compilers_print_what_they_like_and_start_no_more(
         cache.run([str(compiler)], compiler, tmp_path / "made")
 
 
-def test_compilers_share_the_processor_with_the_process_that_waits_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_waited_for", [False, True])
+def test_compilers_that_nobody_waits_for_leave_the_processor_to_others(
+    is_waited_for: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its session, within which niceness counts; in a group of their own, which is killed.
+    """In the process's session, within which niceness counts; in a group of their own, which is
+    killed.
 
     So does what a compiler runs, though it was started first.
     """
@@ -219,7 +221,7 @@ def test_compilers_share_the_processor_with_the_process_that_waits_for_nothing(
     compiler.write_text(
         "import os, subprocess, sys, time\n"
         f"run = subprocess.Popen([sys.executable, {str(ran)!r}, sys.argv[3]], stdin=-1)\n"
-        f"while os.nice(0) == {os.nice(0)}: time.sleep(0.001)\n"
+        f"while {not is_waited_for} and os.nice(0) == {os.nice(0)}: time.sleep(0.001)\n"
         "run.communicate(b'\\n')"
     )
     set_priority = os.setpriority
@@ -230,11 +232,19 @@ def test_compilers_share_the_processor_with_the_process_that_waits_for_nothing(
         set_priority(*arguments)
 
     monkeypatch.setattr(os, "setpriority", set_late)
-    cache.run([sys.executable, str(compiler)], compiler, tmp_path / "made")
+
+    def compile() -> None:
+        if not is_waited_for:
+            cache.give_way()
+        cache.run([sys.executable, str(compiler)], compiler, tmp_path / "made")
+
+    thread = threading.Thread(target=compile)
+    thread.start()
+    thread.join()
     session, group, niceness = map(int, (tmp_path / "made").read_text().split())
     assert session == os.getsid(0)
     assert group != os.getpgid(0)
-    assert niceness > os.nice(0)
+    assert (niceness == os.nice(0)) == is_waited_for
 
 
 def _usual(eps: float = 1e-6) -> Any:
