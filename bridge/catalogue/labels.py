@@ -20,7 +20,7 @@ def check_range(function: str, least: int, largest: int, columns: int) -> None:
     """Raises ValueError if the least or the largest label is no column."""
     for label in (least, largest):
         if not 0 <= label < columns:
+            expected = f"from 0 to {columns - 1}" if columns else "of which there are none"
             raise ValueError(
-                f"{function}: labels has {label}, expected numbers of columns, "
-                f"from 0 to {columns - 1}"
+                f"{function}: labels has {label}, expected numbers of columns, {expected}"
             )

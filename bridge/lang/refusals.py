@@ -60,6 +60,11 @@ class NoNumber(Foreign):
 
     __int__ = __index__ = __complex__ = __float__
 
+    def __format__(self, specification: str) -> str:
+        if specification:
+            raise refuse("a value has no digits while the op is declared: compute with it as it is")
+        return str(self)
+
     def __iter__(self) -> NoReturn:
         raise refuse(
             "a value is not iterable: bl.sum, bl.max and bl.mean go along its row; an operand of "

@@ -274,6 +274,8 @@ def test_a_label_out_of_range(rng: Any) -> None:
         np.asarray(jax.jit(partial(bridge.jax.cross_entropy, reduction="none"))(j, labels)),
     ):
         np.testing.assert_array_equal(np.isnan(found), [False, True, False, False])
+    with pytest.raises(ValueError, match="labels has 0, expected numbers of columns, of which"):
+        bridge.torch.cross_entropy(t[:, :0], torch.tensor(labels))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16"])

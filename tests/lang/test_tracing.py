@@ -184,6 +184,11 @@ def takes_the_length(x: bl.Full):
     return bl.sum(x) / len(x)
 
 
+def prints_digits(x: bl.Full):
+    print(f"{x}: {x:.2f}")
+    return x
+
+
 def takes_a_root(x: bl.Full):
     return x**0.5
 
@@ -231,6 +236,7 @@ def mixes(x: bl.Full):
         (uses_numpy, "return np.exp(x)", "use those of bridge.lang"),
         (takes_elements, "return x[0]", "bl.column() == k"),
         (takes_the_length, "return bl.sum(x) / len(x)", "bl.columns()"),
+        (prints_digits, 'print(f"{x}: {x:.2f}")', "no digits"),
         (takes_a_root, "return x**0.5", "bl.sqrt(x)"),
         (adds_truth_values, "return x * (x > 0.0)", "no arithmetic on truth values"),
         (forgets_to_take_halves_apart, "return x * 2.0", "first, second = x"),

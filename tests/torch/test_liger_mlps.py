@@ -141,6 +141,11 @@ def test_tiles_of_another_dtype_than_that_of_autocast(draw: Any, inner: torch.dt
             assert_close(one, other, ulps=32)
 
 
+def test_tiles_of_what_has_no_positions() -> None:
+    with pytest.raises(ValueError, match=r"apply_tiled_mlp: x has shape \(6,\), expected"):
+        liger.apply_tiled_mlp(lambda module, x: x, torch.nn.Linear(6, 6), torch.ones(6))
+
+
 def test_the_methods_of_the_tiled_function(draw: Any) -> None:
     """Gradients of parameters are added to their `grad`, as the original's backward does."""
     layer = torch.nn.Linear(6, 6).double()

@@ -117,7 +117,14 @@ def apply_tiled_mlp(
       x: `[..., positions, d]`.
       num_shards: how many parts, 1 at least; None for positions / d, rounded up.
       compute_params: changes nothing.
+
+    Raises:
+      ValueError: if x has fewer than two dimensions.
     """
+    if x.dim() < 2:
+        raise ValueError(
+            f"apply_tiled_mlp: x has shape {tuple(x.shape)}, expected [..., positions, d]"
+        )
     positions, d = x.shape[-2:]
     shards = -(-positions // d) if num_shards is None else num_shards
     return LigerTiledMLPFunction.apply(fn, mlp_module, x, max(1, shards), compute_params)
