@@ -106,7 +106,7 @@ class OnGpu:
 
 def build_has(count):
     os.environ["BRIDGE_COMPILE"] = "background"
-    empty = shipped.Kernels(b"", [], [], [8, 1, 0, 1], b"")
+    empty = shipped.Kernels(b"", [], [], [8, 1, 0, 1, 0], b"")
     shipped.shipped = lambda arch: dict.fromkeys(range(count if arch == "sm_90" else 0), empty)
 
 
@@ -297,7 +297,7 @@ def test_compiled_kernels_are_added_to_devices_in_use(library: Path) -> None:
         assert archs_of("cuda") == []
         fake.use_devices(1)
         assert archs_of("cuda") == ["sm_90"]
-        add = lambda device: _native.add_generated_cuda(b"", [], [], device, b"", 8, 1, 0, True)
+        add = lambda device: _native.add_generated_cuda(b"", [], [], device, b"", 8, 1, 0, 1, 0)
         assert add(0) is True
         assert add(1) is False
         assert book() == ["preload 0", "add to 0", "preload 1: not in use", "add to 1: not in use"]
