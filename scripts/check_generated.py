@@ -66,9 +66,9 @@ LIMITS = {
         Limits(19.6, resident=12.6, long=10.4),
         Limits(27.2, resident=21.2, long=20),
     ),
-    ("rms_norm", "bfloat16"): (Limits(15.2, resident=14.1, long=11), Limits(23, long=22.6)),
+    ("rms_norm", "bfloat16"): (Limits(15.2, resident=14.1, long=11), Limits(23, long=22.5)),
     ("rms_norm + residual", "float32"): (
-        Limits(29, resident=20.5, long=18.6),
+        Limits(29, resident=20.5, long=18.5),
         Limits(31.3, resident=25, long=24),
     ),
     ("rms_norm + residual", "bfloat16"): (
@@ -77,7 +77,7 @@ LIMITS = {
     ),
     ("layer_norm", "float32"): (
         Limits(33.4, resident=23.1, long=19),
-        Limits(35.6, resident=29, long=26.4),
+        Limits(35.6, resident=29, long=26.3),
     ),
     ("layer_norm", "bfloat16"): (
         Limits(27.2, long=21.6, wide=19.8, local_aside=28),
