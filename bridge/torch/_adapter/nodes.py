@@ -138,7 +138,8 @@ def recorder() -> Callable[..., Any] | None:
     global _is_asked
     if not _is_asked:
         _is_asked = True
-        in_background(_nodes)
+        if _nodes.recorder is None:
+            in_background(_nodes)
     return _nodes.recorder
 
 
