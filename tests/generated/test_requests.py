@@ -20,7 +20,7 @@ from bridge.generated import CompileError, cache, compiler, finished, requests
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.declared import traced
-from tests.declared.ops import rms_norm
+from tests.declared.ops import SEVEN, rms_norm
 
 pytestmark = pytest.mark.processes
 
@@ -341,7 +341,8 @@ def test_threads_that_call_while_programs_are_added() -> None:
     for thread in threads:
         thread.start()
     try:
-        rms_norm.compile(dtypes=["float32"])
+        for op in SEVEN[:3]:
+            op.compile(dtypes=["float32"])
     finally:
         stop.set()
         for thread in threads:

@@ -136,10 +136,9 @@ def recorder() -> Callable[..., Any] | None:
     - `pull(kept, cotangents, wanted, likes)` has them in every call: cotangents may be None.
     """
     global _is_asked
-    if not _is_asked:
+    if not _is_asked and _nodes.recorder is None:
         _is_asked = True
-        if _nodes.recorder is None:
-            in_background(_nodes)
+        in_background(_nodes)
     return _nodes.recorder
 
 
