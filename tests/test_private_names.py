@@ -14,8 +14,6 @@ import pytest
 
 from tests.private_names import defined_in, private_names
 
-pytestmark = pytest.mark.processes
-
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = ROOT / "bridge" / "_private"
 FRAMEWORKS = ("torch", "jax")

@@ -260,6 +260,20 @@ exchanged_in: Callable[..., Any] = names.find(
     "one that torch.utils.checkpoint computes again raises torch's error of parameters on meta",
     lambda module, tensors: contextlib.nullcontext(),
 )
+names.attribute(
+    "_forward_pre_hooks",
+    "has the hooks that set weights before a call; without it a weight that one of them has set "
+    "is refused, as others with a history are",
+)
+TENSOR_NAME = "_tensor_name"
+names.attribute(TENSOR_NAME, "is what a pruning hook calls the weight that it sets; likewise")
+
+
+def pre_hooks(layer: Any) -> Sequence[Any]:
+    """The hooks that run before a module's forward."""
+    return [*getattr(layer, "_forward_pre_hooks", {}).values()]
+
+
 pytree_nodes: Ask = names.if_loaded(
     "torch.utils._pytree.SUPPORTED_NODES",
     "has the nodes registered with torch; without it they are leaves to to_jax and to_torch",

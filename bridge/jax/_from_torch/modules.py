@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import (
+    TENSOR_NAME,
     DisableFuncTorch,
     disable_current_modes,
     dispatch_modes,
     exchanged_in,
     is_fake,
+    pre_hooks,
 )
 from bridge.exchange.dtypes import crosses_to_jax
 from bridge.jax._from_torch.thread import in_gradient, lasting
@@ -128,8 +130,7 @@ def _computed(layer: torch.nn.Module) -> dict[str, Tensor]:
 
 def _set_by_hooks(layer: torch.nn.Module) -> set[str]:
     """Weights that `torch.nn.utils.weight_norm`, `spectral_norm` and `prune` set at each call."""
-    hooks = layer._forward_pre_hooks.values()
-    names = [getattr(hook, at, None) for hook in hooks for at in ("name", "_tensor_name")]
+    names = [getattr(hook, at, None) for hook in pre_hooks(layer) for at in ("name", TENSOR_NAME)]
     return {name for name in names if isinstance(name, str)}
 
 

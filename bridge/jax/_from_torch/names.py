@@ -18,6 +18,8 @@ _PUBLIC = {
     "torch.special": torch.special,
     "torch.sparse": torch.sparse,
 }
+# A private module has these types: one of all overloads, one of an overload.
+_OPERATORS = (type(torch.ops.aten.neg), type(torch.ops.aten.neg.default))
 _CLASSES = {"_VariableFunctionsClass": "torch", "TensorBase": "torch.Tensor"}
 
 
@@ -27,7 +29,7 @@ def public_name(fn: Callable[..., Any]) -> str:
         fn = fn.func
     name = getattr(fn, "__qualname__", type(fn).__name__)
     module = getattr(fn, "__module__", None) or "torch"  # methods in C++ have none
-    if module.startswith("torch._ops"):
+    if isinstance(fn, _OPERATORS):
         return f"torch.ops.{fn}"
     if isinstance(getattr(fn, "__self__", None), torch.Tensor):
         return f"torch.Tensor.{name.rpartition('.')[2]}"
