@@ -31,9 +31,12 @@ def _hidden(mask: Any, last: Any) -> Any:
 
 
 def _largest(x: Any, hidden: Any, scale: float) -> tuple[Any, Any]:
-    """Halves of x, the largest for the largest scale·x, and that: differences cannot overflow."""
+    """Halves of x, the largest for the largest scale·x, and that: differences cannot overflow.
+
+    Whatever is subtracted, the softmax is the same, so its derivative is 0.
+    """
     key = x * math.copysign(0.5, scale)
-    return key, bl.max(_where_shown(hidden, key, -math.inf))
+    return key, bl.stop_gradient(bl.max(_where_shown(hidden, key, -math.inf)))
 
 
 def _difference(x: Any, y: Any) -> tuple[Any, Any]:

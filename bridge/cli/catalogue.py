@@ -7,88 +7,10 @@ nothing but themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-Shape = tuple[int, ...]
-Operands = Mapping[str, Any]  # arrays of a framework by name, the first of them "x"
-
-# Shapes by role, of rows `[*rows, d]`. A table has one row for each position, the last of `rows`.
-_SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
-    "full": lambda rows, d: (*rows, d),
-    "packed": lambda rows, d: (*rows, 2 * d),
-    "row": lambda rows, d: (d,),
-    "per row": lambda rows, d: rows,
-    "label": lambda rows, d: rows,  # of integers below d
-    "mask": lambda rows, d: (*rows, d),
-    "table": lambda rows, d: (*rows[-1:], d),
-}
-ARRAYS = {"full": 1, "packed": 2}  # how many numbers are at a place of a row
-OF_ROWS = ("full", "packed", "per row", "label", "mask")  # these belong to single rows
-FIXED = ("label", "mask", "table")  # nobody asks for gradients of these
-
-
-def shape_of(role: str, space: Shape) -> Shape:
-    return _SHAPES[role](space[:-1], space[-1])
-
-
-def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np.ndarray:
-    """An operand of a role, of normal numbers in a dtype of NumPy where they are floating."""
-    shape = shape_of(role, space)
-    if role == "label":
-        return np.asarray(random.integers(0, space[-1], shape))
-    if role == "mask":
-        return random.random(shape) < 0.3
-    # Without dimensions, arithmetic leaves a number of NumPy and no array.
-    return np.asarray(random.standard_normal(shape), dtype)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An op with operands.
-
-    Attributes:
-      name: of the public function, and what tells the entry from others of it.
-      roles: of the operands by name.
-      results: roles of what is returned: a tuple, where there are several.
-      call: call(ops, operands) with `ops` bridge.torch or bridge.jax.
-      in_torch, in_jax: the same of a framework's own operations.
-      added: two operands whose sum is rounded to an array's dtype before all else.
-      moved: arrays of a row's size that each pass reads or writes at least, where that is not all
-        operands, and in the backward pass their gradients too.
-    """
-
-    name: str
-    roles: dict[str, str]
-    results: tuple[str, ...]
-    call: Callable[[Any, Operands], Any]
-    in_torch: Callable[[Operands], Any]
-    in_jax: Callable[[Operands], Any]
-    added: tuple[str, ...] = ()
-    moved: tuple[float, float] | None = None
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Operands that it is differentiated by."""
-        return tuple(name for name, role in self.roles.items() if role not in FIXED)
-
-    def has_rows(self, operand: str) -> bool:
-        """Whether an operand of `[rows, d]`, or a cotangent, has a part for each row."""
-        return self.roles.get(operand, "full") in (*OF_ROWS, "table")
-
-    @property
-    def arrays_moved(self) -> tuple[float, float]:
-        """Arrays of a row's size that each pass reads or writes at least."""
-        if self.moved is not None:
-            return self.moved
-        operands = sum(ARRAYS.get(role, 0) for role in self.roles.values())
-        results = sum(ARRAYS.get(role, 0) for role in self.results)
-        # Of the summands the sum is read again, and one gradient is that of both.
-        again = operands - (1 if self.added else 0)
-        return operands + results, 2 * again + results
+from bridge.cli.entries import Entry, Operands
 
 
 def _rms_norm(p: Operands) -> Any:
@@ -302,6 +224,28 @@ def _hidden(x: Any, mask: Any) -> Any:
     return jnp.where(mask, -math.inf, x)
 
 
+def _beside_sink(scores: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
+    """The softmax of scores and one more column, which is cut off."""
+
+    def run(p: Operands) -> Any:
+        x, sink = scores(p), p["sink"]
+        if hasattr(x, "astype"):
+            import jax
+            import jax.numpy as jnp
+
+            return jax.nn.softmax(jnp.concatenate((x, sink), -1), axis=-1)[..., :-1]
+        import torch
+
+        return torch.cat((x, sink), -1).softmax(-1)[..., :-1]
+
+    return run
+
+
+def _of_logits(function: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
+    """Of x @ weightᵀ + bias."""
+    return lambda p: function({**p, "x": p["x"] @ p["weight"].T + p["bias"]})
+
+
 _X = {"x": "full"}
 
 ENTRIES = {
@@ -365,7 +309,38 @@ ENTRIES = {
             _smoothed,
             _smoothed,
         ),
+        Entry(
+            "scaled_softmax sink",
+            {"x": "full", "sink": "sink"},
+            ("full",),
+            lambda ops, p: ops.scaled_softmax(p["x"], 0.7, sink=p["sink"]),
+            _beside_sink(lambda p: 0.7 * p["x"]),
+            _beside_sink(lambda p: 0.7 * p["x"]),
+        ),
+        Entry(
+            "scaled_masked_softmax sink",
+            {"x": "full", "mask": "mask", "sink": "sink"},
+            ("full",),
+            lambda ops, p: ops.scaled_masked_softmax(p["x"], p["mask"], 0.7, sink=p["sink"]),
+            _beside_sink(lambda p: (0.7 * p["x"]).masked_fill(p["mask"], -math.inf)),
+            _beside_sink(lambda p: _hidden(0.7 * p["x"], p["mask"])),
+        ),
     )
+}
+
+# What parity compares. The matrix products are the framework's own; here they are exact.
+COMPARED = {
+    **ENTRIES,
+    "linear_cross_entropy": Entry(
+        "linear_cross_entropy",
+        {"x": "hidden", "weight": "projection", "labels": "label", "bias": "offset"},
+        ("per row",),
+        lambda ops, p: ops.linear_cross_entropy(
+            p["x"], p["weight"], p["labels"], bias=p["bias"], chunk=5, reduction="none"
+        ),
+        _of_logits(_cross_entropy),
+        _of_logits(lambda p: -_token_log_probs_in_jax(p)),
+    ),
 }
 
 # Ops with kernels of their own whose rows too depend on themselves alone.

@@ -14,7 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bridge.jax
 import bridge.torch
-from bridge.cli.catalogue import FIXED, ROW_OPS, Entry, draw
+from bridge.cli.catalogue import ROW_OPS
+from bridge.cli.entries import FIXED, Entry, draw
 from tests.frameworks import FRAMEWORKS, bits, numpy_dtype
 
 # Rows, of which a batch has some again: more than a chunk of the tree of columns has, and of more

@@ -163,6 +163,28 @@ def test_accurate_for_scores_and_sinks_of_any_size(own: Any, size: float, rng: A
 
 
 @each
+@every
+@pytest.mark.parametrize("scale", [0.7, -1.0])
+def test_tangents_have_no_rounding_of_what_cancels(
+    own: Any, kind: Kind, scale: float, rng: Any
+) -> None:
+    """A sink takes nearly all, and the largest element has a tangent beside which others are 0."""
+    x, t = draw(rng, (1, 2, 6, 6), "float32", 1), draw(rng, (1, 2, 6, 6), "float32", 1)
+    sink, t_sink = np.float32([15, 20]), np.float32([1e-3, -0.5])
+    hidden = kind.hidden(x.shape)
+    largest = np.argmax(np.where(hidden, -np.inf, scale * x), -1)[..., None]
+    np.put_along_axis(t, largest, np.float32(1e4), -1)
+    run = kind.of(own, x.shape, scale)
+    _, tangent = own.jvp(run, [x, sink], [t, t_sink])
+    y = reference(x, of_heads(sink), scale, hidden)
+    moved = np.longdouble(scale) * t
+    mean = (y[..., :-1] * moved).sum(-1, keepdims=True) + y[..., -1:] * of_heads(t_sink)
+    expected = y[..., :-1] * (moved - mean)
+    size = y[..., :-1] * (np.abs(moved) + np.abs(mean) + 1)
+    assert np.max(np.abs(tangent - expected) / np.where(hidden, 1, size)) < 1e-6
+
+
+@each
 def test_zero_is_off_by_one_and_minus_infinity_is_no_sink(own: Any, rng: Any) -> None:
     x = draw(rng, (2, 3, 4, 9), "float32")
     off_by_one = np.exp(x.astype(float)) / (1 + np.exp(x.astype(float)).sum(-1, keepdims=True))

@@ -44,7 +44,7 @@ SMALL = {
         bias_dropout_add.Place((6, 64), values="special x", forms=("inference",), quick=True),
     ),
     catalogue: (
-        catalogue.Place((5, 33), quick=True, own=True),
+        catalogue.Place((61, 65), quick=True, own=True),
         catalogue.Place((8, 64), values="special x", quick=True),
     ),
 }
@@ -229,6 +229,14 @@ FAULTS = {
         "another label": lambda f: lambda x, labels: f(x, (labels + 1) % x.shape[-1]),
         "temperature": lambda f: lambda x, labels: f(x, labels, scale=1.01),
     },
+    "scaled_softmax sink": {
+        "sink ignored": lambda f: lambda x, scale, sink: f(x, scale, sink=0 * sink - math.inf),
+        "sink scaled": lambda f: lambda x, scale, sink: f(x, scale, sink=scale * sink),
+    },
+    "linear_cross_entropy": {
+        "bias ignored": lambda f: lambda *x, bias, **how: f(*x, bias=0 * bias, **how),
+        "smoothed": lambda f: lambda *x, **how: f(*x, label_smoothing=0.01, **how),
+    },
     "cross_entropy": {
         "smoothed": lambda f: lambda x, labels, **how: f(x, labels, label_smoothing=0.01, **how),
     },
@@ -241,6 +249,8 @@ FORM_OF = {
     "bias_dropout_add": ("p=0.1", "inference"),
     "rms_norm": ("rms_norm residual",),
     "token_log_probs": ("token_log_probs",),
+    "scaled_softmax sink": ("scaled_softmax sink",),
+    "linear_cross_entropy": ("linear_cross_entropy",),
     "cross_entropy": ("cross_entropy",),
 }
 
@@ -258,9 +268,9 @@ def _package(f):
     ("function", "fault"), [(function, fault) for function in FAULTS for fault in FAULTS[function]]
 )
 def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsys):
-    plant = FAULTS[function][fault]
+    plant, name = FAULTS[function][fault], function.partition(" ")[0]
     for ops in (bridge.torch, bridge.jax):
-        monkeypatch.setattr(ops, function, plant(getattr(ops, function)))
+        monkeypatch.setattr(ops, name, plant(getattr(ops, name)))
     assert main(["parity", "--quick", "--forms", *FORM_OF[function]]) == 1
     assert "FAIL" in capsys.readouterr().out
 
@@ -268,7 +278,7 @@ def test_a_planted_fault_gives_exit_status_1(function, fault, monkeypatch, capsy
 @pytest.mark.long
 @pytest.mark.usefixtures("small_grid")
 def test_every_op_passes_without_a_fault(monkeypatch):
-    few = {"rms_norm residual": catalogue.ENTRIES["rms_norm residual"]}
+    few = {"rms_norm residual": catalogue.COMPARED["rms_norm residual"]}
     monkeypatch.setattr(catalogue, "FORMS", tuple(few))  # all: test_accuracy_of_the_catalogue
     monkeypatch.setattr(invariance, "ROW_OPS", few)
     monkeypatch.setattr(invariance, "BATCHES", (4,))
@@ -279,7 +289,7 @@ def test_every_op_passes_without_a_fault(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_grid")
-@pytest.mark.parametrize("form", catalogue.ENTRIES)
+@pytest.mark.parametrize("form", catalogue.COMPARED)
 @pytest.mark.sampled(3)
 def test_accuracy_of_the_catalogue(form):
     """No worse than torch's own op, as far as largest errors, found by chance, can tell."""
@@ -293,7 +303,7 @@ def test_accuracy_of_the_catalogue(form):
 
 def test_a_row_that_depends_on_its_batch_gives_exit_status_1(monkeypatch, capsys):
     right = bridge.torch.log_softmax
-    few = {"log_softmax": catalogue.ENTRIES["log_softmax"]}
+    few = {"log_softmax": catalogue.COMPARED["log_softmax"]}
     monkeypatch.setattr(invariance, "ROW_OPS", few)
     monkeypatch.setattr(bridge.torch, "log_softmax", lambda x: right(x) * (1 + (len(x) > 99) / 64))
     assert main(["parity", "--quick", "--ops", "invariance"]) == 1

@@ -32,7 +32,7 @@ import bridge.torch
 def small_parity(monkeypatch):
     for op in (bias_dropout_add, bias_gelu, catalogue, softmax):
         monkeypatch.setattr(op, "PLACES", (op.Place((3, 5), quick=True),))
-    few = {name: catalogue.ENTRIES[name] for name in ("swiglu packed",)}
+    few = {name: catalogue.COMPARED[name] for name in ("swiglu packed",)}
     monkeypatch.setattr(catalogue, "FORMS", tuple(few))
     monkeypatch.setattr(invariance, "ROW_OPS", few)
     monkeypatch.setattr(invariance, "BATCHES", (4,))

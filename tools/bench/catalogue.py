@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bridge.cli.catalogue import ENTRIES, FIXED, Operands, shape_of
+from bridge.cli.catalogue import ENTRIES
+from bridge.cli.entries import FIXED, Operands, shape_of
 from tools.bench.cases import TINY, Case, Function, Make, Op
 
 # In the caches and beyond them; and one row, or few, of a vocabulary, as a sampler has them.

@@ -113,10 +113,13 @@ def measure(
         own_jax = in_jax.compiled(case.own_jax, case, first_order=own_quick)
         own = [_own_torch(case, tensors), _jax(own_jax, arrays)]
 
+    def differing_in(name: str, other: Results) -> int:
+        return differing_bits(case.compared(from_torch[name]), case.compared(other[name]))
+
     judge = case.judge(given)
     rows = []
     for name in case.quantities:
-        differing = differing_bits(from_torch[name], from_jax[name])
+        differing = differing_in(name, from_jax)
         errors = _errors(judge, name, from_torch)
         both = [name in part for part in own]
         rows.append(
@@ -135,9 +138,7 @@ def measure(
                 own_torch=judge.errors(name, own[0]) if all(both) else None,
                 own_jax=judge.errors(name, own[1]) if all(both) else None,
                 variants={
-                    how: differing_bits(from_torch[name], other[name])
-                    for how, other in others.items()
-                    if name in other
+                    how: differing_in(name, other) for how, other in others.items() if name in other
                 },
             )
         )
