@@ -67,7 +67,13 @@ def few_declared(op, framework: str, quick: bool) -> list[Case]:
     return [Case(op.name, framework, "forward+backward", "float32", "rms_norm", (8, 64))]
 
 
+def few_linear_cross_entropy(op, framework: str, quick: bool) -> list[Case]:
+    how = (framework, "forward+backward", "float32", "4 features", (64, 8192))
+    return [Case(op.name, *how, peak=True)]
+
+
 FEW = {
+    "linear_cross_entropy": few_linear_cross_entropy,
     "catalogue": few_declared,
     "declared": few_declared,
     "bias_gelu": few_bias_gelu,
@@ -100,7 +106,7 @@ def test_bench_command_writes_table_json_and_plot(tmp_path, capsys, monkeypatch)
         for timing in row["timings"].values():
             assert 0 < timing["low"] <= timing["median"] <= timing["high"]
             assert math.isfinite(timing["high"])
-        if row["part"] == "main":
+        if row["part"] == "main" and row["bytes"]:
             expected = row["bytes"] / row["timings"]["bridge"]["median"] / 1e9
             assert row["gigabytes_per_second"]["bridge"] == pytest.approx(expected)
     assert {row["op"] for row in report["rows"]} == {*OPS, "border"}
@@ -171,13 +177,18 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
         "bias_dropout_add": {"p=0.1"},
         "catalogue": set(ENTRIES),
         "declared": set(declared.FORMS),
+        "linear_cross_entropy": {"32 features", "256 features", "512 features"},
     }
     assert {case.form for case in full} == forms[op]
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [*(("declared", form) for form in declared.FORMS), *(("catalogue", form) for form in ENTRIES)],
+    [
+        *(("declared", form) for form in declared.FORMS),
+        *(("catalogue", form) for form in ENTRIES),
+        ("linear_cross_entropy", "4 features"),
+    ],
 )
 def test_programs_and_their_peers_compute_the_same(name, form):
     """The expressions that are timed beside them are theirs."""
@@ -239,6 +250,7 @@ def test_every_target_finds_its_rows():
                     "shape": list(case.shape),
                     "part": case.part,
                     "bytes": OPS[op].bytes(case),
+                    "memory_bytes": {name: {"peak": 1} for name in names} if case.peak else {},
                     "timings": {name: {"median": 1.0} for name in names},
                     "speedup": {name: 1.0 for name in names[1:3] if name in PEERS},
                 }

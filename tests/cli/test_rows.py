@@ -45,6 +45,7 @@ def small_bench(monkeypatch):
         "softmax": "plain",
         "bias_dropout_add": "p=0.1",
         "catalogue": "rms_norm",
+        "linear_cross_entropy": "3 features",
         "declared": "rms_norm",
     }
 
@@ -73,7 +74,7 @@ SMALL = {
 @pytest.mark.parametrize("command", SMALL)
 def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, capsys):
     # Ops, invariance and the border; ops of two frameworks and the border.
-    groups = 6 if command == "parity" else 11
+    groups = 6 if command == "parity" else 13
     allow(groups, monkeypatch)
     lines, whole, page = (tmp_path / name for name in ("rows.jsonl", "all.json", "page.html"))
     files = ["--jsonl", str(lines), "--json", str(whole)]
@@ -87,7 +88,7 @@ def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, caps
     assert words in " ".join(capsys.readouterr().out.split())
     of_ops = {row["op"] for row in report["rows"]}
     of_ops |= {name for name in ("border", "invariance") if report.get(name)}
-    others = {"declared"} if command == "bench" else {"invariance"}
+    others = {"declared", "linear_cross_entropy"} if command == "bench" else {"invariance"}
     assert of_ops == {"bias_gelu", "softmax", "bias_dropout_add", "catalogue", "border"} | others
     if command == "parity":
         assert words in page.read_text(encoding="utf-8")

@@ -44,9 +44,10 @@ class Catalogue(Op):
         made = {}
         for name, role in entry.roles.items():
             shape = shape_of(role, case.shape)
-            made[name] = (
-                make.below(case.shape[-1], *shape) if role == "label" else make.normal(*shape)
-            )
+            if role == "label":
+                made[name] = make.below(case.shape[-1], *shape)
+            else:
+                made[name] = (make.hidden if role == "mask" else make.normal)(*shape)
         others = tuple(made[name] for name, role in entry.roles.items() if role in FIXED)
         return tuple(made[name] for name in entry.inputs), others
 

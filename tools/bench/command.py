@@ -57,8 +57,9 @@ def run(chosen: argparse.Namespace) -> int:
             with_compile=not chosen.no_compile,
             **how,
         )
-        if chosen.plot is not None and not any(row["part"] == "main" for row in report["rows"]):
-            report["notes"].append("no plot: what was measured is calls alone")
+        main = [row for row in report["rows"] if row["part"] == "main"]
+        if chosen.plot is not None and not any(row["bytes"] for row in main):
+            report["notes"].append("no plot: nothing measured is held to the memory's speed")
             chosen.plot = None
         return report
 

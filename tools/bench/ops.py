@@ -7,7 +7,15 @@ from tools.bench.bias_gelu import BiasGelu
 from tools.bench.cases import Op
 from tools.bench.catalogue import Catalogue
 from tools.bench.declared import Declared
+from tools.bench.linear_cross_entropy import LinearCrossEntropy
 from tools.bench.softmax import Softmax
 
-_OPS = (BiasGelu(), Softmax(), BiasDropoutAdd(), Catalogue(), Declared())
+_OPS = (
+    BiasGelu(),
+    Softmax(),
+    BiasDropoutAdd(),
+    Catalogue(),
+    LinearCrossEntropy(),
+    Declared(),
+)
 OPS: dict[str, Op] = {op.name: op for op in _OPS}

@@ -25,7 +25,7 @@ def draw(report: dict[str, Any]) -> Figure:
     parts = {}
     for op in dict.fromkeys(row["op"] for row in report["rows"]):
         rows = [row for row in report["rows"] if row["op"] == op]
-        main = [row for row in rows if row["part"] == "main"]
+        main = [row for row in rows if row["part"] == "main" and row["bytes"]]
         growth = [row for row in rows if row["part"] == "growth"]
         if main:
             parts[op] = _Part(op, main, growth)

@@ -73,7 +73,8 @@ def _timings(
     for row in rows:
         timing, gbps = row["timings"]["bridge"], row["gigabytes_per_second"]
         spread = (timing["high"] - timing["low"]) / timing["median"]
-        cells = [row["label"], duration(timing["median"]), f"{spread:.0%}", f"{gbps['bridge']:.1f}"]
+        cells = [row["label"], duration(timing["median"]), f"{spread:.0%}"]
+        cells.append(f"{gbps['bridge']:.1f}" if gbps else "")
         if with_copy:
             cells.append(f"{gbps['copy']:.1f}" if "copy" in gbps else "")
         made.append([*cells, *(_ratio(row["speedup"].get(peer)) for peer in peers)])

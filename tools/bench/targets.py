@@ -73,7 +73,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 def speedups(rows: Iterable[Row], peer: str) -> list[float]:
     """How many times faster bridge is than the peer, in each row that has both."""
-    return [row["speedup"][peer] for row in rows if row["bytes"] and peer in row["speedup"]]
+    return [row["speedup"][peer] for row in rows if peer in row["speedup"]]
 
 
 def further_call(row: Row, name: str) -> float:
@@ -192,6 +192,22 @@ def _of_programs(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     yield "slowest row against its framework's compiler", min(compilers, default=None), 1
 
 
+def _of_linear_cross_entropy(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
+    main = [row for row in rows if row["part"] == "main"]
+    for peer in ("eager", "jit"):
+        most = max((1 / ratio for ratio in speedups(main, peer)), default=None)
+        yield f"slowest row, of the time of {PEER_NAMES[peer]}", most, 1.1, "×", True
+        taken = [row["memory_bytes"] for row in main if peer in row.get("memory_bytes", {})]
+        parts = [of["bridge"]["peak"] / of[peer]["peak"] for of in taken]
+        yield (
+            f"most memory besides the operands, of {PEER_NAMES[peer]}",
+            max(parts, default=None),
+            0.25,
+            "×",
+            True,
+        )
+
+
 def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
     """Both are held to a part of the framework's from_dlpack; a tree, leaf by leaf, to the same."""
     by_name = {row["what"]: row for row in rows}
@@ -229,6 +245,7 @@ _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
     "softmax": _of_softmax,
     "bias_dropout_add": _of_bias_dropout_add,
     "catalogue": _of_programs,
+    "linear_cross_entropy": _of_linear_cross_entropy,
     "declared": _of_programs,
     "border": _of_border,
 }
