@@ -307,10 +307,12 @@ def _run(
         gradient.zero_()
     g = None if g is None else g.expand(len(hidden))
     count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
+    room = hidden.new_empty((count, len(weight)))
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), count):
             rows = slice(start, start + count)
-            h, logits = hidden[rows], linear(hidden[rows], weight, bias)
+            h = hidden[rows]
+            logits = _logits(h, weight, bias, out=room[: len(h)])
             of_rows, d = losses_and_gradient(
                 logits, labels[rows], options, g[rows] if g is not None and any(wanted) else None
             )
@@ -322,12 +324,20 @@ def _run(
                 _add_product(dw, d, h)
             if wanted[2]:
                 db += d.sum(0, dtype=db.dtype)
-            del logits, of_rows, made, d  # or those of two chunks would be there
     return [found, counts, dh, dw, db]
+
+
+def _logits(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+    if bias is None:
+        return torch.mm(h, weight.t(), out=out)
+    return torch.addmm(bias, h, weight.t(), out=out)
 
 
 def _add_product(dw: Tensor, d: Tensor, h: Tensor) -> None:
     """dw += dᵀ h, for dw of the dtype of sums."""
+    if h.dtype == dw.dtype:
+        dw.addmm_(d.t(), h)
+        return
     if h.dtype != torch.float16 or d.numel() == 0 or h.numel() == 0:
         dw.add_(d.t() @ h)
         return
