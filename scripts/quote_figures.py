@@ -24,6 +24,7 @@ from scripts.figures.records import ROOT
 CATALOGUE = [
     f"docs/ops/{page}.md" for page in ("norms", "gates", "rotary", "log_probs", "cross_entropy")
 ]
+SINKS = ("scaled_softmax sink", "scaled_masked_softmax sink")
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("README.md", "figures", speed.figures),
     ("docs/architecture.md", "code lines", code.code_lines),
@@ -34,6 +35,8 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
     ("docs/declare.md", "speed", speed.of_declarations),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),
+    ("docs/ops/cross_entropy.md", "linear speed", speed.of_linear),
+    ("docs/ops/softmax.md", "sink speed", partial(speed.of_forms, SINKS)),
     *(
         (f"docs/ops/{op}.md", "machine code", partial(code.machine_code, op))
         for op in code.WITH_KERNELS

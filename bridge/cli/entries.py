@@ -51,24 +51,30 @@ def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np
     if role == "mask":
         return random.random(shape) < 0.3
     if role in FACTORS:
-        return _factor(role, shape, space[-1], random).astype(dtype)
+        return _factor(role, space, random).astype(dtype)
     if role == "offset":  # of such a product, to which it is added without a rounding too
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
     # Without dimensions, arithmetic leaves a number of NumPy and no array.
     return np.asarray(random.standard_normal(shape), dtype)
 
 
-def _factor(role: str, shape: Shape, d: int, random: np.random.Generator) -> np.ndarray:
-    """One of the factors of a product without roundings, nor are there any in its gradients.
+def _factor(role: str, space: Shape, random: np.random.Generator) -> np.ndarray:
+    """One of the factors of a product without roundings, nor are there any in its derivatives.
 
     All sums of it have one term that is not 0, of powers of two: a framework adds them in its own
     order.
     """
+    shape = shape_of(role, space)
+    powers = np.exp2(random.integers(0, 2, shape))
+    return np.where(is_filled(role, space), powers * random.choice([-1, 1], shape), 0.0)
+
+
+def is_filled(role: str, space: Shape) -> np.ndarray:
+    """Where such a factor is not 0: in both, a feature belongs to one row and one column."""
+    shape = shape_of(role, space)
     features = np.arange(shape[-1])
-    belongs = features // _own(d) if role == "hidden" else features % d
-    is_there = belongs == np.arange(math.prod(shape[:-1]))[:, None]
-    values = np.exp2(random.integers(0, 2, is_there.shape)) * random.choice([-1, 1], is_there.shape)
-    return np.where(is_there, values, 0.0).reshape(shape)
+    belongs = features // _own(space[-1]) if role == "hidden" else features % space[-1]
+    return (belongs == np.arange(math.prod(shape[:-1]))[:, None]).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scripts.count_adapter_lines import OPS
@@ -12,6 +12,7 @@ from tools.bench import targets
 from tools.bench.summary import memory_lines
 
 PEERS = ("eager", "compile", "jit")
+SECOND_CPU = "cpu-catalogue-avx2.json"  # pages of ops quote of it what the first has not
 
 
 def figures() -> str:
@@ -81,10 +82,18 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
 def of_catalogue(page: str) -> str:
     """What was measured of the functions that a page's title names."""
     title = (ROOT / page).read_text().partition("\n")[0]
-    names = title.removeprefix("# ").split(", ")
-    parts = []
-    for name, report in reports():
-        rows = [r for r in main_rows(report, "catalogue") if r["form"].split()[0] in names]
+    return of_forms(title.removeprefix("# ").split(", "))
+
+
+def of_forms(names: Sequence[str]) -> str:
+    """What was measured of forms with these first words, or these names."""
+    parts, seen = [], set()
+    for name, report in everything():
+        rows = main_rows(report, "catalogue")
+        rows = [r for r in rows if not {r["form"], r["form"].split()[0]}.isdisjoint(names)]
+        if name == SECOND_CPU:
+            rows = [r for r in rows if r["form"] not in seen]
+        seen |= {row["form"] for row in rows}
         if not rows:
             continue
         shapes = sorted({tuple(row["shape"]) for row in rows})
@@ -98,12 +107,18 @@ def of_catalogue(page: str) -> str:
     return "\n\n".join(parts) or "Not measured yet."
 
 
+def of_linear() -> str:
+    """What was measured of linear_cross_entropy."""
+    op = "linear_cross_entropy"
+    found = [(name, report) for name, report in everything() if main_rows(report, op)]
+    parts = [part for name, report in found for part in speed_on(op, report, name)]
+    return "\n\n".join(parts) or "Not measured yet."
+
+
 def of_declarations() -> str:
     """What the catalogue as a whole, and ops like those of a user, come to, with their aims."""
     parts = []
-    # The pages of ops quote the first CPU alone.
-    other = "cpu-catalogue-avx2.json"
-    for name, report in [*reports(), (other, read(other))]:
+    for name, report in everything():
         for op, what in (("catalogue", "The ops of the catalogue"), ("declared", "Three others")):
             if main_rows(report, op):
                 parts.append(f"{what}, on {machine_of(report)} ([every row](benchmarks/{name})):")
@@ -113,9 +128,14 @@ def of_declarations() -> str:
 
 def reports() -> list[tuple[str, Report]]:
     """What bench wrote, on every machine, with the name of its file."""
-    on_cpu = [(name, read(name)) for name in ("cpu.json", "cpu-catalogue.json")]
+    return [found for found in everything() if found[0] != SECOND_CPU]
+
+
+def everything() -> list[tuple[str, Report]]:
+    """The same, and on a second CPU."""
+    on_cpus = [(name, read(name)) for name in ("cpu.json", "cpu-catalogue.json", SECOND_CPU)]
     on_gpus = [(name, r) for name, record in of_gpus().items() for r in record["bench"].values()]
-    return [*on_cpu, *on_gpus]
+    return [*on_cpus, *on_gpus]
 
 
 def aims(report: Report, op: str) -> str:

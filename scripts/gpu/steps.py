@@ -27,6 +27,7 @@ done
 # What bench and parity have a module for, and what parity compares besides.
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
 OTHERS = ("catalogue", "invariance")
+MEASURED = ("catalogue", *OPS, "declared", "linear_cross_entropy")
 # A rehearsal runs on two cores, slowly, what a GPU machine runs on sixteen; but what measures and
 # compares ends sooner, by its own limit.
 REHEARSAL_SLOWER = 8.0
@@ -128,7 +129,7 @@ class _Steps:
             ),
         ]
         for framework, seconds in (("torch", 120), ("jax", 90)):
-            large = ("--large", "--framework", framework, "--ops", "catalogue", *OPS, "declared")
+            large = ("--large", "--framework", framework, "--ops", *MEASURED)
             name, limit = f"bench-large-{framework}", seconds * self.share + 15
             steps.append(self.bridge(name, "bench", *large, seconds=limit))
         if self.share > 0.5:  # a profile takes as long as it takes

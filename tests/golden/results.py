@@ -12,6 +12,7 @@ import numpy as np
 from tests.cases import BiasDropoutAdd, BiasGelu, Case, Inputs, Softmax
 from tests.frameworks import DTYPES, FORMS
 from tests.golden.catalogue import CATALOGUE, Declared
+from tests.golden.products import LinearCrossEntropy
 
 BITS = Path(__file__).with_name("bits.json")
 
@@ -37,6 +38,9 @@ CASES: tuple[Case, ...] = (
     Softmax((700, 20), scale=3.0),
     Softmax((2, 8193), scale=0.25),
     *CATALOGUE,
+    LinearCrossEntropy((5, 3)),
+    LinearCrossEntropy((17, 9)),
+    LinearCrossEntropy((4, 1300)),
 )
 # Dtypes of x and bias, and of residual where there is one.
 _MIXES = (
@@ -50,6 +54,8 @@ def dtypes_of(case: Case) -> list[tuple[str, ...]]:
     """One dtype for all arguments, or one for each."""
     own: list[tuple[str, ...]] = [(dtype,) for dtype in DTYPES]
     count = len(case.argument_shapes())
+    if isinstance(case, LinearCrossEntropy):  # which takes one dtype
+        return own
     if isinstance(case, Declared):  # three dtypes, and one mix of some
         mix = ("bfloat16", "float32", "bfloat16", "float16")
         return own[1:] if count == 1 else [*own[1:], mix[:count]]
@@ -79,6 +85,8 @@ _SPECIAL = (0.0, -0.0, np.inf, 1e-40, -np.inf, -1e-310, np.nan, 5.9e-8, -0.7518,
 
 def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
     inputs = case.draw(_Numbers(), *dtypes)  # type: ignore[arg-type]
+    if isinstance(case, LinearCrossEntropy):
+        return inputs
     # Not among the directions of second derivatives, which a framework's own additions see: XLA's
     # flush what is subnormal.
     with np.errstate(over="ignore"):
@@ -99,7 +107,7 @@ def hashes(framework: Any, case: Case, inputs: Inputs) -> list[str]:
         inputs.directions,
     )
     orders = [[found.value, found.again], [*found.gradients, found.tangent], found.second]
-    return [_hash(arrays) for arrays in orders]
+    return [_hash([case.compared(array) for array in arrays]) for arrays in orders]
 
 
 def _hash(arrays: list[Any]) -> str:

@@ -1,0 +1,61 @@
+"""Cases of linear_cross_entropy, whose matrix products are the framework's own, and exact here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bridge.cli.entries import FACTORS, is_filled, shape_of
+from tests.cases import Case, Inputs
+from tests.frameworks import numpy_dtype
+
+
+@dataclass(frozen=True)
+class LinearCrossEntropy(Case):
+    """Losses of each row, of hidden states and a weight.
+
+    Attributes:
+      space: of the logits.
+    """
+
+    space: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.space[:1]
+
+    def __str__(self) -> str:
+        return f"linear_cross_entropy {list(self.space)}"
+
+    def argument_shapes(self) -> list[tuple[int, ...]]:
+        return [shape_of(role, self.space) for role in FACTORS]
+
+    def function(self, framework: Any) -> Callable[..., Any]:
+        rows, columns = self.space
+        labels = framework.array(np.arange(rows) * 7 % columns)
+        options = {"chunk": 5, "ignore_index": 0, "z_loss": 1e-3, "label_smoothing": 0.1}
+        return lambda *arrays: framework.ops.linear_cross_entropy(
+            *arrays, labels, reduction="none", **options
+        )
+
+    def result_dtype(self, dtypes: list[str]) -> str:
+        return "float64" if dtypes[0] == "float64" else "float32"
+
+    def draw(self, rng: np.random.Generator, *dtypes: str) -> Inputs:
+        """Powers of two where the factors of products that are exact, to any order, have them."""
+        drawn = super().draw(rng, *dtypes)
+
+        def factors(arrays: list[Any]) -> list[Any]:
+            powers = [np.where(np.abs(array) > 1, 2, 1) * np.sign(array) for array in arrays]
+            pairs = zip(powers, FACTORS, strict=True)
+            made = [np.where(is_filled(role, self.space), array, 0) for array, role in pairs]
+            return [array.astype(numpy_dtype(dtypes[0])) for array in made]
+
+        lists = [factors(each) for each in (drawn.arguments, drawn.tangents, drawn.directions)]
+        return Inputs(lists[0], drawn.cotangent, *lists[1:])
+
+    def compared(self, result: Any) -> Any:
+        return result + result.dtype.type(0)  # a sum of zeros may have either sign
