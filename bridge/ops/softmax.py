@@ -406,8 +406,9 @@ def check_softmax(
         )
     if mask is not None:
         _check_mask(function, x, mask)
-    # -0.0 becomes 0.0, which it equals: equal parameters are the same call.
-    return SoftmaxParams(check_scale(function, scale) + 0.0, int(causal), x.dtype)
+    # -0.0 becomes 0.0, which it equals: equal parameters are the same call. Others stay the object
+    # that they are, by which a call beside a sink is found again.
+    return SoftmaxParams(check_scale(function, scale) or 0.0, int(causal), x.dtype)
 
 
 def check_scale(function: str, scale: Any) -> float:
