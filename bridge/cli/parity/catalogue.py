@@ -26,14 +26,16 @@ FORMS = tuple(COMPARED)
 # All bounds stand here: `moved` times the most that moving operands makes of a number of the row;
 # units of the arithmetic at the true value, and of its smallest number, for what is rounded behind;
 # and in a row of one number, whose differences are 0, units at that number. In 16 bits so much of
-# the true value beside, of which functions for such arrays may be off.
-BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0}
+# the true value beside, of which functions for such arrays may be off. Of what logits are a product
+# of, smallest numbers of the dtype: the gradient of logits is rounded to it first.
+BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0, "of_factor": 1.0}
 ROUGH = {"bfloat16": 2.0**-14.5, "float16": 2.0**-18}
 BOUNDS_IN_WORDS = (
     "Bounds: eight times the most that half a unit of the arithmetic, at random in each number of "
     "each operand, makes of a number of the same row; four units more, in bfloat16 2^-14.5 and in "
     "float16 2^-18 of the result, and its rounding. Sums with a residual are rounded to their "
-    "dtype before anything is computed of them, and so is their gradient."
+    "dtype before anything is computed of them, and so is their gradient. A product that logits "
+    "are is exact; gradients of its factors have a smallest number of their dtype more."
 )
 
 
@@ -293,8 +295,7 @@ class Judge(grid.Judge):
             dtype = case.dtype_of(operand) or ""
             allowed += ROUGH.get(dtype, 0.0) * np.abs(true)
             if case.role_of(operand) in FACTORS:
-                # The gradient of logits is rounded to their dtype: a small one to few digits.
-                allowed += FORMATS[dtype].least
+                allowed += BOUNDS["of_factor"] * FORMATS[dtype].least
             if case.arithmetic == "float64":  # the reference rounds as much
                 allowed *= 2.0
             return of_elements(results[quantity], Truth(true, moved + self.of_one, allowed), dtype)

@@ -203,6 +203,9 @@ class _as:
 def in_json(
     case: Case, device: str, variants: Sequence[Variant] = (), own_quick: bool = False
 ) -> list[dict[str, Any]]:
-    """Returns the rows in JSON's types. float64 in JAX is switched on for the time of it."""
-    with jax.enable_x64(True):
+    """Returns the rows in JSON's types.
+
+    For the time of it JAX has float64, and on a GPU products of all digits of float32, as torch.
+    """
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         return [row.to_json() for row in measure(case, device, variants, own_quick)]
