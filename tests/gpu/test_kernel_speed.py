@@ -18,7 +18,7 @@ def listed(capsys: Any, *arguments: str) -> dict[str, float]:
     """Megabytes of every row by its name."""
     assert kernel_speed.main(["--list", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {line[:60].strip(): float(line[60:].split()[1]) for line in lines}
+    found = {line[:72].strip(): float(line[72:].split()[1]) for line in lines}
     assert len(found) == len(lines)
     return found
 
@@ -26,7 +26,7 @@ def listed(capsys: Any, *arguments: str) -> dict[str, float]:
 def test_every_op_and_pass_comes_first_at_one_shape(capsys: Any) -> None:
     names = list(rows := listed(capsys))
     forms = {tuple(name.rsplit(".", 3)[0].split(".", 1)) for name in names}
-    assert {op for op, _ in forms} == set(OPS)
+    assert {op for op, _ in forms} == {*OPS} - {"linear_cross_entropy"}
     assert all(".bfloat16.4096" in name for name in names[: 2 * len(forms)])
     for name, megabytes in rows.items():
         assert "64x" in name or 700 < megabytes < 7000, (name, megabytes)

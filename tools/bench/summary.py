@@ -67,14 +67,17 @@ def _timings(
 ) -> tuple[list[str], list[list[str]]]:
     with_copy = any("copy" in row["timings"] for row in rows)
     peers = tuple(peer for peer in peers if any(peer in row["speedup"] for row in rows))
-    header = ["case", "bridge", "spread", "GB/s", *(["copy GB/s"] if with_copy else [])]
+    with_rate = any(row["gigabytes_per_second"] for row in rows)
+    rates = [*(["GB/s"] if with_rate else []), *(["copy GB/s"] if with_copy else [])]
+    header = ["case", "bridge", "spread", *rates]
     header += [f"× {peer}" for peer in peers]
     made = []
     for row in rows:
         timing, gbps = row["timings"]["bridge"], row["gigabytes_per_second"]
         spread = (timing["high"] - timing["low"]) / timing["median"]
         cells = [row["label"], duration(timing["median"]), f"{spread:.0%}"]
-        cells.append(f"{gbps['bridge']:.1f}" if gbps else "")
+        if with_rate:
+            cells.append(f"{gbps['bridge']:.1f}" if gbps else "")
         if with_copy:
             cells.append(f"{gbps['copy']:.1f}" if "copy" in gbps else "")
         made.append([*cells, *(_ratio(row["speedup"].get(peer)) for peer in peers)])
