@@ -9,41 +9,15 @@
 #include <mutex>
 #include <thread>
 
+#include "cpu/spin.h"
 #include "cpu/task_ranges.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace bridge {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Calls come in bursts of a few microseconds apart: a worker looks out for the next job that long
-// before it sleeps, and a caller for its last worker.
+// before it sleeps.
 constexpr auto kWorkerSpin = std::chrono::microseconds(50);
-constexpr auto kCallerSpin = std::chrono::microseconds(20);
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
-template <class Condition>
-bool spin_until(Clock::duration limit, const Condition& condition) {
-  const Clock::time_point end = Clock::now() + limit;
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (condition()) return true;
-      pause();
-    }
-  } while (Clock::now() < end);
-  return condition();
-}
 
 // A sleep that costs the waking side nothing while nobody sleeps. The sleeper announces itself
 // before it looks at the condition, the waker makes the condition true before it looks for

@@ -62,9 +62,6 @@ struct OpCounts {
   size_t min_operands, max_operands;
   size_t results;  // kAsInCode: as many as the call has
   size_t attributes;
-  // Calls on fewer elements run in the calling thread: to wake a thread of XLA's pool takes the
-  // time of so many.
-  int64_t few_elements = int64_t{1} << 17;
 };
 
 // Two entry points of the CUDA library, of the types that the op knows; nullptr where it lacks one.

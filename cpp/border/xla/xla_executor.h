@@ -10,6 +10,7 @@
 #include <bridge/bridge.h>
 #include <xla/ffi/api/ffi.h>
 
+#include "cpu/spin.h"
 #include "cpu/task_ranges.h"
 
 namespace bridge::border {
@@ -62,9 +63,10 @@ class XlaExecutor {
       self->pool_->Schedule([shared, i] { shared->work(i); });
     }
     shared->work(0);
+    const auto is_done = [&] { return shared->done.load(std::memory_order_acquire) == tasks; };
+    if (spin_until(kCallerSpin, is_done)) return;
     std::unique_lock<std::mutex> lock(shared->mutex);
-    shared->finished.wait(lock,
-                          [&] { return shared->done.load(std::memory_order_acquire) == tasks; });
+    shared->finished.wait(lock, is_done);
   }
 
   xla::ffi::ThreadPool* pool_;

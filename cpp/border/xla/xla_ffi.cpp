@@ -170,9 +170,6 @@ ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remain
                    &error)) {
       return invalid(op, error);
     }
-    if (op.elements(call) < op.counts.few_elements) {
-      return status_error(op.run_on_cpu(call, nullptr), bridge_last_error());
-    }
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
     return status_error(op.run_on_cpu(call, &executor), bridge_last_error());
