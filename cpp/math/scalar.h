@@ -95,16 +95,37 @@ BRIDGE_HD double fma(double a, double b, double c) {
 #endif
 }
 
+namespace detail {
+
+#if !defined(__CUDA_ARCH__)
+// 0, of which a compiler must not think so: others could write it.
+__attribute__((weak)) extern std::uint32_t unknown_zero;
+std::uint32_t unknown_zero = 0;
+#endif
+
+// The same number, of which a compiler knows nothing, but that it does not change in a loop.
+template <class Real>
+BRIDGE_HD Real unknown(Real constant) {
+#if defined(__CUDA_ARCH__)
+  return constant;
+#else
+  return bit_cast<Real>(to_bits(constant) + unknown_zero);
+#endif
+}
+
+}  // namespace detail
+
 // The smaller (larger) of a constant and x; NaN if x is. `bound` is neither NaN nor zero, so no
 // sign of zero is in doubt. The spelling maps to one minps/maxps, which return their second
-// operand when one is NaN.
+// operand when one is NaN: in GCC's loops where it does not see that the bound is a constant.
 BRIDGE_HD float min_keep_nan(float bound, float x) {
 #if defined(__CUDA_ARCH__)
   float result;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(bound), "f"(x));
   return result;
 #else
-  return bound < x ? bound : x;
+  const float held = detail::unknown(bound);
+  return held < x ? held : x;
 #endif
 }
 
@@ -114,7 +135,8 @@ BRIDGE_HD float max_keep_nan(float bound, float x) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(bound), "f"(x));
   return result;
 #else
-  return bound > x ? bound : x;
+  const float held = detail::unknown(bound);
+  return held > x ? held : x;
 #endif
 }
 
