@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Compile the catalogue's hot programs for CUDA and hold their kernels' machine code to limits.
 
-What is looked at are the kernels of aligned rows: short ones, those that stay in registers, a chunk
-or several in a warp, long ones, and those that go down columns and add them up. They use no local
+What is looked at are the kernels of aligned rows: short ones, also where they are all the vectors
+of some threads, those that stay in registers, a chunk or several in a warp, long ones, and those
+that go down columns and add them up. They use no local
 memory on the way of whole chunks: nothing is spilled there, and little, in the programs of which
 LIMITS says so, where a row's last chunk is a part of one. The instructions of an element are those
 of the plain way through the code (see row_path.py) for rows that fill all vectors, where columns
@@ -41,21 +42,24 @@ KERNELS = (
     "bridge_long_aligned",
     "bridge_columns_aligned",
     "bridge_wide_aligned",
+    "bridge_short_whole",
 )
 
 
 @dataclass(frozen=True)
 class Limits:
     """Instructions of an element, in any kernel, in that down columns, in that whose rows stay in
-    registers, in that of long rows and in that with several chunks of a row in a warp; reads in
-    flight, in KiB for a multiprocessor, of the kernels for more than short rows; instructions on
-    local memory beside the plain way."""
+    registers, in that of long rows, in that with several chunks of a row in a warp and in that of
+    short rows that are all the vectors of some threads; reads in flight, in KiB for a
+    multiprocessor, of the kernels for more than short rows; instructions on local memory beside the
+    plain way."""
 
     instructions: float
     columns: float = math.inf
     resident: float = math.inf
     long: float = math.inf
     wide: float = math.inf
+    whole: float = math.inf
     reads: float = 32.0
     local_aside: int = 0
 
@@ -63,40 +67,49 @@ class Limits:
 # In training: of the pass that keeps what the backward pass reads, and of that one.
 LIMITS = {
     ("rms_norm", "float32"): (
-        Limits(19.6, resident=12.6, long=10.4),
-        Limits(27.2, resident=21.2, long=20),
+        Limits(19.6, resident=12.6, long=10.4, whole=11.2),
+        Limits(27.2, resident=21.2, long=20, whole=22),
     ),
-    ("rms_norm", "bfloat16"): (Limits(15.2, resident=14.1, long=11), Limits(23, long=22.5)),
+    ("rms_norm", "bfloat16"): (
+        Limits(15.2, resident=14.1, long=11, whole=10.7),
+        Limits(23, long=22.5, whole=20.7),
+    ),
     ("rms_norm + residual", "float32"): (
-        Limits(29, resident=20.5, long=18.5),
-        Limits(31.3, resident=25, long=24),
+        Limits(29, resident=20.5, long=18.5, whole=19),
+        Limits(31.3, resident=25, long=24, whole=27.2),
     ),
     ("rms_norm + residual", "bfloat16"): (
-        Limits(19.5, resident=17.8, long=18.6),
-        Limits(26.7, resident=24.6, long=25.6),
+        Limits(19.5, resident=17.8, long=18.6, whole=13.5),
+        Limits(26.7, resident=24.6, long=25.6, whole=24.4),
     ),
     ("layer_norm", "float32"): (
-        Limits(33.4, resident=23.1, long=19),
-        Limits(35.6, resident=29, long=26.3),
+        Limits(33.4, resident=23.1, long=19, whole=18.5),
+        Limits(35.6, resident=29, long=26.3, whole=30.1),
     ),
     ("layer_norm", "bfloat16"): (
-        Limits(27.2, long=21.6, wide=19.8, local_aside=28),
-        Limits(31, resident=27.9, long=28.7),
+        Limits(27.2, long=21.6, wide=19.8, whole=19, local_aside=28),
+        Limits(31, resident=27.9, long=28.7, whole=27.8),
     ),
-    ("swiglu packed", "float32"): (Limits(48), Limits(125)),
-    ("swiglu packed", "bfloat16"): (Limits(27), Limits(38)),
-    ("swiglu", "float32"): (Limits(48), Limits(124)),
-    ("swiglu", "bfloat16"): (Limits(27), Limits(38)),
-    ("cross_entropy", "float32"): (Limits(34.3, long=19.3), Limits(34.3, long=22)),
-    ("cross_entropy", "bfloat16"): (Limits(23.5, long=16.1, wide=15.9), Limits(22.4, long=16.5)),
-    ("bias_gelu tanh", "float32"): (Limits(52, 47), Limits(84, 78)),
-    ("bias_gelu tanh", "bfloat16"): (Limits(26, 22), Limits(35, 34)),
-    ("bias_gelu none", "float32"): (Limits(60, 55), Limits(78, 72)),
-    ("bias_gelu none", "bfloat16"): (Limits(30, 28), Limits(37, 34)),
+    ("swiglu packed", "float32"): (Limits(48, whole=42.3), Limits(125, whole=116.2)),
+    ("swiglu packed", "bfloat16"): (Limits(27, whole=23.8), Limits(38, whole=33.9)),
+    ("swiglu", "float32"): (Limits(48, whole=42.1), Limits(124, whole=115.8)),
+    ("swiglu", "bfloat16"): (Limits(27, whole=23.7), Limits(38, whole=33.7)),
+    ("cross_entropy", "float32"): (
+        Limits(34.3, long=19.3, whole=23.6),
+        Limits(34.3, long=22, whole=27),
+    ),
+    ("cross_entropy", "bfloat16"): (
+        Limits(23.5, long=16.1, wide=15.9, whole=16.9),
+        Limits(22.4, long=16.5, whole=18.6),
+    ),
+    ("bias_gelu tanh", "float32"): (Limits(52, 47, whole=45.4), Limits(84, 78, whole=77.6)),
+    ("bias_gelu tanh", "bfloat16"): (Limits(26, 22, whole=22.7), Limits(35, 34, whole=32.7)),
+    ("bias_gelu none", "float32"): (Limits(60, 55, whole=53.5), Limits(78, 72, whole=72.2)),
+    ("bias_gelu none", "bfloat16"): (Limits(30, 28, whole=26.7), Limits(37, 34, whole=34.7)),
     ("bias_dropout_add", "float32"): (Limits(38, 18.3), Limits(38, 15)),
-    ("bias_dropout_add", "bfloat16"): (Limits(28, 14), Limits(28, 10.3)),
-    ("bias_dropout_add in evaluation", "float32"): (Limits(15), Limits(7)),
-    ("bias_dropout_add in evaluation", "bfloat16"): (Limits(11), Limits(5)),
+    ("bias_dropout_add", "bfloat16"): (Limits(28, 14), Limits(28, 10.31)),
+    ("bias_dropout_add in evaluation", "float32"): (Limits(15, whole=8.6), Limits(7, whole=4)),
+    ("bias_dropout_add in evaluation", "bfloat16"): (Limits(11, whole=7.9), Limits(5, whole=3.8)),
 }
 
 
@@ -123,7 +136,7 @@ class Report:
         if self.registers > 128:
             found.append(f"{self.registers} registers, of which two blocks have 128")
         most = limits.instructions
-        for kind in ("columns", "resident", "long", "wide"):
+        for kind in ("columns", "resident", "long", "wide", "whole"):
             most = min(most, getattr(limits, kind) if kind in self.kernel else math.inf)
         if self.per_element > most:
             found.append(f"{self.per_element:.1f} instructions per element")
@@ -169,11 +182,13 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
         emitted = cuda_source_of(
             request.program, request.arithmetic, request.dtypes, free=request.free()
         )
+        adds_columns = "kColumnSums = 0;" not in emitted.source
         code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
         for kernel in filter(code.__contains__, KERNELS):
             instructions, labels = code[kernel]
             elements = 4 * emitted.vector if "short" in kernel else 32  # of a thread
             elements *= 4 if "wide" in kernel else 1
+            elements *= 2 if "whole" in kernel and not adds_columns else 1
             places = plain_places(instructions, labels)
             way = [instructions[at] for at in places]
             repeated = [set(places) & loop for loop in loops(instructions, labels)]
@@ -184,7 +199,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
             if "columns" in kernel:
                 executed += 3 * len(inner)
                 elements = 16 * emitted.vector
-            elif "kColumnSums = 0;" not in emitted.source:
+            elif adds_columns:
                 executed += 15 * len(outer)
                 elements *= 16
                 of_row = [instructions[at] for at in places if at in outer]

@@ -68,6 +68,7 @@ KINDS = (
     "LongAny",
     "ColumnsAligned",
     "WideAligned",
+    "ShortWhole",
 )
 
 
@@ -115,12 +116,15 @@ class _Emitter(Residents):
         lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
+        # Random words are most of what a row costs.
+        draws = any(i.operation == "keep" for i in instructions)
         # There column sums are kept too, but where a thread goes down its columns.
         stays = self._is_resident or (bool(self.sums) and not self._keeps_columns)
         absent = {
             "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
             "WideAligned": not self._may_be_wide(instructions),
+            "ShortWhole": is_large or draws,
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]
         row_blocks, long_blocks = self._blocks(instructions)
@@ -139,7 +143,7 @@ class _Emitter(Residents):
             "int kHeld": self.held_bytes,
             "int kColumnSums": len(self.sums),
             "int kStaged": len(self.staged),
-            "bool kDraws": str(any(i.operation == "keep" for i in instructions)).lower(),
+            "bool kDraws": str(draws).lower(),
         }
         source = [
             f"// {self.writer.program.name}",

@@ -11,7 +11,8 @@
 namespace bridge::interpreter {
 
 constexpr int kGeneratedThreads = 256;  // of a block, at most
-constexpr int kShortGroup = 8;          // threads that share a short row, in the kernel for these
+constexpr int kShortGroup = 8;          // threads that share a short row, in the kernels for these
+constexpr int kLeastShortGroup = 2;     // or fewer, where whole_group() says so
 constexpr int kShortVectors = 4;        // and vectors of each
 constexpr int kRowsAtOnce = 4;          // whose loads are under way together, of kColumnsAligned
 constexpr int kMostBlocks = 16;         // that share a row, as a cluster
@@ -22,6 +23,20 @@ constexpr int64_t kMostGeneratedChunks = 256;
 // How many pieces of 8 bytes the cells of so many chunks take, so that the next ones can be read 16
 // bytes at once.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
+
+// Short rows of as many columns as a few threads have in all of their vectors. Where a row needs a
+// thread for more than a few of them, each has twice as many, as what a row asks of a thread beside
+// its elements is much; but that sums of columns would have no room then.
+BRIDGE_HD constexpr int whole_vectors(int64_t cols, int vector, bool has_sums) {
+  const bool are_few = has_sums || cols <= int64_t{kLeastShortGroup} * kShortVectors * vector;
+  return are_few ? kShortVectors : 2 * kShortVectors;
+}
+// The threads that share one; 0 of rows that are none of these.
+BRIDGE_HD constexpr int whole_group(int64_t cols, int vector, bool has_sums) {
+  for (int group = kLeastShortGroup; group <= kShortGroup; group *= 2)
+    if (cols == int64_t{group} * whole_vectors(cols, vector, has_sums) * vector) return group;
+  return 0;
+}
 
 // Whether kernels of an architecture stage operands: where two blocks with the column sums of a row
 // have room for them on a multiprocessor, or one has not more than itself.
@@ -36,12 +51,13 @@ enum GeneratedKernelKind : int32_t {
   kLongAny,
   kColumnsAligned,  // rows of one column after the other, with the column sums of what it computes
   kWideAligned,     // as kResidentAligned, with several chunks of numbers of 16 bits in a warp
+  kShortWhole,      // as kShortAligned, of rows that whole_group() knows
   kGeneratedKinds,
 };
 constexpr const char* kGeneratedNames[kGeneratedKinds] = {
-    "bridge_short_aligned", "bridge_short_any", "bridge_resident_aligned",
-    "bridge_long_aligned",  "bridge_long_any",  "bridge_columns_aligned",
-    "bridge_wide_aligned"};
+    "bridge_short_aligned", "bridge_short_any",  "bridge_resident_aligned",
+    "bridge_long_aligned",  "bridge_long_any",   "bridge_columns_aligned",
+    "bridge_wide_aligned",  "bridge_short_whole"};
 
 // What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
 struct GeneratedFacts {

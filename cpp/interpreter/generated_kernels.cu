@@ -126,7 +126,7 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   // alone would be too long for a check.
   GeneratedKernels kernels = entry->kernels;
   std::string wrong = checked(kernels);
-  for (const GeneratedKernelKind kind : {kWideAligned, kResidentAligned}) {
+  for (const GeneratedKernelKind kind : {kShortWhole, kWideAligned, kResidentAligned}) {
     if (!wrong.empty() || !kernels.facts.has(kind)) continue;
     kernels.facts.kinds &= ~(1 << kind);
     wrong = checked(kernels);

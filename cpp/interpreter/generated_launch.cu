@@ -27,6 +27,10 @@ constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: mor
 
 std::atomic<int64_t> calls{0};
 
+bool is_short(GeneratedKernelKind kind) {
+  return kind == kShortAligned || kind == kShortAny || kind == kShortWhole;
+}
+
 bool has_columns(Role role) {
   return role != Role::per_row && role != Role::label && role != Role::integer;
 }
@@ -99,13 +103,20 @@ int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, c
   return blocks;
 }
 
+// Of a warp.
+int threads_of_row(const GeneratedFacts& facts, const bridge_program& call, const View& view,
+                   GeneratedKernelKind kind) {
+  if (kind == kShortWhole) return whole_group(call.cols, facts.vector, has_column_sums(view));
+  return is_short(kind) ? kShortGroup : simt::kWarpThreads;
+}
+
 // What the column sums of so many threads take while they go down the rows of a lane, and what is
 // staged for these.
 size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                   GeneratedKernelKind kind, int threads) {
-  if (kind >= kLongAligned) return 0;
-  const int64_t columns = kind == kResidentAligned ? kSumChunk / simt::kWarpThreads
-                                                   : int64_t{kShortVectors} * facts.vector;
+  if (kind != kResidentAligned && !is_short(kind)) return 0;
+  const int64_t columns =
+      is_short(kind) ? int64_t{kShortVectors} * facts.vector : kSumChunk / simt::kWarpThreads;
   return static_cast<size_t>((column_sum_count(view) + facts.staged) * columns * threads) *
          (is_double(call) ? sizeof(double) : sizeof(float));
 }
@@ -128,8 +139,7 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
                GeneratedKernelKind kind, int64_t units, GeneratedLaunch* launch) {
   const int64_t chunks =  // or as many of them as a warp has at once
       columns::ceil_divide(call.cols, kSumChunk * (kind == kWideAligned ? kWideChunks : 1));
-  const int rows =  // of a warp
-      kind == kShortAligned || kind == kShortAny ? simt::kWarpThreads / kShortGroup : 1;
+  const int rows = simt::kWarpThreads / threads_of_row(kernels.facts, call, view, kind);
   const int blocks = blocks_of_row(kernels, call, view, kind, chunks, units);
   launch->kind = kind;
   launch->blocks_of_row = blocks;
@@ -226,7 +236,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   const bool stays =
       is_all_aligned && facts.has(kResidentAligned) && chunks <= most_blocks * int64_t{kMostWarps};
   if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
-    kind = is_all_aligned ? kShortAligned : kShortAny;
+    const bool is_whole =
+        facts.has(kShortWhole) && whole_group(call.cols, facts.vector, has_column_sums(view)) > 0;
+    kind = !is_all_aligned ? kShortAny : is_whole ? kShortWhole : kShortAligned;
   } else if (is_all_aligned && may_be_wide(kernels, call, units)) {
     kind = kWideAligned;
   } else if (stays) {

@@ -50,6 +50,32 @@ struct GeneratedKernel {
   }
 };
 
+// Short rows that whole_group() knows: again nothing is asked.
+template <class P>
+struct ShortWhole {
+  using Params = GeneratedParams<P::kArrays, P::kConstants>;
+  static constexpr int kThreads = kGeneratedThreads;
+  static constexpr int kMinBlocks = P::kMinBlocks;
+
+  static BRIDGE_DEVICE void run(const Params& params) {
+    run_from<kLeastShortGroup * kShortVectors * P::kVector>(params);
+  }
+
+ private:
+  static constexpr bool kHasSums = P::kColumnSums > 0;
+  static constexpr int kMost = kShortGroup * kShortVectors * P::kVector;
+
+  template <int kCols>
+  static BRIDGE_DEVICE void run_from(const Params& params) {
+    if (kCols == kMost || params.space.cols == kCols) {
+      constexpr int kGroup = whole_group(kCols, P::kVector, kHasSums);
+      constexpr int kVectors = whole_vectors(kCols, P::kVector, kHasSums);
+      return Walk<P, kGroup, kVectors, true, P::kIsResident, Extent::full>(params).run();
+    }
+    if constexpr (kCols < kMost) run_from<2 * kCols>(params);
+  }
+};
+
 template <class P>
 constexpr int kChunkVectors = static_cast<int>(kSumChunk) / (simt::kWarpThreads * P::kVector);
 

@@ -44,7 +44,7 @@ struct Part {
     return kExtent == Extent::any ? walk.is_in(q, e) : reaches(q);
   }
   BRIDGE_DEVICE bool is_written(int q) const {
-    return is_in(q, 0) && (kExtent != Extent::alike || walk.has_row());
+    return is_in(q, 0) && (kExtent == Extent::any || !W::kIsShort || walk.has_row());
   }
 };
 
