@@ -24,9 +24,9 @@ constexpr int64_t kMostGeneratedChunks = 256;
 // bytes at once.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
-// Short rows of as many columns as a few threads have in all of their vectors. Where a row needs a
-// thread for more than a few of them, each has twice as many, as what a row asks of a thread beside
-// its elements is much; but that sums of columns would have no room then.
+// Short rows of as many columns as a few threads have in all of their vectors: of twice as many
+// vectors where the row is long enough and sums of columns do not take the room, as what a row asks
+// of a thread beside its elements is much.
 BRIDGE_HD constexpr int whole_vectors(int64_t cols, int vector, bool has_sums) {
   const bool are_few = has_sums || cols <= int64_t{kLeastShortGroup} * kShortVectors * vector;
   return are_few ? kShortVectors : 2 * kShortVectors;

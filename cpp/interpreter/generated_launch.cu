@@ -22,6 +22,7 @@ namespace {
 constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
 constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
 constexpr int64_t kEnoughWarps = 16 * simt::kMultiprocessors;  // as registers have room for
+constexpr int64_t kEnoughThreads = 4 * simt::kMultiprocessors * simt::kWarpThreads;
 constexpr int kWideThreads = 2 * simt::kWarpThreads;  // of a block, where a warp has a whole row
 constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: more took longer
 
@@ -171,6 +172,15 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
 }
 
+// Whether a short row is to have as few threads as hold all of it: where there are enough for a
+// warp of each scheduler. More threads have sooner done with fewer rows.
+bool may_be_whole(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
+                  int64_t rows) {
+  if (!kernels.facts.has(kShortWhole)) return false;
+  const int group = threads_of_row(kernels.facts, call, view, kShortWhole);
+  return group > 0 && (!kernels.are_added || rows * group >= kEnoughThreads);
+}
+
 // Whether warps are to have several chunks of a row each. Then nothing is asked of single columns,
 // all warps of a row have about as much of it, and there are rows enough for all multiprocessors.
 bool may_be_wide(const GeneratedKernels& kernels, const bridge_program& call, int64_t rows) {
@@ -236,9 +246,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   const bool stays =
       is_all_aligned && facts.has(kResidentAligned) && chunks <= most_blocks * int64_t{kMostWarps};
   if (call.cols <= kShortGroup * kShortVectors * facts.vector) {
-    const bool is_whole =
-        facts.has(kShortWhole) && whole_group(call.cols, facts.vector, has_column_sums(view)) > 0;
-    kind = !is_all_aligned ? kShortAny : is_whole ? kShortWhole : kShortAligned;
+    kind = !is_all_aligned                            ? kShortAny
+           : may_be_whole(kernels, call, view, units) ? kShortWhole
+                                                      : kShortAligned;
   } else if (is_all_aligned && may_be_wide(kernels, call, units)) {
     kind = kWideAligned;
   } else if (stays) {
