@@ -98,9 +98,8 @@ BRIDGE_HD double fma(double a, double b, double c) {
 namespace detail {
 
 #if !defined(__CUDA_ARCH__)
-// 0, of which a compiler must not think so: others could write it.
-__attribute__((weak)) extern std::uint32_t unknown_zero;
-std::uint32_t unknown_zero = 0;
+// 0, of which a compiler must not think so: it may be written where it does not see.
+__attribute__((used)) static std::uint32_t unknown_zero = 0;
 #endif
 
 // The same number, of which a compiler knows nothing, but that it does not change in a loop.
