@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.emission_tiles import Registers, TileText
+from bridge.lang.expressions import code_of
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import (
     LargestCount,
@@ -18,6 +20,7 @@ from bridge.lang.sections import (
     part_of,
     pick_of,
 )
+from bridge.lang.starts import starts_of
 
 # Where a section has more operations, what it takes to write its terms and read them is little.
 _MOST_FOLDED = 24
@@ -76,6 +79,8 @@ class Section:
         ]
         one = one_column_of(self.emitter.writer, self.tile)
         loop = _loop("count", [*text.loop, *written])
+        if one is None and (starts := starts_of(self.tile, text.made_by)):
+            loop = self._in_two_loops(starts, written)
         return _function(
             "template <bool kFlat>",
             "void body(const Places<P>& at, int64_t count)",
@@ -87,6 +92,23 @@ class Section:
                 *(loop if one is None else self._beside_one_column(one, loop)),
             ],
         )
+
+    def _in_two_loops(
+        self, starts: Mapping[tuple[str, Any], Sequence[Any]], written: Sequence[str]
+    ) -> list[str]:
+        """The first starts functions for all elements, of which the second has long chains less."""
+        first = TileText(self.emitter, part_of(self.tile, (), [of for _, of in starts]))
+        arrays, lines, started = [], first.loop, {}
+        for n, ((operation, of), values) in enumerate(starts.items()):
+            arrays.append(f"alignas(64) Real first{n}[kSumChunk], second{n}[kSumChunk];")
+            lines += [
+                f"const auto start{n} = start<{code_of(operation)}>({self.emitter.name(of)});",
+                f"first{n}[i] = start{n}.first;",
+                f"second{n}[i] = start{n}.second;",
+            ]
+            started.update(dict.fromkeys(values, n))
+        rest = TileText(self.emitter, self.tile, started=started)
+        return [*arrays, *_loop("count", lines), *_loop("count", [*rest.loop, *written])]
 
     def _constant_rows(self) -> list[str]:
         """What is stored without a look at the operands where a row has nothing else."""

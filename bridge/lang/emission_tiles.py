@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import REDUCTIONS, Writer
-from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.expressions import ELEMENTS, Expressions, Numbers, code_of
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import LargestCount, Tile, makers, named_column, tile_sections
 
@@ -52,6 +52,7 @@ class TileText:
     Args:
       apart: counts of what equals a row's largest, which stands apart from what is less.
       holds: what it stores it has in variables instead, which `held` names by their streams.
+      started: values whose functions another loop has started, by the numbers of the arrays.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class TileText:
         tile: Tile,
         apart: Sequence[LargestCount] = (),
         holds: bool = False,
+        started: Mapping[Any, int] | None = None,
     ) -> None:
         self.emitter, self.tile, self.made_by = emitter, tile, makers(tile)
-        self.apart, self.holds = apart, holds
+        self.apart, self.holds, self.started = apart, holds, started or {}
         self.held: dict[int, str] = {}
         self.used: dict[str, list[int]] = {
             name: [] for name in ("Loads", "Stores", "Words", "ColumnSums", "Rows", "IntegerRows")
@@ -111,6 +113,10 @@ class TileText:
             return self._store(instruction)
         elif operation == "add_columns":
             return self._add_columns(instruction.arguments[0], instruction.reads[0])
+        elif instruction.to in self.started:
+            number, code = self.started[instruction.to], code_of(instruction.operation)
+            value = self.emitter.name(instruction.reads[0])
+            text = f"finish<{code}>({value}, {{first{number}[i], second{number}[i]}})"
         elif any(count.is_taken_by(instruction) for count in self.apart):
             text = self._term_of_less(instruction)
         else:

@@ -37,6 +37,12 @@ _INFIX = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
 _INTEGER_INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
+def code_of(operation: str) -> str:
+    """The name that the interpreter's C++ has for an operation."""
+    parts = (part.capitalize() for part in operation.split("_"))
+    return f"k{_CPP_NAMES.get(operation) or ''.join(parts)}"
+
+
 class Numbers(dict[Any, int]):
     """Numbers of things, in the order in which they are asked for."""
 
@@ -119,10 +125,7 @@ class Expressions:
         if operation.startswith("integer_"):
             unsigned = [f"static_cast<uint64_t>({each})" for each in read]
             return f"static_cast<int64_t>({f' {_INTEGER_INFIX[plain]} '.join(unsigned)})"
-        name = _CPP_NAMES.get(operation) or "".join(
-            part.capitalize() for part in operation.split("_")
-        )
-        return f"compute<k{name}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
+        return f"compute<{code_of(operation)}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
 
     def _is_rounded_there(self, instruction: Instruction) -> bool:
         """Whether a number is rounded to the dtype of the operand that it is an element of."""

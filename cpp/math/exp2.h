@@ -3,7 +3,16 @@
 
 #include "math/scalar.h"
 
-namespace bridge::math::detail {
+namespace bridge::math {
+
+// What a long function computes first: a loop may do that for many numbers before another goes on
+// with them, as a processor sees only so far ahead along a chain of operations.
+template <class Real>
+struct Started {
+  Real first, second;
+};
+
+namespace detail {
 
 // Constants are tables indexed by the working precision; scripts/fit_gelu.py prints them.
 template <class Real>
@@ -117,4 +126,5 @@ BRIDGE_HD Real divide(Pair<Real> n, Pair<Real> d, Real rough) {
   return fma(remainder, rough, quotient);
 }
 
-}  // namespace bridge::math::detail
+}  // namespace detail
+}  // namespace bridge::math

@@ -197,29 +197,43 @@ BRIDGE_HD Real expm1(Real x) {
   return x > Real(Format<Real>::mantissa_bits + 8) ? large : near_zero;
 }
 
-// 1 / (1 + e^-x), from e^-|x|. A derivative takes it of x and of -x, and silu(x): what these have
-// in common is written alike, so that it is computed once.
+// Of sigmoid and silu, what they start with: 2^lift e^-|x|, and the numerator of silu.
 template <class Real>
-BRIDGE_HD Real sigmoid(Real x) {
-  constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
+BRIDGE_HD Started<Real> start_logistic(Real x) {
   const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
-  const Real lifted = detail::lifted_decay(Real(1), size);
+  const Real top = is_negative(x) ? detail::lifted_decay(-size, size) : x;
+  return {detail::lifted_decay(Real(1), size), top};
+}
+
+// 1 / (1 + e^-x), from e^-|x|, so that the start is that of -x too. A derivative takes it of x and
+// of -x, and silu(x): what these have in common is written alike, so that it is computed once.
+template <class Real>
+BRIDGE_HD Real sigmoid(Real x, Started<Real> start) {
+  constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
+  const Real lifted = start.first;
   const bool negative = is_negative(x);
   const Real top = negative ? lifted : Real(1);
   return detail::over_one_and(top, lifted * unlift) * (negative ? unlift : Real(1));
 }
 
+template <class Real>
+BRIDGE_HD Real sigmoid(Real x) {
+  return sigmoid(x, start_logistic(x));
+}
+
 // x / (1 + e^-x); -0 at -infinity.
 template <class Real>
-BRIDGE_HD Real silu(Real x) {
+BRIDGE_HD Real silu(Real x, Started<Real> start) {
   constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
-  const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
-  const Real lifted = detail::lifted_decay(Real(1), size);
-  const bool negative = is_negative(x);
-  const Real top = negative ? detail::lifted_decay(-size, size) : x;
-  const Real y = detail::over_one_and(top, lifted * unlift);
+  const Real top = start.second;
+  const Real y = detail::over_one_and(top, start.first * unlift);
   // Large numbers stay what they are, infinity too, and zeros keep their sign.
-  return (x > 40 || top == 0 ? top : y) * (negative ? unlift : Real(1));
+  return (x > 40 || top == 0 ? top : y) * (is_negative(x) ? unlift : Real(1));
+}
+
+template <class Real>
+BRIDGE_HD Real silu(Real x) {
+  return silu(x, start_logistic(x));
 }
 
 // e^(-x^2), or e^(-x^2/2), with the square not rounded.

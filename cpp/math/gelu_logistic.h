@@ -62,27 +62,32 @@ BRIDGE_HD Pair<Real> logistic_rate(Real a) {
   }
 }
 
+// s + p as high + low, of 2^lift s and p - 1.
 template <class Real>
-struct LogisticParts {
-  Real lifted;             // 2^lift s
-  Real power;              // p - 1
-  Pair<Real> denominator;  // s + p
-};
+BRIDGE_HD Pair<Real> logistic_denominator(Real lifted, Real power) {
+  constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
+  // 1 + s + (p - 1): |p - 1| < 1 makes the sums' errors exact; that of 1 + s matters at s = 2^-24
+  // alone, where it is a whole ULP.
+  const Real whole = fma(lifted, unlift, Real(1));
+  const Real whole_low = fma(lifted, unlift, 1 - whole);
+  const Real sum = whole + power;
+  return {sum, ((whole - sum) + power) + whole_low};
+}
 
+template <class Real, GeluForm F>
+BRIDGE_HD Real logistic_size(Real h) {
+  return min_keep_nan(LogisticTable<Real, F>::bound, absolute(h));
+}
+
+// 2^lift s and p - 1.
 template <class Real, GeluForm F, int Order>
-BRIDGE_HD LogisticParts<Real> logistic_parts(Real a) {
+BRIDGE_HD Started<Real> start_gelu_logistic(Real h) {
+  const Real a = logistic_size<Real, F>(h);
   const Pair<Real> rate = logistic_rate<Real, F>(a);
   const Rounded<Real> rounded = round_product(rate.high, a);
   const Real f = fma(rate.low, a, fma(rate.high, a, -rounded.k));
   // The error of p counts twice in the derivatives.
-  const Real power = Order == 0 ? exp2_minus_one(f) : exp2_minus_one_carefully(f);
-  constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
-  // s + p = 1 + s + (p - 1) as high + low. |p - 1| < 1 makes the sums' errors exact; that of
-  // 1 + s matters at s = 2^-24 alone, where it is a whole ULP.
-  const Real whole = fma(rounded.lifted, unlift, Real(1));
-  const Real whole_low = fma(rounded.lifted, unlift, 1 - whole);
-  const Real sum = whole + power;
-  return {rounded.lifted, power, {sum, ((whole - sum) + power) + whole_low}};
+  return {rounded.lifted, Order == 0 ? exp2_minus_one(f) : exp2_minus_one_carefully(f)};
 }
 
 // w'(a) as high + low.
@@ -106,15 +111,14 @@ BRIDGE_HD Pair<Real> product(Real x, Pair<Real> y) {
 }
 
 template <class Real, GeluForm F, int Order>
-BRIDGE_HD Real gelu_logistic(Real h) {
+BRIDGE_HD Real gelu_logistic(Real h, Started<Real> start) {
   using Table = LogisticTable<Real, F>;
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
-  const Real a = min_keep_nan(Table::bound, absolute(h));
-  const LogisticParts<Real> parts = logistic_parts<Real, F, Order>(a);
-  const Pair<Real> d = parts.denominator;
+  const Real a = logistic_size<Real, F>(h), lifted = start.first, power = start.second;
+  const Pair<Real> d = logistic_denominator(lifted, power);
   const Real rough = rough_reciprocal(d.high);
   if constexpr (Order == 0) {
-    const Real tail = divide(a, d, rough) * parts.lifted;
+    const Real tail = divide(a, d, rough) * lifted;
     return fma(tail, -unlift, positive_part(h));
   } else {
     const Pair<Real> slope = logistic_slope<Real, F>(a);
@@ -126,10 +130,10 @@ BRIDGE_HD Real gelu_logistic(Real h) {
       // gelu'(-a) = s (s + p (1 - a w')) / (s + p)^2, and gelu'(a) = 1 - gelu'(-a).
       const Real b = 1 - rise.high;
       const Real b_low = (1 - (rise.high + b)) - rise.low;
-      const Real sum = fma(parts.lifted, unlift, b);
-      const Real high = fma(b, parts.power, sum);
-      const Real low = fma(b_low, parts.power, b_low) + fma(b, parts.power, sum - high);
-      const Real tail = divide(Pair<Real>{high, low}, d_square, rough_square) * parts.lifted;
+      const Real sum = fma(lifted, unlift, b);
+      const Real high = fma(b, power, sum);
+      const Real low = fma(b_low, power, b_low) + fma(b, power, sum - high);
+      const Real tail = divide(Pair<Real>{high, low}, d_square, rough_square) * lifted;
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
     } else {
@@ -138,17 +142,22 @@ BRIDGE_HD Real gelu_logistic(Real h) {
       Real bend = 2 * (Table::slope + Table::slope_low);
       if constexpr (F == GeluForm::tanh) bend = fma(a * a, 4 * Table::slope_cubic, bend);
       const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
-      const Real t = fma(parts.lifted * (-2 * unlift), reciprocal, Real(1));
+      const Real t = fma(lifted * (-2 * unlift), reciprocal, Real(1));
       const Real steep = rise.high * slope.high;
       const Real steep_low =
           fma(rise.low, slope.high, fma(rise.high, slope.low, fma(rise.high, slope.high, -steep)));
       const Real factor = fma(-steep, t, bend);
-      const Real high = fma(factor, parts.power, factor);
-      const Real low = fma(factor, parts.power, factor - high) - steep_low * fma(t, parts.power, t);
+      const Real high = fma(factor, power, factor);
+      const Real low = fma(factor, power, factor - high) - steep_low * fma(t, power, t);
       const Pair<Real> numerator{high, low};
-      return (divide(numerator, d_square, rough_square) * parts.lifted) * unlift;
+      return (divide(numerator, d_square, rough_square) * lifted) * unlift;
     }
   }
+}
+
+template <class Real, GeluForm F, int Order>
+BRIDGE_HD Real gelu_logistic(Real h) {
+  return gelu_logistic<Real, F, Order>(h, start_gelu_logistic<Real, F, Order>(h));
 }
 
 }  // namespace bridge::math::detail
