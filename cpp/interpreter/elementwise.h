@@ -124,15 +124,15 @@ BRIDGE_HD math::Started<Real> start(Real a) {
   using math::GeluForm;
   switch (kOperation) {  // a constant
     case kGeluTanh:
-      return math::detail::start_gelu_logistic<Real, GeluForm::tanh, 0>(a);
+      return math::detail::start_gelu<GeluForm::tanh, 0>(a);
     case kGeluTanh1:
     case kGeluTanh2:
-      return math::detail::start_gelu_logistic<Real, GeluForm::tanh, 1>(a);
+      return math::detail::start_gelu<GeluForm::tanh, 1>(a);
     case kGeluSigmoid:
-      return math::detail::start_gelu_logistic<Real, GeluForm::sigmoid, 0>(a);
+      return math::detail::start_gelu<GeluForm::sigmoid, 0>(a);
     case kGeluSigmoid1:
     case kGeluSigmoid2:
-      return math::detail::start_gelu_logistic<Real, GeluForm::sigmoid, 1>(a);
+      return math::detail::start_gelu<GeluForm::sigmoid, 1>(a);
     default:
       return math::start_logistic(a);
   }
@@ -143,17 +143,17 @@ BRIDGE_HD Real finish(Real a, math::Started<Real> started) {
   using math::GeluForm;
   switch (kOperation) {  // a constant
     case kGeluTanh:
-      return math::detail::gelu_logistic<Real, GeluForm::tanh, 0>(a, started);
+      return math::detail::finish_gelu<GeluForm::tanh, 0>(a, started);
     case kGeluTanh1:
-      return math::detail::gelu_logistic<Real, GeluForm::tanh, 1>(a, started);
+      return math::detail::finish_gelu<GeluForm::tanh, 1>(a, started);
     case kGeluTanh2:
-      return math::detail::gelu_logistic<Real, GeluForm::tanh, 2>(a, started);
+      return math::detail::finish_gelu<GeluForm::tanh, 2>(a, started);
     case kGeluSigmoid:
-      return math::detail::gelu_logistic<Real, GeluForm::sigmoid, 0>(a, started);
+      return math::detail::finish_gelu<GeluForm::sigmoid, 0>(a, started);
     case kGeluSigmoid1:
-      return math::detail::gelu_logistic<Real, GeluForm::sigmoid, 1>(a, started);
+      return math::detail::finish_gelu<GeluForm::sigmoid, 1>(a, started);
     case kGeluSigmoid2:
-      return math::detail::gelu_logistic<Real, GeluForm::sigmoid, 2>(a, started);
+      return math::detail::finish_gelu<GeluForm::sigmoid, 2>(a, started);
     case kSigmoid:
       return math::sigmoid(a, started);
     default:
@@ -188,6 +188,10 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return math::log1p(a);
     case kTanh:
       return math::tanh(a);
+    case kSigmoid:
+      return math::sigmoid(a);
+    case kSilu:
+      return math::silu(a);
     case kSoftplus:
       return math::softplus(a);
     case kErf:
@@ -196,21 +200,24 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return math::gauss<false>(a);
     case kGaussHalved:
       return math::gauss<true>(a);
+    case kGeluTanh:
+      return math::gelu<Precision, GeluForm::tanh, 0>(a);
+    case kGeluTanh1:
+      return math::gelu<Precision, GeluForm::tanh, 1>(a);
+    case kGeluTanh2:
+      return math::gelu<Precision, GeluForm::tanh, 2>(a);
     case kGeluErf:
       return math::gelu<Precision, GeluForm::erf, 0>(a);
     case kGeluErf1:
       return math::gelu<Precision, GeluForm::erf, 1>(a);
     case kGeluErf2:
       return math::gelu<Precision, GeluForm::erf, 2>(a);
-    case kSigmoid:
-    case kSilu:
-    case kGeluTanh:
-    case kGeluTanh1:
-    case kGeluTanh2:
     case kGeluSigmoid:
+      return math::gelu<Precision, GeluForm::sigmoid, 0>(a);
     case kGeluSigmoid1:
+      return math::gelu<Precision, GeluForm::sigmoid, 1>(a);
     case kGeluSigmoid2:
-      return finish<kOperation>(a, start<kOperation>(a));
+      return math::gelu<Precision, GeluForm::sigmoid, 2>(a);
     case kNot:
       return truth<Real>(a == 0);
     case kExpCoarse:

@@ -201,8 +201,9 @@ BRIDGE_HD Real expm1(Real x) {
 template <class Real>
 BRIDGE_HD Started<Real> start_logistic(Real x) {
   const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
-  const Real top = is_negative(x) ? detail::lifted_decay(-size, size) : x;
-  return {detail::lifted_decay(Real(1), size), top};
+  const Real lifted = detail::lifted_decay(Real(1), size);
+  const bool negative = is_negative(x);
+  return {lifted, negative ? detail::lifted_decay(-size, size) : x};
 }
 
 // 1 / (1 + e^-x), from e^-|x|, so that the start is that of -x too. A derivative takes it of x and
@@ -225,10 +226,11 @@ BRIDGE_HD Real sigmoid(Real x) {
 template <class Real>
 BRIDGE_HD Real silu(Real x, Started<Real> start) {
   constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
-  const Real top = start.second;
-  const Real y = detail::over_one_and(top, start.first * unlift);
+  const Real lifted = start.first, top = start.second;
+  const bool negative = is_negative(x);
+  const Real y = detail::over_one_and(top, lifted * unlift);
   // Large numbers stay what they are, infinity too, and zeros keep their sign.
-  return (x > 40 || top == 0 ? top : y) * (is_negative(x) ? unlift : Real(1));
+  return (x > 40 || top == 0 ? top : y) * (negative ? unlift : Real(1));
 }
 
 template <class Real>

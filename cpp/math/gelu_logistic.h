@@ -79,10 +79,9 @@ BRIDGE_HD Real logistic_size(Real h) {
   return min_keep_nan(LogisticTable<Real, F>::bound, absolute(h));
 }
 
-// 2^lift s and p - 1.
+// 2^lift s and p - 1, of a.
 template <class Real, GeluForm F, int Order>
-BRIDGE_HD Started<Real> start_gelu_logistic(Real h) {
-  const Real a = logistic_size<Real, F>(h);
+BRIDGE_HD Started<Real> logistic_powers(Real a) {
   const Pair<Real> rate = logistic_rate<Real, F>(a);
   const Rounded<Real> rounded = round_product(rate.high, a);
   const Real f = fma(rate.low, a, fma(rate.high, a, -rounded.k));
@@ -111,10 +110,10 @@ BRIDGE_HD Pair<Real> product(Real x, Pair<Real> y) {
 }
 
 template <class Real, GeluForm F, int Order>
-BRIDGE_HD Real gelu_logistic(Real h, Started<Real> start) {
+BRIDGE_HD Real gelu_logistic(Real h, Real a, Started<Real> powers) {
   using Table = LogisticTable<Real, F>;
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
-  const Real a = logistic_size<Real, F>(h), lifted = start.first, power = start.second;
+  const Real lifted = powers.first, power = powers.second;
   const Pair<Real> d = logistic_denominator(lifted, power);
   const Real rough = rough_reciprocal(d.high);
   if constexpr (Order == 0) {
@@ -157,7 +156,19 @@ BRIDGE_HD Real gelu_logistic(Real h, Started<Real> start) {
 
 template <class Real, GeluForm F, int Order>
 BRIDGE_HD Real gelu_logistic(Real h) {
-  return gelu_logistic<Real, F, Order>(h, start_gelu_logistic<Real, F, Order>(h));
+  const Real a = logistic_size<Real, F>(h);
+  return gelu_logistic<Real, F, Order>(h, a, logistic_powers<Real, F, Order>(a));
+}
+
+// The same in two steps.
+template <GeluForm F, int Order, class Real>
+BRIDGE_HD Started<Real> start_gelu(Real h) {
+  return logistic_powers<Real, F, Order>(logistic_size<Real, F>(h));
+}
+
+template <GeluForm F, int Order, class Real>
+BRIDGE_HD Real finish_gelu(Real h, Started<Real> start) {
+  return gelu_logistic<Real, F, Order>(h, logistic_size<Real, F>(h), start);
 }
 
 }  // namespace bridge::math::detail
