@@ -55,6 +55,7 @@ def test_what_is_started() -> None:
     assert "start<" not in sources(of_a_sum, "bfloat16")[0]  # shorter by themselves
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cols", [1, 7, 1024, 2500])
 def test_the_bits_are_those_of_one_loop(dtype: str, cols: int, rng: np.random.Generator) -> None:
