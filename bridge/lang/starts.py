@@ -25,6 +25,7 @@ _STARTS = {
     "gelu_sigmoid_2": "gelu_sigmoid_1",
 }
 _LONG = 8  # by sections.weight_of: a function, or so many cheap operations
+_MOST = 8  # starts of a section: what they leave lies on the stack, and in a first-level cache
 
 
 def starts_of(tile: Tile, made_by: Mapping[Any, Instruction]) -> dict[tuple[str, Any], list[Any]]:
@@ -44,7 +45,9 @@ def starts_of(tile: Tile, made_by: Mapping[Any, Instruction]) -> dict[tuple[str,
         made = made_by.get(of)
         if instruction.operation == "sigmoid" and made is not None and made.operation == "neg":
             of = made.reads[0]
+        is_new = (start, of) not in found
         # Both loops compute what that is made from.
-        if weight_of(part_of(tile, (), [of])) < _LONG:
-            found.setdefault((start, of), []).append(instruction.to)
+        if is_new and (len(found) == _MOST or weight_of(part_of(tile, (), [of])) >= _LONG):
+            continue
+        found.setdefault((start, of), []).append(instruction.to)
     return found

@@ -37,6 +37,11 @@ def of_a_sum(x: bridge.Full) -> Any:
     return bl.silu(x * bl.rsqrt(bl.sum(x * x)))
 
 
+@bridge.op
+def of_many(x: bridge.Full) -> Any:
+    return sum((bl.silu(x * float(n)) for n in range(2, 42)), start=x)
+
+
 def sources(op: Any, dtype: str) -> list[str]:
     requests = usual_requests(
         traced(op.declaration, (True,) * len(op.declaration.parameters)), dtype
@@ -53,6 +58,9 @@ def test_what_is_started() -> None:
     assert "start<" not in sources(of_a_long_function, "float32")[0]
     assert "= start<kSilu>(" in sources(of_a_sum, "float32")[0]
     assert "start<" not in sources(of_a_sum, "bfloat16")[0]  # shorter by themselves
+    many = sources(of_many, "float32")[0]
+    assert many.count("= start<kSilu>(") == many.count("= finish<kSilu>(") == 8  # of a stack's size
+    assert many.count("= compute<kSilu>(") == 32
 
 
 @pytest.mark.long
