@@ -35,7 +35,8 @@ headers=$(python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Werror -isystem "$torch/include" \
   -isystem "$torch/include/torch/csrc/api/include" -isystem "$headers" -Icpp -Icpp/include cpp/border/torch/nodes.cpp
 
-cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON -DBRIDGE_WERROR=ON \
+cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON \
+  -DBRIDGE_SIMT_WITH_CPU=ON -DBRIDGE_WERROR=ON \
   -DBRIDGE_CORE="$PWD/$core" >/dev/null
 cmake --build build/check-simt
 ctest --test-dir build/check-simt --output-on-failure -j "$jobs"

@@ -3,9 +3,11 @@ AddressSanitizer and UndefinedBehaviorSanitizer: once for each text."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from bridge.generated.cache import cached, headers_digest
 from bridge.generated.requests import _DTYPES, Request
@@ -28,17 +31,6 @@ _FLAGS = [
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
     *(f"-I{ROOT / folder}" for folder in ("tests/simt", "cpp", "cpp/include")),
 ]
-_SOURCES = [
-    *("tests/simt/simt_emulator.cpp", "tests/simt/generated_simt.cpp", "cpp/cuda/last_error.cpp"),
-    *(
-        f"cpp/interpreter/{name}.cu"
-        for name in ("interpreter", "generated_kernels", "generated_launch")
-    ),
-    *(f"cpp/interpreter/{name}.cpp" for name in ("packing", "program", "validate", "comparison")),
-    "cpp/walks/columns/column_sums.cu",
-]
-# Headers of the tests, beside those of the kernels.
-_HEADERS = [*(ROOT / "tests/simt").glob("*.h"), *(ROOT / "tests/cpp").glob("*.h")]
 
 
 @contextmanager
@@ -55,28 +47,27 @@ def _lasting_cache() -> Iterator[None]:
             os.environ["BRIDGE_CACHE_DIR"] = before
 
 
-def _compile(arguments: list[str]) -> None:
-    subprocess.run([str(COMPILER), *arguments], check=True, timeout=600)
-
-
+@functools.cache
 def program_of_emulator() -> Path:
-    """tests/simt/generated_simt.cpp with all that it runs, compiled."""
+    """tests/simt/generated_simt.cpp with all that it runs, compiled where `make check-cpp` compiles
+    the emulator too."""
+    folder = ROOT / "build" / "check-simt"
+    folder.mkdir(parents=True, exist_ok=True)
+    tools = str(Path(sys.executable).parent)  # cmake and ninja are packages of this environment
+    environment = {**os.environ, "PATH": os.pathsep.join([tools, os.environ["PATH"]])}
+    environment.pop("MAKEFLAGS", None)
 
-    def make(folder: Path) -> Path:
-        objects = []
-        for number, source in enumerate(_SOURCES):
-            objects.append(str(folder / f"{number}.o"))
-            # The kernels find what the emulator offers them.
-            flags = ["-fvisibility=default"] if "emulator" in source else []
-            _compile([*_FLAGS, *flags, "-c", str(ROOT / source), "-o", objects[-1]])
-        made = folder / "generated_simt"
-        _compile(["-fsanitize=address,undefined", "-rdynamic", *objects, "-ldl", "-o", str(made)])
-        return made
+    def cmake(*arguments: str) -> None:
+        command = ["cmake", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+        assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-4000:]}"
 
-    texts = [(ROOT / source).read_text() for source in _SOURCES]
-    texts += [path.read_text() for path in sorted(_HEADERS)]
-    with _lasting_cache():
-        return cached([*texts, headers_digest(), *_FLAGS], ".program", make)
+    with FileLock(folder / "lock"):
+        if not (folder / "build.ninja").is_file():
+            options = ["-G", "Ninja", "-DBRIDGE_SIMT_SANITIZE=ON", "-DBRIDGE_SIMT_WITH_CPU=OFF"]
+            cmake("-S", str(ROOT / "tests/simt"), "-B", str(folder), *options)
+        cmake("--build", str(folder), "--target", "generated_simt")
+    return folder / "generated_simt"
 
 
 def described(request: Request) -> str:
@@ -89,7 +80,8 @@ def described(request: Request) -> str:
     def make(folder: Path) -> Path:
         text, made = folder / "program.cpp", folder / "program.so"
         text.write_text(emitted.source)
-        _compile([*_FLAGS, "-fPIC", "-shared", str(text), "-o", str(made)])
+        command = [str(COMPILER), *_FLAGS, "-fPIC", "-shared", str(text), "-o", str(made)]
+        subprocess.run(command, check=True, timeout=600)
         return made
 
     with _lasting_cache():
