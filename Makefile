@@ -7,6 +7,9 @@ SOURCES := $(shell find cpp cmake bridge/catalogue bridge/lang -type f -not -nam
   pyproject.toml
 LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 
+# What is imported stays compiled: torch takes seconds, and tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Python suite on all cores; a worker and its frameworks take a gigabyte.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 

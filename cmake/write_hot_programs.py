@@ -4,7 +4,8 @@ python cmake/write_hot_programs.py FOLDER ISA...
 python cmake/write_hot_programs.py FOLDER cuda
 
 FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set (the names
-of cpp/CMakeLists.txt, strongest first), and hot_programs.cpp, their table. For CUDA it gets
+of cpp/CMakeLists.txt, strongest first, with none for one that is left out), and hot_programs.cpp,
+their table. For CUDA it gets
 <digest>.cu, and an index of what bridge/generated/shipped.py must know of them. A file that would
 be the same is left alone. The package is read from the source tree, before its native module is
 there.
@@ -49,7 +50,7 @@ def program(number: int, request: Request) -> str:
 
 def table(requests: list[Request], isas: list[str]) -> str:
     lines = ['#include "interpreter/hot_programs.h"', "", "namespace bridge {", ""]
-    for isa in isas:
+    for isa in filter("none".__ne__, isas):
         lines.append(f"namespace {isa} {{")
         lines += [f"extern const interpreter::MachineTable hot_{i};" for i in range(len(requests))]
         lines += [f"}}  // namespace {isa}", ""]
@@ -62,10 +63,10 @@ def table(requests: list[Request], isas: list[str]) -> str:
         lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
         free = request.free()
         lines.append(f"const int32_t kFree{number}[] = {{{', '.join(map(str, [*free, 0]))}}};")
-        machines = ", ".join(f"&{isa}::hot_{number}" for isa in isas)
+        tables = ["nullptr" if isa == "none" else f"&{isa}::hot_{number}" for isa in isas]
         rows.append(
             f"    {{kWords{number}, {len(numbers)}, kDtypes{number}, kFree{number}, {len(free)}, "
-            f"{{{machines}}}}},  // {request.program.name}"
+            f"{{{', '.join(tables)}}}}},  // {request.program.name}"
         )
     lines += ["", "const HotProgram kPrograms[] = {", *rows, "};", "", "}  // namespace", ""]
     lines += [f"HotPrograms hot_programs() {{ return {{kPrograms, {len(requests)}}}; }}", ""]

@@ -21,8 +21,8 @@ ctest --test-dir build/check-cpp --output-on-failure -j "$jobs" -R '_check$'
 
 # Nothing compiled for one instruction set may be linked into another. Of the installed objects:
 # sanitizers bring symbols of their own.
-for folder in "$(dirname "$core")"/CMakeFiles/bridge_kernels_*.dir; do
-  isa=${folder##*bridge_kernels_}
+for folder in "$(dirname "$core")"/CMakeFiles/bridge_{kernels,hot}_*.dir; do
+  isa=${folder##*_}
   objects=$(find "$folder" -name '*.o' -printf '%p;')
   cmake -DNM="${NM:-nm}" -DISA="${isa%.dir}" -DOBJECTS="${objects%;}" -P tests/cpp/isa_symbols.cmake
 done

@@ -80,7 +80,7 @@ class Build:
                 continue
             name = output[1]
             is_found = is_found or changed in self.sources.get(name, ())
-            if "/hot_" in name:  # many of what the other objects, or tests that compile, show too
+            if "/bridge_hot_" in name:  # many, of what others or tests that compile show too
                 continue
             if changed not in self.sources.get(name, ()) and not made.keys() & command.split(" "):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import subprocess
@@ -94,6 +95,14 @@ def nodes() -> None:
 
         with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py tells
             nodes.load()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """What other files have left is not looked through by each collection of a test: with what the
+    frameworks keep of programs, that takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
