@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive soak bench \
   scaling show-generated lock clean
-all: $(VENV)/.built
+all: $(VENV)/.nodes
 
 # The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
 $(VENV)/.installed: $(LOCKS)
@@ -33,24 +33,29 @@ $(VENV)/.installed: $(LOCKS)
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
 	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .
-	@# Calls have it compiled at their first gradient otherwise, and go on where that fails.
+	touch $@
+
+# Nodes of torch's graph. Calls have them compiled at their first gradient otherwise, and go on where
+# that fails.
+$(VENV)/.nodes: $(VENV)/.built
 	-BRIDGE_CACHE_DIR=build/compiled $(BIN)/python -c 'from bridge.torch._adapter import nodes; nodes.load()'
 	touch $@
 
 # The main job: a real transformer through both frameworks, then parity, speed and a report.
-demo: $(VENV)/.built
+demo: $(VENV)/.nodes
 	$(BIN)/python -m bridge demo
 
 # All that CI runs, the Python suite last so that its closing line ends the output: of each test at
 # most 2 cases, others for each commit. Two checks at once, as each of them waits for one process at
 # times; what they say does not mix.
 test: $(VENV)/.built
-	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp check-cuda lint check-faults check-package
+	$(MAKE) --no-print-directory -j2 --output-sync=target check-cpp $(VENV)/.nodes \
+	  check-cuda lint check-faults check-package
 	$(PYTEST) --sample 2
 
 # For the inner loop, minutes once it is built: C++ under sanitizers, and of every second Python test
 # one case, others for each commit. Without planted faults, and without what starts processes or takes long.
-check: lint $(VENV)/.built
+check: lint $(VENV)/.nodes
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_cpp.sh --quick
 	$(PYTEST) --sample 1 -m "not slow and not processes and not long" --ignore tests/distributed --ignore tests/cli
 
@@ -75,12 +80,12 @@ check-package: $(VENV)/.built
 
 # Faults planted in a copy of the sources, one at a time: the suite must see each. One of them here,
 # others for each commit; all in `make exhaustive`.
-check-faults: $(VENV)/.built
+check-faults: $(VENV)/.nodes
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 1
 
 # Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
 # what is sampled elsewhere; the originals' largest cases.
-exhaustive: $(VENV)/.built
+exhaustive: $(VENV)/.nodes
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
 	$(BIN)/python scripts/check_cubin.py --if-available
@@ -88,17 +93,17 @@ exhaustive: $(VENV)/.built
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
 TIMES ?= 20
-soak: $(VENV)/.built
+soak: $(VENV)/.nodes
 	for i in $$(seq $(TIMES)); do $(BIN)/python -m pytest -q tests/distributed || exit 1; done
 
-bench: $(VENV)/.built
+bench: $(VENV)/.nodes
 	$(BIN)/python -m bridge bench --ops bias_gelu softmax bias_dropout_add border \
 	  --json docs/benchmarks/cpu.json --plot docs/benchmarks/cpu.svg
 	$(BIN)/python -m bridge bench --ops catalogue linear_cross_entropy declared \
 	  --json docs/benchmarks/cpu-catalogue.json
 
 # Minutes, on a machine that does nothing else; then writes the tables of docs/scaling.md.
-scaling: $(VENV)/.built
+scaling: $(VENV)/.nodes
 	$(BIN)/python -m bridge scaling --json docs/benchmarks/scaling-cpu.json --plot docs/benchmarks/scaling-cpu.svg
 	$(BIN)/python scripts/quote_figures.py
 

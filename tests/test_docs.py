@@ -22,11 +22,12 @@ def code_of(page: Path) -> str:
     return "\n".join(PYTHON.findall(page.read_text()))
 
 
-# The frameworks are imported once, which takes longer than most pages. Each page runs in a child of
-# that process, in which neither has started yet and nothing of bridge is imported.
+# The frameworks are imported once, with what torch.compile imports: that takes longer than most
+# pages. Each page runs in a child of that process, in which neither has started yet and nothing of
+# bridge is imported.
 RUN = """
 import os, runpy, sys
-import jax, torch
+import jax, torch, torch._dynamo
 
 failed = []
 for script in sys.argv[1:]:

@@ -446,6 +446,7 @@ def test_it_looks_like_the_function_that_was_declared() -> None:
     assert repr(rms_norm) == "<bridge.op rms_norm>"
 
 
+@pytest.mark.long
 def test_it_is_pickled_and_copied_as_a_function_is() -> None:
     assert copy.deepcopy(module_op) is module_op
     functions = (module_op, module_op.torch, module_op.jax, module_op.reference)

@@ -104,6 +104,7 @@ def test_declared_ops(op: Any, dtype: str) -> None:
         request.compile()
 
 
+@pytest.mark.long
 def test_row_and_column_sums_of_one_section() -> None:
     """Both are kept in arrays where a section reads nothing new."""
     number = 1810
@@ -114,6 +115,7 @@ def test_row_and_column_sums_of_one_section() -> None:
     test_random_programs(number)
 
 
+@pytest.mark.long
 def test_minus_of_what_ends_with_a_fused_addition() -> None:
     """0, whose minus is -0, comes out of one in this program."""
     test_random_programs(229)
@@ -139,6 +141,7 @@ def test_the_programs_of_softmax(dtype: str) -> None:
         request.compile()
 
 
+@pytest.mark.long
 def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
     """What is kept between two sections is a floating number, which has no 64 bits."""
 

@@ -40,6 +40,7 @@ def test_torch(isa: str, name: str, case: Case, dtypes: tuple[str, ...]) -> None
     assert hashes(FRAMEWORKS[0], case, inputs_of(case, dtypes)) == GOLDEN[name]
 
 
+@pytest.mark.sampled(len(EVERY) // 4)
 @CASES
 def test_jax(name: str, case: Case, dtypes: tuple[str, ...]) -> None:
     assert hashes(FRAMEWORKS[1], case, inputs_of(case, dtypes)) == GOLDEN[name]
