@@ -107,7 +107,7 @@ def build(folder: Path, arch: str) -> None:
     command = ["cmake", "-S", str(ROOT), "-B", str(folder), "-G", "Ninja"]
     command += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
     command += [f"-DBRIDGE_CUDA={'ON' if nvcc else 'OFF'}", f"-DBRIDGE_CUDA_ARCHS={arch}-real"]
-    command += [f"-DBRIDGE_SIMT_GPU={'ON' if nvcc else 'OFF'}", "-DBRIDGE_HOT_ISAS=v4;v3"]
+    command += [f"-DBRIDGE_SIMT_GPU={'ON' if nvcc else 'OFF'}", "-DBRIDGE_HOT_ISAS=all"]
     targets = [
         "_native",
         *(("bridge_cuda", "bridge_cuda_programs", *PROGRAM_NAMES) if nvcc else ()),
