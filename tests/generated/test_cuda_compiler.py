@@ -58,6 +58,7 @@ def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
     assert not any(report.faults() for report in reports), "\n" + checks().table(reports)
 
 
+@pytest.mark.long
 @needs_cuda_compiler
 @pytest.mark.parametrize(("arch", "has_clusters"), [("sm_90", True), ("sm_80", False)])
 def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> None:

@@ -333,7 +333,7 @@ def test_threads_that_call_while_programs_are_added() -> None:
     stop, wrong = threading.Event(), []
 
     def call() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.001):  # or the compilers get a part of the processor alone
             if not torch.equal(rms_norm(*tensors), expected):
                 wrong.append(1)
 
