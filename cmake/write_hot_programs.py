@@ -5,10 +5,9 @@ python cmake/write_hot_programs.py FOLDER cuda
 
 FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set (the names
 of cpp/CMakeLists.txt, strongest first, with none for one that is left out), and hot_programs.cpp,
-their table. For CUDA it gets
-<digest>.cu, and an index of what bridge/generated/shipped.py must know of them. A file that would
-be the same is left alone. The package is read from the source tree, before its native module is
-there.
+their table. For CUDA it gets <digest>.cu, and an index of what bridge/generated/shipped.py must
+know of them. A file that would be the same is left alone. The package is read from the source tree,
+before its native module is there.
 """
 
 from __future__ import annotations
