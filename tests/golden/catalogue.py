@@ -49,13 +49,22 @@ class LikeFirst(Declared):
         return dtypes[0]
 
 
-def _labels(x: Any) -> Any:
-    labels = np.arange(int(np.prod(x.shape[:-1]))).reshape(x.shape[:-1]) * 7 % x.shape[-1]
+def _beside(x: Any, array: Any) -> Any:
+    """A NumPy array for the framework that x is of."""
     if hasattr(x, "new_tensor"):
         import torch
 
-        labels = torch.from_numpy(labels)
-    return labels
+        return torch.from_numpy(array)
+    return array
+
+
+def _labels(x: Any) -> Any:
+    rows = x.shape[:-1]
+    return _beside(x, np.arange(int(np.prod(rows))).reshape(rows) * 7 % x.shape[-1])
+
+
+def _mask(x: Any) -> Any:
+    return _beside(x, np.arange(int(np.prod(x.shape))).reshape(x.shape) * 5 % 7 < 3)
 
 
 def _cross_entropy(ops: Any, x: Any) -> Any:
@@ -89,6 +98,13 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (shape, shape, (d,), rows),
             shape,
         ),
+        Declared(
+            "glu interleaved",
+            lambda o, x: o.glu(x, activation="sigmoid", interleaved=True),
+            (wide,),
+            shape,
+        ),
+        Declared("reglu packed", lambda o, x, w: o.reglu(x, weight=w), (wide, rows), shape),
         Declared("squared_relu", lambda o, x, w: o.squared_relu(x, w), (shape, rows), shape),
         Declared("log_softmax", lambda o, x: o.log_softmax(x, 0.5), (shape,), shape),
         Declared("logsumexp", lambda o, x: o.logsumexp(x), (shape,), rows, True),
@@ -104,7 +120,19 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (shape, one_each),
             shape,
         ),
+        LikeFirst(
+            "scaled_masked_softmax with sink",
+            lambda o, x, s: o.scaled_masked_softmax(x, _mask(x), 0.7, sink=s),
+            (shape, one_each),
+            shape,
+        ),
         Declared("rotary", lambda o, *a: o.rotary(*a), (wide, (d,), (d,)), wide),
+        Declared(
+            "rotary interleaved",
+            lambda o, *a: o.rotary(*a, interleaved=True),
+            (wide, (d,), (d,)),
+            wide,
+        ),
     ]
     if d > 0:
         made += [
