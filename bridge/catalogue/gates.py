@@ -93,6 +93,23 @@ def paired_glu(
 FORMS = (glu, packed_glu, paired_glu)
 
 
+# A packed bias apart. A framework's slices would do, but for their gradient: what it joins or adds
+# need not have the bits that NaN had (XLA's bfloat16 goes through float32).
+@declared()
+def bias_halves(bias: bl.Halves):
+    first, second = bias
+    return first, second
+
+
+@declared()
+def bias_pairs(bias: bl.Pairs):
+    first, second = bias
+    return first, second
+
+
+SPLITS = (bias_halves, bias_pairs)  # by whether it alternates
+
+
 @declared()
 def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
     y = _relu(x) ** 2
@@ -102,6 +119,7 @@ def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
 def run_glu(
     function: str,
     ops: Sequence[Callable[..., Any]],
+    splits: Sequence[Callable[..., Any]],
     gate: Any,
     up: Any,
     bias: Any,
@@ -116,6 +134,7 @@ def run_glu(
 
     Args:
       function: the name of the public one, for messages.
+      splits: its `SPLITS`.
 
     Raises:
       TypeError: if a number is none.
@@ -134,12 +153,7 @@ def run_glu(
     columns = shape[-1] // 2 if shape else 0
     up_bias = None
     if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
-        halves = (
-            (slice(0, None, 2), slice(1, None, 2))
-            if interleaved
-            else (slice(columns), slice(columns, None))
-        )
-        bias, up_bias = (bias[half] for half in halves)
+        bias, up_bias = splits[bool(interleaved)](bias)
     return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
 
 

@@ -100,9 +100,12 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         ),
         Declared(
             "glu interleaved",
-            lambda o, x: o.glu(x, activation="sigmoid", interleaved=True),
-            (wide,),
+            lambda o, x, b: o.glu(x, None, b, activation="sigmoid", interleaved=True),
+            (wide, wide[-1:]),
             shape,
+        ),
+        Declared(
+            "swiglu packed with bias", lambda o, x, b: o.swiglu(x, bias=b), (wide, wide[-1:]), shape
         ),
         Declared("reglu packed", lambda o, x, w: o.reglu(x, weight=w), (wide, rows), shape),
         Declared("squared_relu", lambda o, x, w: o.squared_relu(x, w), (shape, rows), shape),

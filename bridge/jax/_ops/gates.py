@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._ops.declared import declared_function
 
@@ -18,6 +18,7 @@ ArrayLike = jax.typing.ArrayLike
 def _entry(name: str) -> Callable[..., Any]:
     """What runs `glu` under the name of a public function."""
     ops = [declared_function(op.declaration, name) for op in FORMS]
+    splits = [declared_function(op.declaration, name) for op in SPLITS]
 
     def run(
         gate: Any,
@@ -32,7 +33,8 @@ def _entry(name: str) -> Callable[..., Any]:
         refuse_traced(name, "limit", limit)
         refuse_traced(name, "linear_offset", offset)
         refuse_traced(name, "interleaved", interleaved, "True or False")
-        return run_glu(name, ops, gate, up, bias, weight, activation, limit, offset, interleaved)
+        operands = (gate, up, bias, weight)
+        return run_glu(name, ops, splits, *operands, activation, limit, offset, interleaved)
 
     return run
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu
 from bridge.declared import DeclaredOp
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry, declared_function
@@ -29,9 +29,10 @@ def glu_entry(name: str, forms: Sequence[DeclaredOp] = FORMS) -> Any:
         return resolve
 
     resolvers = tuple(map(resolver, forms))
+    splits = tuple([declared_function(op.declaration, name) for op in SPLITS])
 
     def resolve(operands: tuple[Any, ...], *static: Any) -> Any:
-        return run_glu(name, resolvers, *operands, *static)  # type: ignore[arg-type]
+        return run_glu(name, resolvers, splits, *operands, *static)  # type: ignore[arg-type]
 
     return declared_entry(name, resolve)
 
