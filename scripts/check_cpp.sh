@@ -15,7 +15,8 @@ core=$(ls -t build/cp*-cp*-*/cpp/libbridge_core.a | head -1) # as it is installe
 sanitize="-g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 compile="<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O1 -o <OBJECT> -c <SOURCE>"
 cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON \
-  -DBRIDGE_WERROR=ON -DCMAKE_CXX_FLAGS="$sanitize" -DCMAKE_CXX_COMPILE_OBJECT="$compile" >/dev/null
+  -DBRIDGE_WERROR=ON -DBRIDGE_BUILT="$PWD/$(dirname "$core")" -DCMAKE_CXX_FLAGS="$sanitize" \
+  -DCMAKE_CXX_COMPILE_OBJECT="$compile" >/dev/null
 cmake --build build/check-cpp
 ctest --test-dir build/check-cpp --output-on-failure -j "$jobs" -R '_check$'
 
