@@ -29,11 +29,12 @@ $(VENV)/.installed: $(LOCKS)
 	touch $@
 
 # Editable, so that Python edits need no step; C++ edits, and those of what hot programs follow from,
-# make this again.
+# make this again, those that come while it runs too.
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	touch $@.begun
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
 	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .
-	touch $@
+	mv $@.begun $@
 
 # Nodes of torch's graph. Calls have them compiled at their first gradient otherwise, and go on where
 # that fails.

@@ -54,6 +54,10 @@ fi
 for name in gelu elementary; do
   checksums=()
   for isa in x86-64 x86-64-v3 x86-64-v4; do
+    if [[ $isa == x86-64-v4 && -f /proc/cpuinfo ]] && ! grep -q avx512vl /proc/cpuinfo; then
+      echo "$isa: this processor does not run it"
+      continue
+    fi
     program=build/accuracy/${name}_accuracy-$isa
     "${CXX:-g++}" -std=gnu++17 -O3 -march="$isa" -ffp-contract=off -I cpp \
       tests/accuracy/${name}_accuracy.cpp -pthread -lquadmath -o "$program"

@@ -44,6 +44,14 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"sampled cases: drawn for commit {commit() or 'unknown'}"
 
 
+def pytest_configure() -> None:
+    gc.disable()  # a million objects are made until the tests are collected, and all of them stay
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
 

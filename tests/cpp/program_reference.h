@@ -5,6 +5,7 @@
 
 #include <bridge/bridge.h>
 
+#include <utility>
 #include <vector>
 
 #include "array_reference.h"
@@ -43,12 +44,18 @@ Real row_sum(std::vector<Real> e) {
   return nodes[0];
 }
 
-template <int32_t kNext = 0, class Real>
+template <class Real>
+using Elementwise = Real (*)(Real, Real, Real);
+
+template <class Real, int32_t... kOperations>
+Elementwise<Real> function_of(int32_t operation, std::integer_sequence<int32_t, kOperations...>) {
+  static constexpr Elementwise<Real> kFunctions[] = {compute<kOperations, Real>...};
+  return kFunctions[operation];
+}
+
+template <class Real>
 Real evaluate(int32_t operation, Real a, Real b, Real c) {
-  if constexpr (kNext + 1 < kElementwise) {
-    if (operation != kNext) return evaluate<kNext + 1>(operation, a, b, c);
-  }
-  return compute<kNext>(a, b, c);
+  return function_of<Real>(operation, std::make_integer_sequence<int32_t, kElementwise>())(a, b, c);
 }
 
 template <class Real>

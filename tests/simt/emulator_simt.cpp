@@ -7,6 +7,10 @@
 
 #include "cuda/simt.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace {
 
 using namespace bridge::simt;
@@ -56,6 +60,21 @@ struct Dynamic {
     params.out[thread_index()] = memory[kThreads - 1 - thread_index()];
   }
 };
+
+#if defined(__SANITIZE_ADDRESS__)
+struct LocalArray {
+  using Params = ::Params;
+  static constexpr int kThreads = 64;
+  static void run(const Params& params) {
+    char local[24];
+    std::memset(local, 1, sizeof local);
+    const bool is_seen = __asan_address_is_poisoned(local + 24) != 0;
+    sync();
+    const bool is_seen_then = __asan_address_is_poisoned(local + 24) != 0;
+    params.out[thread_index()] = is_seen && is_seen_then && __asan_address_is_poisoned(local) == 0;
+  }
+};
+#endif
 
 struct ExitsBeforeSync {
   using Params = ::Params;
@@ -218,6 +237,10 @@ int main() {
            "shuffle stays in its warp");
     expect(run<Dynamic>(out, {}, 64 * sizeof(int)).empty() && out[0] == 63 && out[63] == 0,
            "dynamic shared memory");
+#if defined(__SANITIZE_ADDRESS__)
+    expect(run<LocalArray>(out).empty() && out == std::vector<int>(64, 1),
+           "what lies behind a local array is seen when a thread goes on");
+#endif
   }
   emulator::options().order = Order::forward;
 
