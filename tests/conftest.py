@@ -83,6 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drawn |= {item.nodeid for item in chosen}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
     items[:] = [item for item in items if item.nodeid in drawn]
+    # The longest first: while the last one runs, other workers would have nothing left.
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def _is_long(item: pytest.Item) -> bool:

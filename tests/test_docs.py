@@ -43,6 +43,7 @@ if failed:
 """
 
 
+@pytest.mark.first
 @pytest.mark.whole
 @pytest.mark.parametrize("part", range(3))
 def test_code_runs(part: int, tmp_path: Path) -> None:
