@@ -134,7 +134,7 @@ def run_glu(
 
     Args:
       function: the name of the public one, for messages.
-      splits: its `SPLITS`.
+      splits: what takes its packed bias apart, of `SPLITS`.
 
     Raises:
       TypeError: if a number is none.
