@@ -83,12 +83,12 @@ LIMITS = {
         Limits(26.7, resident=24.6, long=25.6, whole=24.4),
     ),
     ("layer_norm", "float32"): (
-        Limits(33.4, resident=23.1, long=19, whole=18.5),
-        Limits(35.6, resident=29, long=26.3, whole=30.1),
+        Limits(34.4, resident=24.1, long=20, whole=19.5),
+        Limits(38.1, resident=31.2, long=28.4, whole=32.7),
     ),
     ("layer_norm", "bfloat16"): (
-        Limits(27.2, long=21.6, wide=19.8, whole=19, local_aside=28),
-        Limits(31, resident=27.9, long=28.7, whole=27.8),
+        Limits(28.2, long=22.6, wide=20.7, whole=20, local_aside=28),
+        Limits(33.4, resident=29.3, long=30.8, whole=30.2),
     ),
     ("swiglu packed", "float32"): (Limits(48, whole=42.3), Limits(125, whole=116.2)),
     ("swiglu packed", "bfloat16"): (Limits(27, whole=23.8), Limits(38, whole=33.9)),

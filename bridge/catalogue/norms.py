@@ -102,20 +102,21 @@ def add_rms_norm(
     return _scaled(read * r, _whole(weight, offset)), _returned(h, x, residual, like)
 
 
-def _moments(h: Any, eps: float) -> tuple[Any, Any]:
-    """The mean, and 1/√(variance + eps), both of what a first mean leaves of the row.
+def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
+    """The rounded mean of the row, the mean of h minus that, and 1/√(variance + eps).
 
-    Rounding has moved the first. Of a row of equal numbers nothing is left, even where the squares
-    of what was overflow.
+    The second mean is the rounding error of the first. Both are subtracted from h one after the
+    other: their sum would be rounded again, by units of a mean far above the spread. A row of equal
+    numbers has the variance 0, even where the squares overflow.
 
     Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance" (1983), eq. 1.7.
     """
-    first = bl.stop_gradient(bl.mean(h))
-    left = h - first
-    moved = bl.mean(left)
-    excess, square = moved * moved, bl.mean(left * left)
+    mean = bl.stop_gradient(bl.mean(h))
+    centred = h - mean
+    correction = bl.mean(centred)
+    excess, square = correction * correction, bl.mean(centred * centred)
     variance = bl.where(excess < math.inf, square - excess, square)
-    return first + moved, bl.rsqrt(bl.maximum(variance, 0.0) + eps)
+    return mean, correction, bl.rsqrt(bl.maximum(variance, 0.0) + eps)
 
 
 def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
@@ -123,8 +124,9 @@ def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
 
 
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
-    mean, r = _moments(h, eps)
-    found = _cotangents((h - mean) * r, r, weight, g, is_centred=True)
+    mean, correction, r = _moments(h, eps)
+    normal = (h - mean - correction) * r
+    found = _cotangents(normal, r, weight, g, is_centred=True)
     return found if bias is None else [*found, g]
 
 
@@ -132,12 +134,12 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
     return _layer_rule(x, weight, bias, g, eps)
 
 
-@declared(keep=("mean", "r"), vjp=_layer_vjp)
+@declared(keep=("mean", "correction", "r"), vjp=_layer_vjp)
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
-    mean, r = _moments(x, eps)
-    return _shifted((x - mean) * r, weight, bias)
+    mean, correction, r = _moments(x, eps)
+    return _shifted((x - mean - correction) * r, weight, bias)
 
 
 def _add_layer_vjp(
@@ -158,7 +160,7 @@ def _add_layer_vjp(
     return _through_sum(_layer_rule(read, weight, bias, g, eps), gh, dtype)
 
 
-@declared(keep=("h", "mean", "r"), vjp=_add_layer_vjp)
+@declared(keep=("h", "mean", "correction", "r"), vjp=_add_layer_vjp)
 @named("layer_norm")
 def add_layer_norm(
     x: bl.Full,
@@ -171,8 +173,9 @@ def add_layer_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    mean, r = _moments(read, eps)
-    return _shifted((read - mean) * r, weight, bias), _returned(h, x, residual, like)
+    mean, correction, r = _moments(read, eps)
+    normal = (read - mean - correction) * r
+    return _shifted(normal, weight, bias), _returned(h, x, residual, like)
 
 
 def check_eps(function: str, eps: Any) -> float:

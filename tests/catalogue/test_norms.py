@@ -141,6 +141,64 @@ def test_a_row_of_equal_numbers_is_its_bias(own: Any, dtype: str, rng: Any) -> N
 
 
 @each
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("d", [7, 16, 333, 5000])
+@pytest.mark.parametrize(
+    ("dtype", "mean"),
+    [
+        *[("float32", mean) for mean in (100.0, 2e3, 1e4, 1e6)],
+        *[("float64", mean) for mean in (1e6, 1e12)],
+        ("bfloat16", 100.0),
+        ("float16", 1000.0),
+    ],
+)
+def test_rows_whose_mean_is_far_above_their_spread(
+    own: Any, dtype: str, mean: float, d: int, has_residual: bool, rng: Any
+) -> None:
+    """In units of 2^-23 of the largest number (2^-52 of float64): h itself is exact in float64."""
+    x = (rng.normal(size=(5, d)) + mean).astype(numpy_dtype(dtype))
+    weight, bias, g = (numbers(rng, shape, dtype) for shape in (d, d, (5, d)))
+    operands, h = [x, weight, bias], x
+    if has_residual:
+        residual = numbers(rng, (5, d), dtype)
+        operands, h = [*operands, residual], x + residual
+    norm = own.ops.layer_norm
+    y, *gradients = own.vjp(
+        lambda *given: norm(*given)[0] if has_residual else norm(*given), operands, g
+    )
+    # A norm does not change where a row is shifted. This shift has no rounding.
+    shifted = h.astype(np.float64)
+    shifted = shifted - shifted[:, :1]
+    expected, largest = reference("layer_norm", shifted, weight, bias, g, 1e-5, 0.0)
+    assert largest > 0.1
+    for found, exact in zip((y, *gradients), (*expected, expected[1]), strict=False):
+        size = max(np.max(np.abs(exact)), largest if exact is expected[1] else 0.0)
+        unit = EPSILON[dtype] + 4 * EPSILON["float64" if dtype == "float64" else "float32"]
+        np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0, atol=unit * size)
+
+
+def test_a_row_of_thousandths_on_ten_thousand() -> None:
+    x = torch.tensor(1e4 + np.arange(16) * 1e-3, dtype=torch.float32)
+    exact = torch.nn.functional.layer_norm(x.double(), (16,))
+    assert float(exact[0]) == pytest.approx(-1.33133, abs=1e-5)
+    torch.testing.assert_close(bridge.torch.layer_norm(x).double(), exact, rtol=1e-6, atol=1e-6)
+
+
+@each
+@both
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_row_whose_squares_overflow(own: Any, norm: str, dtype: str, rng: Any) -> None:
+    """As the pages state the bound: just below it the norm of the row, beyond it nothing."""
+    bound = 2.0**511 if dtype == "float64" else 2.0**63
+    for scale, is_right in ((bound / 2, True), (4 * bound, False)):
+        x = (scale * np.array([[1.0, -1.0, 0.5, -0.5]])).astype(numpy_dtype(dtype))
+        y, dx = own.vjp(getattr(own.ops, norm), [x], np.ones_like(x))
+        expected = np.array([[1.0, -1.0, 0.5, -0.5]]) / 0.625**0.5
+        near(y, expected if is_right else 0 * expected, dtype)
+        assert is_right or not np.any(dx)
+
+
+@each
 @both
 def test_a_row_alone_and_among_others(own: Any, norm: str, rng: Any) -> None:
     x = numbers(rng, (40, 333), "bfloat16")

@@ -28,6 +28,8 @@ def rms_norm(
     float64 in float64, and rounded once. A row's bits depend on that row alone, and are those of
     `bridge.torch`.
 
+    A row whose sum of squares overflows (one |h| beyond 1.8·10¹⁹ in float32) gives 0.
+
     Every transformation of JAX applies, derivatives of any order included. The backward pass keeps
     x, what is added to it and r, one number a row; the gradients of x and of weight come from one
     kernel.
@@ -74,9 +76,11 @@ def layer_norm(
 ) -> Any:
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
-    h is x, or x + residual rounded to its dtype, as for `rms_norm`. μ = mean(h), v = mean((h − μ)²)
-    in a second sum; a row of equal numbers gives exactly bias. The backward pass keeps μ and r =
-    1/√(v + eps), two numbers a row; the gradients of x, weight and bias come from one kernel.
+    h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
+    h − μ is d − mean(d), and v is mean(d²) − mean(d)²: rows whose mean is a million times their
+    spread keep all digits, and a row of equal numbers gives exactly bias. The backward pass keeps
+    m, mean(d) and r = 1/√(v + eps), three numbers a row; the gradients of x, weight and bias come
+    from one kernel. A row whose squares overflow (one |d| beyond 1.8·10¹⁹ in float32) gives bias.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
