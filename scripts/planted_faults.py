@@ -769,6 +769,13 @@ DECLARED = (
         "                return True\n    return arch",
         tests="tests/generated/test_shipped.py::test_all_are_added_with_the_first_request",
     ),
+    Fault(
+        "layer_norm: the means are added before they are subtracted",
+        "bridge/catalogue/norms.py",
+        "    return _shifted((x - mean - correction) * r, weight, bias)",
+        "    return _shifted((x - (mean + correction)) * r, weight, bias)",
+        tests="tests/catalogue/test_norms.py::test_rows_whose_mean_is_far_above_their_spread",
+    ),
 )
 
 FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED)
