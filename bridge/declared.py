@@ -24,8 +24,9 @@ _NO_DEFAULT = inspect.Parameter.empty
 class DeclaredOp:
     """An op that follows from a declaration: a function on tensors and on arrays.
 
-    `f(...)` takes tensors of PyTorch or arrays of JAX, `f.torch` and `f.jax` those of one of them,
-    `f.reference` computes in float64 NumPy; `str(f)` shows its program.
+    `f(...)` takes tensors of PyTorch, arrays of JAX or arrays of NumPy, and returns the same bits
+    in the same kind of array. `f.torch` and `f.jax` take those of one framework, `f.reference`
+    computes in float64 NumPy; `str(f)` shows its program.
     """
 
     def __init__(
@@ -70,6 +71,15 @@ class DeclaredOp:
         return self._functions["jax"]
 
     @property
+    def _numpy(self) -> Callable[..., Any]:
+        """The function on NumPy arrays."""
+        if "numpy" not in self._functions:
+            from bridge.numpy_calls import declared_function
+
+            self._functions["numpy"] = declared_function(self.declaration)
+        return self._functions["numpy"]
+
+    @property
     def reference(self) -> Callable[..., Any]:
         """The function on NumPy arrays, computed and returned in float64."""
         if "reference" not in self._functions:
@@ -85,6 +95,7 @@ class DeclaredOp:
         return self._functions["reference"]
 
     def __call__(self, /, *operands: Any, **keywords: Any) -> Any:
+        has_numpy = False
         for value in (*operands, *keywords.values()):
             framework = _framework_of(type(value))
             if framework == "torch":
@@ -96,10 +107,13 @@ class DeclaredOp:
                     f"{self.declaration.name} is an op, which is called with arrays: write what "
                     "two ops have in common as a function without bridge.op, and call it in both"
                 )
+            has_numpy = has_numpy or framework == "numpy"
+        if has_numpy:
+            return self._numpy(*operands, **keywords)
         kinds = ", ".join(type(value).__name__ for value in operands) or "nothing"
         raise TypeError(
-            f"{self.declaration.name}: got {kinds}, expected tensors of PyTorch or arrays of JAX; "
-            ".jax takes NumPy arrays too, and .reference computes in float64"
+            f"{self.declaration.name}: got {kinds}, expected tensors of PyTorch, or arrays of "
+            "JAX or NumPy"
         )
 
     def compile(
@@ -193,7 +207,10 @@ class DeclaredOp:
 
 
 def _framework_of(kind: type) -> str:
-    """The framework that a type belongs to; "bridge" for values of a declaration, "" for none."""
+    """The framework that an array's type belongs to, or "numpy"; "" for none.
+
+    "bridge" for values of a declaration.
+    """
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         if root == "torch":
@@ -202,6 +219,8 @@ def _framework_of(kind: type) -> str:
             return "bridge"
         if root in ("jax", "jaxlib") or "__jax_array__" in vars(base):
             return "jax"
+        if base in (np.ndarray, np.generic):
+            return "numpy"
     return ""
 
 

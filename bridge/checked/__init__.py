@@ -56,7 +56,8 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
     """Holds a declared op to every promise, in the frameworks that are installed.
 
     Value and gradients have the same bits in both frameworks, on every instruction set and number
-    of threads, for a row alone, under vmap, compiled, and in every layout. Derivatives of both
+    of threads, for a row alone, under vmap, compiled, and in every layout; the value on NumPy
+    arrays too. Derivatives of both
     modes, in reverse mode to the third order, are those of the declaration. The results of every
     dtype, size and special value are near the reference.
 

@@ -54,7 +54,7 @@ class Example:
             return run
 
         self.frameworks = list(_in_frameworks(function_of, self.smooth))
-        self.reference = function_of("reference")
+        self.reference, self.numpy = function_of("reference"), function_of("_numpy")
         given_all = [True] * len(self.program.results)
         derived = derivatives.vjp(self.program, given_all, self.moved(self.program))
         # Of all operands and cotangents, as a rule that the declaration states is too.

@@ -31,6 +31,16 @@ def _bits(e: Example) -> Iterator[str]:
     yield "value and gradients"
 
 
+def _numpy(e: Example) -> Iterator[str]:
+    # Without ml_dtypes, which may not be installed, NumPy has no bfloat16.
+    has_bfloat16 = any(array.dtype == "bfloat16" for array in e.arrays)
+    arrays = e.cast(["float32"]) if has_bfloat16 else e.arrays
+    found = [Array.of(result) for result in e.numpy(*[array.data for array in arrays])]
+    expected = e.pulled("value and gradients", arrays, e.cotangents(arrays))[: len(found)]
+    hold_same(f"{e.frameworks[0].name} and NumPy", expected, found)
+    yield "value"
+
+
 def _threads(e: Example) -> Iterator[str]:
     # A thread is worth its while for 32 Ki elements.
     rows = -(-(3 << 15) // max(e.space[-1], 1))
@@ -217,6 +227,7 @@ def _sizes(e: Example) -> Iterator[str]:
 
 PROMISES: dict[str, Callable[[Example], Iterator[str]]] = {
     "torch has the bits of JAX": _bits,
+    "NumPy arrays": _numpy,
     "instruction sets and threads": _threads,
     "a row alone": _row_alone,
     "reverse mode": reverse_mode,
