@@ -145,6 +145,32 @@ for device in jax.devices()[::3]:
 
 
 @pytest.mark.long
+def test_eager_results_are_where_jit_puts_them() -> None:
+    """On the default device where no argument is committed, and free to go elsewhere from there."""
+    on_four_devices("""
+second, last = jax.devices()[1], jax.devices()[3]
+one = from_torch(lambda: torch.ones(3))
+def place(array):
+    return array.device, array.committed
+with jax.default_device(second):
+    here = jnp.asarray(x)
+kinds = [(g, (here, w)), (g, (here, jax.device_put(w, last))), (one, ()), (
+    jax.grad(lambda x, w: g(x, w).sum()), (here, w)), (jax.vmap(
+        from_torch(in_torch, vmap_method="sequential"), (0, None)), (here[None], w))]
+for default in (None, second, last):
+    with jax.default_device(default):
+        for f, arguments in kinds:
+            eager, compiled = f(*arguments), jax.jit(f)(*arguments)
+            assert place(eager) == place(compiled), (default, place(eager), place(compiled))
+            np.testing.assert_array_equal(eager, compiled)
+free = g(here, w)
+donate = jax.jit(lambda x: x + 1, donate_argnums=0)
+near(donate(free), expected + 1)
+assert free.is_deleted()
+""")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_calls_at_once_from_threads_and_devices() -> None:
     """Large operands, results that others wait for, more threads than cores."""

@@ -1,8 +1,12 @@
-"""JAX's settings of a thread, where autograd goes backward on another one, as it does on CUDA."""
+"""Global settings of both frameworks around functions that cross the border.
+
+The first tests are of JAX's settings of a thread, where autograd goes backward on another one, as
+it does on CUDA.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +16,7 @@ import pytest
 import torch
 from jax import numpy as jnp
 
+from bridge.jax import from_torch, torch_errors
 from bridge.torch import from_jax
 
 
@@ -57,3 +62,99 @@ def test_the_precision_of_matrix_products(create_graph: bool) -> None:
         y = from_jax(f)(x)
     elsewhere(lambda: torch.autograd.grad(y.sum(), x, create_graph=create_graph))
     assert set(seen) == {"highest"}
+
+
+# Functions of from_torch, eager and compiled
+
+where = pytest.mark.parametrize("where", [lambda f: f, jax.jit], ids=["eager", "jit"])
+
+
+def wide_numbers(x: torch.Tensor) -> torch.Tensor:
+    return x.argmax(-1) + 2**40
+
+
+@where
+def test_64_bit_results_are_refused_whatever_was_called_before(where: Any) -> None:
+    """A call under enable_x64 leaves nothing behind that lets them through afterwards."""
+    f = where(from_torch(wide_numbers))
+    x = np.eye(3, 4, 1, dtype=np.float32)
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"result number 0 of wide_numbers is int64.*x64 is off"
+        ):
+            f(x)
+        with jax.enable_x64(True):
+            np.testing.assert_array_equal(f(x), np.arange(1, 4) + 2**40)
+
+
+@where
+def test_a_stated_shape_is_that_of_the_setting(where: Any) -> None:
+    dtype = np.dtype("float64")
+    g = from_torch(
+        lambda x: x.to(getattr(torch, jax.dtypes.canonicalize_dtype(dtype).name)),
+        result_shape=lambda x: jax.ShapeDtypeStruct(x.shape, jax.dtypes.canonicalize_dtype(dtype)),
+    )
+    x = np.ones(3, np.float32)
+    for wide in (False, True, False):
+        with jax.enable_x64(wide):
+            assert where(g)(x).dtype == ("float64" if wide else "float32")
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
+@where
+@pytest.mark.usefixtures("default_dtype")
+def test_the_default_dtype(where: Any) -> None:
+    """A function sees the one that is set; what was compiled for another is refused in words."""
+    g = from_torch(lambda x: x + torch.ones(3).cumsum(0))
+    f = where(g)
+    x = np.ones(3, np.float16)
+    for name in ("float32", "bfloat16", "float32"):
+        torch.set_default_dtype(getattr(torch, name))
+        g(x)
+        assert jax.jit(lambda x: g(x))(x).dtype == g(x).dtype == "float32"
+    numbers = jnp.arange(3)
+    h = where(from_torch(lambda x: x / 2))
+    for name in ("float32", "bfloat16"):
+        torch.set_default_dtype(getattr(torch, name))
+        if name == "bfloat16" and where is jax.jit:
+            with (
+                pytest.raises(ValueError, match=r"such as torch\.set_default_dtype"),
+                torch_errors(),
+            ):
+                h(numbers).block_until_ready()
+        else:
+            assert h(numbers).dtype == name
+    assert f(x).dtype == "float32"
+
+
+@where
+def test_autocast_is_off_inside(where: Any) -> None:
+    """The compiled call is made on threads that know nothing of the caller's autocast."""
+    x = np.ones((4, 4), np.float32)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    def own(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x
+
+    with torch.autocast("cpu", torch.bfloat16):
+        assert where(from_torch(product))(x).dtype == "float32"
+    assert where(from_torch(own))(x).dtype == "bfloat16"
+    assert from_torch.__doc__ is not None
+    assert "autocast" in from_torch.__doc__
+
+
+@where
+def test_the_default_device_is_the_host_inside(where: Any) -> None:
+    """As on the threads that compiled calls are made on."""
+    x = np.ones(3, np.float32)
+    with torch.device("meta"):
+        np.testing.assert_array_equal(where(from_torch(lambda x: x + torch.ones(3)))(x), x + 1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from bridge._private.jax import ArrayImpl
 from bridge._private.torch import FakeTensor
 from bridge.exchange.callbacks import inside_callback
 from bridge.exchange.crossing import array_to_tensor, tensor_to_array
@@ -28,10 +29,11 @@ from bridge.ops import Spec
 
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
-    """Runs the program on the arrays' own memory; results are on the arrays' device."""
+    """Runs the program on the arrays' own memory; results are where JAX's own would be."""
     with plain_thread():
         tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
-        host = _committed_host(program, operands)
+        committed = {operand.device for operand in operands if operand.committed}
+        host = _host_of_results(program, committed)
         versions = [tensor._version for tensor in tensors]
         if isinstance(program, TorchCall):
             specs = tuple(Spec(tuple(o.shape), o.dtype.name) for o in operands)
@@ -46,25 +48,33 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
             )
         taken = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         arrays = [_array_of_its_own(result, taken) for result in results]
-    return arrays if host is None else [_on_host(array, host) for array in arrays]
+    return [_placed(array, host, bool(committed)) for array in arrays]
 
 
-def _on_host(array: jax.Array, host: Any) -> jax.Array:
-    (device,) = array.devices()
-    return jax.device_put(array, host) if device.platform == "cpu" and device != host else array
+def _placed(array: jax.Array, host: Any, committed: bool) -> jax.Array:
+    """The array of a result on a device of the host; what comes from torch is committed to one."""
+    if host is not None and array.device != host and array.device.platform == "cpu":
+        array = jax.device_put(array, host)
+    if committed or ArrayImpl is jax.Array:  # which has no constructor
+        return array
+    return ArrayImpl(array.aval, array.sharding, [array], committed=False)
 
 
-def _committed_host(program: Program, operands: Sequence[Any]) -> Any:
-    """Which of several devices of the host the operands are committed to; None if to none of them.
+def _host_of_results(program: Program, committed: set[Any]) -> Any:
+    """The one of several devices of the host that results belong to; None if that is the first.
 
-    Torch has one such device, and what comes from there is on JAX's first.
+    Torch has one such device, and what comes from there is on JAX's first. JAX computes where
+    operands are committed to, and on its default device if none is.
     """
-    hosts = {o.device for o in operands if o.device.platform == "cpu" and o.committed}
+    hosts = {device for device in committed if device.platform == "cpu"}
     if len(hosts) > 1:
         raise ValueError(
             f"from_torch: arguments of {program.name} are on different devices: "
             f"{', '.join(sorted(map(str, hosts)))}; expected one: move them with jax.device_put"
         )
+    default: Any = None if committed else jax.config.jax_default_device  # type: ignore[attr-defined]
+    if isinstance(default, jax.Device) and default.platform == "cpu":
+        return default
     return next(iter(hosts), None)
 
 
@@ -180,8 +190,8 @@ def _check(program: Program, specs: Sequence[Spec], results: Sequence[Tensor]) -
     if found != list(specs):
         raise ValueError(
             f"from_torch: {program.name} returned {_in_words(found)}, but {_in_words(specs)} was "
-            "found when it was traced, or stated as result_shape: shapes and dtypes must not "
-            "depend on values"
+            "found when it was traced, or stated as result_shape: shapes and dtypes must depend "
+            "neither on values nor on settings that change later, such as torch.set_default_dtype"
         )
 
 

@@ -12,6 +12,7 @@ import jax
 import torch
 from torch import Tensor
 
+from bridge._private.jax import trace_context
 from bridge._private.torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -99,7 +100,7 @@ class TorchCall:
         leaves = [None] * structure.count
         buffers = structure.tree.unflatten(leaves)[1]
         self._buffer_names = None if buffers is None else tuple(buffers)
-        self._layouts: dict[tuple[Spec, ...], Layout] = {}
+        self._layouts: dict[Any, Layout] = {}
 
     # These make it a program.
 
@@ -160,24 +161,26 @@ class TorchCall:
 
     def layout(self, operands: tuple[Spec, ...]) -> Layout:
         """What the call returns, found without running it where it is not known yet."""
-        layout = self._layouts.get(operands)
+        key = operands, _settings()
+        layout = self._layouts.get(key)
         if layout is None:
             if self.owner.result_shape is None:
                 layout = self._discover(operands)
             else:
                 layout = self._stated(operands)
-            self._layouts[operands] = layout
+            self._layouts[key] = layout
         return layout
 
     def run_eagerly(self, operands: Sequence[Tensor], specs: tuple[Spec, ...]) -> list[Tensor]:
         """Runs on real tensors, watched if such a call has not been seen before."""
-        if specs in self._layouts:
+        key = specs, _settings()
+        if key in self._layouts:
             results = self.run(operands, False)
             layout = Layout((), _threads.template, self._buffer_names)
         else:
             with self._watch(operands):
                 results = self.run(operands, False)
-            layout = self._layouts[specs] = self._layout_of(results)
+            layout = self._layouts[key] = self._layout_of(results)
         last_layout.of, last_layout.layout = self, layout
         return results
 
@@ -248,6 +251,11 @@ class TorchCall:
                 raise does_not_cross(self.name, f"result number {i}", result)
         specs = tuple(Spec(tuple(r.shape), dtype_name(r)) for r in results)
         return Layout(specs, _threads.template, self._buffer_names)
+
+
+def _settings() -> tuple[Any, ...]:
+    """The global settings that the dtypes of results depend on, and whether JAX takes them."""
+    return trace_context(), torch.get_default_dtype()
 
 
 def _default_device() -> str:

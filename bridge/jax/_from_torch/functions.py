@@ -54,11 +54,15 @@ def from_torch(
         y = g(g.params(), x)                             # any parameters of the same names
         y, buffers = g(params, x, buffers=buffers)       # with its buffers: the new ones come back
 
-    Called eagerly, `fn` runs on the arrays' own memory, by DLPack. Inside `jit`, `scan` and
+    Called eagerly, `fn` runs on the arrays' own memory, by DLPack; results are on the device that
+    the arguments are committed to, or on JAX's default device. Inside `jit`, `scan` and
     `shard_map` it runs by one callback per call, on XLA's own buffers. `fn` counts as pure: JAX may
     leave a call out, repeat it, or change the order of calls that do not depend on one another. In
     a computation that XLA divides among devices, one device makes the call for all, on whole
     arrays; inside `shard_map` each device makes its own, at the same time as the others.
+
+    `fn` runs as on a fresh thread: without gradients, and with the caller's autocast,
+    `inference_mode` and `torch.device` switched off. Enter `torch.autocast` in `fn` itself.
 
     `jax.grad`, `vjp`, `jvp`, `linearize`, `checkpoint` and their compositions work as far as torch
     can differentiate `fn`: reverse mode through autograd, forward mode through `torch.func.jvp`.

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
+from bridge._private.torch import function_modes
+
 _SUBNORMAL = 5e-324
 _threads = threading.local()
 
@@ -50,7 +52,7 @@ def plain_thread() -> Iterator[None]:
     """Runs as on a fresh thread, whatever the thread is in the middle of, and without gradients.
 
     XLA's threads flush subnormal numbers to zero, and a callback may run on the caller's thread,
-    inside an autocast of his.
+    inside an autocast or a `torch.device` of his, which threads of XLA do not see.
     """
     flushes = _SUBNORMAL * 1.0 == 0.0
     with contextlib.ExitStack() as stack:
@@ -62,6 +64,8 @@ def plain_thread() -> Iterator[None]:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
+        if function_modes():
+            stack.enter_context(torch.device("cpu"))
         # This comes last, as the end of inference mode turns gradients on.
         with torch.no_grad():
             yield
