@@ -72,7 +72,7 @@ DTYPES = {
 
 @dataclass
 class KernelReport:
-    """What the compiler made of one kernel for one architecture."""
+    """The compiler's output for one kernel on one architecture."""
 
     arch: str
     kernel: str

@@ -151,7 +151,7 @@ class Tree:
 
 
 def find_build() -> Path:
-    """Where the installed module was built."""
+    """Returns the folder in which the installed module was built."""
     found = sorted(ROOT.glob(f"build/cp*-cp*-*/_native{SUFFIX}"))
     if not found:
         sys.exit("check_faults: nothing is built yet (make)")

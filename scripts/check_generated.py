@@ -115,7 +115,7 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the code of one kernel says."""
+    """Statistics read from the machine code of one kernel."""
 
     op: str
     dtype: str
@@ -157,7 +157,7 @@ def _local(instructions: list[str]) -> int:
 
 
 def loads_in_flight(way: list[str]) -> int:
-    """How many 16-byte loads stand before the first use of one."""
+    """Counts the 16-byte loads before the first use of one."""
     loaded: set[int] = set()
     count = 0
     for line in way:
@@ -173,7 +173,7 @@ def loads_in_flight(way: list[str]) -> int:
 
 
 def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
-    """Those of an op's forward and backward pass in training.
+    """The programs of an op's forward and backward pass in training.
 
     Raises:
       CompileError: if there is no CUDA compiler.

@@ -90,7 +90,7 @@ def in_units(error: float) -> str:
 
 
 def power_at(x: Array, coefficients: list[float]) -> Array:
-    """As math::detail::power_of_fraction has it, in exact arithmetic."""
+    """The function math::detail::power_of_fraction in exact arithmetic."""
     a, b, c = coefficients[:3]
     z = (x * x + a) ** 2 + (b * x + c)
     return z if len(coefficients) == 3 else z * x + coefficients[3]
@@ -175,7 +175,7 @@ def fit_fixed(kind: Type) -> tuple[list[float], float]:
 
 
 def fit_power_up_to_a_factor(degree: int) -> None:
-    """As math::detail::LogSumPowerOf16Bits and Exp2TableFor16Bits have it."""
+    """The function of math::detail::LogSumPowerOf16Bits and Exp2TableFor16Bits."""
     x = nodes(-0.5, 0.5, 3000)
     wanted = 2.0**x
     value, fitted = np.ones_like(x), []

@@ -1,4 +1,4 @@
-"""What `all_gather` costs beside the framework's own all-gather: time, and memory at its peak.
+"""Measures `all_gather` beside the framework's own all-gather: time, and peak memory.
 
     python scripts/measure_all_gather.py docs/benchmarks/all_gather.json
 

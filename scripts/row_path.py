@@ -25,7 +25,7 @@ _WORK = "LDG.E.128|STG.E.128|SHFL|FFMA|FMUL|FADD|FMNMX|DFMA|DMUL|DADD|DMNMX"  # 
 
 
 def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list[int], bool]:
-    """Where it goes on, and whether the kernel may end here."""
+    """Returns the addresses at which control continues, and True if the kernel may end here."""
     predicated = instruction.startswith("@")
     name = instruction.split()[1 if predicated else 0]
     if name == "EXIT":

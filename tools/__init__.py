@@ -1,1 +1,1 @@
-"""What runs from the source tree and is not installed: bench, scaling and the demo."""
+"""Commands of the source tree, which are not installed: bench, scaling and the demo."""

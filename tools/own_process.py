@@ -1,4 +1,4 @@
-"""What Linux counts of this process: bytes sent, memory at its peak."""
+"""Linux's counters of this process: bytes sent, peak memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bytes_sent() -> int:
 
 
 def bytes_at_peak(call: Callable[[], Any]) -> int:
-    """How far the process's memory rises above where it stands, while the call runs."""
+    """Measures the rise of the process's memory while the call runs."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = _status("VmRSS")
     result = call()

@@ -1,4 +1,4 @@
-"""What the plots of all commands share: the backend, colours, frames, legends, and their files."""
+"""The shared parts of all plots: the backend, colours, frames, legends, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an op costs in code: machine instructions of its kernels, lines of its adapters."""
+"""The cost of an op in code: machine instructions of its kernels, lines of its adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITH_KERNELS = ("softmax",)
 
 
 def machine_code(op: str) -> str:
-    """What the compiled kernels of sm_90 cost, counted in the cubin."""
+    """The table of instruction counts of the sm_90 kernels, read from the cubin."""
     kernels = [kernel for kernel in read("cubin.json")["kernels"] if is_quoted(op, kernel)]
     if not kernels:
         return "Not yet in docs/benchmarks/cubin.json."
@@ -31,7 +31,7 @@ def machine_code(op: str) -> str:
 
 
 def is_quoted(op: str, kernel: dict[str, Any]) -> bool:
-    """Whether it is a hot kernel of the op for sm_90, in bfloat16 or float32."""
+    """True for an ahead-of-time kernel of the op for sm_90, in bfloat16 or float32."""
     words = kernel["kernel"].split()
     if kernel["arch"] != "90" or kernel["instructions_per_element"] is None:
         return False
@@ -51,7 +51,7 @@ def counted(count: float, limit: float | None) -> str:
 
 
 def code_lines() -> str:
-    """What an op takes in the adapters."""
+    """The table of lines per op in the adapters."""
     ops = [[op, *map(str, count_op(op))] for op in OPS]
     besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
     header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]

@@ -1,4 +1,4 @@
-"""What devices and processes send each other: the model of scaling, and the times of all_gather."""
+"""Figures of communication: the model of scaling, and the times of all_gather."""
 
 from __future__ import annotations
 

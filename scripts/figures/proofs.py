@@ -1,4 +1,4 @@
-"""What was found to be right: accuracy over all inputs, and the stages that ran on a GPU."""
+"""Figures of correctness: accuracy over all inputs, and the stages run on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def accuracy() -> str:
 
 
 def gpu_records() -> str:
-    """What ran on a GPU, step by step."""
+    """The table of steps run on a GPU."""
     rows = [
         [
             f"[{record['device']}](benchmarks/{name})",
@@ -45,7 +45,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 def _of_copy(reached: dict[str, Record], columns: int) -> str:
-    """What every op reaches of a copy, of rows of so many columns; "" where none was measured."""
+    """Speeds relative to a copy, for rows of `columns` columns; "" without a measurement."""
     ops = dict.fromkeys(key.rsplit(".", 3)[0] for key in reached if key.count(".") >= 3)
     kinds = [(what, dtype) for what in ("forward", "backward") for dtype in DTYPES]
     found = {
@@ -63,7 +63,7 @@ def _of_copy(reached: dict[str, Record], columns: int) -> str:
 
 
 def gpu_kernels() -> str:
-    """What every op reaches of a copy, by device."""
+    """The tables of speeds relative to a copy, by device."""
     parts = []
     for name, record in of_gpus().items():
         found = record.get("kernel_speed", {"rows": []})

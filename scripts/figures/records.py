@@ -1,4 +1,4 @@
-"""What commands wrote into docs/benchmarks, and the form of a table in Markdown."""
+"""Reads the files of docs/benchmarks, and writes tables in Markdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def machine_of(report: Report) -> str:
 
 
 def of_gpus() -> dict[str, Any]:
-    """What scripts/check_gpu.sh brought back, by file."""
+    """The records written by scripts/check_gpu.sh, by file."""
     records = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob("*.json"))}
     return {
         name: record

@@ -1,4 +1,4 @@
-"""How fast the ops, their kernels and the crossings are: what bench and kernel_speed measured."""
+"""Figures of speed of ops, kernels and crossings, as measured by bench and kernel_speed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def figures() -> str:
 
 
 def speed(op: str) -> str:
-    """What was measured of an op, on every machine, with its aims met and missed."""
+    """The measurements of an op on every machine, with its aims met and missed."""
     parts = list(speed_on(op, read("cpu.json"), "cpu.json"))
     gpus = of_gpus()
     for name, record in gpus.items():
@@ -80,13 +80,13 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
 
 
 def of_catalogue(page: str) -> str:
-    """What was measured of the functions that a page's title names."""
+    """The measurements of the functions in a page's title."""
     title = (ROOT / page).read_text().partition("\n")[0]
     return of_forms(title.removeprefix("# ").split(", "))
 
 
 def of_forms(names: Sequence[str]) -> str:
-    """What was measured of forms with these first words, or these names."""
+    """The measurements of forms with these first words, or these names."""
     parts, seen = [], set()
     for name, report in everything():
         rows = main_rows(report, "catalogue")
@@ -108,7 +108,7 @@ def of_forms(names: Sequence[str]) -> str:
 
 
 def of_linear() -> str:
-    """What was measured of linear_cross_entropy."""
+    """The measurements of linear_cross_entropy."""
     op = "linear_cross_entropy"
     found = [(name, report) for name, report in everything() if main_rows(report, op)]
     parts = [part for name, report in found for part in speed_on(op, report, name)]
@@ -116,7 +116,7 @@ def of_linear() -> str:
 
 
 def of_declarations() -> str:
-    """What the catalogue as a whole, and ops like those of a user, come to, with their aims."""
+    """The means over the catalogue and over user-declared ops, with their aims."""
     parts = []
     for name, report in everything():
         for op, what in (("catalogue", "The ops of the catalogue"), ("declared", "Three others")):
@@ -127,7 +127,7 @@ def of_declarations() -> str:
 
 
 def reports() -> list[tuple[str, Report]]:
-    """What bench wrote, on every machine, with the name of its file."""
+    """The records of bench on every machine, each with the name of its file."""
     return [found for found in everything() if found[0] != SECOND_CPU]
 
 
@@ -151,7 +151,7 @@ def aims(report: Report, op: str) -> str:
 
 
 def means(rows: list[dict[str, Any]]) -> str:
-    """How many times as fast as each peer, of all shapes."""
+    """The speed relative to each peer, over all shapes."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         form = row.get("form", row.get("approximate"))
@@ -190,7 +190,7 @@ def main_rows(report: Report, op: str) -> list[dict[str, Any]]:
 
 
 def speedups(rows: list[dict[str, Any]]) -> list[str]:
-    """How many times faster than each peer, in the geometric mean of the rows that have it."""
+    """The geometric mean of the speed relative to each peer, over the rows with that peer."""
     means = [targets.geometric_mean(targets.speedups(rows, peer)) for peer in PEERS]
     return ["" if mean is None else f"{mean:.2f} ×" for mean in means]
 
@@ -207,7 +207,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
 
 def crossings() -> str:
-    """What to_torch and to_jax cost, on every machine that was measured."""
+    """The cost of to_torch and to_jax on every measured machine."""
     parts, devices = [], set()
     for name, report in reports():
         rows = [

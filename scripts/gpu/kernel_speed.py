@@ -1,4 +1,4 @@
-"""How fast every op's kernels are on a GPU, beside a copy on the same device.
+"""Measures the speed of every op's kernels on a GPU, beside a copy on the same device.
 
     python -m scripts.gpu.kernel_speed [--jsonl FILE] [--seconds N] [--only PATTERN]
     python -m scripts.gpu.kernel_speed --list | --list-profile   the rows, or those worth profiling
@@ -102,7 +102,7 @@ class Device:
         return {"one_by_one": run}
 
     def seconds(self, run: Callable[[], Any], count: int) -> float:
-        """Of one of so many runs."""
+        """The time of one run, out of `runs` runs."""
         start = time.perf_counter()
         for _ in range(count):
             run()

@@ -1,4 +1,4 @@
-"""What each stage runs: groups of steps, one group after another."""
+"""The steps of each stage, in groups that run one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crossing costs beside what the frameworks' own `from_dlpack` does."""
+"""The cost of a crossing beside the frameworks' own `from_dlpack`."""
 
 from __future__ import annotations
 

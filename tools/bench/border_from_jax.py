@@ -1,4 +1,4 @@
-"""What `bridge.torch.from_jax` costs beside the same function in JAX and in another library."""
+"""The cost of `bridge.torch.from_jax` beside the same function in JAX and in another library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bridge.jax.from_torch` costs beside a bare callback of JAX and beside torch itself."""
+"""The cost of `bridge.jax.from_torch` beside a bare callback of JAX and beside torch itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is timed: the form of a case, and of an op's module of cases."""
+"""The form of a timed case, and of an op's module of cases."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ class Make(ABC):
 
     @abstractmethod
     def key(self) -> Any:
-        """What a generator of random numbers is given: None in torch, a key in JAX."""
+        """The source of random numbers: None in torch, a key in JAX."""
 
 
 class Op(ABC):
-    """How an op is measured. Instances are stateless.
+    """The measurement of an op. Instances are stateless.
 
     Functions take the inputs, which are differentiated, and then the rest of `operands`.
     """
@@ -148,7 +148,7 @@ class Op(ABC):
         """Returns (inputs, rest), x first."""
 
     def cotangent(self, case: Case, make: Make) -> Any:
-        """That of the result; a tuple of several."""
+        """The cotangent of the result; a tuple for several results."""
         return make.normal(*case.shape)
 
     @abstractmethod
@@ -157,11 +157,11 @@ class Op(ABC):
 
     @abstractmethod
     def in_torch(self, case: Case) -> Function:
-        """What a user of torch writes without bridge."""
+        """The code that a user of torch writes without bridge."""
 
     @abstractmethod
     def in_jax(self, case: Case) -> Function:
-        """What a user of JAX writes without bridge."""
+        """The code that a user of JAX writes without bridge."""
 
     def into(self, name: str, case: Case, out: Any) -> Function | None:
         """A contender in torch that writes into `out`; None where it cannot.

@@ -76,7 +76,7 @@ def _plot(report: dict[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def _compiled_first() -> Iterator[None]:
-    """What is timed is compiled: the first call of a declared op waits for it."""
+    """Compiles before timing: the first call of a declared op waits for its compilation."""
     before = os.environ.get("BRIDGE_COMPILE")
     os.environ["BRIDGE_COMPILE"] = "now"
     try:
@@ -164,18 +164,18 @@ def _steps(
             cases = [case for case in cases if case not in sharded]
             for case in enlarged(cases, LARGE_BYTES[device]) if large else cases:
                 words = f"bench {framework}: {op} {case.label}"
-                group = (framework, op, case.form)
-                yield Step(op, group, words, partial(_rows, case, found, seconds))
+                turn = ((framework, op, case.form),)
+                yield Step(op, turn, words, partial(_rows, case, found, seconds))
             if sharded and not large:
                 words = f"bench {framework}: {op} on several devices"
                 rows = partial(_sharded_rows, device, sharded, seconds)
-                yield Step(op, (framework, op), words, rows)
+                yield Step(op, ((framework, op),), words, rows)
     if BORDER in ops and len(contenders) == 2 and not large:
         from tools.bench import border, border_from_jax, border_from_torch
 
         for part in (border, border_from_jax, border_from_torch):
             rows = partial(part.rows, device, seconds)
-            yield Step(BORDER, BORDER, "bench: border", rows)
+            yield Step(BORDER, (BORDER,), "bench: border", rows)
 
 
 def _rows(case: Case, contenders: Any, seconds: float) -> Iterator[dict[str, Any]]:

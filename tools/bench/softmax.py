@@ -137,5 +137,5 @@ class Softmax(Op):
 
 
 def _mask_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of attention scores one mask for all heads."""
+    """One mask for all heads of the attention scores."""
     return (shape[0], 1, *shape[2:]) if len(shape) == 4 else shape

@@ -1,4 +1,4 @@
-"""What the numbers are held against, and how one number is drawn from many rows."""
+"""The aims of speed, and the means over rows that are compared with them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def speedups(rows: Iterable[Row], peer: str) -> list[float]:
-    """How many times faster bridge is than the peer, in each row that has both."""
+    """The speed of bridge relative to the peer, in each row with both."""
     return [row["speedup"][peer] for row in rows if peer in row["speedup"]]
 
 
@@ -115,7 +115,7 @@ def _of_bias_gelu(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
 
 
 def _in_jax(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
-    """What a call costs besides the op, outside jit and on sharded arrays."""
+    """The cost of a call besides the op, outside jit and on sharded arrays."""
     for what, chosen, peer, limit in (
         ("call outside jit, of a jitted expression", _chosen(rows, what="outside jit"), "jit", 2),
         ("sharded, of shard_map by hand", _chosen(rows, part="sharded"), "shard_map", 1.2),

@@ -1,4 +1,4 @@
-"""What the terminal and the report say of both frameworks, with bridge and without: as cells."""
+"""The table of both frameworks, with bridge and without, for the terminal and the report."""
 
 from __future__ import annotations
 

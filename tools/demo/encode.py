@@ -37,7 +37,7 @@ def as_array(embeddings: Any) -> Array:
 
 
 def distance(embeddings: dict[tuple[str, str], Array], ops: str) -> dict[str, float]:
-    """How far torch and JAX are apart: of all components of all embeddings."""
+    """The distance between torch and JAX over all components of all embeddings."""
     gap = np.abs(embeddings["torch", ops] - embeddings["jax", ops])
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
 

@@ -15,7 +15,7 @@ from tools.demo import gpt
 
 
 class OwnOps:
-    """What `gpt.BridgeOps` does, in JAX's own ops, with dropout from JAX's own generator."""
+    """`gpt.BridgeOps` in JAX's own ops, with dropout from JAX's own generator."""
 
     @staticmethod
     def norm(x: Any, weight: Any) -> Any:

@@ -12,7 +12,7 @@ from tools.demo import gpt
 
 
 class OwnOps:
-    """What `gpt.BridgeOps` does, in torch's own ops, with dropout from torch's own generator."""
+    """`gpt.BridgeOps` in torch's own ops, with dropout from torch's own generator."""
 
     @staticmethod
     def norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def train(
 
 
 def _gap(a: Any, b: Any) -> dict[str, float]:
-    """How far two loss curves are apart."""
+    """The distance between two loss curves."""
     gap = np.abs(a - b)
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
 

@@ -1,4 +1,4 @@
-"""What one process of a measurement runs, with all others of its set at once, over Gloo."""
+"""The work of one process of a measurement, together with the others of its set, over Gloo."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(task: dict[str, Any]) -> None:
 
 
 def _call(case: dict[str, Any], size: int) -> Exchange:
-    """What a case does once, into memory that is there."""
+    """Runs a case once, into existing memory."""
     return {"transport": _transport, "rule": _rule}[case["part"]](case, size)
 
 
@@ -80,7 +80,7 @@ def _rule(case: dict[str, Any], size: int) -> Exchange:
 
 
 def _agreed_repeats(call: Exchange, seconds: float) -> int:
-    """How many calls take about `seconds`, the same number on all ranks; warms up."""
+    """Warms up, and returns how many calls take about `seconds`, the same on all ranks."""
     call()
     once = torch.tensor([min(_sample(call, 1) for _ in range(2))], dtype=torch.float64)
     dist.all_reduce(once, dist.ReduceOp.MAX)

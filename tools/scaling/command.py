@@ -145,7 +145,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[str, Any]:
-    """What follows from the measurements and from published figures."""
+    """The conclusions from the measurements and from published figures."""
     cores = report["machine"]["cores"]
     fits, validations = {}, {}
     for collective in COLLECTIVES:

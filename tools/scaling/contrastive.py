@@ -58,7 +58,7 @@ class Contrastive:
         return exchange, 0 if rule == "local" else exchange
 
     def flops(self, ranks: int, loss: str) -> int:
-        """Of the logits forward, and twice as many backward."""
+        """The operations of the logits forward, and twice as many backward."""
         return 6 * self.width * self.logits_bytes(ranks, loss) // LOGIT_BYTES
 
     def choices(self, ranks: int, link: Link, device: Device = H100) -> list[dict[str, Any]]:

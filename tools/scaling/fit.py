@@ -90,7 +90,7 @@ def summary(errors: list[float]) -> dict[str, float]:
 
 
 def validation(points: list[Point], cores: int) -> list[dict[str, Any]]:
-    """How far predictions are from points that the fit has not seen."""
+    """The error of predictions at points outside the fit."""
     most = max(p["processes"] for p in points)
     sizes = sorted({p["bytes"] for p in points})
     odd = set(sizes[1::2])

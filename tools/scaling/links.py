@@ -1,4 +1,4 @@
-"""What links and a device are taken to be: published figures, each with its source."""
+"""Published figures of links and devices, each with its source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Link:
 
     @property
     def is_network(self) -> bool:
-        """Whether it joins nodes, rather than the devices of one."""
+        """True if the link joins nodes, rather than the devices of one node."""
         return self.reach is None
 
     @property
@@ -71,7 +71,7 @@ NODE = 8  # GPUs that NVLink joins in a DGX H100
 
 @dataclass(frozen=True)
 class Device:
-    """What the time on links is compared with.
+    """The reference of the time on links.
 
     Attributes:
       memory: bytes.

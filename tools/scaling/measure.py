@@ -29,7 +29,7 @@ _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """The measured cases.
 
     Attributes:
       processes: numbers of processes.

@@ -70,7 +70,7 @@ class Layers:
         return scale * elements * (34 / ranks if split else 10 + 24 / ranks)
 
     def row(self, ranks: int, link: Link, device: Device = H100) -> dict[str, Any]:
-        """What the tables show of one number of ranks."""
+        """The row of the tables for one number of ranks."""
         algorithm, _ = fastest(ranks, self.whole / ranks, link)
         communication, arithmetic = self.communication(ranks, link), self.arithmetic(ranks, device)
         kept = self.layers * self.kept(ranks)
@@ -96,7 +96,7 @@ class Layers:
 
 
 def copies(layers: Layers, ranks: int, device: Device = H100) -> list[dict[str, Any]]:
-    """What each form of the gathered activation costs beyond the exchange.
+    """The cost of each form of the gathered activation beyond the exchange.
 
     The result's memory has the gathered dimension outermost. A product that wants
     `[tokens, batch, width]` reads tiled dim=0 and stacked dim=0 (`flatten(0, 1)` is a view) as they

@@ -168,7 +168,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the rows that differ in their network alone and do not use it."""
+    """Drops the rows that differ in their network alone and do not use it."""
     return list({(row["ranks"], _where(row), row.get("rule")): row for row in rows}.values())
 
 
