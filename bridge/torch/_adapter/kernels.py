@@ -151,11 +151,21 @@ def load_kernels() -> None:
         load_shipped()
 
 
-def _in_memory(tensor: Tensor) -> Tensor:
-    """The tensor with its values in memory, where the kernel looks for them."""
+def _in_memory(tensor: Tensor, role: Role) -> Tensor:
+    """The tensor with its values in memory, where and as the kernel looks for them."""
     if is_zero_tensor(tensor):  # which autograd makes, without memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    return tensor.resolve_neg()
+    tensor = tensor.resolve_neg()
+    return tensor if _is_aligned(tensor, role) else tensor.clone()
+
+
+def _is_aligned(tensor: Tensor, role: Role) -> bool:
+    """Whether it starts at a multiple of its element's size, as all memory of torch does.
+
+    Memory of others need not: a file's, a message's, NumPy's. Pairs of words are read as integers.
+    """
+    size = 8 if role is Role.INTEGER else tensor.element_size()
+    return tensor.data_ptr() % size == 0
 
 
 def _compact(tensor: Tensor, role: Role) -> Tensor:
@@ -266,9 +276,24 @@ class Kernel:
             with torch.cuda.device(first.get_device()):
                 return self.run(operands, results)
         self.met(first.get_device())
-        operands = tuple([None if o is None else _in_memory(o) for o in operands])
+        operands = tuple(
+            [
+                None if o is None else _in_memory(o, role)
+                for o, role in zip(operands, self._roles, strict=True)
+            ]
+        )
         if results is None:
             results = empty_results(self.op, operands, self.params)
+        elif not all(
+            [
+                r is None or _is_aligned(r, role)
+                for r, (_, role) in zip(results, self._results, strict=True)
+            ]
+        ):
+            for given, made in zip(results, self.run(operands), strict=True):
+                if given is not None:
+                    given.copy_(made)
+            return results
         name, threads = self.op.kernel_name, torch.get_num_threads()
         settings = (self._attributes, threads, allocate, *self._code)
         while (

@@ -19,6 +19,7 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
         return
     # This takes a tenth of the time of what follows, which finds the label for the message.
     is_plain = type(labels) is Tensor and labels.is_cpu and not functorch_active()
+    is_plain = is_plain and labels.data_ptr() % labels.element_size() == 0
     if is_plain and _native.are_columns(labels, columns, ignore_index):
         return
     if is_watched((labels,)):
