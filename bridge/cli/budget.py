@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import random
 import signal
 import time
@@ -25,9 +26,10 @@ from bridge.cli.terminal import terminal
 
 
 class Budget:
-    """The time of a command, from here on: over when it is spent, or at a SIGTERM or Ctrl-C.
+    """The time of a command: over when it is spent, or at a SIGTERM or Ctrl-C.
 
-    A signal counts inside a `with` block; a second one of its kind ends the process as ever.
+    The clock starts at `begin`, so that imports and the start of the frameworks do not count. A
+    signal counts inside a `with` block; a second one of its kind ends the process as ever.
 
     Raises:
       CommandError: if `seconds` is not more than 0. None stands for as long as it takes.
@@ -36,12 +38,18 @@ class Budget:
     def __init__(self, seconds: float | None = None) -> None:
         if seconds is not None and not seconds > 0:
             raise CommandError(f"--seconds is {seconds:g}, expected more than 0")
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds = math.inf if seconds is None else seconds
+        self._end = math.inf
         self._previous: dict[int, Any] = {}
         self._asked_to_end = False
 
+    def begin(self) -> None:
+        """Starts the clock; a later call does not start it again."""
+        if self._end == math.inf:
+            self._end = time.monotonic() + self._seconds
+
     def spent(self) -> bool:
-        return self._asked_to_end or (self._end is not None and time.monotonic() >= self._end)
+        return self._asked_to_end or time.monotonic() >= self._end
 
     def __enter__(self) -> Budget:
         with contextlib.suppress(ValueError):  # signals are the main thread's
@@ -86,40 +94,48 @@ class Step:
 
     Attributes:
       op: its op, or "border".
-      group: groups take turns.
+      turn: keys of the case, the first of which take turns, then the second, and so on.
       words: of the progress bar.
       rows: does it, and yields its rows.
     """
 
     op: str
-    group: Hashable
+    turn: tuple[Hashable, ...]
     words: str
     rows: Callable[[], Iterable[Row]]
 
 
-def in_turn(groups: Sequence[Hashable]) -> list[int]:
-    """Returns the places of `groups` in an order in which a short beginning is a fair sample.
+def in_turn(turns: Sequence[tuple[Hashable, ...]]) -> list[int]:
+    """Returns the places of `turns` in an order in which a short beginning is a fair sample.
 
-    Groups take turns. Inside a group the order is mixed, the same in every run.
+    First keys take turns; among the places of one first key the second keys do, and so on. The
+    places of equal tuples are mixed, the same in every run.
     """
-    places: dict[Hashable, list[int]] = {}
-    for place, group in enumerate(groups):
-        places.setdefault(group, []).append(place)
-    for of_group in places.values():
-        random.Random(0).shuffle(of_group)
-    rounds = itertools.zip_longest(*places.values())
+    return _in_turn(list(range(len(turns))), turns, 0)
+
+
+def _in_turn(places: list[int], turns: Sequence[tuple[Hashable, ...]], depth: int) -> list[int]:
+    groups: dict[Hashable, list[int]] = {}
+    for place in places:
+        groups.setdefault(turns[place][depth : depth + 1], []).append(place)
+    if set(groups) <= {()}:
+        random.Random(0).shuffle(places)
+        return places
+    ordered = [_in_turn(of_group, turns, depth + 1) for of_group in groups.values()]
+    rounds = itertools.zip_longest(*ordered)
     return [place for found in rounds for place in found if place is not None]
 
 
 def go_through(steps: Sequence[Step], recording: Recording, budget: Budget) -> bool:
-    """Does the steps, and returns whether that were all.
+    """Does the steps until the time is spent, which starts here; returns whether all were done.
 
     Raises:
       CommandError: if the time was spent before the first.
     """
+    budget.begin()
     with bar() as progress:
         task = progress.add_task("", total=len(steps))
-        for place in in_turn([step.group for step in steps]):
+        for place in in_turn([step.turn for step in steps]):
             if budget.spent():
                 break
             step = steps[place]

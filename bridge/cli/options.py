@@ -20,7 +20,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "seconds": {
         "type": float,
         "metavar": "N",
-        "help": "begin no case after so long, and report",
+        "help": "begin no case after so long, without imports, and report",
     },
 }
 

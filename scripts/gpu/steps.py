@@ -61,7 +61,7 @@ class _Steps:
 
     def bridge(self, name: str, command: str, *arguments: str, seconds: float) -> Step:
         """A command of `python -m bridge` that writes row by row; its own limit comes first."""
-        own = seconds - 15
+        own = seconds - 30  # imports do not count in it
         device: tuple[str, ...] = ("--device", "cuda")
         if self.rehearse:
             own = min(own, REHEARSAL_SECONDS)

@@ -9,17 +9,21 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from bridge.cli import rows
+from bridge.cli import budget, machine, rows
 from bridge.cli.budget import Budget, in_turn
 from bridge.cli.errors import CommandError
 from bridge.cli.main import main
 from bridge.cli.parity import bias_dropout_add, bias_gelu, catalogue, invariance, softmax
+from bridge.cli.parity import command as parity
 from tools.bench import ops as bench_ops
 from tools.bench.cases import BYTES, Case, enlarged
 
@@ -73,8 +77,8 @@ SMALL = {
 @pytest.mark.usefixtures("small_parity", "small_bench")
 @pytest.mark.parametrize("command", SMALL)
 def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, capsys):
-    # Ops, invariance and the border; ops of two frameworks and the border.
-    groups = 6 if command == "parity" else 13
+    # The forms of ops, invariance and the border; ops of two frameworks and the border.
+    groups = 10 if command == "parity" else 13
     allow(groups, monkeypatch)
     lines, whole, page = (tmp_path / name for name in ("rows.jsonl", "all.json", "page.html"))
     files = ["--jsonl", str(lines), "--json", str(whole)]
@@ -92,6 +96,9 @@ def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, caps
     assert of_ops == {"bias_gelu", "softmax", "bias_dropout_add", "catalogue", "border"} | others
     if command == "parity":
         assert words in page.read_text(encoding="utf-8")
+        assert report["cases_passed"] == groups
+        reached = {row["form"] for row in report["rows"]} | {"border", "invariance"}
+        assert reached == set(report["cases_of"])
     first, *middle, last = map(json.loads, lines.read_text().splitlines())
     assert first["header"]["machine"]["cores"] > 0
     assert first["header"]["cases"] == report["cases"]
@@ -143,11 +150,53 @@ def test_a_file_that_was_cut_reads_as_far_as_it_goes(tmp_path):
 
 
 @pytest.mark.usefixtures("small_parity")
-def test_a_failure_in_a_partial_run_gives_exit_status_1(monkeypatch):
+def test_a_partial_run_says_how_many_cases_passed_and_what_it_did_not_reach(monkeypatch, capsys):
+    allow(2, monkeypatch)
+    assert main(["parity", "--quick", "--ops", "softmax"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r": passed 2 of \d\d+ cases; partial: the run ended", out)
+    assert "no case of causal" in out
+    assert "all passed" not in out
+
+
+@pytest.mark.usefixtures("small_parity")
+def test_a_failure_in_a_partial_run_gives_exit_status_1(monkeypatch, capsys):
     right = bridge.torch.scaled_softmax
     monkeypatch.setattr(bridge.torch, "scaled_softmax", lambda x, scale: right(x, 1.0))
-    allow(1, monkeypatch)
-    assert main(["parity", "--quick", "--ops", "softmax", "--forms", "plain"]) == 1
+    allow(2, monkeypatch)
+    assert main(["parity", "--quick", "--ops", "softmax"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r": passed 1 of \d\d+ cases, \d+ rows FAILED; partial", out)
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_imports_do_not_count(command, monkeypatch):
+    """A machine on which they take an hour measures for a minute all the same."""
+    now = 0.0
+    right = machine.require
+
+    def slowly(framework: str) -> Any:
+        nonlocal now
+        now += 3600.0
+        return right(framework)
+
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(machine, "require", slowly)
+    monkeypatch.setattr("tools.bench.timing.SAMPLE_SECONDS", 1e-5)
+    assert main([*SMALL[command], "--ops", "border", "--seconds", "60"]) == 0
+    assert now >= 3600.0
+
+
+def test_every_form_and_then_every_dtype_of_parity_has_its_turn():
+    chosen = {name: op.FORMS for name, op in parity.OPS.items()}
+    steps = list(parity._steps("cpu", False, chosen, [], [parity.INVARIANCE, parity.BORDER]))
+    turns = [steps[place].turn for place in in_turn([step.turn for step in steps])]
+    names = {*parity.FORMS, parity.INVARIANCE, parity.BORDER}
+    for begin in range(0, 4 * len(names), len(names)):
+        assert {turn[0] for turn in turns[begin : begin + len(names)]} == names
+    for form in parity.FORMS:
+        dtypes = [turn[1] for turn in turns if turn[0] == form]
+        assert len({*dtypes[:4]}) == 4
 
 
 @pytest.mark.parametrize("command", SMALL)
@@ -169,13 +218,24 @@ def test_no_time_for_anything_is_no_success(command, capsys):
 
 def test_a_short_beginning_is_a_fair_sample():
     groups = ["a"] * 100 + ["b"] * 10 + ["c"] * 40
-    order = in_turn(groups)
+    turns = [(group,) for group in groups]
+    order = in_turn(turns)
     assert sorted(order) == list(range(len(groups)))
-    assert order == in_turn(groups)
+    assert order == in_turn(turns)
     for count in range(1, 11):
         assert sorted(groups[place] for place in order[: 3 * count]) == sorted("abc" * count)
     first = [place for place in order if groups[place] == "a"][:20]
     assert all(sum(low <= place < low + 25 for place in first) >= 2 for low in (0, 25, 50, 75))
+
+
+def test_keys_take_turns_one_after_the_other():
+    turns = [("a", 1)] * 5 + [("a", 2)] * 5 + [("b", 1)] * 3 + [("c",)] * 2 + [("c", 1)]
+    ordered = [turns[place] for place in in_turn(turns)]
+    assert sorted(ordered) == sorted(turns)
+    assert [turn[0] for turn in ordered[:9]] == [*"abc"] * 3
+    assert ordered[0] != ordered[3]
+    assert [turn[1] for turn in ordered if turn[0] == "a"] == [1, 2] * 5
+    assert in_turn([]) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,7 @@ def measure(
                 },
                 "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
                 "cases": len(steps),
+                "cases_of": Counter(step.turn[0] for step in steps),
             }
         )
         recording.finish(complete=go_through(steps, recording, budget))
@@ -137,20 +139,25 @@ def _steps(
 
     for op, of_op in forms.items():
         for case in OPS[op].cases(quick, of_op):
-            yield Step(op, op, f"parity: {op}", partial(in_json, case, device, variants, quick))
+            turn, rows = (case.form, case.dtypes), partial(in_json, case, device, variants, quick)
+            yield Step(op, turn, f"parity: {case.form}, {case.dtypes}", rows)
     for entry, name in invariance.cases(quick) if INVARIANCE in others else ():
         rows = partial(invariance.in_json, entry, name, device, quick)
-        yield Step(INVARIANCE, INVARIANCE, "parity: invariance", rows)
+        yield Step(INVARIANCE, (INVARIANCE, entry), "parity: invariance", rows)
     for dtype in border.dtypes(quick) if BORDER in others else ():
-        yield Step(BORDER, BORDER, "parity: border", partial(border.in_json, dtype, device))
+        rows = partial(border.in_json, dtype, device)
+        yield Step(BORDER, (BORDER, dtype), "parity: border", rows)
 
 
 def report(recording: Recording) -> dict[str, Any]:
     """The report of what was recorded."""
     every = recording.rows()
     rows = [row for op, row in every if op in OPS]
-    return recording.facts() | {
-        "passed": all(row["passed"] for _, row in every),
+    facts = recording.facts()
+    failed = {record["case"] for record in recording.records if not record["row"]["passed"]}
+    return facts | {
+        "passed": not failed,
+        "cases_passed": facts["cases_done"] - len(failed),
         "summary": summary.aggregate(rows),
         INVARIANCE: [row for op, row in every if op == INVARIANCE],
         BORDER: [row for op, row in every if op == BORDER],

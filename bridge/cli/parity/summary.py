@@ -192,8 +192,19 @@ def verdict(report: dict[str, Any]) -> str:
     options = report["options"]
     how = f"{options['device']}, {options['isa']}, {_threads(options['threads'])}"
     what = f"{len(rows)} rows, {elements / 1e6:.1f} million elements ({how}; {report['seconds']} s)"
-    found = "all passed" if not failed else f"{failed} rows FAILED"
-    return "; ".join(filter(None, (f"{what}: {found}", unfinished(report))))
+    found = f"passed {report['cases_passed']} of {report['cases']} cases"
+    if failed:
+        found += f", {failed} rows FAILED"
+    elif report["complete"]:
+        found = "all passed"
+    return "; ".join(filter(None, (f"{what}: {found}", unfinished(report), _left_out(report))))
+
+
+def _left_out(report: dict[str, Any]) -> str | None:
+    """A sentence that names the forms, or other parts, of which a partial report has no case."""
+    reached = {row["form"] for row in report["rows"]} | {name for name, _ in _parts(report)}
+    left = [name for name in report["cases_of"] if name not in reached]
+    return f"no case of {', '.join(left)}" if left else None
 
 
 def _threads(count: int) -> str:
