@@ -182,7 +182,7 @@ def _with_places(tree: Any, values: list[Any]) -> Any:
 
 
 def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
-    new = copy.copy(tree)
+    new = _dict_like(tree)
     if getattr(tree, "__dict__", None) is tree:  # a dict whose attributes are its items
         new.__dict__ = new
     attributes = getattr(new, "__dict__", {})
@@ -191,6 +191,30 @@ def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
         if key in attributes and attributes[key] is tree[key]:
             attributes[key] = value
         new[key] = value
+    return new
+
+
+def _dict_like(tree: Any) -> Any:
+    """A copy with all attributes, unless the class has a way of its own.
+
+    `copy.copy` calls the constructor of a subclass of OrderedDict without arguments, and forgets
+    the attributes of a subclass of defaultdict.
+    """
+    kind: Any = type(tree)
+    if isinstance(tree, defaultdict) and kind.__copy__ is defaultdict.__copy__:
+        new = kind.__new__(kind)
+        new.default_factory = tree.default_factory
+        dict.update(new, tree)
+    elif kind.__reduce__ is OrderedDict.__reduce__ and not hasattr(kind, "__copy__"):
+        new = kind.__new__(kind)
+        for key in tree:
+            OrderedDict.__setitem__(new, key, tree[key])
+    else:
+        return copy.copy(tree)
+    state = tree.__getstate__()
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    for name, value in {**(attributes or {}), **(slots or {})}.items():
+        object.__setattr__(new, name, value)
     return new
 
 

@@ -97,6 +97,22 @@ class Labelled(dict):
     label = "none"
 
 
+class Versioned(collections.OrderedDict):
+    """Has a constructor that wants an argument, and attributes in a slot too."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.version = version
+
+
+class Counted(collections.defaultdict):
+    def __init__(self, version: int) -> None:
+        super().__init__(list)
+        self.version = version
+
+
 MAKE = {
     "dict": lambda x: {"a": x, "b": 3},
     "keys": lambda x: {1: x, ("t", 2): x, None: x, frozenset([1]): [x]},
@@ -120,7 +136,7 @@ MAKE = {
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two trees have the same structure and equal leaves, in the same order."""
+    """True if two trees have the same structure and equal leaves, in the same order."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict | collections.UserDict):
@@ -258,6 +274,41 @@ def test_errors_of_the_nodes_themselves_pass_through() -> None:
 
     with pytest.raises(RuntimeError, match="not mine"):
         bridge.to_jax(Stubborn({"a": torch.ones(2)}))
+
+
+@pytest.mark.parametrize("kind", [Versioned, Counted])
+def test_attributes_of_ordered_and_default_dicts(kind: Any) -> None:
+    """Without a call of the constructor; the original stays as it was."""
+    tree = kind(7)
+    for key in ("z", "a", "m"):
+        tree[key] = torch.ones(2)
+    tree.extra = {"a": 1}
+    if kind is Versioned:
+        tree.slot = 5
+        tree.move_to_end("z")
+    there = bridge.to_jax({"in": tree})["in"]
+    back = bridge.to_torch(there)
+    for new, leaf in ((there, jax.Array), (back, torch.Tensor)):
+        assert type(new) is kind
+        assert list(new) == list(tree)
+        assert all(isinstance(value, leaf) for value in new.values())
+        assert vars(new) == {"version": 7, "extra": {"a": 1}}
+        if kind is Versioned:
+            assert new.slot == 5
+            assert list(reversed(new)) == list(reversed(tree))
+        else:
+            assert new["new"] == []
+    assert all(type(value) is torch.Tensor for value in tree.values())
+
+
+def test_a_state_dict_keeps_its_versions() -> None:
+    state = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).state_dict()
+    with jax.enable_x64(True):
+        there = bridge.to_jax(state)
+    assert there._metadata == state._metadata
+    back = bridge.to_torch(there)
+    assert back._metadata == state._metadata
+    torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3)).load_state_dict(back)
 
 
 def test_a_tree_that_holds_itself() -> None:
