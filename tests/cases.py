@@ -50,7 +50,7 @@ class Case:
         raise NotImplementedError
 
     def result_dtype(self, dtypes: list[str]) -> str:
-        """Of arguments of these dtypes."""
+        """The case with arguments of these dtypes."""
         return dtypes[0]
 
     def draw(self, rng: np.random.Generator, *dtypes: str) -> Inputs:
@@ -70,7 +70,7 @@ class Case:
         return Inputs(normal(2.0), cotangent, normal(1.0), normal(1.0))
 
     def compared(self, result: Any) -> Any:
-        """What of a result has bits that are the op's own."""
+        """The part of a result whose bits are the op's own."""
         return result
 
     def exact(self, inputs: Inputs, value: Any) -> Everything:
@@ -289,7 +289,7 @@ class BiasDropoutAdd(Case):
         return dtypes[-1] if self.residual else dtypes[0]
 
     def kept(self) -> Any:
-        """Where elements are kept: the threshold has 32 bits."""
+        """The mask of kept elements: the threshold has 32 bits."""
         place = np.arange(math.prod(self.shape), dtype=np.uint64)
         drawn = words(self.seed % 2**64, self.offset % 2**64, place)
         return (drawn >= round(self.p * 2.0**32)).reshape(self.shape)

@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_long(item: pytest.Item) -> bool:
-    """Whether a case takes 2 to 60 seconds, and the test is not `whole`."""
+    """True for a case of 2 to 60 seconds of a test that is not `whole`."""
     if item.get_closest_marker("whole"):
         return False
     is_marked = item.get_closest_marker("long") or item.get_closest_marker("processes")

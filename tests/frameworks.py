@@ -33,7 +33,7 @@ def bits(array: Any) -> Any:
 
 @dataclass(frozen=True)
 class Everything:
-    """What `everything` computes.
+    """The results of `everything`.
 
     Attributes:
       value: of the function, from reverse mode.

@@ -1,4 +1,4 @@
-"""Where a source names what a framework does not promise to keep."""
+"""Finds the places where a source uses a private name of a framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions a call goes through: what it costs in Python, counted instead of timed."""
+"""The Python functions that a call goes through: its cost, counted instead of timed."""
 
 from __future__ import annotations
 

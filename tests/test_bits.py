@@ -248,7 +248,7 @@ def test_bias_gradient_follows_the_tree(
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 64, 500, 1023, 1024, 1025, 2500, 5000, 9217])
 def test_softmax_gradient_follows_the_tree(rng: Any, dtype: str, length: int) -> None:
-    """With y = 1 in every column, y·(g − ⟨g, y⟩) shows the sum."""
+    """For y = 1 in every column, y·(g − ⟨g, y⟩) shows the sum."""
     import torch
 
     from bridge.torch import scaled_softmax_backward

@@ -29,7 +29,7 @@ SOURCES = sorted(
 
 
 def includes(text: str) -> list[str]:
-    """What a source includes in quotes: its own kind, written from cpp/."""
+    """The includes of a source in quotes: files of this project, written from cpp/."""
     return re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
 
 

@@ -288,7 +288,7 @@ def test_threads_wait_until_the_kernels_are_there(library: Path) -> None:
 
 
 def test_compiled_kernels_are_added_to_devices_in_use(library: Path) -> None:
-    """Those of one architecture, which the library is asked for."""
+    """The kernels of one architecture, as requested from the library."""
     run(
         library,
         """

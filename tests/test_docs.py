@@ -83,7 +83,7 @@ def test_a_promise_names_its_test(page: str) -> None:
 
 
 def test_figures_are_those_of_the_files() -> None:
-    """What the pages quote is what the commands wrote into docs/benchmarks."""
+    """The figures of the pages equal the files of docs/benchmarks."""
     command = [sys.executable, str(ROOT / "scripts" / "quote_figures.py"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout

@@ -173,7 +173,7 @@ def test_no_elements(rng: Any) -> None:
 
 
 def dropout(dtype: str, offset: bool = False, **fields: int) -> ProgramParams:
-    """That of x, bias, residual and seed with p = 0.5."""
+    """The call of x, bias, residual and seed with p = 0.5."""
     present = (True, True, True, True, offset)
     arithmetic = "float64" if dtype == "float64" else "float32"
     code = traced(bias_dropout_add.declaration, present, 0.5).code

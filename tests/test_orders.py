@@ -1,4 +1,4 @@
-"""How often each op can be differentiated, in both frameworks, as the README says."""
+"""Every op can be differentiated to any order in both frameworks, as the README says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P, SEED = 0.3, 5
 
 
 def derivatives(framework: Any, function: Callable[..., Any], x: Any, count: int) -> list[Any]:
-    """Of a function of each element alone, or of a line: d/dx to the power of 1 to `count`."""
+    """Derivatives of order 1 to `count` of a function of each element alone, or of a line."""
     if framework.name == "torch":
         import torch
 

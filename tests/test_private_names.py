@@ -1,4 +1,4 @@
-"""What the frameworks do not promise to keep is named in one file for each, and can be lost."""
+"""Private names of each framework stand in one file, and the package works without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases a run draws (conftest.py)."""
+"""The sample of cases of a run (conftest.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import conftest
 def drawn(
     sample: int | None, commit: str, arguments: tuple[str, ...] = ("tests",), whole: bool = False
 ) -> list[str]:
-    """What is left of a small test of 3 cases and a sampled one of 50."""
+    """The sampled cases of a small test of 3 cases and of a sampled one of 50."""
 
     def item(name: str, marker: Any) -> Any:
         return SimpleNamespace(nodeid=f"tests/a.py::{name}", get_closest_marker=marker.get)

@@ -239,7 +239,7 @@ def test_strides(framework: Any, rng: Any, case: Case, dtype: str) -> None:
 
 @pytest.mark.parametrize("case", LAID_OUT, ids=str)
 def test_expanded_arrays(framework: Any, rng: Any, case: Case) -> None:
-    """With strides of zero, as the cotangents of a sum are."""
+    """Strides of zero, as in the cotangents of a sum."""
     inputs = case.draw(rng, "float32")
 
     def expanded(array: Any) -> Any:

@@ -71,7 +71,7 @@ def test_an_element_is_kept_up_to_its_own_word(columns: int) -> None:
 
 
 def test_one_compiled_program_for_every_p() -> None:
-    """What the build compiled takes calls of any probability, forward and backward."""
+    """Programs compiled ahead of time serve calls of any probability, forward and backward."""
     x, bias, residual = torch.randn(30, 70), torch.randn(70), torch.randn(30, 70)
     leaves = [tensor.requires_grad_() for tensor in (x, bias, residual)]
     for request in requests_of("bias_dropout_add", "float32"):

@@ -113,7 +113,7 @@ def test_the_same_bits_in_both_and_over_the_logits(dtype: str, reduction: str, r
 
 
 def test_overwriting_is_a_change_in_place() -> None:
-    """Who would read the logits afterwards is told; second order and layouts without rows work."""
+    """A later reader of the logits gets an error; second order and layouts without rows work."""
     torch.manual_seed(0)
     labels = torch.tensor([0, 2])
     leaf = torch.randn(2, 3, requires_grad=True)
@@ -201,7 +201,7 @@ def test_exact_cases(own: Any) -> None:
 @each
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_row_that_does_not_count_has_no_gradient_whatever_it_has(own: Any, options: Any) -> None:
-    """Of ignored rows: first and second derivatives are 0 beside infinities and NaN."""
+    """First and second derivatives of ignored rows are 0 beside infinities and NaN."""
     inf, nan = np.inf, np.nan
     rows = [[inf, 0, 1], [nan, inf, 1], [-inf] * 3, [nan] * 3, [1, -inf, inf], [6e4, -6e4, 0]]
     x, ignored = np.array([*rows, [1, 2, 3]], np.float32), options.get("ignore_index", -100)

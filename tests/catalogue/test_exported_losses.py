@@ -68,7 +68,7 @@ def test_an_exported_module_has_all_its_gradients(strict: bool, options: Any) ->
 
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_jit_trace(chunk: int | None) -> None:
-    """What is traced takes other numbers of rows."""
+    """The traced function takes other numbers of rows."""
     weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
 
     def loss(hidden: Any, weight: Any, labels: Any) -> Any:

@@ -150,7 +150,7 @@ def _results(entry: Entry, given: Mapping[str, Any]) -> list[Any]:
 
 @each
 def test_a_row_that_depends_on_its_batch_is_found(own: Any, rng: Any) -> None:
-    """That the comparison sees it, of an op that subtracts what the batch has in the mean."""
+    """The comparison fails for an op that subtracts the mean over the batch."""
     centred = Entry(
         "centred",
         {"x": "full"},

@@ -227,7 +227,7 @@ def test_derivatives_of_second_order_and_forward_mode(norm: str) -> None:
 @both
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_derivatives_along_some_operands(norm: str, has_residual: bool) -> None:
-    """What a moving operand does not change has the tangent 0: a gradient of weights, by weights.
+    """A result independent of the operand has the tangent 0: a gradient of weights, by weights.
 
     Towards all subsets of the operands, of a loss that is linear in the result.
     """
@@ -287,7 +287,7 @@ def test_transforms(norm: str, rng: Any) -> None:
 
 
 def test_calls_on_other_dtypes_follow_each_other() -> None:
-    """What was found out in one call is not used for another, whose sum has another dtype."""
+    """A plan of one call is not used for another call whose sum has another dtype."""
     floats = (torch.float32, torch.bfloat16, torch.float16)
     for x_dtype, r_dtype, w_dtype in itertools.product(floats, floats, (None, *floats)):
         x, residual = torch.randn(3, 40).to(x_dtype), torch.randn(3, 40).to(r_dtype)

@@ -263,7 +263,7 @@ PEERS = ("eager", "compile", "jit")
 
 
 def test_a_chain_of_empty_calls_is_what_xla_takes():
-    """As many custom calls as the op's chain, on the same operands, with attributes as many."""
+    """The program has the custom calls of the op's chain: as many operands and attributes."""
     import jax
 
     from tools.bench.in_jax import Contenders
@@ -308,7 +308,7 @@ def test_interleaved_timing_tells_slow_from_fast(hand_clock):
 
 
 def test_an_interrupted_warm_up_does_not_make_samples_of_one_run(hand_clock):
-    """What comes first after a rest costs more, and is most of a sample of one run."""
+    """The first call after a rest costs more, and is most of a sample of one run."""
     runs = []
 
     def run():
@@ -347,7 +347,7 @@ def test_what_a_run_uses_up_is_restored_before_it_and_not_timed(hand_clock, queu
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("op", ["bias_gelu", "softmax"])
 def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
-    """Where results go into memory that is there, they are not the next run's operands."""
+    """Results written into existing memory are not the next run's operands."""
     import jax
 
     from tools.bench.command import _contenders
@@ -383,7 +383,7 @@ def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("form", ENTRIES)
 def test_both_passes_of_the_catalogue_run(form, framework):
-    """With several results, labels and tables, in 16 bits, of which some results are wider."""
+    """The op has several results, labels and tables, in 16 bits; some results are wider."""
     from tools.bench.command import _contenders
 
     case = Case("catalogue", framework, "forward+backward", "bfloat16", form, (4, 64))

@@ -69,7 +69,7 @@ def refuse_to_run(array: Any) -> Any:
 
 @pytest.mark.parametrize("program", [refuse_to_run, read_wrongly])
 def test_a_misaligned_tensor_is_computed_on(program, monkeypatch, capsys):
-    """What JAX takes in and gives back unread may still be memory that no program can use."""
+    """An array that JAX takes and returns unread may still be memory that no program can use."""
     monkeypatch.setattr(border, "_twice", program)
     assert main(["parity", "--quick", "--ops", "border"]) == 1
     assert re.search(r"misaligned.*FAIL", capsys.readouterr().out)

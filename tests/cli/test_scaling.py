@@ -124,7 +124,7 @@ def test_what_each_rule_sends():
 
 
 def test_the_rule_to_choose():
-    """With few ranks the whole loss is cheap and sends nothing back; with many it is neither."""
+    """The whole loss is cheap and sends nothing back for few ranks; for many it is neither."""
     task = Contrastive()
     assert task.chosen(8, INFINIBAND)["rule"] == "local"
     assert task.chosen(4096, INFINIBAND)["rule"] == "sum"

@@ -44,7 +44,7 @@ def parity_report() -> dict[str, Any]:
 
 
 def printed(module: str, report: dict[str, Any], encoding: str = "utf-8") -> str:
-    """What a report looks like on a terminal of an encoding that refuses all other characters."""
+    """The report on a terminal whose encoding refuses all other characters."""
     with pytest.MonkeyPatch.context() as patch:
         stream = io.TextIOWrapper(io.BytesIO(), encoding)
         patch.setattr(sys, "stdout", stream)

@@ -1,4 +1,4 @@
-"""What the tests of functions across the border share."""
+"""Shared parts of the tests of functions across the border."""
 
 from __future__ import annotations
 

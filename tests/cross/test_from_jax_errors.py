@@ -1,4 +1,4 @@
-"""What from_jax refuses, in words that say where, what and what instead."""
+"""Refusals of from_jax: each says where, what, and the way out."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_checkpoints(where: Any) -> None:
     once, twice = from_torch(inner, train=True), from_torch(again, train=True)
 
     def penalty(params: Any, g: Any, prefix: str) -> Any:
-        """Of gradients, which are differentiated for it."""
+        """The gradients of a module, differentiated for it."""
 
         def loss(params: Any) -> Any:
             named = {prefix + name: value for name, value in params.items()}

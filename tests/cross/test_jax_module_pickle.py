@@ -21,7 +21,7 @@ from bridge.torch import JaxModule
 
 
 class Net(nnx.Module):
-    """With what pickle finds hard: functions of JAX as attributes, random streams, ties."""
+    """A module that pickle finds hard: functions of JAX as attributes, random streams, ties."""
 
     def __init__(self, rngs: nnx.Rngs, activation: Any = jax.nn.relu) -> None:
         self.layers = nnx.List([nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 3, rngs=rngs)])

@@ -1,4 +1,4 @@
-"""What the tests need that run on a GPU alone."""
+"""Fixtures of the tests that run on a GPU alone."""
 
 from __future__ import annotations
 

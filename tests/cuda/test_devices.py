@@ -1,4 +1,4 @@
-"""Which device a call runs on, and what it leaves of the thread that makes it."""
+"""The device of a call, and the state of the calling thread afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ each_device = pytest.mark.parametrize("index", [0, pytest.param(1, marks=needs_t
 
 
 def in_a_thread(function: Callable[[], Any]) -> Any:
-    """What the function returns or raises in a thread that has not called CUDA yet."""
+    """Returns the result or the error of the function in a thread that has not called CUDA yet."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 

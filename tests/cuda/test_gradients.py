@@ -63,7 +63,7 @@ def tensors(arrays: list[Any], skip: int = 0) -> list[torch.Tensor]:
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("side_stream", [False, True])
 def test_from_jax(skip: int, side_stream: bool, rng: np.random.Generator) -> None:
-    """Where memory starts at no multiple of 16 bytes too, which XLA's programs do not take."""
+    """Memory at no multiple of 16 bytes works too, although XLA's programs refuse it."""
     jax_device()
     arrays = drawn(rng)
     stream = torch.cuda.Stream() if side_stream else torch.cuda.current_stream()

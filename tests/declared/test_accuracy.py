@@ -81,7 +81,7 @@ def quotient(x: bridge.Full, y: bridge.Full) -> Any:
 
 
 def units_off(found: Any, exact: Any, dtype: str) -> float:
-    """How far results are off, in units in the last place of the exact ones: the worst.
+    """The largest error of the results, in units in the last place of the exact ones.
 
     Infinite where only one of both is NaN, or has a sign.
     """

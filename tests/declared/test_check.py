@@ -269,7 +269,7 @@ def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
 
 @pytest.mark.long
 def test_a_wrong_rule_is_found(rng: Any, monkeypatch: Any) -> None:
-    """Of which every derivative follows: forward and reverse mode agree, in both frameworks."""
+    """Every derivative follows from it: forward and reverse mode agree, in both frameworks."""
     monkeypatch.setitem(derivatives._PARTIALS, "rsqrt", lambda x, y, s: [-0.4 * (y * y * y)])
     # Nobody else has derivatives of a program with this number.
     with pytest.raises(AssertionError, match="reverse mode: torch along a direction"):

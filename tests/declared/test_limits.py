@@ -95,7 +95,7 @@ def test_gradients_of_many_operands(count: int, rng: np.random.Generator) -> Non
 
 
 def test_gradients_of_many_operands_and_results(rng: np.random.Generator) -> None:
-    """Those of one operand take all operands and, in parts, the cotangents of all results."""
+    """Derivatives of one operand take all operands and, in parts, the cotangents of all results."""
     count, wanted = 50, (0, 49)
     op, values = op_of(count, several), arrays(rng, count)
 

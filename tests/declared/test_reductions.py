@@ -1,4 +1,4 @@
-"""What declared ops add up, and in which order; the largest of a row, and where it is."""
+"""Sums of declared ops and their order; the largest number of a row, and its column."""
 
 from __future__ import annotations
 

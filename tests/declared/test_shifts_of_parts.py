@@ -30,7 +30,7 @@ def result(x: roles.Full, sum: roles.PerRow, count: roles.PerRow, largest: roles
 
 
 def run(function: Callable[..., Any], *operands: Tensor) -> tuple[Tensor, ...]:
-    """What a stage of that function gives: operations of stages have no derivatives."""
+    """The result of a stage of that function: operations of stages have no derivatives."""
     program = trace(declared(function), [True] * len(operands), {})
     count, columns = len(program.results), operands[0].shape[-1]
     code = codes.stage(codes.code_of(program), (True,) * count, 0, columns, True)

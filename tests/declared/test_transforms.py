@@ -240,7 +240,7 @@ def summands(
 
 
 def test_cotangents_go_to_their_own_operands(rng: np.random.Generator) -> None:
-    """Of shapes that are alike, where nothing else would tell."""
+    """The shapes are alike, so that nothing else would tell."""
     x = jnp.asarray(rng.normal(size=(4, 4)), jnp.float32)
     operands = (x, x, x[0], x[0], x)
     factors = (1.0, 2.0, 3.0, 5.0, 7.0)

@@ -28,7 +28,7 @@ _ROWS = (2, 32)
 
 
 def _placements(array: Any, dims: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
-    """What has all rows is split like x, and row vectors with the columns."""
+    """Operands with all rows are split like x, and row vectors with the columns."""
     has_rows = tuple(array.shape[:2]) == shape[:2]
     is_row = tuple(array.shape) == shape[2:]
     return [
@@ -83,7 +83,7 @@ def as_unsharded(
 
 
 def what_is_sent(place: Place) -> dict[str, list[int]]:
-    """Of each op the numbers that a process sends a row in each exchange of a call."""
+    """Counts, for each op, the numbers that a process sends per row in each exchange of a call."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     shape = (*_ROWS, 1024 * place.world_size)
     found = {}
@@ -206,7 +206,7 @@ def cross_entropy_of_a_group(place: Place) -> None:
 
 
 def second_derivatives_of_a_loss(place: Place) -> None:
-    """Of rows in several dimensions, whose losses are reduced in one; and of parts of a group.
+    """Rows in several dimensions, whose losses are reduced in one, and parts of a group.
 
     The square of a loss has a cotangent to go through, and the loss itself has none.
     """

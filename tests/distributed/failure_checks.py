@@ -26,7 +26,7 @@ def _impatient_group() -> Any:
 
 
 def _told(place: Place, call: object) -> str:
-    """What the call raises, which has to be all_gather's own words and the transport's."""
+    """Returns the error of the call, in the words of all_gather and of the transport."""
     try:
         call()  # type: ignore[operator]
     except RuntimeError as error:

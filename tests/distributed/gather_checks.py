@@ -1,4 +1,4 @@
-"""What torch's ranks are asked to do with `all_gather`. Each compares with the truth by itself.
+"""Checks of `all_gather` on torch's ranks. Each rank compares with the truth by itself.
 
 Every rank can make every rank's numbers, from seeds: so each knows what all others have.
 """

@@ -311,7 +311,7 @@ def traced(place: Place) -> None:
 
 
 def collective_tensors(place: Place) -> None:
-    """What another collective has not finished yet is waited for."""
+    """The gather waits for the unfinished result of another collective."""
     import torch.distributed._functional_collectives as functional
 
     x = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)

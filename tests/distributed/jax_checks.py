@@ -63,7 +63,7 @@ def gather(place: Place, dtype: str, check_vma: bool) -> None:
 
 
 def gather_dtypes(place: Place, dtypes: list[str]) -> None:
-    """What every engine sends: 8-bit floats as bytes, booleans, integers, complex numbers."""
+    """Every engine sends 8-bit floats as bytes, booleans, integers and complex numbers."""
     rng = np.random.default_rng(1)
     for name in dtypes:
         x = np.asarray(2.0 ** rng.integers(-2, 3, (place.world_size, 3, 2))).astype(jnp.dtype(name))
@@ -153,7 +153,7 @@ def killed(place: Place) -> str:
 
 
 def _told(place: Place) -> str:
-    """What the gathers that follow raise."""
+    """Returns the errors of the following gathers."""
     try:
         for _ in range(50):  # the first ones may still be under way
             _gather_once(place)

@@ -1,4 +1,4 @@
-"""What torch's ranks are asked to do with `JaxModule`."""
+"""Checks of `JaxModule` on torch's ranks."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fully_sharded(place: Place) -> None:
 
 
 def buffers_follow_rank_0(place: Place) -> None:
-    """As DistributedDataParallel has it by default: batch statistics and random streams."""
+    """DistributedDataParallel with its defaults: batch statistics and random streams."""
     parallel = DistributedDataParallel(JaxModule(Net(nnx.Rngs(place.rank))))
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(place.rank))
     for _ in range(3):

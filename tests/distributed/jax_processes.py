@@ -1,4 +1,4 @@
-"""How JAX's ranks join: jax.distributed on loopback, Gloo, short timeouts."""
+"""JAX's ranks join by jax.distributed on loopback, with Gloo and short timeouts."""
 
 from __future__ import annotations
 

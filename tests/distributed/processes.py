@@ -35,7 +35,7 @@ CHECK_SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands among the others.
+    """The place of a process among the others.
 
     Attributes:
       rank, world_size: this process's number, and how many there are.
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a check ended on one rank.
+    """The outcome of a check on one rank.
 
     Attributes:
       kind: "returned", "raised", "died" or "hung".
@@ -101,7 +101,7 @@ class Processes:
             raise
 
     def run(self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any) -> list[Any]:
-        """What the check returned on each rank, in their order.
+        """The results of the check on each rank, in their order.
 
         Raises:
           RankFailed: it did not return on every rank; the message has each rank's traceback.
@@ -119,7 +119,7 @@ class Processes:
     def outcomes(
         self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any
     ) -> list[Outcome]:
-        """How the check ended on each rank. Never raises for what a rank did.
+        """The outcome of the check on each rank. Never raises for an error on a rank.
 
         When a rank died or hung, the set is closed: `usable` tells.
         """

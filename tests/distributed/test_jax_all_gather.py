@@ -46,7 +46,7 @@ def _outcomes(check: str, /, ranks: int = 2, flags: str = "", **arguments: Any) 
 
 
 def _is_told(outcome: Outcome) -> bool:
-    """Whether a rank ended with Gloo's or JAX's own words about the others."""
+    """True if a rank ended with Gloo's or JAX's own words about the others."""
     words = f"{outcome.value} {outcome.details}"
     known = any(word in words for word in ("Gloo", "gloo", "coordination service", "UNAVAILABLE"))
     return outcome.kind in ("returned", "died") and known
@@ -69,7 +69,7 @@ def test_a_rank_that_raises_and_ends() -> None:
 
 @pytest.mark.long
 def test_a_rank_that_is_too_late() -> None:
-    """How long is XLA's to say; by default ranks wait for half an hour."""
+    """XLA decides how long ranks wait; its default is half an hour."""
     flags = "--xla_cpu_collective_timeout_seconds=4"
     for outcome in _outcomes("too_late", flags=flags, seconds=7.0):
         assert _is_told(outcome), outcome
@@ -91,7 +91,7 @@ def test_ranks_that_differ_are_all_told(processes: Any, what: str) -> None:
 
 
 def test_a_rank_with_another_shape() -> None:
-    """Where nothing is compared Gloo is the first to see it, and nobody hangs."""
+    """Without a comparison Gloo is the first to see it, and nobody hangs."""
     outcomes = _outcomes("another_shape")
     assert any(map(_is_told, outcomes)), outcomes
     assert all(outcome.kind in ("returned", "died") for outcome in outcomes), outcomes

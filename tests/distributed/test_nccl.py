@@ -1,4 +1,4 @@
-"""What one GPU can show of NCCL: a group of one rank."""
+"""NCCL on one GPU: a group of one rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How torch's ranks join: Gloo on loopback, a file store, short timeouts."""
+"""torch's ranks join by Gloo on loopback, with a file store and short timeouts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def join(place: Place) -> None:
 
 
 def join_impatiently(place: Place) -> None:
-    """As `join`, for tests in which a rank fails: the others are to notice soon."""
+    """Joins like `join`, for tests in which a rank fails: the others are to notice soon."""
     torch.set_num_threads(1)
     _initialise(place, "store", IMPATIENT_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What torch's ranks are asked to train, each on its part of the batch or of the model."""
+"""Training on torch's ranks, each with its part of the batch or of the model."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LEAVES = 200
 
 
 def cost(run: Callable[[], Any]) -> int:
-    """How many functions a call enters once its kind is known."""
+    """Counts the functions that a call enters once its kind is known."""
     # An equal sharding that an earlier test left would be compared, by functions of JAX.
     from_array.ON_CPU.clear()
     run()
@@ -30,7 +30,7 @@ def cost(run: Callable[[], Any]) -> int:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) -> dict[str, int]:
-    """How often each of the module's functions is called from now on."""
+    """Counts the calls of each of the module's functions from now on."""
     counts = dict.fromkeys(names, 0)
 
     def counting(name: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Which crossings share memory and which copy: the table of docs/exchange.md."""
+"""Crossings that share memory and crossings that copy: the table of docs/exchange.md."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_mesh_of_one_device_is_no_obstacle() -> None:
 
 
 def test_crossings_inside_traces_of_the_other_framework() -> None:
-    """What is no value of the trace crosses there as anywhere."""
+    """A tensor outside of the trace crosses there as anywhere."""
     strided, array = torch.randn(6, 8)[:, ::2], jnp.ones((2, 3))
     expected = bits_of(strided)
 

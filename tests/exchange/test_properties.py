@@ -34,7 +34,7 @@ def layouts(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 def reference(
     memory: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> np.ndarray:
-    """What the view holds, by NumPy's own strides."""
+    """The content of the view, by NumPy's own strides."""
     width = memory.itemsize
     return np.ndarray(
         shape, memory.dtype, memory, offset * width, [stride * width for stride in strides]
@@ -42,7 +42,7 @@ def reference(
 
 
 def fills_a_block(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether every element of a block belongs to exactly one index, counted one by one."""
+    """True if every element of a block belongs to exactly one index, counted one by one."""
     offsets = [
         sum(i * stride for i, stride in zip(index, strides, strict=True))
         for index in np.ndindex(*shape)

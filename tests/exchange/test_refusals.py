@@ -1,4 +1,4 @@
-"""What cannot cross says so: where it stands, what it is, and the way out."""
+"""Refusals name the place of a value in its tree, its kind, and the way out."""
 
 from __future__ import annotations
 

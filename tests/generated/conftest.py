@@ -1,4 +1,4 @@
-"""What is compiled in these tests is compiled into a folder of their own, and forgotten."""
+"""These tests compile into a folder of their own, which is forgotten afterwards."""
 
 from __future__ import annotations
 

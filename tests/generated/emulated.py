@@ -35,7 +35,7 @@ _FLAGS = [
 
 @contextmanager
 def _lasting_cache() -> Iterator[None]:
-    """What is compiled here serves later runs of the tests too."""
+    """Libraries compiled here serve later runs of the tests too."""
     before = os.environ.get("BRIDGE_CACHE_DIR")
     os.environ["BRIDGE_CACHE_DIR"] = str(ROOT / "build" / "emulated")
     try:

@@ -40,7 +40,7 @@ def picked(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
 
 @bridge.op
 def counted(x: bridge.Full) -> Any:
-    """What equals the largest number of a row, beside powers of the rest."""
+    """Elements equal to the largest number of a row, beside powers of the rest."""
     return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x)
 
 
@@ -52,7 +52,7 @@ def counted_and_read(x: bridge.Full) -> Any:
 
 @bridge.op
 def in_one_column(x: bridge.Full, labels: bridge.PerRow[int], weight: bridge.Row) -> Any:
-    """What is another function in one column of each row."""
+    """A function that differs in one column of each row."""
     is_label = bl.column() == labels
     y = bl.where(is_label, bl.exp(x) * weight, bl.tanh(x))
     return y, bl.pairs(bl.where(is_label, x, y), bl.where(is_label, 2.0, y * x) - weight)
@@ -122,7 +122,7 @@ def test_minus_of_what_ends_with_a_fused_addition() -> None:
 
 
 def softmax_requests(dtype: str) -> list[Request]:
-    """What parts of the columns of softmaxes run, uncut."""
+    """The programs that parts of the columns of softmaxes run, uncut."""
     programs = [
         (softmax_program(-0.7, dtype, (True, True)), [dtype, "bool", "bool"]),
         (jacobian_program(0.7, dtype, True), [dtype, dtype, "bool"]),
@@ -143,7 +143,7 @@ def test_the_programs_of_softmax(dtype: str) -> None:
 
 @pytest.mark.long
 def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
-    """What is kept between two sections is a floating number, which has no 64 bits."""
+    """A value kept between two sections is a floating number, which has no 64 bits."""
 
     @bridge.op
     def scattered(x: bridge.Full):

@@ -209,7 +209,7 @@ def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
 
 
 def test_headers_of_kernels_ask_for_no_builtins_that_nvrtc_lacks() -> None:
-    """Where there is no NVRTC, nothing else would show it: nvcc knows those of the host."""
+    """Without NVRTC nothing else would show it: nvcc knows the headers of the host."""
     headers = _included(CPP / "interpreter" / "generated_columns.cuh", {})
     assert CPP / "math" / "scalar.h" in headers
     for path, text in headers.items():

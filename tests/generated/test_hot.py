@@ -1,4 +1,4 @@
-"""What the build compiled runs from the first call on, with the interpreter's bits."""
+"""Programs compiled ahead of time run from the first call on, with the interpreter's bits."""
 
 from __future__ import annotations
 

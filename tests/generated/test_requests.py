@@ -262,7 +262,7 @@ def _usual(eps: float = 1e-6) -> Any:
 
 
 def test_a_parameter_that_changes_is_asked_for_once() -> None:
-    """What is remembered of a training run does not grow with every step's own number."""
+    """The memory of a training run does not grow with every step's own number."""
     usual = [request.key for request in _usual()]
     assert len(set(usual)) == len(usual)
     assert usual == [request.key for request in _usual(3e-5)]

@@ -107,7 +107,7 @@ def file_of(request: Request) -> str:
 
 
 def expected(request: Request, device: int = 0) -> tuple[Any, ...]:
-    """What a device is given for it."""
+    """The kernels that a device is given for it."""
     emitted = request.emitted()
     image = IMAGE + file_of(request).encode()
     facts = astuple(emitted)[1:]

@@ -98,7 +98,7 @@ def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
 
 
 def hashes(framework: Any, case: Case, inputs: Inputs) -> list[str]:
-    """Of the value, of the first derivatives, and of the second; both modes."""
+    """The value, the first derivatives and the second derivatives, in both modes."""
     found = framework.everything(
         case.function(framework),
         inputs.arguments,

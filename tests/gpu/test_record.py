@@ -1,4 +1,4 @@
-"""What comes back from a GPU becomes a record, and the tables of the docs quote it."""
+"""Files from a GPU become a record, and the tables of the docs quote it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,22 @@
-"""What a compiled program sends."""
+"""The collectives of a compiled program."""
 
 from __future__ import annotations
 
 import math
 import re
 
-_BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "u32": 4, "s32": 4, "f32": 4, "f64": 8}
+_BYTES = {
+    "pred": 1,
+    "u8": 1,
+    "s8": 1,
+    "bf16": 2,
+    "f16": 2,
+    "u16": 2,
+    "u32": 4,
+    "s32": 4,
+    "f32": 4,
+    "f64": 8,
+}
 _COLLECTIVE = re.compile(
     r"= (?P<results>.*?) (?P<name>all-gather|all-reduce|all-to-all|reduce-scatter|collective-\w+|"
     r"ragged-all-to-all)(-start)?\("

@@ -49,7 +49,7 @@ def gathered(shards: Any, axis: int, tiled: bool) -> np.ndarray:
 
 
 def parts(array: Any, axis: int, tiled: bool) -> list[np.ndarray]:
-    """What of a gathered array belongs to each shard."""
+    """The part of a gathered array that belongs to each shard."""
     if tiled:
         return np.split(np.asarray(array), DEVICES, axis)
     return [np.take(np.asarray(array), i, axis) for i in range(DEVICES)]
@@ -101,7 +101,7 @@ def test_values_and_gradients(
 def test_higher_derivatives(
     tiled: bool, check_vma: bool, grad: str, rng: np.random.Generator
 ) -> None:
-    """Of Σ w·y³ on every shard: by the rule once, and once more."""
+    """Gradients of Σ w·y³ on every shard: first and second order."""
     x = normal(rng, DEVICES, *LOCAL)
     whole = gathered(x, 1, tiled)
     w = normal(rng, DEVICES, *whole.shape)

@@ -1,4 +1,4 @@
-"""What bias_gelu takes, what it returns, and what it says to the rest."""
+"""Arguments of bias_gelu, its results, and its errors for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which mesh and which axes are behind the parts that XLA gives to devices, however many."""
+"""The mesh and the axes behind the parts that XLA gives to any number of devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bridge.ops.declared import traced
 
 
 class Array:
-    """What XLA's question says of an array: its shape and how it is split, no data."""
+    """XLA's description of an array: its shape and its split, without data."""
 
     def __init__(self, shape: tuple[int, ...], mesh: AbstractMesh, spec: P) -> None:
         self.shape, self.ndim, self.spec = shape, len(shape), spec
@@ -73,7 +73,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
 @pytest.mark.parametrize("axes", [("a",), ("b",), ("a", "b"), ("b", "a"), ()], ids=str)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_the_public_answer_says_the_same(axes: tuple[str, ...], dim: int) -> None:
-    """What is asked where a release of JAX lacks the private method."""
+    """The fallback for a release of JAX without the private method."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     spec = P(*[None] * dim, axes or None)
     array = jax.device_put(np.zeros((8, 12)), NamedSharding(mesh, spec))

@@ -164,7 +164,7 @@ def test_linear_transpose_of_the_op_is_refused() -> None:
 def test_linear_transpose_of_linear_ops(
     count: int, training: bool, rng: np.random.Generator
 ) -> None:
-    """What the others add is no part of it."""
+    """The contribution of the other operands is no part of it."""
     x, bias, residual, g = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6), normal(rng, 4, 6)
 
     def added(*linear: Any) -> Any:

@@ -124,7 +124,7 @@ def test_both_platforms_at_once(rng: np.random.Generator) -> None:
 
 
 def levels(batch: int, nodes: int, cols: int, real_bytes: int) -> int:
-    """What the CUDA library asks for so many nodes and the levels above them, but for the root."""
+    """The CUDA library's workspace for so many nodes and the levels above, without the root."""
     total = 0
     while nodes > 1:
         total += -(-batch * nodes * cols * real_bytes // 16) * 16

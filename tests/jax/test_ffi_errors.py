@@ -240,7 +240,7 @@ def test_malformed_call(case: Any) -> None:
 
 @pytest.mark.parametrize("op", GOOD)
 def test_well_formed_call_passes(op: str) -> None:
-    """What the cases change is right to begin with."""
+    """The call is right before a case changes it."""
     assert malformed((op, "good", None, None, {}, "")) == ""
 
 

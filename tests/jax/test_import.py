@@ -1,4 +1,4 @@
-"""What importing bridge.jax does, and what it says to a jaxlib that is too old."""
+"""The effects of importing bridge.jax, and its error for a jaxlib that is too old."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call costs besides its arithmetic: programs that are run, and what is in them."""
+"""The cost of a call besides its arithmetic: the programs it runs, and their content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_further_call_inside_one_jit(capfd: pytest.CaptureFixture[str]) -> Non
 
 
 def dispatches(function: Callable[..., Any], arguments: Any, folder: Path) -> int:
-    """How many compiled programs JAX starts, as its profiler has it."""
+    """Counts the compiled programs that JAX starts, by its profiler."""
     jax.block_until_ready(function(*arguments))
     with jax.profiler.trace(folder):
         jax.block_until_ready(function(*arguments))
@@ -79,7 +79,7 @@ X, BIAS, SEED = jnp.ones((4, 6)), jnp.ones(6), jnp.asarray(3)
 def test_outside_jit_it_is_one_dispatch(
     ours: Any, plain: Any, arguments: Any, tmp_path: Path
 ) -> None:
-    """As many programs as a jitted expression starts, and no line of JAX's Python on the way."""
+    """A call starts as many programs as a jitted expression, and runs none of JAX's Python."""
     one = dispatches(jax.jit(plain), arguments, tmp_path / "jitted")
     assert dispatches(ours, arguments, tmp_path / "ours") == one > 0
     assert dispatches(plain, arguments, tmp_path / "plain") > one  # the count can tell

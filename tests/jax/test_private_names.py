@@ -58,7 +58,7 @@ print(json.dumps(outcomes))
 
 
 def outcomes_of(groups: list[list[str]]) -> list[str]:
-    """What comes of calls of everything where each group is gone."""
+    """The outcomes of calls of everything, with each group of names gone."""
     found: list[str] = json.loads(run(f"GROUPS = {groups!r}\n{CODE}", JAX_PLATFORMS="cpu"))
     return found
 

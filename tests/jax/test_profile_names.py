@@ -1,4 +1,4 @@
-"""What profilers show: each instruction names the public function that it comes from."""
+"""Profilers show the public function of each instruction."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ every_op = pytest.mark.parametrize("name", OPS)
 
 
 def names_in(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, str]]:
-    """Of each instruction of the compiled program: its own name, and its op_name."""
+    """The name and the op_name of each instruction of the compiled program."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
     return re.findall(r'%?(\S+) = [^\n]*op_name="([^"]*)"', text)
 

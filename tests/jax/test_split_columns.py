@@ -54,7 +54,7 @@ def drawn(case: Case, shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], ..
 
 
 def placed(mesh: Any, arrays: Any, split: P, shape: tuple[int, ...], *, whole: bool) -> Any:
-    """What has all rows is split like x; row vectors and tables too, unless they are whole."""
+    """Operands with all rows are split like x; row vectors and tables too, unless whole."""
 
     def spec(array: Any) -> P:
         if array.shape[:2] == shape[:2]:

@@ -57,7 +57,7 @@ def test_columns_on_a_named_axis(columns: int, check_vma: bool, rng: Any) -> Non
 
 
 def test_gradients_inside() -> None:
-    """With the rows split over another axis, as a training step has them."""
+    """The rows are split over another axis, as in a training step."""
     rng = np.random.default_rng(0)
     x, labels = jnp.asarray(rng.normal(size=(8, 64)), jnp.float32), jnp.arange(8) * 7
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))

@@ -349,7 +349,7 @@ def test_refused_by_name(call: Callable[[], Any], error: Any, message: str) -> N
 
 
 def test_not_refused() -> None:
-    """What stands for an argument of the right kind in NumPy, JAX or Flax."""
+    """Values that stand for an argument of the right kind in NumPy, JAX or Flax."""
     key = jax.random.key(0)
     expected = bj.bias_dropout_add(X, p=0.5, seed=key)
     for training in (np.True_, jnp.asarray(True)):

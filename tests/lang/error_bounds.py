@@ -1,4 +1,4 @@
-"""How far a program's results may be from the float64 reference, element by element.
+"""Bounds on the error of a program's results against the float64 reference, element by element.
 
 Each value of the program is what the reference has, and a bound on the distance of what a kernel
 has in its place. The bound is infinite where nothing can be said: a comparison of numbers that are
@@ -333,7 +333,7 @@ def _parts(whole: Sequence[Bounded]) -> list[list[Numbers]]:
 
 
 def misses(bounded: Bounded, found: Numbers) -> Numbers:
-    """Which elements are further from the reference than they may be."""
+    """The elements whose error is beyond its bound."""
     found = np.asarray(found).astype(np.float64)
     with np.errstate(all="ignore"):
         close = np.abs(found - bounded.value) <= bounded.error

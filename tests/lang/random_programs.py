@@ -40,7 +40,7 @@ LAYOUTS = ("contiguous", "contiguous", "transposed", "strided", "expanded", "off
 
 @dataclass(frozen=True)
 class Array:
-    """How an array of a call is drawn."""
+    """The distribution of an array of a call."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -196,7 +196,7 @@ def _double(part: float) -> Any:
 
 
 def steps_of(number: int) -> int:
-    """How many steps the program of a number has."""
+    """Counts the steps of the program of a number."""
     return Draws(f"{number} count").randint(1, MOST_STEPS)
 
 

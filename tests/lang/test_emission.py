@@ -1,4 +1,4 @@
-"""What is written out as C++ for the CPU, where results do not show it."""
+"""Properties of the generated C++ for the CPU that results do not show."""
 
 from __future__ import annotations
 

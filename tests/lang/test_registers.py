@@ -14,7 +14,7 @@ from tests.lang.test_derivatives import program_of
 
 
 def lines_of_registers(operations: int) -> int:
-    """How many lines of registers.py the words of a second derivative run."""
+    """Counts the lines of registers.py that run for the bytecode of a second derivative."""
 
     def long(x: bridge.Full, y: bridge.Full) -> Any:
         for _ in range(operations):

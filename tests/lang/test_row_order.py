@@ -1,4 +1,4 @@
-"""Where CUDA kernels compute what a row has one of."""
+"""The place in CUDA kernels at which per-row values are computed."""
 
 from __future__ import annotations
 

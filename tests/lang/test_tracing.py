@@ -1,4 +1,4 @@
-"""What a declaration leaves behind, and what it may not say."""
+"""The program traced from a declaration, and the refused declarations."""
 
 from __future__ import annotations
 

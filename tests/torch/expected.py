@@ -1,4 +1,4 @@
-"""What is right, from the op's float64 reference, as torch tensors; and how close is close."""
+"""Expected values from the op's float64 reference, as torch tensors, and their tolerances."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from bridge.torch._sharded.shards import _Part
 
 
 class Meeting:
-    """Where the parts along the columns leave what they have and take what all have.
+    """The exchange in which the parts along the columns leave their sums and take the whole.
 
     Attributes:
       sent: of each exchange, how many numbers a part sends.

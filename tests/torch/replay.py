@@ -1,4 +1,4 @@
-"""How the drop-ins are held to what their originals publish: in float64, and to the tolerances."""
+"""Comparisons of the drop-ins with their originals' cases: in float64, and to their tolerances."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_mixed_dtypes(draw: Any, training: bool) -> None:
 
 
 def test_no_mask_is_kept(draw: Any) -> None:
-    """Of 100 × 100 elements the graph keeps one number; the residual's gradient is g itself."""
+    """The graph keeps one number for 100 × 100 elements; the residual's gradient is g itself."""
     x, bias, residual = draw(100, 100, grad=True), draw(100, grad=True), draw(100, 100, grad=True)
     saved: list[Any] = []
 

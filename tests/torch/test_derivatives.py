@@ -158,7 +158,7 @@ def test_mixed_dtypes(draw: Any) -> None:
 @pytest.mark.parametrize("is_profiled", [False, True])
 @pytest.mark.parametrize("function", [log_softmax, scaled_softmax, swiglu, rms_norm, bias_gelu])
 def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
-    """Those of torch.gather(sparse_grad=True). Under a profiler no node in C++ records the call."""
+    """Sparse gradients of torch.gather. Under a profiler no node in C++ records the call."""
     x, places = draw(4, 8, grad=True), torch.tensor([[1], [3], [0], [2]])
     with torch.profiler.profile() if is_profiled else contextlib.nullcontext():
         y = function(x)

@@ -172,7 +172,7 @@ def tensors(draw: Any, drop_in: DropIn) -> tuple[Tensor, ...]:
 
 
 def derived(function: Any) -> dict[str, Any]:
-    """What users make of a Function: subclasses, and Functions that call its methods."""
+    """Users' subclasses of a Function, and Functions that call its methods."""
 
     class Forward(function):
         @staticmethod
@@ -306,10 +306,10 @@ def test_a_derived_function_under_compile(draw: Any) -> None:
 
 def test_a_derived_function_without_methods_of_its_own() -> None:
     class Named(megatron.GeLUFunction):
-        """As slapo's."""
+        """The interface of slapo's Function."""
 
     class Further(derived(megatron.GeLUFunction)["forward"]):
-        """Of one with a forward of its own."""
+        """A subclass with a forward of its own."""
 
     assert Named.apply is megatron.GeLUFunction.apply
     x = torch.ones(2, 3)

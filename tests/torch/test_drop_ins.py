@@ -105,7 +105,7 @@ def test_where_the_originals_failed() -> None:
 
 
 def test_scalar_bias_does_not_promote() -> None:
-    """As `x + bias`: a 0-dimensional float32 leaves a bfloat16 tensor what it is."""
+    """The result has the dtype of `x + bias`: a 0-dimensional float32 leaves bfloat16 as it is."""
     x = torch.ones(3, dtype=torch.bfloat16)
     assert megatron.bias_gelu(torch.tensor(1.0), x).dtype == torch.bfloat16
     assert megatron.bias_gelu(torch.ones(3), x).dtype == torch.float32

@@ -88,7 +88,7 @@ def infer(
     residual: Tensor,
     function: Any = bias_dropout_add_fused_inference,
 ) -> bool:
-    """Whether inference wrote into x; either way the result is right, and nothing else changed."""
+    """True if inference wrote into x; either way the result is right, and nothing else changed."""
     before = [None if t is None else t.detach().clone() for t in (x, bias, residual)]
     expected = composed(*(None if t is None else t.double() for t in before), 1)
     y = function((x, bias), residual, 0.3)

@@ -1,4 +1,4 @@
-"""What every op promises: derivatives in every mode and order, batches, tracing, no writes."""
+"""Promises of every op: derivatives in every mode and order, batches, tracing, no writes."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def lazily_negative(t: Any) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_negative_bit_of_every_operand(draw: Any, name: str) -> None:
-    """Of each by itself, and of the cotangent; at a first call of its kind and at a later one."""
+    """Layouts of each operand alone, and of the cotangent; at a first and at a later call."""
     case = CASES[name]
     inputs = case.inputs(draw, grad=True)
     expected = case.function(*inputs)

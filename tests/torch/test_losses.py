@@ -18,7 +18,7 @@ def drawn(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 
 
 def reference(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
-    """Of each row, in float64."""
+    """The loss of each row, in float64."""
     rows = logits.double().flatten(0, -2)
     found = torch.nn.functional.cross_entropy(rows, labels.flatten(), reduction="none", **options)
     return found.view(labels.shape)
@@ -181,7 +181,7 @@ def test_functions_of_liger(reduction: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("mode", ["global", "partition"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_losses_of_split_rows_of_liger(formula: str, mode: str, dtype: torch.dtype) -> None:
-    """Of one rank; `tests/distributed` has several."""
+    """A group of one rank; `tests/distributed` has several."""
     logits, labels = drawn(dtype)
     smoothing = 0.1 * 37 / 36 if formula == "megatron" else 0.1
     module = liger.LigerVocabParallelCrossEntropy(5, 0.1, "none", formula, mode)
@@ -208,7 +208,7 @@ def test_options_of_split_rows_of_liger(options: Any, words: str) -> None:
 
 
 class TwoRanks:
-    """What is asked of a group before it is used."""
+    """The checks of a group before its use."""
 
     def size(self) -> int:
         return 2

@@ -44,7 +44,7 @@ def test_calls_are_recorded_by_them(draw: Any) -> None:
 
 
 def test_memory_of_results(draw: Any) -> None:
-    """As that from torch's Python functions, whatever the results are like."""
+    """The graph equals that of torch's Python functions, for results of every kind."""
     labels = torch.tensor([4, 0, 2])
     wide = {torch.float64: torch.float64, torch.bfloat16: torch.float32}
     for x in (draw(3, 5), draw(3, 5).to(torch.bfloat16), torch.nn.Parameter(draw(3, 5))):
@@ -183,7 +183,7 @@ def test_nothing_is_kept_alive(draw: Any) -> None:
 
 
 def test_a_long_chain_is_dropped(draw: Any) -> None:
-    """Without a call in a call for each of its nodes."""
+    """A long chain of nodes is freed without recursion."""
     x = draw(2, 3, grad=True)
     y = x
     for _ in range(20000):
@@ -213,7 +213,7 @@ def test_anomalies_are_told_by_name(draw: Any) -> None:
 
 
 def test_what_is_not_asked_for_is_not_computed(draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of operands that require a gradient, those that `grad` names."""
+    """The node computes gradients only for the operands named to `grad`."""
     x, weight = draw(300, 40, grad=True), draw(40, grad=True)
     g = draw(300, 40)
     both = grad(bt.rms_norm(x, weight), (x, weight), g)
@@ -270,7 +270,7 @@ def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_compiled_autograd_in_one_graph(draw: Any, fresh_compiler: None) -> None:
-    """Where the forward pass was compiled; of one that was not, dynamo refuses the node."""
+    """The forward pass was compiled; dynamo refuses the node of an eager one."""
     x, weight = draw(3, 5, grad=True), draw(5, grad=True)
     expected = grad(loss(x, weight), (x, weight))
     whole = torch.compile(backend="aot_eager", fullgraph=True)
@@ -374,7 +374,7 @@ def test_a_failure_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.long
 @pytest.mark.processes
 def test_the_way_without_them_is_as_right() -> None:
-    """What autograd is tested by elsewhere, with torch.autograd.Function."""
+    """Autograd's behaviour with the node, as other tests hold it for torch.autograd.Function."""
     files = ("derivatives", "modes", "routes", "transforms", "profiler")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", "1"]
     done = subprocess.run(

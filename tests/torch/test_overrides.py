@@ -241,7 +241,7 @@ def test_a_trace_of_a_module_alone_is_saved_and_loaded(name: str) -> None:
 
 
 def test_no_annotation_of_a_forward_is_a_text() -> None:
-    """With which torch.fx makes a trace that cannot be saved."""
+    """Arguments from which torch.fx makes a trace that cannot be saved."""
     for module in (bt, apex, huggingface, liger, megatron, slapo):
         public = [getattr(module, name) for name in module.__all__]
         for kind in filter(inspect.isclass, public):

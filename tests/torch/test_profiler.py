@@ -1,4 +1,4 @@
-"""What a profiler shows: every call and its backward pass under the function's name."""
+"""A profiler shows every call and its backward pass under the function's name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def shown(run: Callable[[], Any]) -> Counter[str]:
-    """How often each range of this library is there; without those of the engine around them."""
+    """Counts the ranges of this library, without those of the engine around them."""
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         run()
     counts = Counter({event.key: event.count for event in profiled.key_averages()})

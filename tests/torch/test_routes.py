@@ -109,7 +109,7 @@ assert autograd._apply("bias_gelu") is apply
 
 
 def test_the_short_way_into_backward() -> None:
-    """What the test above leaves out is there where torch has the name."""
+    """The cases left out above exist if torch has the name."""
     from bridge.torch._adapter import autograd
 
     assert "apply" in vars(autograd._apply("bias_gelu").__self__._backward_cls)

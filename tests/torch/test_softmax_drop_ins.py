@@ -17,7 +17,7 @@ from tests.torch.expected import DTYPES, assert_close, assert_same_bits
 
 
 class AttnMaskType(enum.Enum):
-    """As code that uses the originals has it, which is not installed here."""
+    """The calls of code that uses the originals, which is not installed here."""
 
     padding = 1
     causal = 2

@@ -225,7 +225,7 @@ def test_what_it_keeps_alive(draw: Any, keep_graph: bool, history: bool) -> None
 
 
 def test_a_view_keeps_its_base(draw: Any) -> None:
-    """What the test above would see if the result were a view."""
+    """The test above fails if the result is a view."""
     base = draw(3, 4, grad=True) * 2
     node, tensor = _node_of(base), weakref.ref(base)
     y = base.mT
@@ -237,7 +237,7 @@ def test_a_view_keeps_its_base(draw: Any) -> None:
 
 
 def test_memory_is_freed_when_data_is_replaced(draw: Any) -> None:
-    """What pipelines use it for: the graph stays, the activations go."""
+    """The use in pipelines: the graph stays, the activations go."""
     h = draw(64, 64, grad=True) * 2
     y = kept(h.mT)
     storage = weakref.ref(h.untyped_storage())

@@ -386,7 +386,7 @@ SHAPES: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[int, ...], tuple[
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_that_does_not_fit_after_calls_that_autograd_recorded(name: str) -> None:
-    """As at the first call: what was remembered of the kind says nothing of shapes."""
+    """Errors are those of the first call: the cached entry of a kind says nothing of shapes."""
     call, fitting, other = SHAPES[name]
     x = torch.randn(2, 4, requires_grad=True)
     said = []
