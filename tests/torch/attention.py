@@ -69,7 +69,8 @@ def check_softmax(
     unit = torch.finfo(x.dtype).eps / 2
     least = torch.finfo(x.dtype).smallest_normal * unit
     # 16-bit: y is within 0.51 units in the last place, as docs/ops/softmax.md promises: one
-    # rounding, and exponentials of about 2^-18. float32: scale·x, exponential, sum and quotient are rounded.
+    # rounding, and exponentials of about 2^-18. float32: scale·x, exponential, sum and
+    # quotient are rounded.
     roundings = 1.02 if x.dtype != torch.float32 else 32.0
     factor = 1.0 if scale is None else scale
     with torch.no_grad():
