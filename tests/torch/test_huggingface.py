@@ -42,7 +42,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "Granite": ({"logits_scaling": 8.0}, {"rms_norm": 5, "glu, silu": 2}),
     "Cohere": ({}, {"layer_norm": 3, "glu, silu": 2}),
     "Glm4": ({"partial_rotary_factor": 0.5}, {"rms_norm": 9, "glu, silu": 2}),
-    "Nemotron": ({}, {"squared_relu": 2}),
+    "Nemotron": ({}, {"squared_relu": 2, "layer_norm": 5}),
     "GPTNeoX": ({}, {"layer_norm": 5, "bias_gelu, none": 2}),
 }
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -96,7 +96,7 @@ def test_a_replaced_model_computes_what_it_computed(family, replaced_families) -
     counts = Counter(replaced.done.values())
     assert FAMILIES[family][1].items() <= counts.items()
     assert counts["rotary"] == counts["cross_entropy"] == 1
-    assert not replaced.left or family == "Nemotron"  # whose layer norms add 1 to the weight
+    assert not replaced.left
 
 
 @every_family
@@ -150,7 +150,9 @@ def test_a_loss_without_logits_is_refused_where_it_would_be_another() -> None:
     with pytest.raises(ValueError, match="on the meta device, expected their numbers"):
         huggingface.replace(of_meta, linear_loss=True)
     model.lm_head = nn.Sequential(model.lm_head)
-    with pytest.raises(ValueError, match=r"its head is Sequential, expected torch\.nn\.Linear"):
+    with pytest.raises(
+        ValueError, match=r"its head is torch\S*Sequential, expected torch\.nn\.Lin"
+    ):
         huggingface.replace(model, linear_loss=True)
     assert not any(hasattr(type(m), "replaces") for m in model.modules())
     home = sys.modules[type(model).__module__]
@@ -315,11 +317,11 @@ def test_what_computes_something_else_is_left_alone() -> None:
     assert replaced.left == {
         "0": "it computes something else",
         "1": "it computes something else",
-        "2": "its forward takes more than one argument",
+        "2": "it computes something else",
         "3": "it has a forward of its own, as hooks of other packages make",
         "5": "it computes something else",
     }
-    assert "left 3, as 0, 1, 5: it computes something else" in str(replaced)
+    assert "left 4, as 0, 1, 2: it computes something else" in str(replaced)
 
 
 @pytest.mark.parametrize("of_weight", [torch.float32, torch.bfloat16], ids=str)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bridge.torch._drop_ins.huggingface_forms import stand_in
 from bridge.torch._drop_ins.huggingface_layers import following, on_device
+from bridge.torch._drop_ins.huggingface_trial import stand_in
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 
 
@@ -132,13 +132,15 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
         raise ValueError(f"{where} the model is {original.__name__}, expected a …ForCausalLM")
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear:
-        raise ValueError(f"{where} its head is {type(head).__name__}, expected torch.nn.Linear")
+        kind = f"{type(head).__module__}.{type(head).__qualname__}"
+        raise ValueError(f"{where} its head is {kind}, expected torch.nn.Linear itself")
     if head.weight.is_meta:
         raise ValueError(f"{where} its weights are on the meta device, expected their numbers")
     head_name = next(name for name, module in model.named_modules() if module is head)
     changed = _class_of(original, head_name)
     tolerance = 1e-4 if head.weight.dtype in (torch.float32, torch.float64) else 2.0**-5
-    with torch.no_grad(), torch.random.fork_rng():
+    # Tensors that forward makes belong on the model's device, whichever is the default.
+    with torch.no_grad(), torch.random.fork_rng(), torch.device(head.weight.device):
         for scale in (1.0, 50.0):
             copy = _tried(model, head, scale)
             labels = torch.arange(8, device=head.weight.device)[None] % head.weight.shape[0]
@@ -179,8 +181,8 @@ class _Hidden(nn.Module):
 def _tried(model: Any, head: nn.Linear, scale: float) -> Any:
     """A copy of a model in training, whose last hidden states are random and make logits of about
     this size."""
-    weight, generator = head.weight, torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, 8, weight.shape[1], generator=generator).to(weight)
+    weight, generator = head.weight, torch.Generator("cpu").manual_seed(0)
+    hidden = torch.randn(1, 8, weight.shape[1], generator=generator, device="cpu").to(weight)
     hidden = hidden * (scale / head(hidden).float().std().clamp(min=1e-20)).to(weight)
     copy = stand_in(model, model._parameters, {model.base_model_prefix: _Hidden(hidden)})
     copy.training = True

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from bridge.torch._drop_ins import huggingface_layers as layers
-from bridge.torch._drop_ins.huggingface_forms import Form, form_of, rotary_of
+from bridge.torch._drop_ins.huggingface_forms import form_of
 from bridge.torch._drop_ins.huggingface_linear_loss import with_linear_loss
+from bridge.torch._drop_ins.huggingface_rotary import rotary_of
+from bridge.torch._drop_ins.huggingface_trial import Form, argument_names
 
 
 @dataclass
@@ -61,9 +65,9 @@ def replace(
 
     Args:
       model: of transformers' `PreTrainedModel`, or any module.
-      norms: RMS norms, with weight or 1 + weight, and layer norms.
-      mlps: those with gate_proj, up_proj and down_proj (or w1, w3, w2), and gate_up_proj and
-        down_proj.
+      norms: RMS norms and layer norms, with weight or 1 + weight, and RMS norms with a gate.
+      mlps: those with gate_proj, up_proj and down_proj (or w1, w3, w2 or wi_0, wi_1, wo), and
+        gate_up_proj and down_proj.
       activations: the forms of GELU and the squared ReLU where they stand by themselves.
       rotary: `apply_rotary_pos_emb` in the Python modules of the model's classes; other models of
         these classes in this process call it too.
@@ -116,9 +120,31 @@ def replace(
             "ForCausalLMLoss",
             "ForMaskedLMLoss",
         ):
-            _set(replaced, model, "_loss_function", getattr(layers, name))
-            replaced.done["loss_function"] = "cross_entropy"
+            if _reads(type(model), "loss_function"):
+                _set(replaced, model, "_loss_function", getattr(layers, name))
+                replaced.done["loss_function"] = "cross_entropy"
+            else:
+                replaced.left["loss_function"] = "the model's forward does not call it"
     return replaced
+
+
+def _reads(model: type, attribute: str) -> bool:
+    """True if a method of the classes before `PreTrainedModel` names the attribute."""
+    for kind in model.__mro__:
+        if kind.__name__ == "PreTrainedModel":
+            break
+        for method in vars(kind).values():
+            code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
+            if code is not None and attribute in _names_in(code):
+                return True
+    return False
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -165,10 +191,11 @@ class ByBridge:
 
     replaces: type
     form: Any
+    argument_names: tuple[str, ...]
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        (x,) = (*given, *named.values())
-        return self.form.forward(self, x)
+        others = [name for name in self.argument_names[len(given) :] if name in named]
+        return self.form.forward(self, *given, *[named.pop(name) for name in others], **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled and copied by what its class was made of."""
@@ -183,4 +210,5 @@ def _new(original: type, form: Form) -> Any:
 @functools.cache
 def _class_by(original: Any, form: Form) -> Any:
     own = {"replaces": original, "form": form, "__module__": original.__module__}
+    own["argument_names"] = tuple(argument_names(original.forward) or ())
     return type(original.__name__, (ByBridge, original), own)
