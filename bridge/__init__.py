@@ -25,6 +25,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from bridge import lang as lang
     from bridge.checked import check
+    from bridge.compared.comparison import compare
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
     from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Row, Table
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # What declarations are made of, by the module that has it.
 _OF_DECLARATIONS = {
     "check": "bridge.checked",
+    "compare": "bridge.compared.comparison",
     "op": "bridge.declared",
     **dict.fromkeys(
         ("Full", "Halves", "Mask", "Pairs", "PerRow", "Row", "Table"), "bridge.lang.roles"
@@ -49,6 +51,7 @@ __all__ = [
     "__version__",
     "build_info",
     "check",
+    "compare",
     "has_cuda",
     "lang",
     "op",

@@ -406,6 +406,7 @@ _later: dict[str, Ask] = {
         ("tree_leaves", "torch.utils._pytree.tree_leaves", "finds tensors in arguments of ops"),
         ("softmax_backward_data", "torch.ops.aten._softmax_backward_data", "is timed against ours"),
         ("functorch_config", "torch._functorch.config", "lets a compiled graph be differentiated"),
+        ("TorchDispatchMode", f"{_MODES}.TorchDispatchMode", "sees every operation of a model"),
     )
 }
 names.attribute("_version", "counts the writes to a tensor, which from_torch must not make")

@@ -22,6 +22,7 @@ from bridge.jax._ops.softmax import (  # noqa: E402
     scaled_softmax,
 )
 from bridge.jax._ops.viewless import make_viewless  # noqa: E402
+from bridge.jax.recording import record  # noqa: E402
 
 if TYPE_CHECKING:
     from bridge.jax._from_torch.errors import torch_errors as torch_errors
@@ -42,6 +43,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "make_viewless",
+    "record",
     "reglu",
     "rms_norm",
     "rotary",

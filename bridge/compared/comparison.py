@@ -1,0 +1,252 @@
+"""`bridge.compare`: where a JAX port parts from its PyTorch original."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from bridge.compared import arguments
+from bridge.compared.axes import arranged, error_of
+from bridge.compared.causes import cause_of
+from bridge.compared.jax_run import JaxSide
+from bridge.compared.report import Part, Place, Report, Row
+from bridge.compared.search import Found, Search, begin
+from bridge.compared.torch_run import TorchSide, as_array, tensors_of
+from bridge.compared.values import Value
+
+SMALL = 1e-6  # of a value's scale: below it the difference is a constant held in float32
+
+
+def compare(
+    torch_model: Any,
+    jax_function: Any,
+    *inputs: Any,
+    torch_inputs: Any = None,
+    jax_inputs: Any = None,
+    gradients: bool = False,
+    dtype: str = "float64",
+) -> Report:
+    """Finds the lines where a JAX port computes something else than its PyTorch original.
+
+    Both models run in float64 on the same numbers, on copies of their parameters. Values are
+    paired by the numbers that they hold, so neither names nor layouts need to agree.
+
+    Args:
+      torch_model: a `torch.nn.Module`, or a function that calls one.
+      jax_function: any callable: a function, an nnx, Equinox or bound Linen module.
+      inputs: arrays of NumPy, PyTorch or JAX, given to both.
+      torch_inputs: a dict of keywords for torch beside `inputs`, or a tuple instead of them.
+      jax_inputs: the same for JAX, where it takes another layout or other arguments.
+      gradients: also compare the gradients of the sum of the outputs times fixed random numbers.
+      dtype: the dtype of the run, "float64".
+
+    Returns:
+      A `Report`.
+
+    Raises:
+      TypeError: a model is not callable, or has no floating-point values.
+      ValueError: the models lie on different devices, do not take the inputs, return different
+        numbers of outputs, or change their parameters; or nothing could be paired.
+    """
+    arguments.check_models(torch_model, jax_function, dtype)
+    args, kwargs = arguments.split(inputs, torch_inputs, "torch_inputs", arguments.to_tensors)
+    torch_side = TorchSide(torch_model, args, kwargs, True)
+    args, kwargs = arguments.split(inputs, jax_inputs, "jax_inputs", arguments.to_arrays)
+    jax_side = JaxSide(jax_function, args, kwargs, True)
+    arguments.check_devices(torch_model, jax_side.lifted.arrays)
+    report = Report()
+    own = _run_as_they_are(torch_side, jax_side, report)
+    cotangents = _cotangents(own) if gradients else None
+    search = begin(torch_side, jax_side, cotangents)
+    _check_pairs(search)
+    report.error = _output_error(search)
+    search.run()
+    _collect(search, report)
+    return report
+
+
+def _run_as_they_are(torch_side: TorchSide, jax_side: JaxSide, report: Report) -> list[np.ndarray]:
+    """Runs both in their own dtype, counts outputs that differ; returns those of torch."""
+    with torch.random.fork_rng(devices=[]):
+        ours = [as_array(t) for t in tensors_of(_called("torch_model", torch_side.run))]
+    theirs = [np.asarray(a) for a in _called("jax_function", jax_side.run)]
+    if len(ours) != len(theirs):
+        raise ValueError(
+            f"torch_model returns {len(ours)} tensors and jax_function {len(theirs)} arrays; "
+            "compare needs the same number in the same order: wrap one in a lambda that picks them"
+        )
+    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if a.size != b.size:
+            raise ValueError(
+                f"output {k} of torch_model has shape {a.shape} and that of jax_function {b.shape};"
+                " compare needs the same number of elements"
+            )
+        _count(report, k, a, b)
+    report.same_bits = report.differing == 0
+    return ours
+
+
+def _called(name: str, run: Any) -> Any:
+    try:
+        return run()
+    except (TypeError, ValueError, RuntimeError, IndexError, AssertionError) as error:
+        if str(error).startswith(name):
+            raise
+        text = str(error).strip().splitlines()
+        raise ValueError(
+            f"{name} does not take the inputs: {text[0] if text else type(error).__name__}; give "
+            f"it its own with {name.split('_')[0]}_inputs="
+        ) from error
+
+
+def _count(report: Report, k: int, a: np.ndarray, b: np.ndarray) -> None:
+    report.outputs += a.size
+    if a.dtype.kind in "biu" or b.dtype.kind in "biu":
+        b = b.reshape(a.shape)
+        differing = np.argwhere(a != b)
+        report.differing += len(differing)
+        if len(differing):
+            place = tuple(int(i) for i in differing[0])
+            at = place[0] if len(place) == 1 else place
+            report.warnings.append(
+                f"output {k}: {len(differing)} of {a.size} tokens or other whole numbers differ, "
+                f"first at {at}: {a[place]} here, {b[place]} there"
+            )
+        return
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    turned = arranged(a64, b64)
+    if turned is None:
+        turned = a64.reshape(b64.shape)
+    differs = (turned != b64) & ~(np.isnan(turned) & np.isnan(b64))
+    report.differing += int(differs.sum())
+    report.own_error = max(report.own_error, error_of(turned, b64))
+
+
+def _cotangents(outputs: list[np.ndarray]) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    return [random.standard_normal(a.shape) for a in outputs if a.dtype.kind in "fcV"]
+
+
+def _check_pairs(search: Search) -> None:
+    kinds = {v.index for v in search.recording.values if v.kind in ("op", "move", "fine")}
+    inputs = [v for v in search.recording.values if v.kind == "leaf"]
+    if kinds & set(search.torch_pairs) or not any(
+        v.tells for v in search.recording.values if v.index in kinds
+    ):
+        return
+    some = sum(v.index in search.torch_pairs for v in inputs)
+    raise ValueError(
+        f"nothing could be paired: {some} of {len(inputs)} parameters and inputs of torch_model "
+        f"are found in jax_function, and none of {len(kinds)} values computed from them; compare "
+        "needs a port with the same parameters and inputs: check that the weights were copied"
+    )
+
+
+def _output_error(search: Search) -> float:
+    """Returns the largest difference of two outputs by their fingerprints."""
+    most = 0.0
+    for t, j in zip(search.recording.outputs, search.tape.outputs, strict=True):
+        a, b = search.recording.values[t].printed, search.tape.values[j].printed
+        if a is not None and b is not None:
+            most = max(most, a.distance(b))
+    return most
+
+
+def _collect(search: Search, report: Report) -> None:
+    """Fills the report with parts and notes."""
+    merged: dict[Any, Part] = {}
+    torch_parts, jax_parts = set(), set()
+    for found in search.found:
+        cause = cause_of(found, search)
+        part = _part(found, cause)
+        torch_parts.add(found.torch.index if found.torch else -1)
+        jax_parts.add(found.jax.index if found.jax else -1)
+        if part.error < SMALL and not cause.is_certain:
+            where = part.jax.source or part.torch.source
+            note = (
+                f"{part.error:.0e} of the scale at {where} ({part.jax.op or part.torch.op}): "
+                + (cause.text or "a constant or a table is held in float32")
+            )
+            if note not in report.notes:
+                report.notes.append(note)
+            continue
+        key = (part.jax.source, part.jax.op) if part.jax.source else (part.torch.source, "")
+        old = merged.get(key)
+        if old is None:
+            merged[key] = part
+        else:
+            old.count += 1
+            old.error = max(old.error, part.error)
+            old.cause = old.cause or part.cause
+    report.parts = list(merged.values())
+    report.paired = sum(search.recording.values[k].tells for k in search.torch_pairs)
+    report.values = sum(v.tells for v in search.recording.values)
+    _add_notes(search, report)
+    report.rows = _rows(search, torch_parts, jax_parts)
+
+
+def _add_notes(search: Search, report: Report) -> None:
+    for side, forced in (("torch", search.recording.forced), ("JAX", search.tape.forced)):
+        for line, count in forced.items():
+            times = f", {count} times" if count > 1 else ""
+            report.notes.append(
+                f"{side} casts to float32 at {line.source}{times}; compare ran it in float64"
+            )
+    for op, count in search.tape.narrow.items():
+        report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")
+    for side, random in (("torch", search.recording.random), ("JAX", search.tape.random)):
+        for line in random:
+            report.warnings.insert(
+                0,
+                f"{side} draws random numbers at {line.source}: dropout is on, switch it off "
+                f"({'model.eval()' if side == 'torch' else 'deterministic=True'}) for a comparison",
+            )
+    if report.parts and not search.is_joined:
+        report.notes.append(
+            "behind the last part the two could not be joined again: mend the parts above and "
+            "compare again"
+        )
+
+
+def _part(found: Found, cause: Any) -> Part:
+    here, there = Place(), Place()
+    name = ""
+    if found.torch is not None:
+        place = found.torch.place
+        line = place.line
+        op = found.torch.op
+        here = Place(place.module, op, line.source if line else "", line.code if line else "")
+        name = place.module
+    if found.jax is not None:
+        line = found.jax.place
+        there = Place(
+            line.function if line else "",
+            found.jax.op,
+            line.source if line else "",
+            line.code if line else "",
+        )
+        name = found.jax.name or name
+    return Part(here, there, found.error, 1, name, cause.text)
+
+
+def _rows(search: Search, torch_parts: set[int], jax_parts: set[int]) -> list[Row]:
+    """Returns the values of both sides as the page shows them."""
+    rows = []
+
+    def add(side: str, value: Value, line: Any, partner: int, is_part: bool) -> None:
+        if (value.kind in ("op", "leaf") and value.tells) or is_part:
+            source, code = (line.source, line.code) if line else (value.name, "")
+            rows.append(
+                Row(side, value.index, value.op, value.shape, source, code, partner, is_part)
+            )
+
+    for value in search.recording.values:
+        line = value.place.line if value.place else None
+        partner = search.torch_pairs.get(value.index, -1)
+        add("torch", value, line, partner, value.index in torch_parts)
+    for value in search.tape.values:
+        partner = search.jax_pairs.get(value.index, -1)
+        add("jax", value, value.place, partner, value.index in jax_parts)
+    return rows

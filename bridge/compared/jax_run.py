@@ -1,0 +1,107 @@
+"""Runs of the JAX function: in float64 step by step, and as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bridge.compared.lifting import lift
+from bridge.compared.tape import Tape, record
+
+
+class JaxSide:
+    """A JAX function with its arguments.
+
+    Args:
+      function: any callable.
+      args, kwargs: its arguments, with arrays in the model's own dtype.
+      is_wide: run in float64.
+    """
+
+    def __init__(
+        self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_wide: bool
+    ) -> None:
+        self.function, self.args, self.kwargs, self.is_wide = function, args, kwargs, is_wide
+        self.lifted = lift(function)
+
+    def record(self, cotangents: Any = None) -> tuple[Tape, Any, list[int]]:
+        """Runs the function in float64.
+
+        Returns:
+          The tape, the result, and the indices of states that the call changed.
+        """
+        with jax.enable_x64(self.is_wide):
+            try:
+                return self._record(cotangents, traced=_is_inexact)
+            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+                return self._record(cotangents, traced=_is_device_array)
+
+    def _record(self, cotangents: Any, traced: Any) -> tuple[Tape, Any, list[int]]:
+        own = {k: self._wide(v) for k, v in self.lifted.arrays.items()}
+        arrays = {k: jnp.asarray(v) for k, v in own.items() if traced(self.lifted.arrays[k])}
+        fixed = {k: v for k, v in own.items() if k not in arrays}
+        leaves, treedef = jax.tree_util.tree_flatten((list(self.args), dict(self.kwargs)))
+        is_traced = [isinstance(x, np.ndarray | jax.Array) and traced(x) for x in leaves]
+        inputs = [jnp.asarray(self._wide(x)) for x, t in zip(leaves, is_traced, strict=True) if t]
+        names = _paths((list(self.args), dict(self.kwargs)))
+        names = [name for name, t in zip(names, is_traced, strict=True) if t]
+
+        def call(arrays: Any, inputs: Any) -> Any:
+            function, state = self.lifted.call({**fixed, **arrays})
+            rest = iter(inputs)
+            filled = [next(rest) if t else x for x, t in zip(leaves, is_traced, strict=True)]
+            args, kwargs = jax.tree_util.tree_unflatten(treedef, filled)
+            result = function(*args, **kwargs)
+            return arrays_of(result), state()
+
+        traced_call = call
+        if cotangents is not None:
+            from bridge.compared.jax_gradients import with_gradients
+
+            traced_call = with_gradients(call, cotangents)
+        closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(arrays, inputs)
+        flat = [*jax.tree_util.tree_leaves(arrays), *inputs]
+        tape, results = record(closed, flat, [*sorted(arrays), *names], self.is_wide)
+        count = len(jax.tree_util.tree_leaves(shape[0]))
+        tape.names = [*(f"output {k}" for k in range(count)), *sorted(_names(shape[1:]))]
+        states = tape.outputs[count:]
+        tape.outputs = tape.outputs[:count]
+        return tape, results[:count], states
+
+    def _wide(self, array: Any) -> Any:
+        if not self.is_wide or not jnp.issubdtype(array.dtype, jnp.inexact):
+            return array
+        is_complex = jnp.issubdtype(array.dtype, jnp.complexfloating)
+        return np.asarray(array).astype(np.complex128 if is_complex else np.float64)
+
+    def run(self) -> list[Any]:
+        """Calls the function on a copy of its arrays, in its own dtype."""
+        function, _ = self.lifted.call(self.lifted.arrays)
+        return arrays_of(function(*self.args, **self.kwargs))
+
+
+def _is_inexact(array: Any) -> bool:
+    return True
+
+
+def _is_device_array(array: Any) -> bool:
+    return isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jnp.inexact)
+
+
+def _paths(tree: Any) -> list[str]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(keys, simple=True, separator=".") for keys, _ in flat]
+
+
+def _names(tree: Any) -> list[str]:
+    return _paths(tree)
+
+
+def arrays_of(result: Any) -> list[Any]:
+    """Returns the arrays of a result in order; a dict in the order of its keys."""
+    leaves = jax.tree_util.tree_leaves(result)
+    return [x for x in leaves if isinstance(x, jax.Array | np.ndarray | np.generic)]

@@ -1,0 +1,269 @@
+"""A run of a torch model in which every result of an operation is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+from bridge._private.torch import TorchDispatchMode
+from bridge.compared.sources import Line, line_of_caller
+from bridge.compared.steps import steps_of
+from bridge.compared.values import Value, fingerprint
+
+VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t",
+         "unsqueeze", "squeeze", "alias", "detach", "clone", "contiguous", "flatten", "_to_copy",
+         "lift_fresh", "lift_fresh_copy", "copy", "copy_", "flip"}  # fmt: skip
+RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "rand_like", "rand", "randn", "uniform_"}
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+@dataclass
+class Place:
+    """The module and the line that a value of torch comes from, and its operation's arguments."""
+
+    line: Line | None
+    module: str
+    kind: str  # the module's class
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Recording:
+    """The values of a run in torch.
+
+    Attributes:
+      values: in the order of execution, parameters first.
+      arrays: the arrays of the values that were asked for.
+      outputs: indices of the values that the model returned.
+      forced: lines that cast to float32, with their counts.
+      random: lines that draw random numbers.
+    """
+
+    values: list[Value] = field(default_factory=list)
+    arrays: dict[int, np.ndarray] = field(default_factory=dict)
+    outputs: list[int] = field(default_factory=list)
+    buffers: list[int] = field(default_factory=list)
+    forced: dict[Line, int] = field(default_factory=dict)
+    random: list[Line] = field(default_factory=list)
+
+
+class Recorder(TorchDispatchMode):
+    """Records the results of operations while it is entered.
+
+    Args:
+      names: parameters and buffers by name; arguments by position.
+      wanted: indices of values whose arrays are kept.
+      is_wide: casts to float32 are left out.
+    """
+
+    def __init__(
+        self, names: Mapping[str, Tensor], wanted: frozenset[int], is_wide: bool = True
+    ) -> None:
+        super().__init__()
+        self.recording = Recording()
+        self.wanted, self.is_wide = wanted, is_wide
+        self.module = ModuleStack()
+        self._views: dict[Any, int] = {}  # the value of a view, by where it lies
+        self._writers: dict[int, list[int]] = {}  # values that a storage was written by
+        self._kept: list[Tensor] = []
+        self.node: Place | None = None  # of the backward pass
+        for name, tensor in names.items():
+            self._append("leaf", (), None, tensor, "leaf", name)
+
+    def index_of(self, tensor: Tensor) -> int | None:
+        """Returns the newest value that a tensor holds."""
+        parents = self._parents([tensor])
+        return max(parents, default=None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        line = self.node.line if self.node else line_of_caller()
+        if self.is_wide:
+            args, kwargs = self._widened(name, args, kwargs, line)
+        tensors = list(_tensors((args, kwargs)))
+        parents = self._parents(tensors)
+        if name in RANDOM and line is not None and line not in self.recording.random:
+            self.recording.random.append(line)
+        result = func(*args, **kwargs)
+        module, kind = self.module.current()
+        place = Place(line, module, kind)
+        if self.node:
+            place = Place(line, self.node.module, self.node.kind)
+        place.options = _options(func, args, kwargs)
+        behind = parents
+        if not self.node:
+            for step in steps_of(name, place.options, result):
+                behind = (self._append(name, behind, place, step, "fine"),)
+        outputs = list(_tensors(result))
+        written = _written(func, args, kwargs, name, place.options)
+        for tensor in [*outputs, *(w for w in written if all(w is not o for o in outputs))]:
+            is_written = any(tensor is w for w in written)
+            fresh = not is_written and not any(_shares(tensor, t) for t in tensors)
+            move = name in VIEWS and bool(parents)
+            # The steps lead to the first result; a mean beside it is right where the rest is not.
+            self._append(
+                name, behind, place, tensor, "move" if move else "op", fresh=fresh,
+                written=is_written,
+            )  # fmt: skip
+            behind = parents
+        return result
+
+    def _widened(self, name: str, args: Any, kwargs: Any, line: Line | None) -> tuple[Any, Any]:
+        def wide(value: Any) -> Any:
+            if isinstance(value, torch.dtype):
+                return _WIDE.get(value, value)
+            return value
+
+        new = tuple(map(wide, args)), {key: wide(value) for key, value in kwargs.items()}
+        is_cast = name == "_to_copy" and kwargs.get("dtype") is torch.float32
+        if is_cast and line is not None and args[0].dtype == torch.float64:
+            self.recording.forced[line] = self.recording.forced.get(line, 0) + 1
+        return new
+
+    def _parents(self, tensors: list[Tensor]) -> tuple[int, ...]:
+        found: set[int] = set()
+        for tensor in tensors:
+            own = self._views.get(_place_of(tensor))
+            writers = self._writers.get(_storage(tensor), [])
+            if own is not None:
+                found.add(own)
+                found.update(w for w in writers if w > own)
+            else:
+                found.update(writers)
+        return tuple(sorted(found))
+
+    def _append(
+        self,
+        op: str,
+        parents: tuple[int, ...],
+        place: Place | None,
+        tensor: Tensor,
+        kind: str,
+        name: str = "",
+        fresh: bool = True,
+        written: bool = False,
+    ) -> int:
+        values = self.recording.values
+        index = len(values)
+        shape = tuple(tensor.shape)
+        found = None
+        array = None
+        if tensor.is_floating_point() or tensor.is_complex():
+            array = _array(tensor)
+            found = fingerprint(array)
+        values.append(Value(index, op, parents, place, shape, found, kind, name))
+        if index in self.wanted and array is not None:
+            self.recording.arrays[index] = array.copy()
+        if kind != "fine":
+            storage = _storage(tensor)
+            if fresh and storage:
+                self._writers[storage] = [index]
+            elif written:
+                self._writers.setdefault(storage, []).append(index)
+            self._views[_place_of(tensor)] = index
+        return index
+
+
+class ModuleStack:
+    """The modules whose forward functions are running, innermost last."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.stack: list[tuple[str, str]] = []
+
+    def current(self) -> tuple[str, str]:
+        return self.stack[-1] if self.stack else ("", "")
+
+    @contextlib.contextmanager
+    def watch(self, models: list[nn.Module]) -> Iterator[None]:
+        """Follows calls of modules while it is entered."""
+        for model in models:
+            for name, module in model.named_modules():
+                self.names.setdefault(id(module), name)
+
+        def enter(module: nn.Module, args: Any) -> None:
+            self.stack.append((self.names.get(id(module), ""), type(module).__name__))
+
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            if self.stack:
+                self.stack.pop()
+
+        first = modules.register_module_forward_pre_hook(enter)
+        second = modules.register_module_forward_hook(leave, always_call=True)
+        try:
+            yield
+        finally:
+            first.remove()
+            second.remove()
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
+    if tensor.dtype in (torch.bfloat16, torch.float16) or str(tensor.dtype).startswith(
+        "torch.float8"
+    ):
+        tensor = tensor.to(torch.float32)
+    return tensor.numpy()
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
+
+
+def _place_of(tensor: Tensor) -> Any:
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return (
+        _storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(),
+        tensor.dtype,
+    )  # fmt: skip
+
+
+def _shares(a: Tensor, b: Tensor) -> bool:
+    return _storage(a) == _storage(b) != 0
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _tensors(part)
+    elif isinstance(tree, dict):
+        for part in tree.values():
+            yield from _tensors(part)
+
+
+def _options(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments of an operation by name."""
+    found: dict[str, Any] = {}
+    for k, argument in enumerate(func._schema.arguments):
+        if argument.name in kwargs:
+            found[argument.name] = kwargs[argument.name]
+        elif k < len(args):
+            found[argument.name] = args[k]
+        elif argument.has_default_value():
+            found[argument.name] = argument.default_value
+    return found
+
+
+def _written(func: Any, args: Any, kwargs: Any, name: str, options: dict[str, Any]) -> list[Tensor]:
+    """Returns the tensors that an operation wrote to."""
+    found = []
+    for argument in func._schema.arguments:
+        info = argument.alias_info
+        if info is not None and info.is_write:
+            found += list(_tensors(options.get(argument.name)))
+    if "batch_norm" in name and options.get("training"):
+        for key in ("running_mean", "running_var"):
+            if isinstance(options.get(key), Tensor) and all(options[key] is not t for t in found):
+                found.append(options[key])
+    return found

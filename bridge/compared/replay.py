@@ -1,0 +1,110 @@
+"""Runs of a tape with some of its values replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bridge.compared.tape import Tape, printed
+
+SNAPSHOTS = 8  # of the arrays that are in use, along a run
+Arrays = dict[int, Any]
+
+
+class Replay:
+    """A tape that is run again from where a value was replaced.
+
+    Attributes:
+      replaced: arrays in place of values.
+      bypassed: arrays in place of one input of one step, by (step, value).
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.replaced: Arrays = {}
+        self.bypassed: dict[tuple[int, int], Any] = {}
+        self.users: dict[int, list[int]] = {}
+        for place, step in enumerate(tape.steps):
+            for index in step.inputs:
+                self.users.setdefault(index, []).append(place)
+        self._last = {index: users[-1] for index, users in self.users.items()}
+        self._last.update(dict.fromkeys(tape.outputs, len(tape.steps)))
+        self._snapshots: list[tuple[int, Arrays]] = []
+
+    def before(self, place: int) -> Arrays:
+        """Returns the arrays in use just before a step."""
+        start, arrays = self._from(place)
+        for k in range(start, place):
+            self.execute(k, arrays)
+        return arrays
+
+    def _from(self, place: int) -> tuple[int, Arrays]:
+        for start, arrays in reversed(self._snapshots):
+            if start <= place:
+                return start, dict(arrays)
+        return 0, {
+            **self.tape.leaves,
+            **{k: v for k, v in self.replaced.items() if k in self.tape.leaves},
+        }
+
+    def execute(self, place: int, arrays: Arrays) -> None:
+        """Runs one step and forgets the arrays that nothing uses later."""
+        step = self.tape.steps[place]
+        inputs = [
+            self.bypassed.get((place, index), arrays[index]) if self.bypassed else arrays[index]
+            for index in step.inputs
+        ]
+        outputs = step.run(*inputs)
+        for index, array in zip(step.outputs, outputs, strict=True):
+            if index in self._last:
+                arrays[index] = self.replaced.get(index, array)
+        for index in set(step.inputs):
+            if self._last[index] == place:
+                arrays.pop(index, None)
+
+    def run(self, place: int) -> None:
+        """Runs from a step to the end and takes the fingerprints anew."""
+        tape = self.tape
+        self._snapshots = [pair for pair in self._snapshots if pair[0] <= place]
+        start, arrays = self._from(place)
+        every = max(1, len(tape.steps) // SNAPSHOTS)
+        changed = set(self.replaced)
+        for k in range(start, len(tape.steps)):
+            if k % every == 0 and k and all(s != k for s, _ in self._snapshots):
+                self._snapshots.append((k, dict(arrays)))
+            step = tape.steps[k]
+            self.execute(k, arrays)
+            is_changed = any(i in changed or (k, i) in self.bypassed for i in step.inputs)
+            for index in step.outputs:
+                if is_changed or index in self.replaced:
+                    changed.add(index)
+                    if index in arrays:
+                        tape.values[index].printed = printed(arrays[index])
+
+    def follow(self, place: int, arrays: Arrays, value: int, array: Any) -> Iterator[int]:
+        """Runs on from a step with a value replaced; yields each value that depends on it.
+
+        Its fingerprint is in `trial`.
+        """
+        self.trial: dict[int, Any] = {}
+        arrays = dict(arrays)
+        arrays[value] = array
+        below = {value}
+        for k in range(place, len(self.tape.steps)):
+            step = self.tape.steps[k]
+            if value in step.outputs:
+                continue
+            self.execute(k, arrays)
+            if below.intersection(step.inputs):
+                for index in step.outputs:
+                    below.add(index)
+                    if index in arrays:
+                        self.trial[index] = printed(arrays[index])
+                        yield index
+
+
+def like(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an array of torch in the shape of a value of JAX."""
+    return np.ascontiguousarray(array).reshape(shape)

@@ -1,0 +1,319 @@
+"""The search for the parts: the first values that differ, and where the two agree again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bridge.compared.axes import arranged, error_of, turned
+from bridge.compared.jax_run import JaxSide
+from bridge.compared.recorder import Recording
+from bridge.compared.replay import Replay, like
+from bridge.compared.tape import Tape
+from bridge.compared.torch_run import TorchSide
+from bridge.compared.values import Table, Value, dead, frontier, paired
+
+CLOSE = 0.02  # arrays that differ by less are two forms of one value
+REACH = 48  # dead values that are looked at for a place to go on
+TRIES = 6  # values of torch that are tried for one of JAX
+AHEAD = 14  # values behind a replaced one, of which one must be paired
+MOST = 400  # parts
+HELD = 64  # arrays of torch that are kept at a time
+
+
+@dataclass
+class Found:
+    """A place where the two part, and the values that they go on with.
+
+    Attributes:
+      torch, jax: the first dead values; None where a side has none.
+      torch_join, jax_join: the values that were made equal; None at the end.
+      expected, got: their arrays, in one arrangement.
+      is_missing: JAX lacks an operation, which torch has.
+      error: the difference relative to the value's scale.
+    """
+
+    torch: Value | None
+    jax: Value | None
+    torch_join: Value | None = None
+    jax_join: Value | None = None
+    expected: np.ndarray | None = None
+    got: np.ndarray | None = None
+    is_missing: bool = False
+    error: float = float("nan")
+
+
+@dataclass
+class Search:
+    """Both recorded runs, and what was found in them."""
+
+    torch_side: TorchSide
+    jax_side: JaxSide
+    recording: Recording
+    tape: Tape
+    states: list[int]
+    found: list[Found] = field(default_factory=list)
+    is_joined: bool = True
+
+    def __post_init__(self) -> None:
+        self.replay = Replay(self.tape)
+        self._joined: dict[int, int] = {}  # of JAX's values, those that torch's took the place of
+        self._arrays: dict[int, np.ndarray] = {}
+        self.pair()
+
+    def pair(self) -> None:
+        """Pairs the values of both sides."""
+        torch, jax = self.recording.values, self.tape.values
+        self.torch_table = Table(torch)
+        self.jax_pairs = paired(jax, self.torch_table, self._joined)
+        self.torch_pairs = paired(torch, Table(jax), self._joined.values())
+        wrong = self.wrong_outputs()
+        wrong_torch = [self.recording.outputs[k] for k in wrong]
+        wrong_jax = [self.tape.outputs[k] for k in wrong]
+        wrong_torch += [k for k in self.recording.buffers if k not in self.torch_pairs]
+        wrong_jax += [k for k in self.states if k not in self.jax_pairs]
+        for k in wrong_torch:
+            self.torch_pairs.pop(k, None)
+        for k in wrong_jax:
+            self.jax_pairs.pop(k, None)
+        self.jax_dead = dead(jax, self.jax_pairs, wrong_jax)
+        self.torch_dead = dead(torch, self.torch_pairs, wrong_torch)
+
+    def wrong_outputs(self) -> list[int]:
+        """Returns the numbers of the outputs that differ."""
+        wrong = []
+        for k, (t, j) in enumerate(zip(self.recording.outputs, self.tape.outputs, strict=True)):
+            a, b = self.recording.values[t].printed, self.tape.values[j].printed
+            if a is not None and b is not None and not a.equals(b) and j not in self._joined:
+                wrong.append(k)
+        return wrong
+
+    def run(self) -> None:
+        """Finds all parts."""
+        while self.jax_dead or self.torch_dead:
+            found = self.next()
+            self.found.append(found)
+            again = any(
+                old.jax_join is found.jax_join and old.torch_join is found.torch_join
+                for old in self.found[:-1]
+            )
+            if found.jax_join is None or again or len(self.found) >= MOST:
+                self.is_joined = False
+                return
+            self.pair()
+
+    def next(self) -> Found:
+        """Finds the first part that is left and goes on with torch's value behind it."""
+        jax, torch = self.tape.values, self.recording.values
+        if not self.jax_dead:
+            return Found(torch[self.torch_dead[0]], None)
+        first = jax[frontier(jax, self.jax_dead)[0]]
+        join = self._join(first)
+        if join is None:
+            t = torch[self.torch_dead[0]] if self.torch_dead else None
+            return Found(t, first)
+        t, j, expected, got, is_missing = join
+        if t.index in self.torch_pairs:  # the same numbers in another arrangement
+            found = Found(_made(torch, t), _made(jax, jax[j]), t, jax[j], expected, got)
+            is_missing = False
+        else:
+            origin = _made(torch, self._origin(t))
+            start = jax[j] if is_missing else first
+            found = Found(origin, start, t, jax[j], expected, got, is_missing)
+        before = {k: jax[k].printed for k in self.jax_dead}
+        self._replace(t, j, expected, first, is_missing)
+        found.error = max(error_of(expected, got), self._effect(before))
+        return found
+
+    def _effect(self, before: dict[int, Any]) -> float:
+        """Returns how far the next values were off that are right now, by their fingerprints."""
+        most, left = 0.0, AHEAD
+        for k, old in before.items():
+            new = self.tape.values[k].printed
+            if not left or old is None or new is None or new.equals(old):
+                continue
+            if self.torch_table.partner(new) is not None:
+                most = max(most, new.distance(old))
+                left -= 1
+        return most
+
+    def _origin(self, value: Value) -> Value:
+        """Returns the first dead value of torch that a value was computed from."""
+        values = self.recording.values
+        behind = {value.index}
+        for k in range(value.index, -1, -1):
+            if k in behind:
+                behind.update(values[k].parents)
+        return next((values[k] for k in self.torch_dead if k in behind), value)
+
+    def _replace(self, t: Value, j: int, array: np.ndarray, first: Value, is_missing: bool) -> None:
+        tape = self.tape
+        replacement = like(array, tape.values[j].shape)
+        start = tape.maker.get(j, 0)
+        if is_missing and self._is_used_beside(j, t):
+            start = tape.maker[first.index]
+            self.replay.bypassed[start, j] = replacement
+        else:
+            self.replay.replaced[j] = replacement
+            self._joined[j] = t.index
+        with _wide(tape):
+            self.replay.run(start)
+
+    def _is_used_beside(self, j: int, t: Value) -> bool:
+        """True if torch uses the value that JAX goes on with in another place too."""
+        partner = self.jax_pairs.get(j, -1)
+        behind = {t.index}
+        values = self.recording.values
+        for k in range(t.index, partner, -1):
+            if k in behind:
+                behind.update(values[k].parents)
+        return any(
+            partner in value.parents and value.index not in behind and value.kind != "fine"
+            for value in values[partner + 1 :]
+        )
+
+    def _join(self, first: Value) -> tuple[Value, int, np.ndarray, np.ndarray, bool] | None:
+        """Finds values of both sides that are the same one, the earliest behind the first part."""
+        tape = self.tape
+        jax = tape.values
+        frontiers = set(frontier(jax, self.jax_dead))
+        start = self.jax_dead.index(first.index)
+        candidates = [
+            k
+            for k in self.jax_dead[start:]
+            if jax[k].kind != "move" or k in frontiers or k in tape.outputs
+        ][:REACH]
+        before = [k for k in first.parents if k in self.jax_pairs and k in tape.maker]
+        order = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
+        options = {j: self._options(jax[j]) for j in order}
+        order = [j for j in order if options[j]]
+        if not order:
+            return None
+        place = tape.maker[order[0]]
+        with _wide(tape):
+            arrays = self.replay.before(place)
+            for j in order:
+                while place <= tape.maker[j]:
+                    self.replay.execute(place, arrays)
+                    place += 1
+                if j not in arrays:
+                    continue
+                got = _numpy(arrays[j])
+                for t in options[j]:
+                    array = self._array(t.index, options, j)
+                    if t.index in self.torch_pairs:
+                        for expected in turned(array, got):
+                            if self._agrees(place, arrays, j, expected, t):
+                                return t, j, expected, got, True
+                        continue
+                    expected = arranged(array, got)
+                    if expected is None:
+                        continue
+                    is_missing = j in before
+                    if (not is_missing and _is_close(expected, got)) or self._agrees(
+                        place, arrays, j, expected, t
+                    ):
+                        return t, j, expected, got, is_missing
+        return None
+
+    def _options(self, value: Value) -> list[Value]:
+        """Returns values of torch that may be this one of JAX, the closest first."""
+        assert value.printed is not None
+        seen: list[Value] = []
+        shape = value.printed.shape
+        if value.index in self.jax_pairs and len(set(shape)) < len(shape):
+            # The same numbers, but two axes of one size may be exchanged.
+            partner = self.jax_pairs[value.index]
+            return [self.recording.values[partner]] if partner >= 0 else []
+        for k in self.torch_dead:
+            other = self.recording.values[k]
+            assert other.printed is not None
+            if other.printed.shape != value.printed.shape:
+                continue
+            if any(
+                o.printed
+                and o.printed.equals(other.printed)
+                and o.printed.has_axes_of(other.printed)
+                for o in seen
+            ):
+                continue
+            seen.append(other)
+            if len(seen) == 2 * TRIES:
+                break
+        ranked = sorted(seen, key=lambda o: (o.printed.distance(value.printed) > CLOSE, o.index))  # type: ignore[union-attr]
+        return ranked[:TRIES]
+
+    def _array(self, index: int, options: dict[int, list[Value]], j: int) -> np.ndarray:
+        """Returns an array of torch; those that may be asked for next come from the same run."""
+        if index not in self._arrays:
+            wanted = [index]
+            for k, values in options.items():
+                if self.tape.maker[k] >= self.tape.maker[j]:
+                    wanted += [value.index for value in values]
+            recording, _ = self.torch_side.record(list(dict.fromkeys(wanted))[:HELD])
+            self._arrays = recording.arrays
+        return self._arrays[index]
+
+    def _agrees(
+        self, place: int, arrays: dict[int, Any], j: int, array: np.ndarray, t: Value
+    ) -> bool:
+        """True if dead values of JAX are paired with dead ones once this one is replaced."""
+        assert t.printed is not None
+        new = like(array, self.tape.values[j].shape)
+        left = AHEAD
+        dead_torch, dead_jax = set(self.torch_dead), set(self.jax_dead)
+        for index in self.replay.follow(place, arrays, j, new):
+            printed = self.replay.trial[index]
+            if printed is None or printed.is_plain or self.tape.values[index].kind == "move":
+                continue
+            if index not in dead_jax or printed.equals(t.printed):
+                continue
+            partner = self.torch_table.partner(printed)
+            if partner is not None and partner.index in dead_torch and partner.index > t.index:
+                return True
+            left -= 1
+            if not left:
+                return False
+        return False
+
+
+def _made(values: Sequence[Value], value: Value) -> Value:
+    """Returns the value that one has its numbers from, by moves alone."""
+    while value.kind == "move" and len(value.parents) == 1:
+        parent = values[value.parents[0]]
+        if parent.kind == "leaf" or parent.printed is None or value.printed is None:
+            break
+        if not parent.printed.equals(value.printed):
+            break
+        value = parent
+    return value
+
+
+def _is_close(expected: np.ndarray, got: np.ndarray) -> bool:
+    scale = float(np.linalg.norm(expected.ravel()))
+    return float(np.linalg.norm((expected - got).ravel())) <= CLOSE * scale
+
+
+def _numpy(array: Any) -> np.ndarray:
+    return np.asarray(array, np.float64)
+
+
+def _wide(tape: Tape) -> Any:
+    import jax
+
+    return jax.enable_x64(tape.is_wide)
+
+
+def begin(torch_side: TorchSide, jax_side: JaxSide, cotangents: Any = None) -> Search:
+    """Records both runs and pairs their values."""
+    recording, _ = torch_side.record(cotangents=cotangents)
+    tape, _, states = jax_side.record(cotangents=cotangents)
+    return Search(torch_side, jax_side, recording, tape, states)
+
+
+def lines(values: Sequence[Value]) -> list[str]:
+    """Returns the values as text, for a look at a run."""
+    return [f"{v.index} {v.op} {v.kind} {v.shape} {v.name}" for v in values]

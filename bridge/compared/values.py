@@ -1,0 +1,224 @@
+"""Values of a run: what is kept of them, and the search for equal ones."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+EQUAL = 1e-10  # of the scale: two orders of summation in float64 stay below it
+Fingerprint = tuple[float, float, float, float, float]  # Σx, Σx², Σ|x|, maximum, minimum
+
+
+@dataclass(slots=True)
+class Print:
+    """The numbers that a transposition or a reshape does not change, and a few that it may.
+
+    Attributes:
+      size: the number of elements.
+      sums: Σx, Σx², Σ|x|, maximum and minimum.
+      shape: the sizes of the axes in increasing order, without those of one element.
+      axes: for each of them Σ(marginal sum)², sorted: they tell two ways to split an axis apart.
+      is_plain: the value says nothing: a constant, whole numbers such as positions, or a mask.
+    """
+
+    size: int
+    sums: Fingerprint
+    shape: tuple[int, ...]
+    axes: tuple[tuple[int, float], ...]
+    is_plain: bool
+
+    def equals(self, other: Print, tolerance: float = EQUAL) -> bool:
+        """True for the same numbers in any order."""
+        if self.size != other.size:
+            return False
+        a, b = self.sums, other.sums
+        total = max(a[2], b[2])
+        top = max(abs(a[3]), abs(a[4]), abs(b[3]), abs(b[4]))
+        return bool(
+            abs(a[2] - b[2]) <= tolerance * total
+            and abs(a[0] - b[0]) <= tolerance * total
+            and abs(a[1] - b[1]) <= 2 * tolerance * max(a[1], b[1])
+            and abs(a[3] - b[3]) <= tolerance * top
+            and abs(a[4] - b[4]) <= tolerance * top
+        )
+
+    def has_axes_of(self, other: Print, tolerance: float = EQUAL) -> bool:
+        """True if the axes of two arrays of the same numbers and sizes have the same marginals."""
+        return all(
+            abs(a - b) <= 4 * tolerance * self.size / n * self.sums[1]
+            for (n, a), (_, b) in zip(self.axes, other.axes, strict=True)
+        )
+
+    def distance(self, other: Print) -> float:
+        """The difference of two fingerprints of one size, relative to the larger numbers."""
+        a, b = self.sums, other.sums
+        total = max(a[2], b[2]) or 1.0
+        top = max(abs(a[3]), abs(a[4]), abs(b[3]), abs(b[4])) or 1.0
+        return max(
+            abs(a[0] - b[0]) / total,
+            abs(a[2] - b[2]) / total,
+            abs(a[1] - b[1]) / (max(a[1], b[1]) or 1.0),
+            abs(a[3] - b[3]) / top,
+            abs(a[4] - b[4]) / top,
+        )
+
+
+def fingerprint(array: np.ndarray) -> Print:
+    """Returns what is kept of a floating-point or complex array. Infinities count as ±1e300."""
+    if np.iscomplexobj(array):
+        array = np.stack([array.real, array.imag], axis=-1)
+    x = np.asarray(array, np.float64)
+    shape = tuple(sorted(n for n in x.shape if n != 1))
+    if x.size == 0:
+        return Print(0, (0.0, 0.0, 0.0, 0.0, 0.0), shape, (), True)
+    high, low = float(x.max()), float(x.min())
+    if not (math.isfinite(high) and math.isfinite(low)):
+        # Masks hold −inf or the least finite number; both become 0, with their count in the sums.
+        x = np.where(np.isfinite(x), x, 0.0)
+        high, low = float(x.max()), float(x.min())
+    elif max(abs(high), abs(low)) > 1e30:
+        x = np.where(np.abs(x) > 1e30, 0.0, x)
+        high, low = float(x.max()), float(x.min())
+    flat = x.reshape(-1) if x.flags.c_contiguous else x.ravel(order="K")
+    total, squares, absolute = float(flat.sum()), float(flat @ flat), float(np.abs(flat).sum())
+    plain = high == low or (total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0)
+    axes = []
+    if x.ndim > 1 and not plain:
+        for axis, n in enumerate(x.shape):
+            if n != 1 and n != x.size:
+                sums = x.sum(axis=tuple(k for k in range(x.ndim) if k != axis))
+                axes.append((n, float(sums @ sums)))
+    sums_ = (total, squares, absolute, high, low)
+    return Print(x.size, sums_, shape, tuple(sorted(axes)), plain)
+
+
+@dataclass(slots=True)
+class Value:
+    """A value of a run.
+
+    Attributes:
+      index: its place in the order of execution.
+      op: the name of the operation that made it.
+      parents: indices of the values that it was computed from.
+      place: the key of its source, for the side's own use.
+      shape: the shape of the array.
+      printed: its fingerprint; None for integers and masks, which pass on what is behind them.
+      kind: "leaf" (a parameter, an input, a constant), "move" (the numbers of its parent in
+        another arrangement), "fine" (a step inside of an operation) or "op".
+      name: the path of a parameter, or a recorded name.
+    """
+
+    index: int
+    op: str
+    parents: tuple[int, ...]
+    place: Any
+    shape: tuple[int, ...]
+    printed: Print | None
+    kind: str = "op"
+    name: str = ""
+
+    @property
+    def tells(self) -> bool:
+        """True if the value can be paired at all."""
+        return self.printed is not None and not self.printed.is_plain
+
+
+@dataclass
+class Table:
+    """Values by size and Σ|x|, to find those that are equal to a given one."""
+
+    values: Iterable[Value]
+    _sizes: dict[int, list[tuple[float, int, Value]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes: dict[int, list[tuple[float, int, Value]]] = defaultdict(list)
+        for value in self.values:
+            if value.tells:
+                assert value.printed is not None
+                sizes[value.printed.size].append((value.printed.sums[2], value.index, value))
+        self._sizes = {size: sorted(found, key=lambda v: v[:2]) for size, found in sizes.items()}
+
+    def equal_to(self, printed: Print, tolerance: float = EQUAL) -> Iterator[Value]:
+        """Yields the values with the same numbers."""
+        found = self._sizes.get(printed.size, [])
+        total = printed.sums[2]
+        first = bisect.bisect_left(found, (total * (1 - 2 * tolerance), -1))
+        for sum_, _, value in itertools.islice(found, first, None):
+            if sum_ > total * (1 + 2 * tolerance):
+                return
+            assert value.printed is not None
+            if value.printed.equals(printed, tolerance):
+                yield value
+
+    def partner(self, printed: Print, tolerance: float = EQUAL) -> Value | None:
+        """Returns a value that this one is paired with.
+
+        Two arrays of the same sizes must agree in the marginals of their axes too. So a value that
+        was split into heads in another order is not paired with the right one.
+        """
+        other = None
+        has_shape = False
+        for value in self.equal_to(printed, tolerance):
+            assert value.printed is not None
+            if value.printed.shape == printed.shape:
+                has_shape = True
+                if value.printed.has_axes_of(printed, tolerance):
+                    return value
+            else:
+                other = other or value
+        return None if has_shape else other
+
+
+def paired(values: Sequence[Value], table: Table, joined: Iterable[int] = ()) -> dict[int, int]:
+    """Returns the partner of each value that has one; `joined` ones are their own."""
+    found = {}
+    for value in values:
+        if value.tells:
+            assert value.printed is not None
+            partner = table.partner(value.printed)
+            if partner is not None:
+                found[value.index] = partner.index
+    found.update({index: found.get(index, -1) for index in joined})
+    return found
+
+
+def dead(values: Sequence[Value], pairs: dict[int, int], wrong: Iterable[int]) -> list[int]:
+    """Returns the values that are not paired, nor is anything computed from them, in order.
+
+    Only values count from which a wrong output was computed.
+    """
+    alive, behind = set(pairs), set(wrong)
+    for value in reversed(values):
+        if value.index in alive:
+            alive.update(value.parents)
+        if value.index in behind:
+            behind.update(value.parents)
+    return [
+        value.index
+        for value in values
+        if value.index in behind
+        and value.index not in alive
+        and value.tells
+        and value.kind != "leaf"
+    ]
+
+
+def frontier(values: Sequence[Value], deads: Sequence[int]) -> list[int]:
+    """Returns the dead values that were computed from no dead one."""
+    below: set[int] = set()
+    first = []
+    marked = set(deads)
+    for value in values:
+        if any(parent in below for parent in value.parents):
+            below.add(value.index)
+        elif value.index in marked:
+            below.add(value.index)
+            first.append(value.index)
+    return first
