@@ -776,6 +776,13 @@ DECLARED = (
         "    return _shifted((x - (mean + correction)) * r, weight, bias)",
         tests="tests/catalogue/test_norms.py::test_rows_whose_mean_is_far_above_their_spread",
     ),
+    Fault(
+        "a loss of NaN in a row of -inf has the gradient of a label",
+        "bridge/lang/functions.py",
+        "    return rest * where(largest == -math.inf, math.nan, 1.0)",
+        "    return rest",
+        tests="tests/catalogue/test_rows_of_minus_infinity.py::test_value_and_gradient_are_nan",
+    ),
 )
 
 FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED)

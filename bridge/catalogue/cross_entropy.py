@@ -13,6 +13,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
 from bridge.catalogue.labels import at_label, is_column
+from bridge.lang.functions import beyond_largest
 from bridge.ops.scalars import (
     LARGEST_FLOAT32,
     LEAST_FLOAT32,
@@ -39,7 +40,7 @@ def _loss(
     target = at_label(s, labels) - largest
     if smoothing:
         target = target * (1 - smoothing) + bl.mean(s - largest) * smoothing
-    loss = rest - target
+    loss = beyond_largest(largest, rest) - target
     if z_loss:
         lse = largest + rest
         loss = loss + z_loss * (lse * lse)

@@ -8,6 +8,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.labels import at_label, is_column
+from bridge.lang.functions import beyond_largest
 
 
 def _scaled(x: Any, scale: float) -> Any:
@@ -18,7 +19,7 @@ def _scaled(x: Any, scale: float) -> Any:
 def log_softmax(x: bl.Full, *, scale: float = 1.0):
     s = _scaled(x, scale)
     largest, rest = bl.logsumexp_parts(s)
-    return (s - largest) - rest
+    return (s - largest) - beyond_largest(largest, rest)
 
 
 @declared(keep=("largest", "rest"))
@@ -32,4 +33,5 @@ def logsumexp(x: bl.Full, *, scale: float = 1.0):
 def token_log_probs(logits: bl.Full, labels: bl.PerRow[int], *, scale: float = 1.0):
     s = _scaled(logits, scale)
     largest, rest = bl.logsumexp_parts(s)
-    return bl.where(is_column(labels), (at_label(s, labels) - largest) - rest, math.nan)
+    found = (at_label(s, labels) - largest) - beyond_largest(largest, rest)
+    return bl.where(is_column(labels), found, math.nan)

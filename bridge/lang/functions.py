@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -210,11 +211,20 @@ def logsumexp_parts(x: Any) -> tuple[Value, Value]:
     return largest, apply("logsumexp_rest", x, largest)
 
 
+def beyond_largest(largest: Value, rest: Value) -> Value:
+    """The second of `logsumexp_parts`, or NaN in a row of −∞, where logarithms of softmax are NaN.
+
+    A factor and not a choice: so the gradient of such a row is NaN too, in every column. Without it
+    a loss of NaN would have the gradient −1 in the label's column.
+    """
+    return rest * where(largest == -math.inf, math.nan, 1.0)
+
+
 @_along_the_row
 def log_softmax(x: Any) -> Value:
     """x − log Σ e^x along the row, without the rounding of a large sum; e^ of it is softmax(x)."""
     largest, rest = logsumexp_parts(x)
-    return (x - largest) - rest
+    return (x - largest) - beyond_largest(largest, rest)
 
 
 def stop_gradient(x: Any) -> Value:
