@@ -25,7 +25,8 @@ Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functi
 - The rotary embeddings have gradients towards angles and tables, which may have any floating dtype,
   and `fused_apply_rotary_pos_emb_thd` writes tokens that belong to no sequence, as they are.
 
-For the softmax see `bridge.torch.megatron`.
+For the softmax see `bridge.torch.megatron`, which raises AssertionError where apex raises
+RuntimeError; `FusedScaleMaskSoftmax` here raises RuntimeError too.
 """
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
@@ -66,12 +67,15 @@ from bridge.torch._drop_ins.apex_rotary import (
 from bridge.torch._drop_ins.losses import SoftmaxCrossEntropyLoss
 from bridge.torch._drop_ins.norms import sizes_of
 from bridge.torch._drop_ins.scale_mask_softmax import (
-    FusedScaleMaskSoftmax,
+    FusedScaleMaskSoftmax as _FusedScaleMaskSoftmax,
+)
+from bridge.torch._drop_ins.scale_mask_softmax import (
     GenericScaledMaskedSoftmax,
     ScaledMaskedSoftmax,
     ScaledSoftmax,
     ScaledUpperTriangMaskedSoftmax,
 )
+from bridge.torch._drop_ins.sizes import check_sizes
 
 __all__ = [
     "FastLayerNorm",
@@ -124,7 +128,8 @@ class _FusedNorm(torch.nn.Module):
         memory_efficient: bool = False,
     ) -> None:
         super().__init__()
-        self.normalized_shape = torch.Size(sizes_of(normalized_shape))
+        check_sizes(self, normalized_shape=(sizes := sizes_of(normalized_shape)))
+        self.normalized_shape = torch.Size(sizes)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         self.memory_efficient = memory_efficient
@@ -240,7 +245,7 @@ class MixedFusedRMSNorm(_Mixed, FusedRMSNorm):
 
 
 class FastLayerNorm(torch.nn.Module):
-    """Layer norm over the last dimension, in the input's dtype, of `apex/contrib/layer_norm`.
+    """Layer norm over the last dimension, in the weight's dtype, of `apex/contrib/layer_norm`.
 
     Args:
       hidden_size: d, the size of the last dimension, any.
@@ -253,6 +258,7 @@ class FastLayerNorm(torch.nn.Module):
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, memory_efficient: bool = False) -> None:
         super().__init__()
+        check_sizes(self, hidden_size=hidden_size)
         self.epsilon, self.memory_efficient = eps, memory_efficient
         self.weight = torch.nn.Parameter(torch.empty(hidden_size))
         self.bias = torch.nn.Parameter(torch.empty(hidden_size))
@@ -264,5 +270,16 @@ class FastLayerNorm(torch.nn.Module):
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `fused_layer_norm_affine`."""
-        return fused_layer_norm_affine(x, self.weight, self.bias, self.weight.shape, self.epsilon)
+        """As `mixed_dtype_fused_layer_norm_affine`."""
+        weight, bias = self.weight, self.bias
+        return mixed_dtype_fused_layer_norm_affine(x, weight, bias, weight.shape, self.epsilon)
+
+
+class FusedScaleMaskSoftmax(_FusedScaleMaskSoftmax):
+    """`bridge.torch.megatron.FusedScaleMaskSoftmax` with the errors of apex.
+
+    Raises:
+      RuntimeError: both 16-bit flags, or a scale without softmax_in_fp32.
+    """
+
+    _refusal = RuntimeError

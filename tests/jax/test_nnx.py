@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import bridge.jax as bj
-from bridge.jax.nnx import BiasDropoutAdd, BiasGELU, FusedScaleMaskSoftmax
+from bridge.jax.nnx import BiasDropoutAdd, BiasGELU, FusedScaleMaskSoftmax, LayerNorm, RMSNorm
 from tests.jax.cases import plain_softmax
 
 
@@ -194,6 +194,29 @@ def test_softmax_without_promotion(shape: tuple[int, ...], rng: np.random.Genera
         for given in (mask, mask.astype(jnp.uint8) * 7):
             np.testing.assert_array_equal(layer(scores, given), expected[0])
             np.testing.assert_array_equal(layer(scores, given, jnp.ones(3)), expected[1])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", None])
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("ours", "flax"), [(LayerNorm, nnx.LayerNorm), (RMSNorm, nnx.RMSNorm)])
+def test_norms_return_the_dtype_that_flax_returns(
+    ours: Any, flax: Any, own: bool, dtype: Any, rng: np.random.Generator
+) -> None:
+    """A `promote_dtype` of one's own says what is computed with; the result has `dtype`."""
+    options: dict[str, Any] = {"dtype": None if dtype is None else jnp.dtype(dtype)}
+    if own:
+        options["promote_dtype"] = lambda arrays, dtype: tuple(
+            None if a is None else a.astype(jnp.float32) for a in arrays
+        )
+    x = jnp.asarray(rng.normal(size=(5, 24)), dtype or "float32")
+    layer, original = (module(24, rngs=nnx.Rngs(0), **options) for module in (ours, flax))
+    y, expected = layer(x), original(x)
+    assert y.dtype == expected.dtype
+    bound = 4 * float(jnp.finfo(expected.dtype).eps)
+    close = jnp.abs(y.astype(float) - expected.astype(float)) <= bound * jnp.abs(expected).max()
+    assert bool(close.all())
+    y, h = layer(x, residual=x)
+    assert y.dtype == h.dtype == expected.dtype
 
 
 def test_without_flax_the_import_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

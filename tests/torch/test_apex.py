@@ -19,7 +19,7 @@ from torch.autograd import grad
 from torch.nn.functional import layer_norm, rms_norm
 
 from bridge.torch import apex, megatron
-from tests.torch.expected import assert_same_bits
+from tests.torch.expected import assert_close, assert_same_bits
 from tests.torch.replay import replay
 
 SHAPE = [32, 16]
@@ -301,8 +301,11 @@ def test_no_dimensions() -> None:
 
 
 def test_softmax_is_that_of_megatron() -> None:
-    for name in ("GenericScaledMaskedSoftmax", "FusedScaleMaskSoftmax", "ScaledMaskedSoftmax"):
+    for name in ("GenericScaledMaskedSoftmax", "ScaledMaskedSoftmax"):
         assert getattr(apex, name) is getattr(megatron, name)
+    ours, its = apex.FusedScaleMaskSoftmax, megatron.FusedScaleMaskSoftmax
+    assert issubclass(ours, its)
+    assert ours.forward is its.forward
 
 
 # apex/contrib/test/layer_norm: of rows of any length, where the original has a list of them.
@@ -325,6 +328,35 @@ def test_fast_layer_norm(draw: Any, shape: Any, dtype: torch.dtype, memory_effic
     module.load_state_dict(original.state_dict())
     assert_same_bits(pickle.loads(pickle.dumps(module))(tensors[0]), module(tensors[0]))
     assert (module.epsilon, module.memory_efficient) == (1e-3, memory_efficient)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, BFLOAT, torch.float64], ids=str)
+def test_fast_layer_norm_has_the_dtype_of_its_weight(dtype, draw) -> None:
+    """The table of the original's kernels: float32 rows with 16-bit weights have 16-bit results."""
+    module, x = apex.FastLayerNorm(24).to(dtype), draw(5, 24, dtype=torch.float32)
+    torch.nn.init.normal_(module.weight)
+    weight, bias = (p.double() for p in (module.weight, module.bias))
+    expected = torch.nn.functional.layer_norm(x.double(), (24,), weight, bias)
+    for y in (module(x), apex.FastLayerNormFN.apply(x, module.weight, module.bias, 1e-5)):
+        assert y.dtype == dtype
+        assert_close(y, expected, 4.0 if dtype != torch.float64 else 2.0**26)
+
+
+@pytest.mark.parametrize(
+    "options", [{"input_in_fp16": True, "input_in_bf16": True}, {"scale": 0.5}], ids=str
+)
+def test_the_softmax_raises_what_apex_raises(options) -> None:
+    """RuntimeError, where Megatron-LM's module of this name asserts."""
+    names = ("input_in_fp16", "input_in_bf16", "attn_mask_type", "scaled_masked_softmax_fusion")
+    names += ("mask_func", "softmax_in_fp32", "scale")
+    values = dict(zip(names, (False, False, "causal", True, None, False, None), strict=True))
+    for module, error in ((apex, RuntimeError), (megatron, AssertionError)):
+        with pytest.raises(error, match=r"FusedScaleMaskSoftmax: .*(both true|without softmax)"):
+            module.FusedScaleMaskSoftmax(**{**values, **options})
+    layer = apex.FusedScaleMaskSoftmax(**values)
+    assert isinstance(layer, megatron.FusedScaleMaskSoftmax)
+    x = torch.randn(1, 2, 4, 4)
+    assert_same_bits(pickle.loads(pickle.dumps(layer))(x, None), layer(x, None))
 
 
 def test_fast_layer_norm_under_autocast() -> None:

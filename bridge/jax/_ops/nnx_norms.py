@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import jax
 from flax import nnx
 
 from bridge.jax._adapter.arguments import as_array_likes, as_arrays
@@ -12,6 +13,13 @@ from bridge.jax._ops.norms import layer_norm, rms_norm
 
 # The original's own, which computes in the widest of the dtypes, as the ops do by themselves.
 _PROMOTE_DTYPE = inspect.signature(nnx.RMSNorm.__init__).parameters["promote_dtype"].default
+
+
+def _in_dtype(norm: Any, results: Any) -> Any:
+    """Results in the module's dtype, which a `promote_dtype` of one's own may leave."""
+    if norm.dtype is None:
+        return results
+    return jax.tree.map(lambda y: y.astype(norm.dtype), results)
 
 
 def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[Any]:
@@ -53,7 +61,7 @@ class RMSNorm(nnx.RMSNorm):
     def __call__(self, x: Any, mask: Any = None, *, residual: Any = None) -> Any:
         """y, or (y, x + residual)."""
         x, residual, scale, _ = _checked("RMSNorm", self, x, residual, mask)
-        return rms_norm(x, scale, residual, eps=self.epsilon)
+        return _in_dtype(self, rms_norm(x, scale, residual, eps=self.epsilon))
 
 
 class LayerNorm(nnx.LayerNorm):
@@ -69,4 +77,4 @@ class LayerNorm(nnx.LayerNorm):
     def __call__(self, x: Any, *, mask: Any = None, residual: Any = None) -> Any:
         """y, or (y, x + residual)."""
         x, residual, scale, bias = _checked("LayerNorm", self, x, residual, mask)
-        return layer_norm(x, scale, bias, residual, eps=self.epsilon)
+        return _in_dtype(self, layer_norm(x, scale, bias, residual, eps=self.epsilon))

@@ -107,8 +107,8 @@ class FastLayerNormFN(Function, metaclass=DropIn):
     def apply(  # type: ignore[override]
         x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False
     ) -> Tensor:
-        """Layer norm over the trailing dimensions that gamma has, in the dtype of x."""
-        return FusedLayerNormAffineFunction.apply(x, gamma, beta, gamma.shape, epsilon)
+        """Layer norm over the trailing dimensions that gamma has, in the dtype of gamma."""
+        return FusedLayerNormAffineMixedDtypesFunction.apply(x, gamma, beta, gamma.shape, epsilon)
 
 
 def fused_layer_norm_affine(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bridge.torch._drop_ins.norms import layer_norm_over, sizes_of
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.viewless import make_viewless_tensor
 
 
@@ -44,7 +45,8 @@ class FusedLayerNorm(torch.nn.Module):
             )
         self.config = config
         self.zero_centered_gamma = config.layernorm_zero_centered_gamma
-        self.hidden_size = torch.Size(sizes_of(hidden_size))
+        check_sizes(self, hidden_size=(sizes := sizes_of(hidden_size)))
+        self.hidden_size = torch.Size(sizes)
         self.eps = eps
         self.weight = torch.nn.Parameter(torch.empty(self.hidden_size))
         self.bias = torch.nn.Parameter(torch.empty(self.hidden_size))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.bias_gelu import bias_gelu
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.gates import glu, squared_relu
@@ -37,6 +38,7 @@ class LlamaRMSNorm(torch.nn.Module):
 
     def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
         super().__init__()
+        check_sizes(self, hidden_size=hidden_size)
         self.weight = torch.nn.Parameter(torch.ones(hidden_size))
         self.variance_epsilon = eps
 
@@ -57,6 +59,7 @@ class GemmaRMSNorm(torch.nn.Module):
 
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
+        check_sizes(self, dim=dim)
         self.eps = eps
         self.weight = torch.nn.Parameter(torch.zeros(dim))
 
@@ -89,6 +92,7 @@ class LlamaMLP(torch.nn.Module):
         self.config = config
         self.hidden_size, self.intermediate_size = config.hidden_size, config.intermediate_size
         narrow, wide = self.hidden_size, self.intermediate_size
+        check_sizes(self, hidden_size=narrow, intermediate_size=wide)
         bias = getattr(config, "mlp_bias", False)
         self.gate_proj = torch.nn.Linear(narrow, wide, bias=bias)
         self.up_proj = torch.nn.Linear(narrow, wide, bias=bias)

@@ -11,6 +11,7 @@ from torch.autograd import Function
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
 from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.gates import glu, squared_relu, swiglu
 
 
@@ -112,6 +113,7 @@ class _GatedMLP(torch.nn.Module):
         self.hidden_size = narrow = config.hidden_size
         wide = config.intermediate_size if intermediate_size is None else intermediate_size
         self.intermediate_size = wide
+        check_sizes(self, hidden_size=narrow, intermediate_size=wide)
         self.gate_proj = torch.nn.Linear(narrow, wide, bias=bias)
         self.up_proj = torch.nn.Linear(narrow, wide, bias=bias)
         self.down_proj = torch.nn.Linear(wide, narrow, bias=bias)
@@ -180,6 +182,7 @@ class LigerPhi3SwiGLUMLP(torch.nn.Module):
         self.config = config
         self.hidden_size = config.hidden_size
         self.intermediate_size = config.intermediate_size
+        check_sizes(self, hidden_size=self.hidden_size, intermediate_size=self.intermediate_size)
         self.gate_up_proj = torch.nn.Linear(
             self.hidden_size, 2 * self.intermediate_size, bias=False
         )
@@ -197,6 +200,7 @@ class LigerBlockSparseTop2MLP(torch.nn.Module):
         super().__init__()
         self.ffn_dim = config.intermediate_size
         self.hidden_dim = config.hidden_size
+        check_sizes(self, hidden_size=self.hidden_dim, intermediate_size=self.ffn_dim)
         self.w1 = torch.nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)
         self.w2 = torch.nn.Linear(self.ffn_dim, self.hidden_dim, bias=False)
         self.w3 = torch.nn.Linear(self.hidden_dim, self.ffn_dim, bias=False)

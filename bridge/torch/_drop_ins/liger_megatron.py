@@ -15,6 +15,7 @@ from bridge.torch._drop_ins.liger_norms import LigerRMSNormFunction
 from bridge.torch._drop_ins.liger_split_losses import LigerVocabParallelCrossEntropy
 from bridge.torch._drop_ins.losses import ranks_in
 from bridge.torch._drop_ins.norms import sizes_of
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._drop_ins.swiglu import bias_swiglu_impl
 from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy
 from bridge.torch._ops.rotary import rotary
@@ -53,7 +54,8 @@ class LigerMegatronRMSNorm(torch.nn.Module):
         self.config = config
         centred = getattr(config, "layernorm_zero_centered_gamma", False)
         self.zero_centered_gamma = bool(zero_centered_gamma or centred)
-        self.hidden_size = torch.Size(sizes_of(hidden_size))
+        check_sizes(self, hidden_size=(sizes := sizes_of(hidden_size)))
+        self.hidden_size = torch.Size(sizes)
         self.eps = eps
         self.weight = torch.nn.Parameter(torch.empty(self.hidden_size))
         self.reset_parameters()

@@ -24,6 +24,7 @@ from bridge.torch._drop_ins.liger_gates import (
     check_activation,
     check_silu,
 )
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.gates import swiglu
 
 
@@ -232,7 +233,8 @@ class LigerExperts(torch.nn.Module):
         the original; down_proj: `[experts, hidden_size, intermediate_dim]`, likewise.
 
     Raises:
-      ValueError: config.hidden_act is neither "silu" nor "swish".
+      TypeError, ValueError: config.hidden_act is neither "silu" nor "swish"; a size that is no
+        integer from 0 on.
     """
 
     def __init__(self, config: Any) -> None:
@@ -242,6 +244,8 @@ class LigerExperts(torch.nn.Module):
         self.num_experts = either("num_experts", "num_local_experts")
         self.intermediate_dim = either("moe_intermediate_size", "intermediate_size")
         self.hidden_dim = config.hidden_size
+        names = ("num_experts", "intermediate_dim", "hidden_dim")
+        check_sizes(self, **{name: getattr(self, name) for name in names})
         shape = self.num_experts, 2 * self.intermediate_dim, self.hidden_dim
         self.gate_up_proj = torch.nn.Parameter(torch.empty(shape))
         shape = self.num_experts, self.hidden_dim, self.intermediate_dim

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.norms import layer_norm, rms_norm
 
 _CASTING_MODES = ("llama", "gemma", "none", 0, 1, -1)
@@ -95,7 +96,8 @@ def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
     return LigerLayerNormFunction.apply(X, W, B, eps)
 
 
-def _initial(hidden_size: int, init_fn: str) -> torch.nn.Parameter:
+def _initial(module: torch.nn.Module, hidden_size: int, init_fn: str) -> torch.nn.Parameter:
+    check_sizes(module, hidden_size=hidden_size)
     if init_fn not in ("ones", "zeros"):
         raise AssertionError(f"init_fn is {init_fn!r}, expected 'ones' or 'zeros'")
     return torch.nn.Parameter(getattr(torch, init_fn)(hidden_size))
@@ -131,7 +133,7 @@ class LigerRMSNorm(torch.nn.Module):
         elementwise_affine: bool = True,
     ) -> None:
         super().__init__()
-        weight = _initial(hidden_size, init_fn)
+        weight = _initial(self, hidden_size, init_fn)
         self.elementwise_affine = elementwise_affine
         self.register_parameter("weight", weight if elementwise_affine else None)
         self.variance_epsilon, self.offset, self.casting_mode = eps, offset, casting_mode
@@ -266,7 +268,7 @@ class LigerFusedAddRMSNorm(torch.nn.Module):
         in_place: bool = False,
     ) -> None:
         super().__init__()
-        self.weight = _initial(hidden_size, init_fn)
+        self.weight = _initial(self, hidden_size, init_fn)
         self.variance_epsilon, self.offset, self.casting_mode = eps, offset, casting_mode
         self.in_place = in_place
 
@@ -308,7 +310,7 @@ class LigerLayerNorm(torch.nn.Module):
         super().__init__()
         self.hidden_size = hidden_size
         self.eps = self.variance_epsilon = eps
-        self.weight = _initial(hidden_size, init_fn)
+        self.weight = _initial(self, hidden_size, init_fn)
         self.bias = torch.nn.Parameter((torch.randn if bias else torch.zeros)(hidden_size))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
