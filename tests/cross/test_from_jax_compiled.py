@@ -132,14 +132,14 @@ def test_export(arguments: Any) -> None:
 
 def test_the_op_keeps_torchs_rules(arguments: Any) -> None:
     """Schema, fake kernel, autograd registration and tracing, as torch checks them."""
-    from bridge.torch._from_jax import dispatcher
+    from bridge.torch._from_jax import carried
 
     f = from_jax(lambda x: (jnp.sin(x) * 2, jnp.argmax(x)))
     x = torch.linspace(0, 1, 6).reshape(2, 3)
     f(x)
     (entry,) = f._entries.values()
-    number = dispatcher.number_of(entry.program)
-    torch.library.opcheck(torch.ops.bridge.jax_program.default, ([x.requires_grad_()], number))
+    name = carried.name_of(entry.program, [x])
+    torch.library.opcheck(torch.ops.bridge.jax_program.default, ([x.requires_grad_()], name))
 
 
 def test_transforms_inside_a_compiled_function(arguments: Any) -> None:

@@ -25,6 +25,7 @@ from bridge._private.torch import (
     can_unbatch,
     forward_ad,
     functorch_active,
+    inside_dispatcher,
     is_functionalized,
     is_old_batched,
     old_vmap_level,
@@ -62,7 +63,7 @@ def call_on(
     program: Program, leaves: Sequence[Any], tensors: Sequence[Tensor], traced: bool
 ) -> Sequence[Any]:
     """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
-    if traced or is_functionalized():
+    if traced or inside_dispatcher() or is_functionalized():
         return _dispatch(program, leaves)
     if functorch_active():
         return placed(_FunctorchCall.apply(program, *leaves))

@@ -1,30 +1,25 @@
 """Programs of JAX as one op of torch's dispatcher, which tracing can see.
 
-`torch.ops.bridge.jax_program(inputs, program)` runs the program of that number. A graph that was
-traced holds the number alone, so programs that were given one are kept.
+`torch.ops.bridge.jax_program(inputs, program)` runs the program of that name (see `carried`). A
+graph that was traced holds the name alone, so programs that were given one are kept.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bridge._private.torch import SingleLevelFunction
+from bridge._private.torch import SingleLevelFunction, functorch_active
 from bridge.exchange.dtypes import TO_TORCH
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._from_jax import call
+from bridge.torch._from_jax.carried import name_of, name_to_run, program_of
 from bridge.torch._from_jax.forward import forward_of
 from bridge.torch._from_jax.program import Program
-
-_programs: dict[int, Program] = {}
-_numbers = itertools.count()
-_lock = threading.Lock()
 
 
 def dispatch(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
@@ -38,34 +33,42 @@ def dispatch(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
         others = call.others_of(program, leaves)
         leaves = call.tensors_of(program, leaves)
         program = program.bind(others)
-    return _op(list(leaves), number_of(program))
+    below_autograd = torch.is_inference_mode_enabled() and not functorch_active()
+    name = (name_to_run if below_autograd else name_of)(program, leaves)
+    return _op(list(leaves), name)
 
 
-def number_of(program: Program) -> int:
-    if program.number is None:
-        with _lock:
-            if program.number is None:
-                number = next(_numbers)
-                _programs[number] = program
-                program.number = number
-    return program.number
-
-
-library.define("jax_program(Tensor[] inputs, int program) -> Tensor[]")
+library.define("jax_program(Tensor[] inputs, str program) -> Tensor[]")
 _op = torch.ops.bridge.jax_program.default
 
 
-def _run(inputs: list[Tensor], program: int) -> list[Tensor]:
-    with _programs[program].settings.restored():
-        return call.run(_programs[program], inputs)
+def _run(inputs: list[Tensor], name: str) -> list[Tensor]:
+    program = program_of(name)
+    _refuse_others(program, inputs)
+    with program.settings.restored():
+        return call.run(program, inputs)
 
 
-def _fake(inputs: list[Tensor], program: int) -> list[Tensor]:
+def _fake(inputs: list[Tensor], name: str) -> list[Tensor]:
+    program = program_of(name)
+    _refuse_others(program, inputs)
     device = inputs[0].device if inputs else None
     return [
         torch.empty(aval.shape, dtype=TO_TORCH[aval.dtype], device=device)
-        for aval in _programs[program].out_avals
+        for aval in program.out_avals
     ]
+
+
+def _refuse_others(program: Program, inputs: list[Tensor]) -> None:
+    """Raises ValueError for tensors that the program, and so the graph, was not traced with."""
+    expected = [(aval.shape, TO_TORCH[aval.dtype]) for aval in program.avals]
+    if [(tuple(x.shape), x.dtype) for x in inputs] != expected:
+        came = ", ".join(f"{x.dtype}{list(x.shape)}" for x in inputs)
+        wanted = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in expected)
+        raise ValueError(
+            f"from_jax: {program.name} came as a graph's call on ({came}), expected ({wanted}): a "
+            "graph is for the shapes and dtypes that it was traced with"
+        )
 
 
 for _key in ("CPU", "CUDA"):
@@ -79,7 +82,8 @@ class _Dispatch(NamedTuple):
 
     def run(self, inputs: Sequence[Tensor], program: Program | None = None) -> list[Tensor]:
         """The outputs of the program, or of another one in its place."""
-        outputs: list[Tensor] = self.below(list(inputs), (program or self.program).number)
+        name = name_to_run(program or self.program, inputs)
+        outputs: list[Tensor] = self.below(list(inputs), name)
         return outputs
 
 
@@ -90,13 +94,13 @@ class _DispatchedCall(SingleLevelFunction):
     def forward(ctx: Any, rest: _Dispatch, *inputs: Any) -> Any:
         ctx.forward_enabled = rest.below.forward_enabled
         wanted = ctx.needs_input_grad[1:]
-        kept = forward_of(rest.program, wanted) if any(wanted) else None
+        is_recorded = rest.below.grad_enabled and any(wanted)
+        kept = forward_of(rest.program, wanted) if is_recorded else None
         whole = kept.whole() if kept is not None else None
         if kept is None or whole is None:
             ctx.kept, residuals = None, []
             outputs = rest.run(inputs)
         else:
-            number_of(whole)
             results = rest.run(inputs, whole)
             ctx.kept, residuals = kept, kept.travelling(inputs, results)
             outputs = results[: kept.out_count]
@@ -126,15 +130,19 @@ class _DispatchedCall(SingleLevelFunction):
 _record = recorder(_DispatchedCall)
 
 
-def _autograd(keys: Any, inputs: list[Tensor], program: int) -> Any:
-    rest = _Dispatch(_programs[program], BelowAutograd(_op, keys))
-    if not rest.program.has_derivatives:
+def _autograd(keys: Any, inputs: list[Tensor], name: str) -> Any:
+    program = program_of(name)
+    rest = _Dispatch(program, BelowAutograd(_op, keys))
+    if not program.has_derivatives:
         return rest.run(inputs)
-    return list(call.placed(_record(rest, *inputs)))
+    with program.settings.restored():
+        return list(call.placed(_record(rest, *inputs)))
 
 
-def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], program: int) -> Any:
-    batched = _programs[program].vmap(tuple(in_dims[0]), info.batch_size)
+def _vmap(info: Any, in_dims: Any, inputs: list[Tensor], name: str) -> Any:
+    program = program_of(name)
+    with program.settings.restored():
+        batched = program.vmap(tuple(in_dims[0]), info.batch_size)
     outputs = dispatch(batched, inputs)
     return outputs, [0] * len(outputs)
 

@@ -74,7 +74,8 @@ class Forward:
 
         def flat(residuals: Any, cotangents: Any) -> Any:
             pullback = jax.tree_util.tree_unflatten(self._tree, residuals)
-            gradients = pullback(self.program.cotangents(given, cotangents))
+            cotangents = self.program.cotangents(given, cotangents)
+            gradients = self.program.origin.made(lambda: pullback(cotangents))
             return tuple(conj(g) for g, keep in zip(gradients, kept, strict=True) if keep)
 
         flat.__name__ = flat.__qualname__ = f"{self.program.name}_backward"
@@ -90,7 +91,8 @@ class Forward:
         """The program of `run`; None where a residual is a random key, which no tensor can hold."""
         if "whole" not in self._programs:
             program = self.program
-            whole = Program(self.run, program.avals, program.tensors, f"{program.name}_forward")
+            name = f"{program.name}_forward"
+            whole = Program(self.run, program.avals, program.tensors, name, program)
             computed_a_key = any(whole.opaque) or not program.only_tensors
             self._programs["whole"] = None if computed_a_key else whole
         return self._programs["whole"]
@@ -118,7 +120,8 @@ class Forward:
             structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
             structs += self.program.out_structs(given)
             name = f"{self.program.name}_backward"
-            self._programs[key] = Program(function, structs, (True,) * len(structs), name)
+            tensors = (True,) * len(structs)
+            self._programs[key] = Program(function, structs, tensors, name, self.program)
         program = self._programs[key]
         assert program is not None
         return program

@@ -50,6 +50,9 @@ class Program:
       differentiable: which outputs have a derivative: those of floats and complex numbers.
       opaque: which outputs torch has no dtype for and passes on as they are: random keys.
       settings: under which it was traced, and under which those are that come from it.
+      names: the names that graphs of torch call it by; see `carried`.
+      origin: the program that this one is a derivative or a batched form of, in several steps.
+      is_carried: of an origin, whether a graph carries it from process to process.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Program:
         avals: Sequence[jax.ShapeDtypeStruct],
         tensors: Mask,
         name: str,
+        of: Program | None = None,
     ) -> None:
         def flat(*arrays: Any) -> Any:
             return tuple(function(*arrays))
@@ -78,7 +82,9 @@ class Program:
         self.plain_outputs = not any(self.opaque)
         self.is_plain = self.only_tensors and self.plain_outputs
         self.has_derivatives = any(self.differentiable)
-        self.number: int | None = None  # in torch's dispatcher
+        self.names: dict[Any, str] = {}
+        self.origin: Program = self if of is None else of.origin
+        self.is_carried = False
         self._derived: dict[Any, Any] = {}
         self._lock = threading.RLock()
 
@@ -115,8 +121,12 @@ class Program:
             with self._lock:
                 derived = self._derived.get(key)
                 if derived is None:
-                    derived = self._derived[key] = make()
+                    derived = self._derived[key] = self.origin.made(make)
         return derived
+
+    def made(self, make: Callable[[], Any]) -> Any:
+        """Makes what comes from this origin."""
+        return make()
 
     def count(self) -> int:
         """How many programs there are, this one and those that come from it."""
@@ -161,7 +171,7 @@ class Program:
             return self.again(*merge(self.tensors, tensors, others))
 
         avals = choose(self.tensors, self.avals)
-        return Program(function, avals, (True,) * len(avals), self.name)
+        return Program(function, avals, (True,) * len(avals), self.name, self)
 
     def _vjp(self, wanted: Mask, given: Mask) -> Program:
         count = len(self.avals)
@@ -174,7 +184,7 @@ class Program:
 
         structs = self.out_structs(given)
         avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
-        return Program(function, avals, tensors, f"{self.name}_vjp")
+        return Program(function, avals, tensors, f"{self.name}_vjp", self)
 
     def _jvp(self, given: Mask) -> Program:
         count = len(self.avals)
@@ -186,7 +196,7 @@ class Program:
 
         structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in choose(given, self.avals)]
         avals, tensors = (*self.avals, *structs), (*self.tensors, *[True] * len(structs))
-        return Program(function, avals, tensors, f"{self.name}_jvp")
+        return Program(function, avals, tensors, f"{self.name}_jvp", self)
 
     def _vmap(self, dims: tuple[int | None, ...], size: int) -> Program:
         function = jax.vmap(self.again, in_axes=dims, axis_size=size)
@@ -196,7 +206,7 @@ class Program:
                 shape = (*aval.shape[:dim], size, *aval.shape[dim:])
                 aval = jax.ShapeDtypeStruct(shape, aval.dtype)
             avals.append(aval)
-        return Program(function, avals, self.tensors, f"{self.name}_vmap")
+        return Program(function, avals, self.tensors, f"{self.name}_vmap", self)
 
 
 def _is_opaque(aval: Any) -> bool:
