@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The Python suite on all cores; a worker and its frameworks take a gigabyte.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-.PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive soak bench \
-  scaling show-generated lock clean
+.PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive versions \
+  soak bench scaling show-generated lock clean
 all: $(VENV)/.nodes
 
 # The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
@@ -85,12 +85,15 @@ check-faults: $(VENV)/.nodes
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py --sample 1
 
 # Hours: every float32 there is, through every form and derivative; all planted faults and all cases of
-# what is sampled elsewhere; the originals' largest cases.
+# what is sampled elsewhere; the originals' largest cases. A part that fails does not end it: a line
+# for each is in build/exhaustive/summary.txt. PARTS names some of scripts/exhaustive.py --list.
 exhaustive: $(VENV)/.nodes
-	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check_exhaustive.sh
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_faults.py
-	$(BIN)/python scripts/check_cubin.py --if-available
-	$(PYTEST) --sample 0 -m "slow or not slow"
+	$(BIN)/python scripts/exhaustive.py $(if $(PARTS),--only $(PARTS))
+
+# The sampled suite under the oldest and the newest versions of both frameworks, in environments of
+# their own; gigabytes, and most of an hour each. PAIR is one of them: oldest, newest.
+versions: $(VENV)/.installed
+	$(BIN)/python scripts/check_versions.py $(PAIR)
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
 TIMES ?= 20

@@ -1,27 +1,54 @@
 #!/usr/bin/env bash
-# Every float32 there is through every form and derivative, against a reference that is good to a
-# hundredth of a unit in the last place; the keep rate of dropout over 2^28 words; random calls. An hour.
+# One of the C++ parts of `make exhaustive` (scripts/exhaustive.py), each against a reference that is
+# good to a hundredth of a unit in the last place.
+#
+#   random-calls         of the CPU's kernels, others each time; scripts/check_cpp.sh builds them
+#   emulator             the same of the CUDA kernels in the host emulator
+#   accuracy-dropout     the keep rate over 2^28 words
+#   accuracy-elementary  every float32 there is, and random float64
+#   accuracy-gelu        every float16, bfloat16 and float32 through every form and derivative: an hour
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/accuracy
-"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
-  tests/accuracy/dropout_keep_rate.cpp -o build/accuracy/dropout_keep_rate
-build/accuracy/dropout_keep_rate 28
-"${CXX:-g++}" -std=gnu++17 -O3 -march=native -mprefer-vector-width=512 -ffp-contract=off -I cpp \
-  tests/accuracy/gelu_accuracy.cpp -o build/accuracy/gelu_accuracy -pthread -lquadmath
-"${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp \
-  tests/accuracy/elementary_accuracy.cpp -o build/accuracy/elementary_accuracy -pthread -lquadmath
-build/accuracy/elementary_accuracy --double 1000000
-build/accuracy/elementary_accuracy
-program=build/accuracy/gelu_accuracy
-"$program" --half --json docs/benchmarks/accuracy-half.json
-"$program" --double 1000000 --json docs/benchmarks/accuracy-double.json
-"$program" "$@" --json docs/benchmarks/accuracy-single.json
 
-# Random calls of the kernels, more than for each commit and others each time.
-PATH="$PWD/.venv/bin:$PATH" scripts/check_cpp.sh
-for check in build/check-cpp/*_check build/check-simt/bias_*_simt build/check-simt/softmax_simt; do
-  seed=$RANDOM
-  echo "$check 4000 $seed"
-  "$check" 4000 "$seed"
-done
+compiled() { # a program of tests/accuracy, with further flags
+  local program=build/accuracy/$1
+  "${CXX:-g++}" -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -I cpp/include \
+    "tests/accuracy/$1.cpp" -o "$program" -pthread "${@:2}"
+  echo "$program"
+}
+
+repeated() { # so many calls of a check, from a seed that the log names
+  local seed=$RANDOM
+  echo "$1 $2 $seed"
+  "$1" "$2" "$seed"
+}
+
+case ${1:-} in
+  random-calls)
+    repeated build/check-cpp/program_check 4000
+    repeated build/check-cpp/softmax_check 4000
+    ;;
+  emulator)
+    repeated build/check-simt/interpreter_simt 2000
+    repeated build/check-simt/softmax_simt 4000
+    ;;
+  accuracy-dropout)
+    "$(compiled dropout_keep_rate)" 28
+    ;;
+  accuracy-elementary)
+    program=$(compiled elementary_accuracy -lquadmath)
+    "$program" --double 1000000
+    "$program"
+    ;;
+  accuracy-gelu)
+    program=$(compiled gelu_accuracy -mprefer-vector-width=512 -lquadmath)
+    "$program" --half --json docs/benchmarks/accuracy-half.json
+    "$program" --double 1000000 --json docs/benchmarks/accuracy-double.json
+    "$program" "${@:2}" --json docs/benchmarks/accuracy-single.json
+    ;;
+  *)
+    sed -n '2,10s/^# \?//p' "$0" >&2
+    exit 2
+    ;;
+esac
