@@ -143,6 +143,16 @@ class Options:
             raise ValueError(f"{function}: ignore_index is {index}, expected one of 64 bits")
         return Options(reduction, index, smoothing, z, cap)
 
+    def values(self) -> tuple[str, int, float, float, float]:
+        """The arguments of Options in their order; torch 2.11 cannot trace dataclasses.astuple."""
+        return (
+            self.reduction,
+            self.ignore_index,
+            self.label_smoothing,
+            self.z_loss,
+            self.softcap,
+        )
+
     def words(self) -> str:
         return ", ".join(f"{name} {value!r}" for name, value in vars(self).items())
 

@@ -153,7 +153,7 @@ def run_glu(
     columns = shape[-1] // 2 if shape else 0
     up_bias = None
     if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
-        bias, up_bias = splits[bool(interleaved)](bias)
+        bias, up_bias = splits[1 if interleaved else 0](bias)
     return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
 
 

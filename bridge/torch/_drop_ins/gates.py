@@ -66,7 +66,8 @@ def gated(
     x, bias = fused_pair(function, y, bias)
     if weights is not None:
         weights = one_a_row(function, x, weights)
-    entered, activation = _ENTRIES[function][weights is not None], _ACTIVATIONS[function]
+    plain, weighted = _ENTRIES[function]
+    entered, activation = plain if weights is None else weighted, _ACTIVATIONS[function]
     operands = (x, None, bias, weights)
     found = entered(operands, None, activation, clamp_value, linear_offset, False)
     return found if weights is None else found.to(y.dtype)  # type: ignore[no-any-return]

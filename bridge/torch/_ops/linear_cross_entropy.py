@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -273,7 +272,7 @@ def _pass(
       The loss of each row, for a mean 1 for each that counts, and the gradients or None; those of
       weight and bias in the dtype of sums.
     """
-    given = (*operands, g, chunk, *astuple(options), [int(i) for i in wanted])
+    given = (*operands, g, chunk, *options.values(), [int(i) for i in wanted])
     if torch.compiler.is_compiling() or is_traced(operands):
         found = torch.ops.bridge.linear_cross_entropy(*given)
     else:
@@ -299,7 +298,7 @@ def _run(
 ) -> list[Tensor]:
     """Losses, counts and three gradients; what is not asked for is empty."""
     options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
-    of = (hidden, weight, labels, bias, g, chunk, *astuple(options), wanted)
+    of = (hidden, weight, labels, bias, g, chunk, *options.values(), wanted)
     found, counts, dh, dw, db = _empty(*of)
     if hidden.is_meta:
         return [found, counts, dh, dw, db]
