@@ -15,6 +15,7 @@ from bridge.exchange import from_array, from_tensor, trees
 from bridge.exchange.refusal import Refused
 
 _ARRAYS = frozenset({ArrayImpl})
+_to_last = functools.partial(from_tensor.cross, lasts=True)
 
 for _kind in from_tensor.PLAIN | _ARRAYS:
     trees.leaf_type(_kind)
@@ -24,7 +25,7 @@ def tree_to_jax(tree: Any, copy: bool | None) -> Any:
     """`to_jax` outside of graphs that are being traced."""
     if copy is not None:
         check_copy("to_jax", copy)
-    return _cross("to_jax", from_tensor.cross, from_tensor.PLAIN, tree, copy)
+    return _cross("to_jax", _to_last, from_tensor.PLAIN, tree, copy)
 
 
 def tree_to_torch(tree: Any, copy: bool | None) -> Any:
@@ -52,7 +53,7 @@ def tensor_to_array(
         detached: the caller takes care of gradients: requires_grad and tangents are passed over.
     """
     try:
-        return from_tensor.cross(tensor, copy, detached)
+        return from_tensor.cross(tensor, copy, detached, lasts=True)
     except Refused as refused:
         raise refused.at(function, path) from refused.__cause__
 

@@ -12,6 +12,7 @@ from bridge._private.torch import (
     DisableFuncTorch,
     FakeTensor,
     async_collective_tensor,
+    disable_current_modes,
     dispatch_modes,
     forward_ad,
     is_functorch_wrapped,
@@ -34,13 +35,16 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 ALIGNMENT = {"cpu": 64, "cuda": 16}
 
 
-def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
+def cross(
+    tensor: Any, copy: bool | None = None, detached: bool = False, lasts: bool = False
+) -> Any:
     """Returns an array on the tensor's memory, or of a copy. Raises Refused where it cannot.
 
     Args:
         tensor: any torch tensor; anything else comes back as it is.
         copy: as in bridge.to_jax.
         detached: the caller takes care of gradients: requires_grad and tangents are passed over.
+        lasts: the array may outlive the call that it is made for.
     """
     # The short way: whatever is not an ordinary tensor fails one of these questions, and whatever
     # XLA cannot take as it lies is left to the long way.
@@ -60,13 +64,16 @@ def cross(tensor: Any, copy: bool | None = None, detached: bool = False) -> Any:
             if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
                 # What is lent is another tensor on the storage: `tensor.data = other`, as in
                 # `module.to(dtype)`, and `tensor.set_(other)` must not free what JAX reads.
-                return capsule_to_array(tensor_to_capsule(tensor.data), cpu_device(), None, False)
+                array = capsule_to_array(tensor_to_capsule(tensor.data), cpu_device(), None, False)
+                if lasts:
+                    _fix_size(tensor)
+                return array
         except (RuntimeError, ValueError, BufferError):
             pass
-    return _in_general(tensor, copy, detached)
+    return _in_general(tensor, copy, detached, lasts)
 
 
-def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
+def _in_general(tensor: Any, copy: bool | None, detached: bool, lasts: bool) -> Any:
     if not isinstance(tensor, torch.Tensor):
         is_array = copy is True and isinstance(tensor, jax.Array)
         return jax.numpy.array(tensor, copy=True) if is_array else tensor
@@ -92,6 +99,9 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
                 f"cannot be copied: a mode of torch made {type(tensor).__name__} of it",
                 "cross outside that mode",
             )
+    elif lasts and tensor.is_cpu:
+        with DisableFuncTorch(), disable_current_modes():
+            _fix_size(tensor)
     try:
         return _shared(tensor)
     except (RuntimeError, ValueError, BufferError) as error:
@@ -101,6 +111,17 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool) -> Any:
         if copy is False:
             raise Refused(BufferError, tensor, *NO_CODE) from error
         return jax.lax.bitcast_convert_type(_shared(tensor.view(torch.uint8)), dtype)
+
+
+def _fix_size(tensor: torch.Tensor) -> None:
+    """Lets `resize_` of whatever shares the storage raise from now on, as `numpy()` does.
+
+    It would free the memory that JAX reads, and put other memory into the same storage.
+    """
+    storage = tensor.untyped_storage()
+    if storage.resizable():
+        # NumPy lacks some dtypes, and none of bytes.
+        torch.empty(0, dtype=torch.uint8).set_(storage, 0, (0,)).numpy()
 
 
 def _shared(tensor: torch.Tensor) -> jax.Array:

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 import bridge.torch as bt
+from bridge.torch._collectives.groups import _device_of
 from tests.distributed.gather_checks import numbers
 from tests.distributed.processes import Place
 
@@ -130,6 +132,11 @@ def errors_on_every_rank(place: Place) -> None:
     each(ValueError, "x of shape|shape of x differs", torch.ones(0, 3))
     here = "meta" if wrong else "cpu"
     each(ValueError, f"beside x, here a device of type '{here}'", good.to("meta"))
+    here = "a FakeTensor" if wrong else "a device of type 'cpu'"
+    with FakeTensorMode():
+        fake = torch.ones(2, 3)
+    each(ValueError, f"beside x, here {here}", fake)
+    each(ValueError, "beside x, here a", fake, async_op=True)
     # All of them wrong.
     with raises(ValueError, "0-dimensional"):
         bt.all_gather(torch.tensor(1.0))
@@ -141,6 +148,37 @@ def errors_on_every_rank(place: Place) -> None:
     # Without the exchange each speaks for itself.
     with raises(ValueError, "0-dimensional.*got x of dtype"):
         bt.all_gather(torch.tensor(1.0), check=False)
+
+
+def nothing_to_send(place: Place) -> None:
+    """One rank has logits without values, and would not take part in what the others wait for."""
+    logits, labels = torch.randn(3, 4), torch.arange(3)
+    with FakeTensorMode():
+        fake = torch.ones(3, 4)
+    for without_values in (logits.to("meta"), fake):
+        for function in (bt.cross_entropy, bt.log_softmax):
+            own = without_values if place.rank == 1 else logits
+            arguments = (labels.to(own.device),) if function is bt.cross_entropy else ()
+            here = "FakeTensor|type 'meta'" if place.rank == 1 else "type 'cpu'"
+            with raises(ValueError, f"given something else than rank 0 beside .*({here})"):
+                function(own, *arguments, group=dist.group.WORLD)
+
+
+def another_group_of_the_name(place: Place) -> None:
+    """The first group after the last was destroyed has its name, and may have other devices."""
+    found = []
+    for number, backend in enumerate(("cpu:gloo", "cuda:gloo", "cpu:gloo,cuda:gloo")):
+        store = dist.FileStore(str(place.directory / f"named{number}"), place.world_size)
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
+        group = dist.group.WORLD
+        if number != 1:
+            assert bt.all_gather(torch.ones(2), group=group).shape == (2 * place.world_size,)
+        else:  # the comparison is where the group exchanges
+            with contextlib.suppress(RuntimeError, AssertionError):
+                bt.all_gather(torch.ones(2), group=group)
+        found.append((group.group_name, _device_of(group).type))
+        dist.destroy_process_group()
+    assert found == [("0", "cpu"), ("0", "cuda"), ("0", "cpu")], found
 
 
 def check_costs_one_exchange(place: Place) -> None:

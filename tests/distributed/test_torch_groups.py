@@ -31,6 +31,14 @@ def test_errors_on_every_rank(processes: Any, world_size: int) -> None:
     processes(JOIN, world_size).run(f"{_CHECKS}:errors_on_every_rank")
 
 
+def test_nothing_to_send(processes: Any) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:nothing_to_send")
+
+
+def test_another_group_of_the_name(processes: Any) -> None:
+    processes(_NO_GROUP, 2).run(f"{_CHECKS}:another_group_of_the_name")
+
+
 def test_one_exchange_each_way(processes: Any) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:check_costs_one_exchange")
 

@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bridge
+from bridge.jax import from_torch
 from bridge.torch import from_jax
 
 
@@ -50,6 +51,54 @@ def convert_module(parameter: torch.nn.Parameter) -> None:
     module = torch.nn.Module()
     module.weight = parameter
     module.to(torch.float16)
+
+
+RESIZE = {
+    "resize_": lambda tensor: tensor.resize_(1 << 20),
+    "of a view": lambda tensor: tensor[1:].resize_(1 << 20),
+    "resize_as_": lambda tensor: tensor.resize_as_(torch.empty(1 << 20)),
+    "storage": lambda tensor: tensor.untyped_storage().resize_(0),
+    "out": lambda tensor: torch.cat([torch.ones(1 << 19).to(tensor.dtype)] * 2, out=tensor),
+}
+
+
+@pytest.mark.parametrize("resize", RESIZE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
+def test_memory_that_has_crossed_cannot_be_resized(resize: str, dtype: torch.dtype) -> None:
+    """torch would free what the array reads: an error instead, and what fits goes on working."""
+    tensor = torch.ones(64).to(dtype)
+    for tree in (tensor, {"leaf": tensor}, torch.nn.Parameter(tensor, requires_grad=False)):
+        array = jax.tree.leaves(bridge.to_jax(tree))[0]
+        warns = pytest.warns() if resize == "out" else contextlib.nullcontext()
+        with pytest.raises(RuntimeError, match="not resizable"), warns:
+            RESIZE[resize](tensor)
+        tensor = tensor.resize_(64)
+        assert array.unsafe_buffer_pointer() == tensor.data_ptr()
+        assert array.astype(int).tolist() == [1] * 64
+    copy = torch.ones(64)
+    bridge.to_jax(copy, copy=True)
+    bridge.to_jax(copy[::2])
+    assert copy.clone().resize_(1 << 20).shape == copy.resize_(1 << 20).shape
+
+
+def test_results_of_from_torch_cannot_be_resized() -> None:
+    """A buffer that one call returns is not made larger by the next."""
+    kept = torch.empty(0)
+    g = from_torch(lambda x: torch.mul(x, 2, out=kept))
+    first = g(jnp.ones(64))
+    with pytest.raises(RuntimeError, match="not resizable"), pytest.warns():
+        g(jnp.ones(1 << 16))
+    assert first.tolist() == [2] * 64
+
+
+def test_shared_memory_is_other_memory() -> None:
+    """What docs/exchange.md warns of: the array does not follow the tensor there."""
+    tensor = torch.ones(64)
+    array = bridge.to_jax(tensor)
+    tensor.share_memory_()
+    assert tensor.data_ptr() != array.unsafe_buffer_pointer()
+    before = torch.ones(64).share_memory_()
+    assert bridge.to_jax(before).unsafe_buffer_pointer() == before.data_ptr()
 
 
 REPLACE = {

@@ -26,7 +26,7 @@ from bridge.collectives import Signature, normalised_dim
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._collectives.dispatcher import Rule, define
-from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
+from bridge.torch._collectives.groups import Ranks, agree, check_by_default, place_of, ranks_of
 from bridge.torch._collectives.transport import (
     Exchange,
     Started,
@@ -349,8 +349,7 @@ def agreed_exchange(
         dtype = str(x.dtype).removeprefix("torch.")
         shape = x.shape
         needs_grad = x.requires_grad and torch.is_grad_enabled()
-        # One on "meta" sends nothing, for which the others would wait.
-        place = f"a device of type {x.device.type!r}" if check else ""
+        place = place_of(x) if check else ""
     signature = Signature.of(dtype, shape, dim, tiled, grad, needs_grad, claim, place)
     agree(function, ranks, signature, lambda: _found(x, dim, grad), check, others=place)
     exchange = Exchange(ranks, normalised_dim(dim, x.ndim, bool(tiled)), bool(tiled), grad)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from bridge._private.torch import (
+    FakeTensor,
     all_gather_numbers,
     device_types,
     functorch_active,
@@ -130,6 +130,13 @@ def check_by_default() -> bool:
     return os.environ.get("BRIDGE_CHECK_COLLECTIVES", "1") != "0"
 
 
+def place_of(x: torch.Tensor) -> str:
+    """Words for the place of x, to be compared: one without values sends nothing to the others."""
+    if isinstance(x, FakeTensor):
+        return "a FakeTensor"
+    return f"a device of type {x.device.type!r}"
+
+
 def agree(
     function: str,
     ranks: Ranks,
@@ -165,7 +172,7 @@ def _gather_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[lis
 
 def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
     group = resolve_process_group(ranks.name)
-    device = _device_of(ranks.name)
+    device = _device_of(group)
     sent = torch.tensor(numbers, dtype=torch.int64, device=device)
     got = torch.empty(ranks.size * SIGNATURE_LENGTH, dtype=torch.int64, device=device)
     try:
@@ -175,10 +182,12 @@ def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[
     return got.view(ranks.size, SIGNATURE_LENGTH).tolist()
 
 
-@functools.lru_cache(maxsize=256)
-def _device_of(name: str) -> torch.device:
-    """Where the group exchanges without waiting for an accelerator, if it can."""
-    devices = device_types(resolve_process_group(name))
+def _device_of(group: Any) -> torch.device:
+    """Where the group exchanges without waiting for an accelerator, if it can.
+
+    Asked at each call, for a few microseconds: a group may have the name of one that is destroyed.
+    """
+    devices = device_types(group)
     return next((d for d in devices if d.type == "cpu"), devices[0])
 
 

@@ -18,7 +18,7 @@ from bridge._private.torch import (
     resolve_process_group,
 )
 from bridge.collectives import REFUSED, Signature
-from bridge.torch._collectives.groups import Ranks, agree, check_by_default, ranks_of
+from bridge.torch._collectives.groups import Ranks, agree, check_by_default, place_of, ranks_of
 
 
 def joined(
@@ -78,6 +78,8 @@ def _agree(
     is_tensor = isinstance(part, Tensor)
     kind = str(part.dtype).removeprefix("torch.") if is_tensor else ""
     shape = tuple(part.shape) if is_tensor else ()
+    if is_tensor:
+        others = ", ".join(filter(None, (others, place_of(part))))
     claim = REFUSED if refused else 0
     signature = Signature.of(kind, shape, 0, True, "sum", False, claim, others)
     found = f"{argument} of dtype {kind} and shape {list(shape)}"
