@@ -326,6 +326,10 @@ def constant_to_dynamo(function: Any) -> Any:
 all_gather_into_tensor = names.find_function(
     "torch.ops._c10d_functional.all_gather_into_tensor.default", "is a gather in a graph"
 )
+all_to_all_single = names.find_function(
+    "torch.ops._c10d_functional.all_to_all_single.default",
+    "exchanges the halves of packed DTensors",
+)
 reduce_scatter_tensor = names.find_function(
     "torch.ops._c10d_functional.reduce_scatter_tensor.default", "is its gradient in a graph"
 )

@@ -185,8 +185,13 @@ class Op(Protocol[P]):
         """
         return None
 
-    def ask_for_machine_code(self, params: P, dtypes: Sequence[str | None], platform: str) -> None:
-        """Has machine code made for what `code` says, before the first call on "cpu" or "cuda"."""
+    def ask_for_machine_code(
+        self, params: P, dtypes: Sequence[str | None], platform: str, function: str = ""
+    ) -> None:
+        """Has machine code made for what `code` says, before the first call on "cpu" or "cuda".
+
+        `function` is the public one that was called, if that is known: messages name it.
+        """
         return
 
     def operand_roles(self, count: int, params: P) -> tuple[Role, ...]:
@@ -283,6 +288,10 @@ class Op(Protocol[P]):
         Another dimension that comes before them all is only more rows, wherever it is.
         """
         ...
+
+    def tells_columns_apart(self, params: P) -> bool:
+        """True for a call whose result in a column depends on other columns, or on its number."""
+        return self.fixed_ndim(params) > 0
 
     def counts_from(self, params: P) -> int | None:
         """The position of the operand that says how many elements are in front of the array's.

@@ -1,8 +1,9 @@
 """A call on one part of split arrays, with the bits of the call on the whole arrays.
 
-Four things depend on where a part lies: the numbers by which elements are counted, which keys a
-query sees under the causal rule, in which order rows are added up, and what is reduced along a row
-(`columns`; docs/sharding.md). What a framework must do for them is in its subclass of `Part`.
+Five things depend on where a part lies: the numbers by which elements are counted, which keys a
+query sees under the causal rule, in which order rows are added up, what is reduced along a row
+(`columns`; docs/sharding.md), and which columns of two halves belong together (`halves`). What a
+framework must do for them is in its subclass of `Part`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from bridge.ops.columns import call_on_columns
 from bridge.ops.definition import Role, shape_in, space_of
+from bridge.ops.halves import in_own_columns
 from bridge.ops.splitting import adds_rows, counts_elements, row_dims
 from bridge.ops.sums import LEAF_ROWS, folded
 
@@ -158,6 +160,14 @@ class Part(ABC):
         """`[*rows, parts, n]`: what all parts of the columns have for `own` `[*rows, n]`."""
 
     @abstractmethod
+    def halves_of_columns(self, array: Any) -> Any:
+        """This part's columns of both halves, from its part of the array in halves."""
+
+    @abstractmethod
+    def halves_as_they_lie(self, array: Any) -> Any:
+        """The inverse of `halves_of_columns`."""
+
+    @abstractmethod
     def own(self, table: Any) -> Any:
         """What a table, a NumPy array of integers, has for this part of the columns."""
 
@@ -182,11 +192,25 @@ def call_on_part(
 ) -> tuple[Any, ...]:
     """The call on this part of the operands; `split` is that of the space."""
     operands, ndim = tuple(operands), len(split.shape)
+    call = partial(_call_on_own_columns, kind, run, split=split)
+    if ndim == 0 or split.parts(ndim - 1) == 1:
+        return call(op, operands, params)
+    part = kind.of(run, split, params)
+    roles = op.operand_roles(len(operands), params)
+    results = call(op, in_own_columns(part.halves_of_columns, roles, operands), params)
+    return in_own_columns(part.halves_as_they_lie, op.result_roles(params), results)
+
+
+def _call_on_own_columns(
+    kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
+) -> tuple[Any, ...]:
+    """The call on this part; of arrays in halves it has its own columns of both."""
+    operands, ndim = tuple(operands), len(split.shape)
     free = op.without_causal_rule(params)
     are_columns_split = ndim > 0 and split.parts(ndim - 1) > 1
     if are_columns_split and op.reductions(params, split.shape[-1]) is not None:
         part = kind.of(run, split, params)
-        again = partial(call_on_part, kind, run, split=split)
+        again = partial(_call_on_own_columns, kind, run, split=split)
         hidden = None if free is None else _hidden_keys(kind, operands[0], split)
         return call_on_columns(part, again, op, operands, params, hidden)
     if free is not None and split.parts(ndim - 2) > 1:

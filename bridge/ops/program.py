@@ -66,7 +66,11 @@ class RunProgram(Op[ProgramParams]):
         return words_of(_wanted(params.code, params.dtypes), self._has_start(params, dtypes))
 
     def ask_for_machine_code(
-        self, params: ProgramParams, dtypes: Sequence[str | None], platform: str
+        self,
+        params: ProgramParams,
+        dtypes: Sequence[str | None],
+        platform: str,
+        function: str = "",
     ) -> None:
         program = _wanted(params.code, params.dtypes)
         # JAX has integers as words of 32 bits, which a call puts together.
@@ -75,7 +79,7 @@ class RunProgram(Op[ProgramParams]):
         takes = ["int64" if role is Role.INTEGER else dtype for role, dtype in given if dtype]
         present = [*takes, *filter(None, split(params.dtypes))]
         has_start = self._has_start(params, dtypes)
-        asked_for(program, params.arithmetic, present, has_start, platform)
+        asked_for(program, params.arithmetic, present, has_start, platform, function)
 
     def _has_start(self, params: ProgramParams, dtypes: Sequence[str | None]) -> bool:
         return dtypes[-1] is not None and len(dtypes) > len(_roles_of(params.code)[0])
@@ -118,9 +122,11 @@ class RunProgram(Op[ProgramParams]):
         return codes.draws(program) or any(r.role is roles.Row for r in program.results)
 
     def fixed_ndim(self, params: ProgramParams) -> int:
-        program = codes.parse(params.code).program
         halves = any(role.is_double for each in _roles_of(params.code) for role in each)
-        return int(halves or codes.tells_columns_apart(program))
+        return int(halves or self.tells_columns_apart(params))
+
+    def tells_columns_apart(self, params: ProgramParams) -> bool:
+        return codes.tells_columns_apart(codes.parse(params.code).program)
 
     def counts_from(self, params: ProgramParams) -> int | None:
         program = _wanted(params.code, params.dtypes)

@@ -32,6 +32,10 @@ class AnySplit:
     def local(self, dim: int) -> int:
         return self.shape[dim] // self.parts(dim)
 
+    def is_one_group(self, dim: int) -> bool:
+        """True where all devices that share a dimension can exchange what they have in one step."""
+        return True
+
 
 Split = TypeVar("Split", bound=AnySplit)
 
@@ -69,9 +73,14 @@ def has_whole_rows(
 
     `operands`, `alone`: as `supported` has them.
     """
-    if any(role.is_double for role in (*operands, *wanted_roles(op, params))):
-        return True  # a column is two of the array's
-    return op.fixed_ndim(params) > 0 and (alone or op.reductions(params, columns) is None)
+    if alone and has_halves(op, params, operands):
+        return True
+    return op.tells_columns_apart(params) and (alone or op.reductions(params, columns) is None)
+
+
+def has_halves(op: Any, params: Any, operands: Sequence[Role]) -> bool:
+    """True where a part of the columns is not what a part of every array has: `halves`."""
+    return Role.HALVES in (*operands, *wanted_roles(op, params))
 
 
 def supported(
@@ -87,6 +96,8 @@ def supported(
     if ndim <= params.batch_ndim:  # a batch of numbers
         whole.update(range(ndim))
     elif has_whole_rows(op, params, operands, split.shape[-1], alone=alone):
+        whole.add(ndim - 1)
+    if has_halves(op, params, operands) and not split.is_one_group(ndim - 1):
         whole.add(ndim - 1)
     if alone and (counts_elements(op, params) or adds_rows(op, params)):
         whole.update(row_dims(split, params))
@@ -105,13 +116,12 @@ def supported(
 def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) -> list[int | None]:
     """Which dimensions of the split space those of an operand or a result are; None: its own.
 
+    The last dimension of a double array is that of the columns: a part has twice as many.
     An operand with dimensions behind these, as an integer in two words, has them for itself.
     """
     ndim = len(split.shape)
-    if role is Role.FULL:
+    if role.fills_space:
         return list(range(ndim))
-    if role.is_double:
-        return [*range(ndim - 1), None]
     if role.has_all_rows:
         return list(range(ndim - 1))
     if role is Role.ROW:

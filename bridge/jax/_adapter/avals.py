@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,16 +22,19 @@ def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
     """Over which mesh axes an array that fills the space splits each dimension of that."""
     axes = tuple(like.sharding.spec)
     axes += (None,) * (len(like.shape) - len(axes))
-    return (*axes[:-1], None) if role.is_double else axes
+    if not role.is_double:
+        return axes
+    names = axes[-1] if isinstance(axes[-1], tuple) else (axes[-1],) if axes[-1] else ()
+    parts = math.prod([like.sharding.mesh.shape[name] for name in names])
+    # Where parts share a column, which is two of the array's, the columns are whole.
+    return axes if like.shape[-1] // 2 % parts == 0 else (*axes[:-1], None)
 
 
 def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpec:
     """How an array of a role is split in a space that is split over these axes."""
     if role is Role.ROW:
         axes = (*axes[:batch_ndim], axes[-1] if axes else None)
-    elif role.is_double:
-        axes = (*axes[:-1], None)
-    elif role is not Role.FULL:
+    elif not role.fills_space:
         axes = axes[:-1]
     return PartitionSpec(*axes)
 

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.experimental.custom_partitioning import (
     ArrayMapping,
+    CompoundFactor,
     SdyShardingRule,
     custom_partitioning,
 )
@@ -79,22 +80,36 @@ class Site:
         """Along which dimensions XLA may carry a split from one array to another."""
         whole = Split(self.space, ((),) * len(self.space), ())
         fresh = (f"own{i}" for i in itertools.count())
-        operands, results = (
-            tuple(
-                ArrayMapping(*(next(fresh) if dim is None else f"d{dim}" for dim in dims))
-                for dims in group
-            )
-            for group in self.dims(whole)
-        )
-        roles, arrays = [*self.operand_roles, *self.result_roles], [*operands, *results]
-        fixed = {dims[-1] for dims, role in zip(arrays, roles, strict=True) if role.is_double}
         columns = self.space[-1] if self.space else 0
-        if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
-            fixed.add(f"d{len(self.space) - 1}")
+        last = f"d{len(self.space) - 1}"
+
+        def mapping(dims: list[Any], role: Role) -> ArrayMapping:
+            named: list[Any] = [next(fresh) if dim is None else f"d{dim}" for dim in dims]
+            if role.is_double:
+                # A part of the columns has two numbers for each. Where halves then lie otherwise,
+                # the program of a shard moves them.
+                named[-1] = CompoundFactor(last, "two")
+            return ArrayMapping(*named)
+
+        operands, results = (
+            tuple(map(mapping, dims, roles))
+            for dims, roles in zip(
+                self.dims(whole), (self.operand_roles, self.result_roles), strict=True
+            )
+        )
         # A rule has its factors in the order in which arrays first have them.
-        ordered = dict.fromkeys(itertools.chain(*arrays))
+        dims = [*itertools.chain(*operands, *results)]
+        sizes = {"two": 2} if any(isinstance(dim, tuple) for dim in dims) else {}
+        if sizes and last not in dims:
+            sizes[last] = columns
+        fixed = set()
+        if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
+            fixed.add(last)
+        ordered = dict.fromkeys(
+            itertools.chain(*(dim if isinstance(dim, tuple) else (dim,) for dim in dims))
+        )
         whole_factors = tuple(factor for factor in ordered if factor in fixed)
-        return SdyShardingRule(operands, results, need_replication_factors=whole_factors)
+        return SdyShardingRule(operands, results, need_replication_factors=whole_factors, **sizes)
 
 
 def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
@@ -221,7 +236,6 @@ def _agreed(
     splits = []
     for array, role in full:
         split = _split_of(array.shape, assignment_of(array))
-        # The columns of halves are not split with the array: such a call has them whole.
         split = replace(split, shape=space_of(array.shape, role))
         splits.append(site.supported(split, alone=alone))
     split = max(splits, key=lambda split: split.shards)

@@ -17,6 +17,7 @@ from jax import lax
 from bridge.jax._sharded import word_pairs
 from bridge.jax._sharded.row_tree import added_leaves, placed_and_added
 from bridge.jax._sharded.split import Split
+from bridge.ops.halves import half, rounds
 from bridge.ops.parts import Part, call_on_part
 
 Run = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
@@ -90,6 +91,39 @@ class _Shard(Part):
 
     def of_all_columns(self, own: Any) -> Any:
         return lax.all_gather(own, self.split.axes[-1], axis=own.ndim - 1)
+
+    def halves_of_columns(self, array: Any) -> Any:
+        """Two permutations of the devices; each sends one of its two blocks in either."""
+        parts, index = self._columns()
+        sent = rounds(parts)
+        return self._permuted(array, half(index, parts), sent, index % 2)
+
+    def halves_as_they_lie(self, array: Any) -> Any:
+        parts, index = self._columns()
+        first, second = ([(to, of) for of, to in each] for each in rounds(parts))
+        return self._permuted(array, index % 2, (first, second), half(index, parts))
+
+    def _columns(self) -> tuple[int, Any]:
+        last = len(self.split.shape) - 1
+        return self.split.parts(last), self.split.index(last)
+
+    def _permuted(self, array: Any, sent: Any, permutations: Any, received: Any) -> Any:
+        """The array with other blocks, which are its halves.
+
+        Args:
+          sent, received: the block, 0 or 1, that is sent, or received, in the first permutation.
+        """
+        # As integers: XLA's CPU would make NaN of another NaN on the way through float32.
+        narrow = np.dtype(array.dtype).itemsize == 2
+        bits = lax.bitcast_convert_type(array, np.uint16) if narrow else array
+        width, dim, whole = array.shape[-1] // 2, array.ndim - 1, bits
+        axes, number = self.split.in_order_of_mesh(dim)
+        for turn, permutation in enumerate(permutations):
+            own = lax.dynamic_slice_in_dim(whole, (sent ^ turn) * width, width, dim)
+            other = lax.ppermute(own, axes, [(number[of], number[to]) for of, to in permutation])
+            at = (received ^ turn) * width
+            bits = lax.dynamic_update_slice_in_dim(bits, other, at, dim)
+        return lax.bitcast_convert_type(bits, array.dtype) if narrow else bits
 
     def own(self, table: Any) -> Any:
         return jnp.asarray(table, np.int32)[self.split.index(len(self.split.shape) - 1)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -33,6 +34,16 @@ class Split(AnySplit):
     def index(self, dim: int) -> Any:
         """The number of this shard along a dimension; inside of the mapped function."""
         return lax.axis_index(self.axes[dim]) if self.axes[dim] else 0
+
+    def in_order_of_mesh(self, dim: int) -> tuple[tuple[str, ...], list[int]]:
+        """The axes of a dimension as the mesh orders them, and each part's number along them.
+
+        `lax.ppermute` numbers devices in this order, whatever order it is given.
+        """
+        own = self.axes[dim]
+        axes = tuple(name for name, _ in self.sizes if name in own)
+        number = np.arange(self.parts(dim)).reshape([self.size(axis) for axis in axes])
+        return axes, number.transpose([axes.index(axis) for axis in own]).ravel().tolist()
 
     def spec(self, dims: Sequence[int | None]) -> PartitionSpec:
         """Of an array whose dimensions are these of the split one; None for one of its own."""

@@ -79,7 +79,7 @@ def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
             return whole.to_local()
     for own, dim in enumerate(dims):
         if dim is not None and split.parts(dim) > 1:
-            size = split.local(dim)
+            size = operand.shape[own] // split.parts(dim)  # of a double array twice the columns
             operand = operand.narrow(own, split.index(dim) * size, size)
     return operand
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import all_to_all_single, wait_tensor
 from bridge.ops.parts import Part, call_on_part
 from bridge.ops.sums import sum_of_rows
 from bridge.torch._adapter.autocast import joined
@@ -79,6 +80,35 @@ class _Part(Part):
     def of_all_columns(self, own: Tensor) -> Tensor:
         return self._gathered_along(own.unsqueeze(-2), len(self.split.shape) - 1, own.ndim - 1)
 
+    def halves_of_columns(self, array: Tensor) -> Tensor:
+        parts, rank = self._columns()
+        to = [(2 * rank + block) % parts for block in (0, 1)]
+        return self._exchanged_halves(array, to, [rank // 2, (parts + rank) // 2])
+
+    def halves_as_they_lie(self, array: Tensor) -> Tensor:
+        parts, rank = self._columns()
+        of = [(2 * rank + block) % parts for block in (0, 1)]
+        return self._exchanged_halves(array, [rank // 2, (parts + rank) // 2], of)
+
+    def _columns(self) -> tuple[int, int]:
+        last = len(self.split.shape) - 1
+        return self.split.parts(last), self.split.index(last)
+
+    def _exchanged_halves(self, array: Tensor, to: list[int], of: list[int]) -> Tensor:
+        """The array with halves of other processes.
+
+        Args:
+          to, of: the processes that its halves are sent to, and that the new ones come from.
+        """
+        (axis,) = self.split.axes[-1]
+        halves = array.unflatten(-1, (2, array.shape[-1] // 2)).movedim(-2, 0)
+        if to[0] > to[1]:  # what is for the lower process is sent first
+            halves = halves.flip(0)
+        found = exchange_along(halves, self.split.mesh, axis, to, of)
+        if of[0] > of[1]:
+            found = found.flip(0)
+        return joined([found[0], found[1]], array.ndim - 1)
+
     def own(self, table: Any) -> Any:
         return table[self.split.index(len(self.split.shape) - 1)]
 
@@ -106,6 +136,22 @@ class _Part(Part):
         for axis in reversed(self.split.axes[dim]):
             own = gather_along(own, self.split.mesh, axis, at)
         return own
+
+
+def exchange_along(x: Tensor, mesh: Any, axis: int, to: Sequence[int], of: Sequence[int]) -> Tensor:
+    """x `[n, ...]`, whose n elements other processes along a dimension of the mesh have in return.
+
+    Args:
+      to, of: the processes that elements are sent to, and that they come from, in their order.
+    """
+    sent, received = ([int(i in each) for i in range(mesh.size(axis))] for each in (to, of))
+    if x.numel() == 0:
+        return x
+    # As bytes: not every transport takes every dtype.
+    numbers = x.contiguous().view(torch.uint8)
+    name = mesh.get_group(axis).group_name
+    found = wait_tensor(all_to_all_single(numbers, received, sent, name))
+    return found.view(x.dtype)  # type: ignore[no-any-return]
 
 
 def gather_along(x: Tensor, mesh: Any, axis: int, dim: int) -> Tensor:

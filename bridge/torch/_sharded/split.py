@@ -36,6 +36,9 @@ class Split(AnySplit):
                     break
         return replace(self, axes=tuple(axes))
 
+    def is_one_group(self, dim: int) -> bool:
+        return len(self.axes[dim]) <= 1
+
     def size(self, axis: int) -> int:
         return self.mesh.size(axis)
 
