@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 from typing import TYPE_CHECKING, Any
 
 from bridge import _fork as _fork
@@ -22,19 +23,23 @@ except ImportError as error:
         "Run `make` or `pip install -e .` first, or leave the source folder."
     ) from error
 
+logging.getLogger("bridge").addHandler(logging.NullHandler())
+
 if TYPE_CHECKING:
     from bridge import lang as lang
     from bridge.checked import check
     from bridge.compared.comparison import compare
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
+    from bridge.generated import wait
     from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Row, Table
 
-# What declarations are made of, by the module that has it.
-_OF_DECLARATIONS = {
+# The module of each name that is loaded when it is asked for, and needs no framework.
+_MODULES = {
     "check": "bridge.checked",
     "compare": "bridge.compared.comparison",
     "op": "bridge.declared",
+    "wait": "bridge.generated",
     **dict.fromkeys(
         ("Full", "Halves", "Mask", "Pairs", "PerRow", "Row", "Table"), "bridge.lang.roles"
     ),
@@ -57,6 +62,7 @@ __all__ = [
     "op",
     "to_jax",
     "to_torch",
+    "wait",
 ]
 
 
@@ -64,20 +70,18 @@ def __getattr__(name: str) -> Any:
     """Loads what is asked for first: both frameworks for the functions that need both."""
     if name == "lang":
         return importlib.import_module("bridge.lang")
-    if name in _OF_DECLARATIONS:
-        module = importlib.import_module(_OF_DECLARATIONS[name])
+    if name in _MODULES:
+        module = importlib.import_module(_MODULES[name])
         globals()[name] = getattr(module, name)
         return globals()[name]
     if name not in ("to_jax", "to_torch"):
         raise AttributeError(f"module 'bridge' has no attribute {name!r}")
-    try:
-        from bridge import exchange
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "jax"):
-            raise
-        raise ImportError(
-            f"bridge.{name} goes between PyTorch and JAX, and {error.name} is not installed"
-        ) from error
+    from bridge._installed import need
+
+    for framework in ("torch", "jax"):
+        need(f"bridge.{name}", framework)
+    from bridge import exchange
+
     globals()[name] = getattr(exchange, name)
     return globals()[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -123,26 +124,32 @@ class DeclaredOp:
         *,
         dtypes: Sequence[str] = ("float32", "bfloat16"),
         arch: str | None = None,
+        wrt: Sequence[str | Sequence[str]] | None = None,
         **static: Any,
     ) -> None:
         """Compiles the op now, rather than in the background from its first call on.
 
-        What is compiled, and kept in a cache on disk: the op with all operands present and its
-        first derivatives, for this processor or for GPUs. No bit depends on it.
+        The op with all operands present and its first derivatives are compiled, for this processor
+        or for GPUs, and kept in a cache on disk. No bit depends on it.
 
         Args:
           device: "cpu" or "cuda".
           dtypes: for each of these, calls whose floating operands all have it.
           arch: of GPUs, as "sm_90", which need not be there; by default of those that are.
+          wrt: the operands that gradients are taken towards, by name: each member is an operand
+            alone, or a tuple of operands together; none for the forward pass only. By default what
+            training takes: all; all without those that rows share (`Row`, `Table`), as where these
+            are frozen; the shared ones; and, of up to 4 floating operands, each alone and all but
+            each.
           **static: static parameters; the others have their defaults.
 
         Raises:
           CompileError: if there is no C++ compiler, for CUDA neither NVRTC nor nvcc, or it fails,
             or the cache cannot be written.
-          TypeError, ValueError: for a device, dtype or static parameter that there is not, and
-            without `arch` where there is no GPU.
+          TypeError, ValueError: for a device, dtype, operand or static parameter that there is not,
+            and without `arch` where there is no GPU.
         """
-        from bridge.generated.ahead import usual_requests
+        from bridge.generated.ahead import compile_all, requests_towards, trained_sets
 
         archs = self._archs(device, arch)
         defaults = self.declaration.static
@@ -161,15 +168,34 @@ class DeclaredOp:
             )
         present = tuple(True for _ in self.declaration.parameters)
         found = traced(self.declaration, present, *values.values())
+        sets = trained_sets(found) if wrt is None else self._sets(found, wrt)
         for dtype in dtypes:
             if dtype not in FLOATING:
                 raise ValueError(
                     f"{self.declaration.name}.compile: dtypes has {dtype!r}, expected some of "
                     f"{', '.join(FLOATING)}"
                 )
-            for each in archs:
-                for request in usual_requests(found, dtype, each):
-                    request.compile()
+        kinds = itertools.product(dtypes, archs)
+        compile_all(r for dtype, each in kinds for r in requests_towards(sets, found, dtype, each))
+
+    def _sets(self, found: Traced, wrt: Sequence[str | Sequence[str]]) -> list[tuple[int, ...]]:
+        """The positions of the operands in each member of `wrt`."""
+        where = f"{self.declaration.name}.compile"
+        if isinstance(wrt, str):
+            raise TypeError(f"{where}: wrt is {wrt!r}, expected a list of names: [{wrt!r}]")
+        names = [operand.name for operand in found.program.operands]
+        smooth = [each.name for each in found.program.operands if each.dtype == "float"]
+        sets = []
+        for member in wrt:
+            together = (member,) if isinstance(member, str) else tuple(member)
+            for name in together:
+                if name not in smooth:
+                    raise ValueError(
+                        f"{where}: wrt has {name!r}, expected operands that have a gradient: "
+                        f"{', '.join(smooth)}"
+                    )
+            sets.append(tuple(sorted(map(names.index, together))))
+        return sets
 
     def _archs(self, device: str, arch: str | None) -> list[str]:
         """Those that `compile` compiles for."""

@@ -241,6 +241,11 @@ def platforms_of(context: Any) -> tuple[str, ...]:
     return tuple(context.platforms or context.module_context.platforms)
 
 
+def scopes_of(context: Any) -> str:
+    """The named scopes around what a rule lowers; "" where a context no longer has them."""
+    return str(getattr(context, "name_stack", ""))
+
+
 def is_for_export(context: Any) -> bool:
     """Whether the program is lowered for jax.export."""
     return context.module_context.lowering_parameters.for_export

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
-from bridge.generated.ahead import usual_requests
+from bridge.generated.ahead import requests_towards, usual_requests
 from bridge.generated.requests import Request
-from bridge.ops.declared import traced
+from bridge.ops.declared import Traced, traced
 
 # As training has them: with these of the optional operands, all operands of one dtype, and static
 # parameters with their defaults but for these and the dtype of a sum. Numbers such as eps may be
@@ -35,7 +35,23 @@ OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
         {"p": 0.0},
     ),
 }
+# Rarer ones, which are compiled for CPUs alone.
+ON_CPU: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
+    "swiglu packed + bias": (gates.packed_glu, ("bias", "up_bias"), {}),
+}
 DTYPES = ("float32", "bfloat16")
+
+# Operands that fine-tuning may freeze, all at once, as low-rank adapters do. The backward pass
+# towards the others is another program, and is compiled too.
+FROZEN = {
+    "rms_norm": ("weight",),
+    "rms_norm + residual": ("weight",),
+    "layer_norm": ("weight", "bias"),
+    "swiglu packed + bias": ("bias", "up_bias"),
+    "bias_gelu tanh": ("bias",),
+    "bias_gelu none": ("bias",),
+    "bias_dropout_add": ("bias",),
+}
 
 # Of these a build with CUDA has kernels too, in bfloat16: what a layer of a language model, but for
 # attention, and its loss call in a first training step. Others are compiled as they are called:
@@ -52,9 +68,11 @@ ON_CUDA = (
 
 
 def requests() -> Iterator[Request]:
-    """What the build compiles."""
-    for name, dtype in itertools.product(OPS, DTYPES):
+    """The programs that the build compiles for CPUs."""
+    for name, dtype in itertools.product((*OPS, *ON_CPU), DTYPES):
         yield from requests_of(name, dtype)
+    for name, dtype in itertools.product(FROZEN, DTYPES):
+        yield frozen_request_of(name, dtype)
 
 
 def cuda_requests() -> Iterator[Request]:
@@ -71,11 +89,31 @@ def cuda_requests() -> Iterator[Request]:
 
 def requests_of(name: str, dtype: str) -> Iterator[Request]:
     """An op's forward pass, that which keeps what the backward pass reads, and that one."""
-    op, given, chosen = OPS[name]
+    yield from itertools.islice(usual_requests(_traced(name, dtype), dtype), _passes(name))
+
+
+def frozen_request_of(name: str, dtype: str) -> Request:
+    """An op's backward pass towards operands that are not frozen."""
+    found = _traced(name, dtype)
+    towards = [
+        i
+        for i, operand in enumerate(found.program.operands)
+        if operand.dtype == "float" and operand.name not in FROZEN[name]
+    ]
+    *_, reverse = itertools.islice(requests_towards([towards], found, dtype), _passes(name))
+    return reverse
+
+
+def _passes(name: str) -> int:
+    """The number of programs of a training step: an op that keeps values has two forward ones."""
+    return 3 if {**OPS, **ON_CPU}[name][0].declaration.keep else 2
+
+
+def _traced(name: str, dtype: str) -> Traced:
+    op, given, chosen = {**OPS, **ON_CPU}[name]
     declaration = op.declaration
     static = {**declaration.static, **chosen}
     if "dtype" in static:
         static["dtype"] = dtype
     present = tuple(not p.optional or p.name in given for p in declaration.parameters)
-    usual = usual_requests(traced(declaration, present, *static.values()), dtype)
-    yield from itertools.islice(usual, 3 if declaration.keep else 2)
+    return traced(declaration, present, *static.values())

@@ -8,7 +8,7 @@ or "0", never. For CUDA those of the build are added before the first call (`shi
 """
 
 from bridge.generated.cache import CompileError
-from bridge.generated.requests import asked_for, finished
+from bridge.generated.requests import asked_for, wait
 from bridge.generated.shipped import load_shipped
 
-__all__ = ["CompileError", "asked_for", "finished", "load_shipped"]
+__all__ = ["CompileError", "asked_for", "load_shipped", "wait"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bridge.generated.requests import Request
@@ -15,10 +17,47 @@ from bridge.ops.form import dtypes_of_role
 from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
 
+# Each takes a few hundred MiB.
+_MOST_COMPILERS = 8
+# Up to so many floating operands each of them is usual to train alone, or to leave out.
+_FEW = 4
+_SHARED = (roles.Row, roles.Table)
+
+Sets = Sequence[Sequence[int]]
+
+
+def _smooth(found: Traced) -> tuple[int, ...]:
+    operands = found.program.operands
+    return tuple(i for i, operand in enumerate(operands) if operand.dtype == "float")
+
+
+def trained_sets(found: Traced) -> list[tuple[int, ...]]:
+    """The sets of operands, by position, that training takes gradients towards.
+
+    A parameter may be frozen, and what comes in may be data. All sets of many operands would be too
+    many programs.
+    """
+    smooth = _smooth(found)
+    shared = {i for i in smooth if found.program.operands[i].role in _SHARED}
+    sets = [
+        smooth,
+        *(tuple(i for i in smooth if (i in shared) == is_in) for is_in in (False, True)),
+    ]
+    if len(smooth) <= _FEW:
+        sets += [(i,) for i in smooth]
+        sets += [tuple(i for i in smooth if i != left) for left in smooth]
+    return [each for each in dict.fromkeys(sets) if each]
+
 
 def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
-    """The op on floating operands of one dtype: forward, as it runs where a gradient follows, and
-    reverse and forward mode in all floating operands; for an architecture as in `Request`.
+    """`requests_towards` all floating operands at once."""
+    return requests_towards([_smooth(found)], found, dtype, arch)
+
+
+def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
+    """The op on floating operands of one dtype: forward, as it runs where a gradient follows, in
+    reverse mode towards each of these sets of operands, and in forward mode in the first of them;
+    for an architecture as in `Request`.
 
     A derivative that is too large is left out, as nobody can call it.
     """
@@ -38,17 +77,35 @@ def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Reques
     # What the rules place are dtypes here.
     saved = PROGRAM.result_dtypes(saving)
     specs = [Spec((), each) for each in own]
-    smooth = [operand.dtype == "float" for operand in operands]
-    tangents = [each if is_smooth else None for each, is_smooth in zip(own, smooth, strict=True)]
     calls: list[Call[Any]] = []
-    with contextlib.suppress(ProgramTooLarge):
-        calls += [call for call, _ in PROGRAM.vjp(own, saved, results, smooth, specs, params)]
-    with contextlib.suppress(ProgramTooLarge):
-        calls += PROGRAM.jvp(own, saved, tuple(tangents), specs, params)
+    for towards in sets:
+        wanted = [i in towards for i in range(len(own))]
+        with contextlib.suppress(ProgramTooLarge):
+            calls += [call for call, _ in PROGRAM.vjp(own, saved, results, wanted, specs, params)]
+    for towards in sets[:1]:
+        tangents = tuple([each if i in towards else None for i, each in enumerate(own)])
+        with contextlib.suppress(ProgramTooLarge):
+            calls += PROGRAM.jvp(own, saved, tangents, specs, params)
     for call in calls:
         if call.params is not None:  # otherwise what is there is passed on
             takes = [own[o.position] if isinstance(o, ZerosLike) else o for o in call.operands]
             yield _request(call.params, takes, arch)
+
+
+def compile_all(requests: Iterable[Request]) -> None:
+    """Compiles them side by side.
+
+    Raises:
+      CompileError: as the first one that fails; those that have not begun by then are left out.
+    """
+    with ThreadPoolExecutor(min(_MOST_COMPILERS, os.cpu_count() or 1)) as pool:
+        asked = [pool.submit(request.compile) for request in requests]
+        try:
+            for each in asked:
+                each.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _request(params: ProgramParams, takes: Sequence[str], arch: str) -> Request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import shlex
 import shutil
@@ -19,6 +20,8 @@ from pathlib import Path
 _SECONDS = 3600  # more than any program takes, where others have most of the processor too
 _NICENESS = 10
 _DAY = 86400  # seconds
+
+log = logging.getLogger("bridge")
 
 
 class CompileError(RuntimeError):
@@ -66,6 +69,7 @@ def cached(
     suffix: str,
     make: Callable[[Path], Path] | None,
     again: bool | None = None,
+    what: str = "a program",
 ) -> Path:
     """A file in the cache that these parts decide, new or from before.
 
@@ -78,6 +82,7 @@ def cached(
         whether the file is there.
       again: whether it is called where it failed within the last day, in any process; None where
         failures are not remembered.
+      what: the name of the file's contents in the log.
 
     Raises:
       CompileError: as `make` does or did, or if the cache cannot be written; the file is not there
@@ -98,6 +103,7 @@ def cached(
         if make is None:
             raise CompileError("not compiled yet")
         _remove_abandoned(folder)
+        start = time.monotonic()
         # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
         work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
@@ -115,6 +121,7 @@ def cached(
             checksum.replace(found.with_suffix(".sha256"))
         finally:
             shutil.rmtree(work, ignore_errors=True)
+        log.info("compiled %s in %.1f s: %s", what, time.monotonic() - start, found)
         return found
     except (OSError, RuntimeError) as error:  # as where a user has no home
         if isinstance(error, CompileError):

@@ -56,8 +56,10 @@ def _flags(isa: str, version: str) -> list[str]:
     return flags
 
 
-def library_of(source: str, isa: str) -> Path:
+def library_of(source: str, isa: str, what: str = "a program") -> Path:
     """A library compiled from C++ for an instruction set, new or from the cache.
+
+    `what` is its name in the log.
 
     Raises:
       CompileError: if there is no compiler, or it fails, or the cache cannot be written.
@@ -73,4 +75,4 @@ def library_of(source: str, isa: str) -> Path:
         return made
 
     ours = headers_digest(), _native.build_info()["compiler"]
-    return cached((source, version, *command, *flags, *ours), ".so", make)
+    return cached((source, version, *command, *flags, *ours), ".so", make, what=what)

@@ -14,12 +14,13 @@ _FLAGS = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
-def cubin_of(source: str, arch: str) -> Path:
+def cubin_of(source: str, arch: str, what: str = "a program") -> Path:
     """Machine code compiled from CUDA C++ for an architecture, new or from the cache.
 
     Args:
       source: as `lang.emission_cuda` writes it.
       arch: as "sm_90".
+      what: the program's name in the log.
 
     Raises:
       ValueError: for what is no name of an architecture.
@@ -44,7 +45,7 @@ def cubin_of(source: str, arch: str) -> Path:
             return made
 
         parts = source, headers_digest(), f"NVRTC {nvrtc.version}", *options
-        return cached(parts, ".cubin", make)
+        return cached(parts, ".cubin", make, what=what)
     command = shutil.which("nvcc")
     if command is None:
         raise CompileError(
@@ -60,4 +61,5 @@ def cubin_of(source: str, arch: str) -> Path:
         run([command, *options, f"-I{headers()}", f"-I{headers() / 'include'}"], text, made)
         return made
 
-    return cached((source, headers_digest(), version, command, *options), ".cubin", compile_by_nvcc)
+    parts = source, headers_digest(), version, command, *options
+    return cached(parts, ".cubin", compile_by_nvcc, what=what)

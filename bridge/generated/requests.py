@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge import _native
-from bridge.generated.cache import RejectedError, forget, give_way, stop
+from bridge.generated.cache import RejectedError, forget, give_way, log, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.shipped import (
@@ -51,6 +51,7 @@ class Request:
       dtypes: of its operands, then of its results.
       has_start: as in `words_of`.
       arch: the architecture of GPUs that it is for, as "sm_90"; "" for this processor.
+      function: the public function that was called, for messages; "" for that of the program.
     """
 
     program: Program
@@ -58,6 +59,18 @@ class Request:
     dtypes: tuple[str, ...]
     has_start: bool = False
     arch: str = ""
+    function: str = ""
+
+    def __str__(self) -> str:
+        count = len(self.dtypes) - len(self.program.results)
+        takes, gives = ", ".join(self.dtypes[:count]), ", ".join(self.dtypes[count:])
+        return f"{self.name} ({takes} to {gives}) for {self.arch or _native.cpu_isa()}"
+
+    @property
+    def name(self) -> str:
+        """That of the program, as "vjp of swiglu", with the public function in it."""
+        derivative, of, own = self.program.name.rpartition(" of ")
+        return f"{derivative}{of}{self.function or own}"
 
     @property
     def platform(self) -> str:
@@ -97,14 +110,19 @@ class Request:
             if path is not None:
                 forget(path)
             raise RejectedError(f"{self.program.name}: {error}") from error
+        log.debug("loaded %s from %s", self, path or "memory")
 
     def lost(self, error: Exception, is_alone: bool) -> None:
         """Warns that calls go on by the interpreter; `is_alone`: of this program."""
-        what = "a declared op runs" if is_alone else "declared ops run"
+        if is_alone:
+            what = f"{self.name} runs"
+        else:
+            # A derivative is called for its function.
+            what = f"{self.name.rpartition(' of ')[2]} and all other declared ops run"
         where = " on CUDA" if self.arch else ""
         with contextlib.suppress(Warning):  # as an error it has nobody to reach
             warnings.warn(
-                f"{what} by bridge's interpreter{where}, several times slower than "
+                f"{what} in bridge's interpreter{where}, several times slower than "
                 f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
                 RuntimeWarning,
                 stacklevel=3,
@@ -119,7 +137,7 @@ class Request:
     def _for_cpu(self) -> tuple[Path, Callable[[bytes, list[int]], None]]:
         isa, free = _native.cpu_isa(), self.free()
         source = source_of(self.program, self.arithmetic, self.dtypes, self.has_start, free)
-        library = library_of(source, isa)
+        library = library_of(source, isa, str(self))
 
         def add(words: bytes, dtypes: list[int]) -> None:
             _native.add_generated(words, dtypes, free, isa, str(library))
@@ -139,6 +157,7 @@ class Request:
             return False
         with contextlib.suppress(*REFUSED):
             self._add_to_devices(found.facts, found.image)
+            log.debug("loaded %s, which came with the build", self)
             return True
         return False
 
@@ -160,7 +179,8 @@ class Request:
         if (known := _worker.partly.get(self.key)) is not None:
             return None, lambda words, dtypes: self._add_to_devices(known.facts, known.image)
         emitted = self.emitted()
-        cubin, facts = cubin_of(emitted.source, self.arch), [*astuple(emitted)[1:]]
+        cubin = cubin_of(emitted.source, self.arch, str(self))
+        facts = [*astuple(emitted)[1:]]
         return cubin, lambda words, dtypes: self._add_to_devices(facts, cubin.read_bytes())
 
 
@@ -303,24 +323,31 @@ def asked_for(
     dtypes: Sequence[str],
     has_start: bool = False,
     platform: str = "cpu",
+    function: str = "",
 ) -> None:
-    """Has a program compiled, if BRIDGE_COMPILE lets it, and does not wait unless it says so."""
+    """Has a program compiled, if BRIDGE_COMPILE lets it, and does not wait unless it says so.
+
+    `function` is the public one that was called, if that is known.
+    """
     mode = _mode(os.environ.get("BRIDGE_COMPILE", ""))
     if mode == "0":
         return
     if platform == "cuda":
         load_shipped()
     for arch in archs_of(platform):
-        request = Request(program, arithmetic, tuple(dtypes), has_start, arch)
+        request = Request(program, arithmetic, tuple(dtypes), has_start, arch, function)
         if request.key in _worker.partly:  # a call on a device that was not used before, perhaps
             _worker.seen.discard(request.key)
-        if request.is_there() or request.key in _worker.seen:
+        if request.key in _worker.seen:
             continue
-        if request.add_shipped():
+        if request.is_there():
+            log.debug("%s is compiled: by the build, or before in this process", request)
+        elif request.add_shipped():
             _worker.seen.add(request.key)
         elif mode == "now":
             _worker.now(request)
         else:
+            log.debug("%s runs in the interpreter until it is compiled", request)
             _worker.ask(request)
 
 
@@ -333,9 +360,20 @@ def in_background(job: Job) -> None:
         _other.ask(job)
 
 
-def finished(seconds: float | None = None) -> bool:
-    """Waits until all that was asked for is compiled; whether it is, after so many seconds."""
+def wait(timeout: float | None = None) -> bool:
+    """Waits until nothing is being compiled in the background.
+
+    That is programs of ops that were called so far, and what records torch's calls for autograd.
+    Later calls of the same kind run what was compiled, or, where that failed, what ran before. It
+    is right before measuring time, and before a process forks.
+
+    Args:
+      timeout: seconds to wait at most; None for no limit.
+
+    Returns:
+      True if nothing is being compiled any more, False if `timeout` is over before that.
+    """
     start = time.monotonic()
-    if not _worker.wait(seconds):
+    if not _worker.wait(timeout):
         return False
-    return _other.wait(None if seconds is None else seconds - (time.monotonic() - start))
+    return _other.wait(None if timeout is None else timeout - (time.monotonic() - start))

@@ -26,7 +26,7 @@ from bridge.lang.values import (
 )
 
 # Keyword arguments of `op.compile` and `bridge.check`.
-_TAKEN = frozenset({"device", "dtypes", "arch", "quiet"})
+_TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})
 
 
 @dataclass(frozen=True)

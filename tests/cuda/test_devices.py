@@ -112,13 +112,12 @@ def test_a_device_that_is_used_later_has_what_was_compiled() -> None:
         import bridge
         import bridge.torch as bt
         from bridge import _native
-        from bridge.generated import finished
 
         for index in (0, 1):
             x = torch.ones(300, 64, device=f"cuda:{index}")
             with torch.cuda.device(index):
                 bt.layer_norm(x)
-                assert finished(300)
+                assert bridge.wait(300)
                 before = _native.generated_calls()
                 bt.layer_norm(x)
             assert _native.generated_calls() == before + 1

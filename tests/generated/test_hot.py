@@ -38,7 +38,9 @@ def run(dtype, rows, columns):
         weight, bias = (draw(columns).requires_grad_() for _ in range(2))
         g, gh = draw(rows, columns), draw(rows, columns)
         eps = {"eps": 0.0625 / columns} if columns % 2 else {}
-        dropped = bt.bias_dropout_add(x, bias, residual, p=1 / (columns + 2), seed=rows)
+        drop = {"p": 1 / (columns + 2), "seed": rows}
+        both = torch.cat((x, residual), -1)
+        frozen, still = weight.detach(), bias.detach()
         for results, leaves in (
             ([bt.rms_norm(x, weight, **eps)], (x, weight)),
             (bt.rms_norm(x, weight, residual, **eps), (x, weight, residual)),
@@ -46,8 +48,16 @@ def run(dtype, rows, columns):
             ([bt.swiglu(x, residual)], (x, residual)),
             ([bt.bias_gelu(x, bias)], (x, bias)),
             ([bt.bias_gelu(x, bias, approximate="none")], (x, bias)),
-            ([dropped], (x, bias, residual)),
-            ([bt.swiglu(torch.cat((x, residual), -1))], (x, residual)),
+            ([bt.bias_dropout_add(x, bias, residual, **drop)], (x, bias, residual)),
+            ([bt.swiglu(both)], (x, residual)),
+            ([bt.swiglu(both, bias=torch.cat((bias, weight)))], (x, residual, bias, weight)),
+            ([bt.rms_norm(x, frozen, **eps)], (x,)),
+            (bt.rms_norm(x, frozen, residual, **eps), (x, residual)),
+            ([bt.layer_norm(x, frozen, still, **eps)], (x,)),
+            ([bt.bias_gelu(x, still)], (x,)),
+            ([bt.bias_gelu(x, still, approximate="none")], (x,)),
+            ([bt.bias_dropout_add(x, still, residual, **drop)], (x, residual)),
+            ([bt.swiglu(both, bias=torch.cat((still, frozen)))], (x, residual)),
         ):
             found += [*results, *torch.autograd.grad(results, leaves, (g, gh)[: len(results)])]
         with torch.no_grad():
@@ -83,5 +93,5 @@ def test_from_the_first_call_on(isa: str) -> None:
     if isa and "BRIDGE_CPU_ISA" in done.stderr:
         pytest.skip(f"this processor does not run {isa}")
     assert done.returncode == 0, done.stderr
-    # Of two layouts: sixteen passes in two dtypes, on six shapes that have elements.
-    assert int(done.stdout) >= 2 * 16 * 2 * 6
+    # Of two layouts: 32 passes in two dtypes, on six shapes that have elements.
+    assert int(done.stdout) >= 2 * 32 * 2 * 6

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import torch
 
-from bridge.generated.requests import finished
+import bridge
 from tools.demo import gpt, jax_gpt, text, torch_gpt
 from tools.demo.encode import as_array
 
@@ -39,7 +39,7 @@ def train(
             for step in range(steps):
                 losses.append(float(training.step(pieces[step], step)))
                 if step == 0:  # tracing and compiling are no part of training
-                    finished(COMPILE_SECONDS)
+                    bridge.wait(COMPILE_SECONDS)
                     start = time.perf_counter()
                 following(framework, ops, step)
             seconds[framework][ops] = (time.perf_counter() - start) / max(steps - 1, 1)

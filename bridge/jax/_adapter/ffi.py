@@ -11,7 +11,7 @@ import jaxlib
 import numpy as np
 
 from bridge import _native
-from bridge._private.jax import ShapedArray, ir
+from bridge._private.jax import ShapedArray, ir, scopes_of
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops.splitting import wanted_roles
 
@@ -77,7 +77,8 @@ def lower(
     alike = [first.fills_space and roles[slot] is first for slot in slots]
     donated = _donated_operand(context, operands, alike)
     dtypes = [None if spec is None else spec.dtype for spec in specs]
-    op.ask_for_machine_code(params, dtypes, platform)
+    functions = re.findall(r"bridge\.(\w+)", scopes_of(context))  # see `compiled_for`
+    op.ask_for_machine_code(params, dtypes, platform, functions[-1] if functions else "")
     code = op.code(params, dtypes)
     emit = jax.ffi.ffi_lowering(
         f"bridge_{op.kernel_name}",

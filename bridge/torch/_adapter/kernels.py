@@ -188,6 +188,8 @@ class Kernel:
     than the memory for its result.
     """
 
+    function = ""  # the public one, if that is known
+
     def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
         self.op = op
         self.params = params
@@ -221,7 +223,7 @@ class Kernel:
         if device not in self._met:
             self._met.add(device)
             platform = "cpu" if device < 0 else "cuda"
-            self.op.ask_for_machine_code(self.params, self.dtypes, platform)
+            self.op.ask_for_machine_code(self.params, self.dtypes, platform, self.function)
 
     def _made(self, places: Sequence[int], count: int) -> tuple[Any, ...]:
         """How a native kernel makes each result: as the array of its shape and dtype, or -1: not.

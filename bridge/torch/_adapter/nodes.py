@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-import logging
 import os
 import sys
 import sysconfig
@@ -24,7 +23,16 @@ from typing import Any
 import torch
 
 from bridge import _native
-from bridge.generated.cache import CompileError, cached, check, forget, headers, run, version_of
+from bridge.generated.cache import (
+    CompileError,
+    cached,
+    check,
+    forget,
+    headers,
+    log,
+    run,
+    version_of,
+)
 from bridge.generated.compiler import find_compiler
 from bridge.generated.requests import in_background
 
@@ -73,10 +81,11 @@ class _Nodes:
             raise CompileError(f"{path} cannot be loaded: {error}") from error
         _native.use_lent(module.lent)
         self.recorder = module.recorder  # last: from now on it is taken
+        log.debug("loaded nodes of torch's graph from %s", path)
 
     def lost(self, error: Exception, _: bool) -> None:
         """Who has no compiler is not warned of microseconds."""
-        logging.getLogger("bridge").info("autograd records calls in Python: %s", error)
+        log.info("autograd records calls in Python: %s", error)
 
 
 def _module(again: bool, is_sought: bool = False) -> Path:
@@ -104,7 +113,7 @@ def _module(again: bool, is_sought: bool = False) -> Path:
     files = *sorted(source.parent.glob("*.[ch]*")), *included, _TRIAL
     ours = [file.read_text() for file in files]
     parts = *ours, version_of(tuple(command)), *command, *options, *linked, *versions
-    return cached(parts, ".so", None if is_sought else make, again)
+    return cached(parts, ".so", None if is_sought else make, again, "nodes of torch's graph")
 
 
 _nodes = _Nodes()
