@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named, shape_of
-from bridge.ops.scalars import real_number
+from bridge.ops.scalars import real_number, whole_number
 
 
 def _relu(x: Any) -> Any:
@@ -155,6 +155,77 @@ def run_glu(
     if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
         bias, up_bias = splits[1 if interleaved else 0](bias)
     return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
+
+
+def run_glu_in_blocks(
+    function: str,
+    ops: Sequence[Callable[..., Any]],
+    splits: Sequence[Callable[..., Any]],
+    gate: Any,
+    up: Any,
+    bias: Any,
+    weight: Any,
+    activation: Any,
+    limit: Any,
+    linear_offset: Any,
+    interleaved: bool,
+    blocks: Any,
+    **out: Any,
+) -> Any:
+    """`run_glu` where the packed array is so many packed arrays side by side.
+
+    A block is a row of its own: elements need no other, so that gate and up are read where they
+    lie. A vector for all rows and a number for each row are those of whole rows, so that beside
+    them gate and up are taken apart first.
+
+    Raises:
+      TypeError, ValueError: as `run_glu` and `check_blocks`; for columns that are not so many
+        blocks of two parts; for `up`.
+    """
+    blocks = check_blocks(function, blocks, interleaved)
+    if blocks == 1:
+        numbers = activation, limit, linear_offset
+        return run_glu(function, ops, splits, gate, up, bias, weight, *numbers, interleaved, **out)
+    static = check_options(function, activation, limit, linear_offset)
+    if up is not None:
+        raise ValueError(f"{function}: blocks is {blocks} and up is given, expected one of both")
+    if not (shape := shape_of(gate)):
+        return ops[1](gate, bias, None, weight, **static, **out)  # refused in its words
+    *rows, columns = shape
+    if columns % (2 * blocks):
+        raise ValueError(
+            f"{function}: gate has shape {list(shape)}, expected a multiple of {2 * blocks} in the "
+            f"last dimension, two parts for each of {blocks} blocks"
+        )
+    whole = (*rows, columns // 2)
+    gate = gate.reshape(*rows, blocks, columns // blocks)
+    place = out.get("out")
+    if bias is None and weight is None and (place is None or shape_of(place) == whole):
+        if place is None:
+            return ops[1](gate, None, None, None, **static, **out).reshape(whole)
+        ops[1](gate, None, None, None, **static, out=place.unflatten(-1, (blocks, -1)))
+        return place
+    first, second = (part.reshape(whole) for part in splits[0](gate))
+    up_bias = None
+    if shape_of(bias) == (columns,):
+        bias, up_bias = splits[0](bias.reshape(blocks, columns // blocks))
+        bias, up_bias = bias.reshape(whole[-1]), up_bias.reshape(whole[-1])
+    return ops[0](first, second, bias, up_bias, one_a_row(first, weight), **static, **out)
+
+
+def check_blocks(function: str, blocks: Any, interleaved: bool) -> int:
+    """The number of blocks.
+
+    Raises:
+      TypeError: if it is no integer.
+      ValueError: if it is less than 1, or what is packed in several blocks is interleaved.
+    """
+    blocks = whole_number(function, "blocks", blocks, 1)
+    if blocks > 1 and interleaved:
+        raise ValueError(
+            f"{function}: blocks is {blocks} and interleaved is True, expected one of both"
+        )
+    return blocks
 
 
 def check_options(function: str, activation: Any, limit: Any, linear_offset: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._ops.declared import declared_function
 
@@ -29,12 +29,16 @@ def _entry(name: str) -> Callable[..., Any]:
         limit: Any,
         offset: Any,
         interleaved: Any,
+        blocks: Any,
     ) -> Any:
         refuse_traced(name, "limit", limit)
         refuse_traced(name, "linear_offset", offset)
         refuse_traced(name, "interleaved", interleaved, "True or False")
-        operands = (gate, up, bias, weight)
-        return run_glu(name, ops, splits, *operands, activation, limit, offset, interleaved)
+        given = (gate, up, bias, weight, activation, limit, offset, interleaved)
+        refuse_traced(name, "blocks", blocks)
+        if type(blocks) is int and blocks == 1:
+            return run_glu(name, ops, splits, *given)
+        return run_glu_in_blocks(name, ops, splits, *given, blocks)
 
     return run
 
@@ -52,6 +56,7 @@ def glu(
     limit: float | None = None,
     linear_offset: float = 0.0,
     interleaved: bool = False,
+    blocks: int = 1,
 ) -> jax.Array:
     r"""activation(gate)·(up + linear_offset)·weight, in one pass over memory.
 
@@ -72,6 +77,8 @@ def glu(
         the gradient 0.
       linear_offset: a finite number.
       interleaved: what is packed alternates, gate first.
+      blocks: what is packed is so many packed blocks side by side, each with a part of the gate and
+        then the same part of `up`, as tensor parallelism lays them. A packed bias lies like that.
 
     Returns:
       `[..., d]` in the promoted dtype of all arrays.
@@ -79,7 +86,8 @@ def glu(
     Raises:
       TypeError: an argument is no array or of another dtype; a number is none.
       ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
-        positive; an offset that is not finite; `interleaved` beside `up`.
+        positive; an offset that is not finite; `interleaved` beside `up`; `blocks` beside one of
+        both.
 
     Example:
       >>> glu(jnp.array([[-1.0, 2.0]]), jnp.array([[3.0, 5.0]]), activation="relu")
@@ -87,8 +95,8 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    numbers = (activation, limit, linear_offset)
-    return _glu(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+    static = (activation, limit, linear_offset, interleaved, blocks)
+    return _glu(gate, up, bias, weight, *static)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
@@ -101,9 +109,10 @@ def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
     ) -> jax.Array:
-        numbers = (activation, limit, linear_offset)
-        return entered(gate, up, bias, weight, *numbers, interleaved)  # type: ignore[no-any-return]
+        static = (activation, limit, linear_offset, interleaved, blocks)
+        return entered(gate, up, bias, weight, *static)  # type: ignore[no-any-return]
 
     entered = _entry(name)
     run.__name__ = run.__qualname__ = name

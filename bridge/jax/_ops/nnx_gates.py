@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from bridge.catalogue.gates import check_options
+from bridge.catalogue.gates import check_blocks, check_options
 from bridge.jax._adapter.arguments import as_flag
 from bridge.jax._ops.gates import glu
 
@@ -16,7 +16,7 @@ class GLU(nnx.Module):
     `flax.nnx.glu` is another: there sigmoid is the activation, and the gate the second half.
 
     Args:
-      activation, limit, linear_offset, interleaved: as for `glu`.
+      activation, limit, linear_offset, interleaved, blocks: as for `glu`.
 
     Raises:
       TypeError, ValueError: as for `glu`.
@@ -32,12 +32,14 @@ class GLU(nnx.Module):
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
     ) -> None:
         name = type(self).__name__
         check_options(name, activation, limit, linear_offset)
         self.activation, self.limit = activation, limit
         self.linear_offset = linear_offset
         self.interleaved = as_flag(name, "interleaved", interleaved)
+        self.blocks = check_blocks(name, blocks, self.interleaved)
 
     def __call__(
         self, gate: jax.Array, up: jax.Array | None = None, weight: jax.Array | None = None
@@ -55,6 +57,7 @@ class GLU(nnx.Module):
             limit=self.limit,
             linear_offset=self.linear_offset,
             interleaved=self.interleaved,
+            blocks=self.blocks,
         )
 
 
@@ -68,8 +71,9 @@ class _Named(GLU):
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
     ) -> None:
-        super().__init__(self._activation, limit, linear_offset, interleaved)
+        super().__init__(self._activation, limit, linear_offset, interleaved, blocks)
 
 
 class SwiGLU(_Named):

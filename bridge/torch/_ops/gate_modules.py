@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from bridge.catalogue.gates import check_options
+from bridge.catalogue.gates import check_blocks, check_options
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._ops.gates import glu, squared_relu
 
@@ -16,7 +16,7 @@ class GLU(torch.nn.Module):
     `torch.nn.GLU` is another: there sigmoid is the activation, and the gate the second half.
 
     Args:
-      activation, limit, linear_offset, interleaved: as for `glu`.
+      activation, limit, linear_offset, interleaved, blocks: as for `glu`.
 
     Raises:
       TypeError, ValueError: as for `glu`.
@@ -33,12 +33,14 @@ class GLU(torch.nn.Module):
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
     ) -> None:
         super().__init__()
         check_flags(type(self).__name__, interleaved=interleaved)
         check_options(type(self).__name__, activation, limit, linear_offset)
         self.activation, self.limit = activation, limit
         self.linear_offset, self.interleaved = linear_offset, interleaved
+        self.blocks = check_blocks(type(self).__name__, blocks, interleaved)
 
     def forward(
         self, gate: Tensor, up: Tensor | None = None, weight: Tensor | None = None
@@ -56,10 +58,11 @@ class GLU(torch.nn.Module):
             limit=self.limit,
             linear_offset=self.linear_offset,
             interleaved=self.interleaved,
+            blocks=self.blocks,
         )
 
     def extra_repr(self) -> str:
-        options = ("activation", "limit", "linear_offset", "interleaved")
+        options = ("activation", "limit", "linear_offset", "interleaved", "blocks")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in options)
 
 
@@ -73,8 +76,9 @@ class _Named(GLU):
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
     ) -> None:
-        super().__init__(self._activation, limit, linear_offset, interleaved)
+        super().__init__(self._activation, limit, linear_offset, interleaved, blocks)
 
 
 class SwiGLU(_Named):

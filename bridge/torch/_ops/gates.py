@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu
+from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
 from bridge.declared import DeclaredOp
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry, declared_function
@@ -18,23 +18,32 @@ _squared_relu = gates.squared_relu.torch
 
 
 def glu_entry(name: str, forms: Sequence[DeclaredOp] = FORMS) -> Any:
-    """What runs `glu`, in one of three forms, under the name of a public function."""
+    """What runs `glu`, in one of three forms, under the name of a public function.
 
-    def resolver(op: DeclaredOp) -> Callable[..., Any]:
-        function = declared_function(op.declaration, name)
+    Its `in_blocks(operands, out, *static, blocks)` does where what is packed has several blocks.
+    """
+    functions = tuple([declared_function(op.declaration, name) for op in forms])
 
+    def resolver(function: Any) -> Callable[..., Any]:
         def resolve(*operands: Any, **static: Any) -> Any:
-            return function.resolve(operands, *static.values())  # type: ignore[attr-defined]
+            return function.resolve(operands, *static.values())
 
         return resolve
 
-    resolvers = tuple(map(resolver, forms))
+    resolvers = tuple(map(resolver, functions))
     splits = tuple([declared_function(op.declaration, name) for op in SPLITS])
 
     def resolve(operands: tuple[Any, ...], *static: Any) -> Any:
         return run_glu(name, resolvers, splits, *operands, *static)  # type: ignore[arg-type]
 
-    return declared_entry(name, resolve)
+    def in_blocks(operands: tuple[Any, ...], out: Any, *static: Any) -> Any:
+        if is_overridden(given := (*operands, out)):
+            return hand_over(given, depth=2, function=getattr(run, "public", None))
+        return run_glu_in_blocks(name, functions, splits, *operands, *static, out=out)  # type: ignore[arg-type]
+
+    run = declared_entry(name, resolve)
+    run.in_blocks = in_blocks
+    return run
 
 
 _glu = glu_entry("glu")
@@ -50,6 +59,7 @@ def glu(
     limit: float | None = None,
     linear_offset: float = 0.0,
     interleaved: bool = False,
+    blocks: int = 1,
     out: Tensor | None = None,
 ) -> Tensor:
     r"""activation(gate)·(up + linear_offset)·weight, in one pass over memory.
@@ -71,6 +81,8 @@ def glu(
         the gradient 0.
       linear_offset: a finite number.
       interleaved: what is packed alternates, gate first.
+      blocks: what is packed is so many packed blocks side by side, each with a part of the gate and
+        then the same part of `up`, as tensor parallelism lays them. A packed bias lies like that.
       out: where to write the result: of its shape and dtype.
 
     Returns:
@@ -79,7 +91,8 @@ def glu(
     Raises:
       TypeError: an argument is no dense tensor or of another dtype; a number is none.
       ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
-        positive; an offset that is not finite; `interleaved` beside `up`.
+        positive; an offset that is not finite; `interleaved` beside `up`; `blocks` beside one of
+        both.
 
     Example:
       >>> glu(torch.tensor([[-1.0, 2.0]]), torch.tensor([[3.0, 5.0]]), activation="relu")
@@ -87,7 +100,11 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    return _glu((gate, up, bias, weight), out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
+    given = gate, up, bias, weight
+    if type(blocks) is not int or blocks != 1:
+        static = activation, limit, linear_offset, interleaved, blocks
+        return _glu.in_blocks(given, out, *static)  # type: ignore[no-any-return]
+    return _glu(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
@@ -100,9 +117,13 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
         limit: float | None = None,
         linear_offset: float = 0.0,
         interleaved: bool = False,
+        blocks: int = 1,
         out: Tensor | None = None,
     ) -> Tensor:
         given = gate, up, bias, weight
+        if type(blocks) is not int or blocks != 1:
+            static = activation, limit, linear_offset, interleaved, blocks
+            return entered.in_blocks(given, out, *static)  # type: ignore[no-any-return]
         return entered(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
     entered = glu_entry(name)
