@@ -218,7 +218,7 @@ class Judge(grid.Judge):
                 h,
                 known[asked.order],
                 case.form,
-                asked.order,
+                asked,
                 factors,
                 case.arithmetic,
                 case.precision,

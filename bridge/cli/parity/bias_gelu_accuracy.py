@@ -2,7 +2,9 @@
 
 A result is gelu⁽ⁿ⁾(h)·∏ fᵢ or a sum of such over rows. h = x + bias and each fᵢ (a cotangent, or
 the sum of two tangents) are rounded to the arithmetic's dtype, as the contract says, before the
-reference sees them: what is measured is what the kernel adds to that.
+reference sees them: what is measured is what the kernel adds to that. A derivative in reverse mode
+of one in reverse mode computes ∏ fᵢ first, also by the contract: where it is beyond the
+arithmetic's range, the result is infinite.
 """
 
 from __future__ import annotations
@@ -59,12 +61,14 @@ class Quantity:
       factors: the pairs, by names of operands.
       column_sum: whether it is summed over rows.
       like: the operand whose dtype the result has; "g" is the dtype of the op's result.
+      factors_first: whether ∏ (f + f_row) is a number of the arithmetic.
     """
 
     order: int
     factors: tuple[tuple[str, ...], ...]
     column_sum: bool
     like: str
+    factors_first: bool = False
 
 
 _T, _V = ("t_x", "t_bias"), ("v_x", "v_bias")
@@ -74,8 +78,8 @@ QUANTITIES = {
     "dx": Quantity(1, (("g",),), False, "x"),
     "dbias": Quantity(1, (("g",),), True, "bias"),
     "jvp": Quantity(1, (_T,), False, "g"),
-    "d2x": Quantity(2, (("g",), _V), False, "x"),
-    "d2bias": Quantity(2, (("g",), _V), True, "bias"),
+    "d2x": Quantity(2, (("g",), _V), False, "x", factors_first=True),
+    "d2bias": Quantity(2, (("g",), _V), True, "bias", factors_first=True),
     "d2g": Quantity(1, (_V,), False, "g"),
     "hvp_x": Quantity(2, (("g",), _T), False, "x"),
     "hvp_bias": Quantity(2, (("g",), _T), True, "bias"),
@@ -91,7 +95,7 @@ def product(
     h: Array,
     derivative: Array,
     form: str,
-    order: int,
+    quantity: Quantity,
     factors: Sequence[Array],
     arithmetic: str,
     precision: str,
@@ -99,13 +103,17 @@ def product(
     """Returns derivative·∏ factors with what a kernel of this precision may make of it."""
     fmt = FORMATS[arithmetic]
     h = np.asarray(h, np.float64)
-    values = derivative
-    magnitude, at_least_one = np.ones_like(h), np.ones_like(h)
+    order, values = quantity.order, derivative
+    together, magnitude, at_least_one = (np.ones_like(h) for _ in range(3))
     for factor in factors:
         size = np.abs(np.asarray(factor, np.float64))
         values = values * np.asarray(factor, np.float64)
+        together = together * np.asarray(factor, np.float64)
         magnitude = magnitude * size
         at_least_one = at_least_one * np.maximum(size, 1.0)
+    rounded = together.astype(arithmetic).astype(np.float64)
+    if quantity.factors_first:
+        values = np.where(np.isinf(rounded), derivative * rounded, values)
     low, high = BOUNDS["zeros"][order]
     near_zero = (low <= np.abs(h)) & (np.abs(h) <= high)
     zero_error = np.where(near_zero, BOUNDS["zero_error"][precision][order], 0.0)
