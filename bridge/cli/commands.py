@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from bridge.cli import machine
 from bridge.cli.errors import CommandError
 
 COMMANDS = {
@@ -34,21 +35,16 @@ def load(path: str) -> ModuleType:
     Raises:
       CommandError: if it, or a package that it needs, is not here.
     """
-    extra = "cli"
     if not path.startswith("bridge."):
         if not is_here(path):
             raise CommandError(NOT_INSTALLED)
         _let_tools_be_ours()
-        extra = "demo" if "demo" in path else "tools"
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in ("bridge", "tools"):
             raise
-        raise CommandError(
-            f"the package {error.name} is missing; "
-            f'install the extra: pip install "bridge-ops[{extra}]"'
-        ) from error
+        raise machine.lacks(error.name) from error
 
 
 def _let_tools_be_ours() -> None:

@@ -1,4 +1,7 @@
-"""`python -m bridge info`: what this build holds and what it found on this machine."""
+"""`python -m bridge info`: what this build holds and what it found on this machine.
+
+It is asked for where something is missing, so it needs bridge and its dependencies alone.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import importlib.util
 import json
 import os
 import resource
+import shutil
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 import bridge
 from bridge import _native
 from bridge.cli import machine
-from bridge.cli.terminal import print_table, terminal
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,17 +32,22 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(sections, indent=2))
         return 0
-    table = Table(title=f"bridge {bridge.__version__}", title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    # Where nobody says how wide a line may be, as in a pipe, it is as long as its value.
+    width = max(shutil.get_terminal_size((100_000, 24)).columns, 12)
+    print(f"bridge {bridge.__version__}")
     for name, section in sections.items():
-        table.add_section()
-        table.add_row(f"[cyan]{name}[/]", "")
-        for key, value in section.items():
-            name = key if key.isupper() else key.replace("_", " ")  # a variable of the environment
-            table.add_row(f"  {name}", _text(value))
-    print_table(terminal(), table)
+        print("\n".join(("", name, *_lines(section, width))))
     return 0
+
+
+def _lines(section: dict[str, Any], width: int) -> Iterator[str]:
+    """A line for each fact, folded where it is wider."""
+    # Names of environment variables stay as they are.
+    names = {key: key if key.isupper() else key.replace("_", " ") for key in section}
+    most = max(map(len, names.values()))
+    for key, value in section.items():
+        line = f"  {names[key]:<{most}}  {_text(value)}"
+        yield from textwrap.wrap(line, width, subsequent_indent=" " * 6, break_on_hyphens=False)
 
 
 def collect() -> dict[str, dict[str, Any]]:
@@ -200,11 +208,11 @@ def _memory() -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if value is None:
-        return "[dim]–[/]"
+        return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
         return ", ".join(f"{name.replace('_', ' ')} {text}" for name, text in value.items())
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "[dim]none[/]"
+        return ", ".join(map(str, value)) or "none"
     return str(value)

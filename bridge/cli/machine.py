@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -12,23 +13,31 @@ from types import ModuleType
 from typing import Any
 
 import bridge
+from bridge._installed import VERSIONS
 from bridge.cli.errors import CommandError
 
 PACKAGES = ("numpy", "torch", "jax", "jaxlib", "ml_dtypes")
 
 
-def require(framework: str) -> ModuleType:
-    """Imports torch or jax.
+def require(package: str) -> ModuleType:
+    """Imports a package.
 
     Raises:
-      CommandError: if it is not installed.
+      CommandError: if it, or a package that it needs, is not installed.
     """
     try:
-        return importlib.import_module(framework)
+        return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise CommandError(
-            f"this command needs {framework}, which is not installed: pip install {framework}"
-        ) from error
+        raise lacks(error.name or package) from error
+
+
+def lacks(package: str) -> CommandError:
+    """The error for a package that is not installed; a module in it names it too."""
+    package = package.partition(".")[0]
+    wanted = f"'{package}{VERSIONS[package]}'" if package in VERSIONS else package
+    return CommandError(
+        f"this command needs {package}, which is not installed: pip install {wanted}"
+    )
 
 
 def versions() -> dict[str, str | None]:

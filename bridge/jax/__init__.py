@@ -2,27 +2,32 @@
 
 from typing import TYPE_CHECKING, Any
 
+from bridge._installed import need as _need
+
+_need("bridge.jax", "jax")  # before the first import of it from inside
+
+# ruff: noqa: E402
 from bridge.jax._adapter.ffi import check_ffi_api, register_handlers
 
 check_ffi_api()
 register_handlers()
 
-from bridge.jax._collectives.all_gather import all_gather  # noqa: E402
-from bridge.jax._ops.bias_dropout_add import bias_dropout_add  # noqa: E402
-from bridge.jax._ops.bias_gelu import bias_gelu  # noqa: E402
-from bridge.jax._ops.cross_entropy import cross_entropy  # noqa: E402
-from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu  # noqa: E402
-from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy  # noqa: E402
-from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs  # noqa: E402
-from bridge.jax._ops.norms import layer_norm, rms_norm  # noqa: E402
-from bridge.jax._ops.rotary import rotary  # noqa: E402
-from bridge.jax._ops.softmax import (  # noqa: E402
+from bridge.jax._collectives.all_gather import all_gather
+from bridge.jax._ops.bias_dropout_add import bias_dropout_add
+from bridge.jax._ops.bias_gelu import bias_gelu
+from bridge.jax._ops.cross_entropy import cross_entropy
+from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
+from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
+from bridge.jax._ops.norms import layer_norm, rms_norm
+from bridge.jax._ops.rotary import rotary
+from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
 )
-from bridge.jax._ops.viewless import make_viewless  # noqa: E402
-from bridge.jax.recording import record  # noqa: E402
+from bridge.jax._ops.viewless import make_viewless
+from bridge.jax.recording import record
 
 if TYPE_CHECKING:
     from bridge.jax._from_torch.errors import torch_errors as torch_errors
@@ -61,15 +66,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    try:
-        module = importlib.import_module(f"{__name__}.{_OF_TORCH[name]}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise ImportError(
-            f"bridge.jax.{name} runs torch functions in JAX and needs torch, which is not "
-            "installed: pip install torch"
-        ) from error
+    _need(f"bridge.jax.{name}", "torch")
+    module = importlib.import_module(f"{__name__}.{_OF_TORCH[name]}")
     value = globals()[name] = getattr(module, name)
     return value
 

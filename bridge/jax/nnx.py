@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge._installed import need
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.catalogue.bias_gelu import check_approximate
 from bridge.jax._adapter.arguments import (
@@ -26,12 +27,10 @@ from bridge.ops import check_softmax
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import whole_number
 
-try:
-    from flax import nnx
-except ImportError as error:
-    raise ImportError(
-        "bridge.jax.nnx needs flax, which cannot be imported: pip install 'bridge-ops[nnx]'"
-    ) from error
+need("bridge.jax.nnx", "flax")
+
+# ruff: noqa: E402
+from flax import nnx
 
 from bridge.jax._ops.nnx_gates import GEGLU, GLU, ReGLU, SwiGLU
 from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge._installed import need as _need
+
+_need("bridge.torch", "torch")  # before the first import of it from inside
+
+# ruff: noqa: E402
 from bridge.torch._adapter import (
     dispatcher_rules as _dispatcher_rules,  # noqa: F401  (registers derivatives and vmap)
 )
@@ -94,15 +99,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    try:
-        module = importlib.import_module(f"{__name__}.{_OF_JAX[name]}")
-    except ModuleNotFoundError as error:
-        if error.name not in ("jax", "jaxlib"):
-            raise
-        raise ImportError(
-            f"bridge.torch.{name} runs JAX functions in torch and needs jax, which is not "
-            "installed: pip install jax"
-        ) from error
+    _need(f"bridge.torch.{name}", "jax")
+    module = importlib.import_module(f"{__name__}.{_OF_JAX[name]}")
     value = globals()[name] = getattr(module, name)
     return value
 
