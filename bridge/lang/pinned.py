@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,10 @@ def specialised(
 
 
 def check_rule(rule: Program, program: Program) -> None:
-    """Holds a rule against the derived one, in float64 on random operands.
+    """Holds a rule against the derived one, in float64 on random operands of the domain.
+
+    Outside of the domain results are NaN. A rule that reads them is NaN there too, where the
+    derived one may have a number: 1/x for the logarithm of a negative x.
 
     Raises:
       DeclarationError: with the operand whose cotangent is another.
@@ -143,16 +147,21 @@ def check_rule(rule: Program, program: Program) -> None:
     given = [True] * len(program.results)
     derived = vjp(program, given, wanted)
     numbers = np.random.default_rng(0)
-    space = (3, 5)
-    for draw in _DRAWS:
-        operands = [_drawn(numbers, operand, space, draw) for operand in rule.operands]
+    for draws in _draws_of(numbers, len(program.operands)):
+        drawn = zip(
+            rule.operands, itertools.chain(draws, itertools.repeat(_DRAWS[0])), strict=False
+        )
+        operands = [_drawn(numbers, operand, (3, 5), draw) for operand, draw in drawn]
+        results = evaluate(program, operands[: len(program.operands)])
         expected = evaluate(derived, operands)
-        if all(np.isfinite(each).all() for each in expected):
+        is_inside = not any(np.isnan(each).any() for each in results)
+        if is_inside and all(np.isfinite(each).all() for each in expected):
             break
     found = evaluate(specialised(rule, program, given, wanted, ()), operands)
     for result, a, b in zip(rule.results, found, expected, strict=True):
         # Where the derived one has no number a rule may have one.
-        a, b = (np.where(np.isfinite(b), each, 0.0) for each in (a, b))
+        compared = np.isfinite(b) if is_inside else np.isfinite(a) & np.isfinite(b)
+        a, b = (np.where(compared, each, 0.0) for each in (a, b))
         if not np.allclose(a, b, rtol=1e-9, atol=1e-9):
             raise DeclarationError(
                 f"{rule.name}: its {result.name} differs from the derived one by "
@@ -160,20 +169,35 @@ def check_rule(rule: Program, program: Program) -> None:
             )
 
 
-# Numbers of any size, and of the domains that functions have: logarithms and roots, and those
-# between -1 and 1.
-_DRAWS: tuple[Callable[[Any], Any], ...] = (
+Draw = Callable[[Any], Any]
+
+# Numbers of any size, and of the domains that functions have: logarithms and roots, numbers between
+# -1 and 1 or 0 and 1, and those beyond 1, of both signs.
+_DRAWS: tuple[Draw, ...] = (
     lambda normal: normal,
     lambda normal: 0.25 + np.abs(normal),
     lambda normal: 0.9 * np.tanh(normal),
+    lambda normal: 0.05 + 0.9 * np.abs(np.tanh(normal)),
+    lambda normal: 1.5 + np.abs(normal),
+    lambda normal: -0.25 - np.abs(normal),
+    lambda normal: 20.0 + np.abs(normal),
 )
+_MOST_DRAWS = 64
+
+
+def _draws_of(numbers: np.random.Generator, operands: int) -> Iterator[list[Draw]]:
+    """Yields a draw for each operand: the same for all of them first, then any."""
+    for draw in _DRAWS:
+        yield [draw] * operands
+    for _ in range(_MOST_DRAWS if operands > 1 else 0):
+        yield [_DRAWS[i] for i in numbers.integers(0, len(_DRAWS), operands)]
 
 
 def _drawn(
     numbers: np.random.Generator,
     operand: Operand,
     space: tuple[int, int],
-    draw: Callable[[Any], Any],
+    draw: Draw,
 ) -> Any:
     shapes = {roles.Row: space[1:], roles.PerRow: space[:1], roles.PerRowOfIntegers: space[:1]}
     shape: tuple[int, ...] = shapes.get(operand.role, space)

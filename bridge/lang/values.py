@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,17 @@ COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
 _MOST_BITS = 1023  # of a whole number that floats have for sure
 _LOGIC = frozenset({"and", "or", "not"})
 _OF_NUMPY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
+
+
+def _as_float(x: numbers.Real) -> float:
+    """The number as a float64; fractions and longer floats may be beyond its range."""
+    try:
+        number = float(x)
+    except OverflowError as error:
+        raise refuse(f"a {type(x).__name__} beyond 1.8e308 is no float64") from error
+    if math.isinf(number) and number != x:
+        raise refuse(f"a {type(x).__name__} beyond 1.8e308 is no float64")
+    return number
 
 
 class Builder:
@@ -69,7 +81,7 @@ class Builder:
                 raise refuse(f"a whole number of {int(x).bit_length()} bits is no float64")
             return self.constant(int(x))
         if isinstance(x, numbers.Real):
-            return self.constant(float(x))
+            return self.constant(_as_float(x))
         raise refuse(
             f"{type(x).__name__} is neither a value of the declaration nor a number: arrays come "
             "in as operands"

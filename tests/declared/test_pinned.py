@@ -103,6 +103,56 @@ def test_rules_of_functions_with_a_domain() -> None:
         bridge.op(vjp=lambda x, w, y, g: (g * w / x, g * bl.log(2.0 * x)))(logarithm)
 
 
+def _log(x: bridge.Full):
+    return bl.log(x)
+
+
+def _log_of_log(x: bridge.Full):
+    return bl.log(bl.log(x))
+
+
+def _logs(x: bridge.Full, w: bridge.Row):
+    return bl.log(x) + bl.log(-w)
+
+
+def _cosine(x: bridge.Full):
+    return bl.sqrt(1.0 - x * x)
+
+
+def _log_from_ten(x: bridge.Full):
+    return bl.log(x - 10.0)
+
+
+IN_A_DOMAIN: dict[str, tuple[Any, Any, Any]] = {
+    "log": (_log, lambda x, y, g: g * bl.exp(-y), lambda x, y, g: g * bl.exp(y)),
+    "log of log": (
+        _log_of_log,
+        lambda x, y, g: g * bl.exp(-y) / x,
+        lambda x, y, g: g * bl.exp(-y) * x,
+    ),
+    "logs": (
+        _logs,
+        lambda x, w, y, g: (g / x, g * bl.exp(bl.log(x) - y) * (-1.0)),
+        lambda x, w, y, g: (g / x, g * bl.exp(bl.log(x) - y)),
+    ),
+    "root": (_cosine, lambda x, y, g: -g * x / y, lambda x, y, g: g * x / y),
+    "log from 10": (
+        _log_from_ten,
+        lambda x, y, g: g * bl.exp(-y),
+        lambda x, y, g: g * bl.exp(-y) * 1.1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_A_DOMAIN)
+def test_rules_that_read_a_result_are_checked_inside_of_its_domain(name: str) -> None:
+    """Outside of it the result is NaN, where the derived rule may have a number."""
+    function, rule, wrong = IN_A_DOMAIN[name]
+    bridge.op(vjp=rule)(function)
+    with pytest.raises(bl.DeclarationError, match="differs from the derived one"):
+        bridge.op(vjp=wrong)(function)
+
+
 def test_rules_that_cannot_be_called() -> None:
     def logarithm(x: bridge.Full):
         return bl.log(x)

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import jax.numpy as jnp
@@ -94,6 +95,7 @@ MISTAKES += [
     ("column_sum.sum", lambda x, y: lang.column_sum(x).sum(), "can only be returned"),
     ("column_sum @", lambda x, y: lang.column_sum(x) @ y, "can only be returned"),
     ("10**400", lambda x, y: x * 10**400, "a whole number of 1329 bits is no float64"),
+    ("fraction", lambda x, y: x * Fraction(10**400), "a Fraction beyond 1.8e308 is no float64"),
     ("np.exp of column_sum", lambda x, y: np.exp(lang.column_sum(x)), "can only be returned"),
 ]
 
