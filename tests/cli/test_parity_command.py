@@ -167,6 +167,14 @@ def test_unknown_isa_is_refused(capsys):
     [
         (["--ops", "border", "--forms", "masked"], "border: there are no forms of it"),
         (["--ops", "softmax", "invariance", "--forms", "masked"], "invariance: there are no forms"),
+        (["--forms", "border"], "--forms border: no form; choose it with --ops border"),
+        (["--forms", "softmax"], "--forms softmax: no form; choose it with --ops softmax"),
+        (["--forms", "tanh", "tan"], "--forms tan: no form; expected some of tanh, none"),
+        (["--ops", "softmax", "--forms", "plain", "tanh"], "--forms tanh: no form of softmax"),
+        (
+            ["--ops", "bias_gelu", "softmax", "--forms", "tanh"],
+            "--ops softmax: no form named tanh; its forms are plain, masked, causal",
+        ),
         (["--quick", "--threads", "0"], "--threads 0: expected 1 to 1024"),
         (["--quick", "--threads", "100000"], "--threads 100000: expected 1 to 1024"),
     ],

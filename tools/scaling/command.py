@@ -22,6 +22,8 @@ from tools.scaling.summary import METHOD, show
 
 COLLECTIVES = ("all-gather", "reduce-scatter")
 MOST_PROCESSES = 16
+MOST = 1 << 31  # of each number that is asked for
+MOST_BYTES = 1 << 28  # of a part that is measured; each process gathers those of all
 COUNTS = (1, 2, 8, 64, 512, 4096, 65_536)  # of devices, in the tables
 POWERS = tuple(2**k for k in range(17))
 SIZES = (64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
@@ -69,14 +71,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     for name in ("batch", "width", "tokens", "hidden", "layers", "patience"):
-        if getattr(chosen, name) <= 0:
-            raise CommandError(f"--{name} is {getattr(chosen, name)}, expected more than 0")
+        if not 0 < getattr(chosen, name) <= MOST:
+            value = getattr(chosen, name)
+            raise CommandError(f"--{name} is {value}, expected more than 0 and at most {MOST:,}")
     if not 2 <= chosen.processes <= MOST_PROCESSES:
         raise CommandError(
             f"--processes is {chosen.processes}, expected 2 to {MOST_PROCESSES}: one process "
             "sends nothing, and a machine's cores are soon shared by too many"
         )
     task = Contrastive(chosen.batch, chosen.width)
+    if task.part > MOST_BYTES and not chosen.source:
+        raise CommandError(
+            f"--batch {chosen.batch} of --width {chosen.width} is {task.part:,} bytes on a rank, "
+            f"expected at most {MOST_BYTES:,}, as they are sent here"
+        )
     layers = Layers(chosen.tokens, chosen.hidden, chosen.layers)
     outputs.check(chosen)
     report = _read(chosen.source) if chosen.source else _measured(chosen, task)

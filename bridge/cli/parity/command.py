@@ -46,7 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
     )
     options.add_choice(parser, "ops", EVERYTHING, "OP", "only these")
-    options.add_choice(parser, "forms", FORMS, "FORM", "only these forms of them")
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        default=FORMS,
+        metavar="FORM",
+        help=f"only these forms of them, without {INVARIANCE} and {BORDER}: {', '.join(FORMS)}",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -73,15 +79,8 @@ def measure(
     Raises:
       CommandError: if a framework, the device or the instruction set is not there.
     """
-    others = [name for name in (INVARIANCE, BORDER) if name in ops]
-    if others and tuple(forms) != FORMS:
-        if tuple(ops) != EVERYTHING:
-            raise CommandError(f"{', '.join(others)}: there are no forms of it to choose from")
-        others = []
-    ops = [name for name in ops if name in OPS]
-    chosen = {name: tuple(f for f in OPS[name].FORMS if f in forms) for name in ops}
-    if not others and not any(chosen.values()):
-        raise CommandError(f"{', '.join(ops)}: no form named {', '.join(forms)}")
+    chosen, others = _chosen(ops, forms)
+    ops = [*chosen]
     torch, jax = machine.require("torch"), machine.require("jax")
     # Rows are spread over them. Where JAX has run already it is too late, and fewer devices do.
     with contextlib.suppress(RuntimeError):
@@ -125,6 +124,43 @@ def measure(
         _native.set_cpu_isa(previous_isa)
         torch.set_num_threads(previous_threads)
     return report(recording)
+
+
+def _chosen(
+    ops: Sequence[str], forms: Sequence[str]
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The forms of each op, and other parts of the grid. Nothing that is named is left out.
+
+    Raises:
+      CommandError: if a form is unknown or of another op, or a named op has none of the forms.
+    """
+    for form in forms:
+        if form not in FORMS:
+            expected = f"expected some of {', '.join(FORMS)}"
+            hint = f"choose it with --ops {form}" if form in EVERYTHING else expected
+            raise CommandError(f"--forms {form}: no form; {hint}")
+    others = [name for name in (INVARIANCE, BORDER) if name in ops]
+    chosen = {
+        name: tuple(form for form in OPS[name].FORMS if form in forms)
+        for name in dict.fromkeys(ops)
+        if name in OPS
+    }
+    if tuple(forms) == FORMS:
+        return chosen, others
+    if tuple(ops) == EVERYTHING:
+        return {name: of_op for name, of_op in chosen.items() if of_op}, []
+    if others:
+        raise CommandError(f"{', '.join(others)}: there are no forms of it to choose from")
+    for form in forms:
+        if not any(form in of_op for of_op in chosen.values()):
+            raise CommandError(f"--forms {form}: no form of {', '.join(chosen)}")
+    for name, of_op in chosen.items():
+        if not of_op:
+            raise CommandError(
+                f"--ops {name}: no form named {', '.join(forms)}; its forms are "
+                f"{', '.join(OPS[name].FORMS)}"
+            )
+    return chosen, others
 
 
 def _steps(
