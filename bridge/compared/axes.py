@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 
-def arranged(array: np.ndarray, like: np.ndarray) -> np.ndarray | None:
-    """Returns the array with its axes in the order of another one that is close to it.
+def order_of(array: np.ndarray, like: np.ndarray) -> tuple[int, ...] | None:
+    """Returns the order of an array's axes in another one that is close to it.
 
     Axes of one element do not count. None if the sizes do not allow it.
     """
@@ -21,15 +21,20 @@ def arranged(array: np.ndarray, like: np.ndarray) -> np.ndarray | None:
     for order in itertools.permutations(range(a.ndim)):
         if [a.shape[k] for k in order] != sizes:
             continue
-        moved = a.transpose(order)
-        error = float(np.sum(np.abs(moved - target))) if a.size else 0.0
+        error = float(np.sum(np.abs(a.transpose(order) - target))) if a.size else 0.0
         if best is None or error < least:
-            best, least = moved, error
-    return None if best is None else best.reshape(like.shape)
+            best, least = order, error
+    return best
 
 
-def turned(array: np.ndarray, like: np.ndarray) -> list[np.ndarray]:
-    """Returns the array in every other order of its axes that has the shape of the given one."""
+def in_order(array: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Returns an array with its axes in an order, in the shape of the other side."""
+    a = array.reshape([n for n in array.shape if n != 1])
+    return np.ascontiguousarray(a.transpose(order)).reshape(shape)
+
+
+def other_orders(array: np.ndarray, like: np.ndarray) -> list[tuple[int, ...]]:
+    """Returns the orders of axes that give the shape of the other array and not its numbers."""
     a = array.reshape([n for n in array.shape if n != 1])
     sizes = [n for n in like.shape if n != 1]
     found = []
@@ -37,7 +42,7 @@ def turned(array: np.ndarray, like: np.ndarray) -> list[np.ndarray]:
         if [a.shape[k] for k in order] == sizes:
             moved = a.transpose(order).reshape(like.shape)
             if not np.allclose(moved, like, equal_nan=True):
-                found.append(moved)
+                found.append(order)
     return found
 
 

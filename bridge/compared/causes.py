@@ -1,18 +1,26 @@
-"""The difference behind a part as a sentence, where it is one of the known mistakes."""
+"""The difference behind a part as a sentence, where it is one of the known mistakes.
+
+"Here" is torch, "there" is JAX.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from bridge.compared.search import Found, Search
 
+NARROW = {"bfloat16", "float16"}
+
 
 @dataclass(frozen=True)
 class Cause:
-    """A sentence; `is_certain` where both sides' numbers were read off their operations."""
+    """A sentence; `is_certain` where it was read off the operations of both sides."""
 
     text: str = ""
     is_certain: bool = False
@@ -27,4 +35,228 @@ def cause_of(found: Found, search: Search) -> Cause:
     return Cause()
 
 
-_RULES: list[Callable[[Any, Any], Cause | None]] = []
+def _region(found: Found, search: Search) -> list[Any]:
+    """Returns the steps of JAX from the first wrong value to the one that both go on with."""
+    if found.jax is None:
+        return []
+    tape = search.tape
+    last = found.jax_join.index if found.jax_join is not None else found.jax.index + 40
+    behind = {last}
+    for k in range(min(last, len(tape.values) - 1), found.jax.index - 1, -1):
+        if k in behind:
+            behind.update(p for p in tape.values[k].parents if p >= found.jax.index)
+    places = sorted({tape.maker[k] for k in behind if k in tape.maker})
+    return [tape.steps[k] for k in places]
+
+
+def _equations(found: Found, search: Search) -> Iterator[Any]:
+    for step in _region(found, search):
+        run = getattr(step.run, "inner", step.run)
+        if hasattr(run, "eqn"):
+            yield run.eqn
+
+
+def _literals(found: Found, search: Search) -> list[tuple[str, float]]:
+    """Returns the constants in the first steps of JAX, with the operations that take them."""
+    values = []
+    for step in _region(found, search):
+        for literal in getattr(step.run, "literals", {}).values():
+            if np.ndim(literal) == 0 and np.asarray(literal).dtype.kind == "f":
+                values.append((step.key[0], float(literal)))
+    return values
+
+
+def _options(found: Found) -> dict[str, Any]:
+    return found.torch.place.options if found.torch is not None and found.torch.place else {}
+
+
+def _rounding(found: Found, search: Search) -> Cause | None:
+    names = []
+    for eqn in _equations(found, search):
+        if eqn.primitive.name == "convert_element_type":
+            names.append(str(np.dtype(eqn.params["new_dtype"])))
+        names += [str(getattr(var.aval, "dtype", "")) for var in eqn.outvars]
+    for name in names:
+        if name in NARROW:
+            return Cause(f"rounded to {name} there", True)
+    return None
+
+
+def _eps(found: Found, search: Search) -> Cause | None:
+    eps = _options(found).get("eps")
+    if eps is None or found.jax is None or not isinstance(eps, float):
+        return None
+    names = [step.key[0] for step in _region(found, search)]
+    for op, literal in _literals(found, search):
+        if op in ("add", "max") and 0 < literal < 1e-2:
+            if "sqrt" in names and names.index("sqrt") < names.index("add"):
+                return Cause(f"eps {eps:g} inside the root here, outside of it there", True)
+            if abs(literal - eps) > 1e-3 * eps:
+                return Cause(f"eps {eps:g} here, {literal:g} there", True)
+    return None
+
+
+def _gelu(found: Found, search: Search) -> Cause | None:
+    if found.torch is None or found.torch.op not in ("gelu", "silu"):
+        return None
+    here = "sigmoid"
+    if found.torch.op == "gelu":
+        here = "erf" if _options(found).get("approximate") == "none" else "tanh"
+    names = {eqn.primitive.name for eqn in _equations(found, search)}
+    for name, there in (("erf", "erf"), ("erfc", "erf"), ("tanh", "tanh"), ("logistic", "sigmoid")):
+        if name in names and there != here:
+            return Cause(f"GELU: {here} here, {there} there", True)
+    return None
+
+
+def _window(found: Found, search: Search) -> Cause | None:
+    """Convolutions and pools: strides, padding and dilation."""
+    options = _options(found)
+    if "stride" not in options or "padding" not in options:
+        return None
+    for eqn in _equations(found, search):
+        p = eqn.params
+        here: dict[str, Any] = {}
+        there: dict[str, Any] = {}
+        if eqn.primitive.name == "conv_general_dilated":
+            there = {
+                "padding": [tuple(pair) for pair in p["padding"]],
+                "stride": list(p["window_strides"]),
+                "dilation": list(p["rhs_dilation"]),
+            }
+        elif eqn.primitive.name.startswith("reduce_window"):
+            inner = [k for k, n in enumerate(p["window_dimensions"]) if n > 1]
+            there = {
+                "padding": [tuple(p["padding"][k]) for k in inner],
+                "stride": [p["window_strides"][k] for k in inner],
+            }
+        if not there:
+            continue
+        n = len(there["stride"])
+        padding = _each(options["padding"], n)
+        here = {"padding": [(k, k) for k in padding], "stride": _each(options["stride"], n)}
+        if "dilation" in there:
+            here["dilation"] = _each(options.get("dilation", 1), n)
+        for name, value in there.items():
+            if here[name] != value:
+                return Cause(f"{name} {here[name]} here, {value} there", True)
+    if options.get("count_include_pad") is not None:
+        names = [eqn.primitive.name for eqn in _equations(found, search)]
+        counts = "counts" if options["count_include_pad"] else "does not count"
+        if any("div" in name for name in names):
+            return Cause(f"the average {counts} the padding here, the other way there")
+    return None
+
+
+def _each(value: Any, n: int) -> list[int]:
+    row = list(value) if isinstance(value, list | tuple) else [value]
+    return row * n if len(row) == 1 else row
+
+
+def _axis(found: Found, search: Search) -> Cause | None:
+    options = _options(found)
+    if found.torch is None or "softmax" not in found.torch.op:
+        return None
+    axis = options.get("dim")
+    for eqn in _equations(found, search):
+        if eqn.primitive.name in ("reduce_max", "reduce_sum"):
+            n = len(eqn.invars[0].aval.shape)
+            there = eqn.params["axes"][0]
+            if axis is not None and there != axis % n and n == len(options["self"].shape):
+                return Cause(f"softmax over axis {axis % n} here, {there} there")
+    return None
+
+
+def _interpolation(found: Found, search: Search) -> Cause | None:
+    if found.torch is None or not found.torch.op.startswith("upsample"):
+        return None
+    kind = found.torch.op.removeprefix("upsample_").removeprefix("_").split(".")[0]
+    if "aa" in found.torch.op:
+        return Cause(f"{kind}: antialias is on here")
+    if "bicubic" in kind:
+        return Cause(
+            "bicubic: coefficient -0.75 and no antialias here; jax.image.resize has -0.5, and "
+            "antialias where it makes smaller"
+        )
+    return Cause(f"{kind}: no antialias here; jax.image.resize has it where it makes smaller")
+
+
+def _turned(found: Found, search: Search) -> Cause | None:
+    a, b = found.expected, found.got
+    if a is None or b is None:
+        return None
+    if a.size and np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=1e-9, atol=1e-12):
+        return Cause("transposed: the same numbers in another order")
+    return None
+
+
+def _shifted(found: Found, search: Search) -> Cause | None:
+    """A factor, a summand, or one that varies along one axis."""
+    a, b = found.expected, found.got
+    if a is None or b is None or a.size < 4:
+        return None
+    with np.errstate(all="ignore"):
+        ratio = a / b
+        ratio = ratio[np.isfinite(ratio) & (np.abs(b) > 1e-3 * np.abs(b).max())]
+    if ratio.size > 2 and np.ptp(ratio) <= 1e-7 * abs(ratio[0]):
+        return _factor(float(ratio[0]), found)
+    difference = a - b
+    scale = float(np.abs(a).max()) or 1.0
+    if np.ptp(difference) <= 1e-9 * scale:
+        return Cause(f"torch's is greater by {difference.ravel()[0]:g} everywhere")
+    for axis in range(a.ndim):
+        others = tuple(k for k in range(a.ndim) if k != axis)
+        if others and a.shape[axis] < a.size:
+            spread = float(np.max(np.ptp(difference, axis=others)))
+            if spread <= 1e-9 * scale:
+                return Cause("a bias is added here and not there, or another one")
+    return None
+
+
+def _factor(ratio: float, found: Found) -> Cause:
+    for n in _counts(found):
+        if abs(ratio - n / (n - 1)) < 1e-9:
+            return Cause(f"the variance over n − 1 here, over n there (n = {n})", True)
+        if abs(ratio - (n - 1) / n) < 1e-9:
+            return Cause(f"the variance over n here, over n − 1 there (n = {n})", True)
+        root = math.sqrt(n / (n - 1))
+        if abs(ratio - root) < 1e-9 or abs(ratio - 1 / root) < 1e-9:
+            return Cause(f"a variance over n − 1 on one side, over n on the other (n = {n})", True)
+    return Cause(f"a factor: torch's is {ratio:.6g} times that of JAX")
+
+
+def _counts(found: Found) -> list[int]:
+    counts = set()
+    for value in _options(found).values():
+        shape = tuple(getattr(value, "shape", ()))
+        for first in range(len(shape)):
+            counts.add(math.prod(shape[first:]))
+        if len(shape) > 2:
+            counts.add(shape[0] * math.prod(shape[2:]))
+        counts.update(shape)
+    return sorted(n for n in counts if n > 1)
+
+
+def _dropout(found: Found, search: Search) -> Cause | None:
+    for step in _region(found, search):
+        line = step.key[1]
+        if line is not None and line in search.tape.random:
+            return Cause("random numbers are drawn there: dropout is on", True)
+    if search.recording.random and found.torch is not None:
+        line = found.torch.place.line if found.torch.place else None
+        if line in search.recording.random:
+            return Cause("random numbers are drawn here: dropout is on", True)
+    return None
+
+
+_RULES: list[Callable[[Any, Any], Cause | None]] = [
+    _dropout,
+    _rounding,
+    _gelu,
+    _eps,
+    _window,
+    _axis,
+    _interpolation,
+    _turned,
+    _shifted,
+]

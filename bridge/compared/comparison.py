@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from bridge.compared import arguments
-from bridge.compared.axes import arranged, error_of
+from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.report import Part, Place, Report, Row
@@ -116,9 +116,8 @@ def _count(report: Report, k: int, a: np.ndarray, b: np.ndarray) -> None:
             )
         return
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
-    turned = arranged(a64, b64)
-    if turned is None:
-        turned = a64.reshape(b64.shape)
+    order = order_of(a64, b64)
+    turned = a64.reshape(b64.shape) if order is None else in_order(a64, order, b64.shape)
     differs = (turned != b64) & ~(np.isnan(turned) & np.isnan(b64))
     report.differing += int(differs.sum())
     report.own_error = max(report.own_error, error_of(turned, b64))
@@ -189,10 +188,11 @@ def _collect(search: Search, report: Report) -> None:
 
 def _add_notes(search: Search, report: Report) -> None:
     for side, forced in (("torch", search.recording.forced), ("JAX", search.tape.forced)):
-        for line, count in forced.items():
-            times = f", {count} times" if count > 1 else ""
+        if forced:
+            first = next(iter(forced))
+            lines = f"{len(forced)} lines, first" if len(forced) > 1 else "one line,"
             report.notes.append(
-                f"{side} casts to float32 at {line.source}{times}; compare ran it in float64"
+                f"{side} casts to float32 at {lines} {first.source}; compare ran it in float64"
             )
     for op, count in search.tape.narrow.items():
         report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")

@@ -80,8 +80,13 @@ class JaxSide:
 
     def run(self) -> list[Any]:
         """Calls the function on a copy of its arrays, in its own dtype."""
-        function, _ = self.lifted.call(self.lifted.arrays)
-        return arrays_of(function(*self.args, **self.kwargs))
+        function, _ = self.lifted.call({k: jnp.asarray(v) for k, v in self.lifted.arrays.items()})
+        args, kwargs = jax.tree_util.tree_map(_on_device, (list(self.args), dict(self.kwargs)))
+        return arrays_of(function(*args, **kwargs))
+
+
+def _on_device(leaf: Any) -> Any:
+    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _is_inexact(array: Any) -> bool:

@@ -79,10 +79,8 @@ def _find(
 
 def _is_array(thing: Any) -> bool:
     return isinstance(thing, jax.Array | np.ndarray) and (
-        (isinstance(thing, np.ndarray)
-        and thing.dtype.kind in "fcV")
-        or (isinstance(thing, jax.Array)
-        and not isinstance(thing, jax.core.Tracer))
+        (isinstance(thing, np.ndarray) and thing.dtype.kind in "fcV")
+        or (isinstance(thing, jax.Array) and not isinstance(thing, jax.core.Tracer))
     )
 
 

@@ -100,18 +100,19 @@ class Recorder(TorchDispatchMode):
         place.options = _options(func, args, kwargs)
         behind = parents
         if not self.node:
-            for step in steps_of(name, place.options, result):
-                behind = (self._append(name, behind, place, step, "fine"),)
+            for k, step in enumerate(steps_of(name, place.options, result)):
+                behind = (self._append(name, behind, place, step, "fine", f"step {k}"),)
         outputs = list(_tensors(result))
         written = _written(func, args, kwargs, name, place.options)
-        for tensor in [*outputs, *(w for w in written if all(w is not o for o in outputs))]:
+        every = [*outputs, *(w for w in written if all(w is not o for o in outputs))]
+        for k, tensor in enumerate(every):
             is_written = any(tensor is w for w in written)
             fresh = not is_written and not any(_shares(tensor, t) for t in tensors)
             move = name in VIEWS and bool(parents)
             # The steps lead to the first result; a mean beside it is right where the rest is not.
             self._append(
-                name, behind, place, tensor, "move" if move else "op", fresh=fresh,
-                written=is_written,
+                name, behind, place, tensor, "move" if move else "op", f"result {k}",
+                fresh, is_written,
             )  # fmt: skip
             behind = parents
         return result

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.compared.axes import error_of
 from bridge.compared.tape import Tape, printed
 
 SNAPSHOTS = 8  # of the arrays that are in use, along a run
@@ -25,6 +26,7 @@ class Replay:
         self.tape = tape
         self.replaced: Arrays = {}
         self.bypassed: dict[tuple[int, int], Any] = {}
+        self.errors: dict[int, float] = {}  # of the values that were replaced
         self.users: dict[int, list[int]] = {}
         for place, step in enumerate(tape.steps):
             for index in step.inputs:
@@ -59,10 +61,18 @@ class Replay:
         outputs = step.run(*inputs)
         for index, array in zip(step.outputs, outputs, strict=True):
             if index in self._last:
-                arrays[index] = self.replaced.get(index, array)
+                arrays[index] = self._in_place_of(index, array)
         for index in set(step.inputs):
             if self._last[index] == place:
                 arrays.pop(index, None)
+
+    def _in_place_of(self, index: int, array: Any) -> Any:
+        if index not in self.replaced:
+            return array
+        expected = self.replaced[index]
+        got = np.asarray(array, np.float64)
+        self.errors[index] = error_of(expected, got)
+        return expected
 
     def run(self, place: int) -> None:
         """Runs from a step to the end and takes the fingerprints anew."""
@@ -103,8 +113,3 @@ class Replay:
                     if index in arrays:
                         self.trial[index] = printed(arrays[index])
                         yield index
-
-
-def like(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an array of torch in the shape of a value of JAX."""
-    return np.ascontiguousarray(array).reshape(shape)

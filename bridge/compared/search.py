@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bridge.compared.axes import arranged, error_of, turned
+from bridge.compared.axes import error_of, in_order, order_of, other_orders
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.recorder import Recording
-from bridge.compared.replay import Replay, like
+from bridge.compared.replay import Replay
 from bridge.compared.tape import Tape
 from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Table, Value, dead, frontier, paired
+from bridge.compared.values import EQUAL, Table, Value, between, dead, frontier, paired
 
 CLOSE = 0.02  # arrays that differ by less are two forms of one value
 REACH = 48  # dead values that are looked at for a place to go on
@@ -47,6 +47,27 @@ class Found:
 
 
 @dataclass
+class Join:
+    """Values of both sides that are the same one in two forms.
+
+    Attributes:
+      torch, jax: torch's value, and the index of JAX's.
+      expected, got: their arrays, in JAX's arrangement.
+      order: the order of the axes of torch's array in it.
+      is_missing: JAX goes on with a value of which torch first makes another one.
+      is_turned: the same numbers, with axes of one size exchanged.
+    """
+
+    torch: Value
+    jax: int
+    expected: np.ndarray
+    got: np.ndarray
+    order: tuple[int, ...]
+    is_missing: bool
+    is_turned: bool
+
+
+@dataclass
 class Search:
     """Both recorded runs, and what was found in them."""
 
@@ -62,14 +83,16 @@ class Search:
         self.replay = Replay(self.tape)
         self._joined: dict[int, int] = {}  # of JAX's values, those that torch's took the place of
         self._arrays: dict[int, np.ndarray] = {}
+        self._settled_jax: set[int] = set()
+        self._settled_torch: set[int] = set()
         self.pair()
 
     def pair(self) -> None:
         """Pairs the values of both sides."""
         torch, jax = self.recording.values, self.tape.values
         self.torch_table = Table(torch)
-        self.jax_pairs = paired(jax, self.torch_table, self._joined)
-        self.torch_pairs = paired(torch, Table(jax), self._joined.values())
+        self.jax_pairs = paired(jax, self.torch_table)
+        self.torch_pairs = paired(torch, Table(jax))
         wrong = self.wrong_outputs()
         wrong_torch = [self.recording.outputs[k] for k in wrong]
         wrong_jax = [self.tape.outputs[k] for k in wrong]
@@ -79,8 +102,8 @@ class Search:
             self.torch_pairs.pop(k, None)
         for k in wrong_jax:
             self.jax_pairs.pop(k, None)
-        self.jax_dead = dead(jax, self.jax_pairs, wrong_jax)
-        self.torch_dead = dead(torch, self.torch_pairs, wrong_torch)
+        self.jax_dead = dead(jax, self.jax_pairs, wrong_jax, self._settled_jax)
+        self.torch_dead = dead(torch, self.torch_pairs, wrong_torch, self._settled_torch)
 
     def wrong_outputs(self) -> list[int]:
         """Returns the numbers of the outputs that differ."""
@@ -94,39 +117,41 @@ class Search:
     def run(self) -> None:
         """Finds all parts."""
         while self.jax_dead or self.torch_dead:
-            found = self.next()
-            self.found.append(found)
+            found, *repeated = self.next()
             again = any(
                 old.jax_join is found.jax_join and old.torch_join is found.torch_join
-                for old in self.found[:-1]
+                for old in self.found
             )
+            self.found += [found, *repeated]
             if found.jax_join is None or again or len(self.found) >= MOST:
                 self.is_joined = False
                 return
             self.pair()
 
-    def next(self) -> Found:
+    def next(self) -> list[Found]:
         """Finds the first part that is left and goes on with torch's value behind it."""
         jax, torch = self.tape.values, self.recording.values
         if not self.jax_dead:
-            return Found(torch[self.torch_dead[0]], None)
-        first = jax[frontier(jax, self.jax_dead)[0]]
+            return [Found(torch[self.torch_dead[0]], None)]
+        first = jax[frontier(jax, self.jax_dead, self._joined)[0]]
         join = self._join(first)
         if join is None:
-            t = torch[self.torch_dead[0]] if self.torch_dead else None
-            return Found(t, first)
-        t, j, expected, got, is_missing = join
-        if t.index in self.torch_pairs:  # the same numbers in another arrangement
-            found = Found(_made(torch, t), _made(jax, jax[j]), t, jax[j], expected, got)
-            is_missing = False
+            return [Found(torch[self.torch_dead[0]] if self.torch_dead else None, first)]
+        t, j = join.torch, jax[join.jax]
+        if join.is_turned:
+            found = Found(_made(torch, t), _made(jax, j), t, j, join.expected, join.got)
         else:
+            start = j if join.is_missing else first
             origin = _made(torch, self._origin(t))
-            start = jax[j] if is_missing else first
-            found = Found(origin, start, t, jax[j], expected, got, is_missing)
+            found = Found(origin, start, t, j, join.expected, join.got, join.is_missing)
         before = {k: jax[k].printed for k in self.jax_dead}
-        self._replace(t, j, expected, first, is_missing)
-        found.error = max(error_of(expected, got), self._effect(before))
-        return found
+        again = self._replace(join, first)
+        for ours, theirs in [(t, j.index), *again]:
+            span = max(t.index - found.torch.index, 0) if found.torch else 0
+            self._settled_torch |= between(torch, ours.index, span)
+            self._settled_jax |= between(jax, theirs, max(j.index - first.index, 0))
+        found.error = max(error_of(join.expected, join.got), self._effect(before))
+        return [found, *again_found(found, again, self)]
 
     def _effect(self, before: dict[int, Any]) -> float:
         """Returns how far the next values were off that are right now, by their fingerprints."""
@@ -149,18 +174,31 @@ class Search:
                 behind.update(values[k].parents)
         return next((values[k] for k in self.torch_dead if k in behind), value)
 
-    def _replace(self, t: Value, j: int, array: np.ndarray, first: Value, is_missing: bool) -> None:
-        tape = self.tape
-        replacement = like(array, tape.values[j].shape)
-        start = tape.maker.get(j, 0)
-        if is_missing and self._is_used_beside(j, t):
+    def _replace(self, join: Join, first: Value) -> list[tuple[Value, int]]:
+        """Puts torch's value in place of JAX's, and of those made alike in other layers.
+
+        Returns:
+          The others: what torch and JAX have there.
+        """
+        tape, replay = self.tape, self.replay
+        start = tape.maker.get(join.jax, 0)
+        others: list[tuple[Value, int]] = []
+        if join.is_missing and self._is_used_beside(join.jax, join.torch):
             start = tape.maker[first.index]
-            self.replay.bypassed[start, j] = replacement
+            replay.bypassed[start, join.jax] = join.expected
         else:
-            self.replay.replaced[j] = replacement
-            self._joined[j] = t.index
+            others = alike(self, join)[: HELD - 1]
+            if others:
+                recording, _ = self.torch_side.record([t.index for t, _ in others])
+                for t, j in others:
+                    array = in_order(recording.arrays[t.index], join.order, tape.values[j].shape)
+                    replay.replaced[j] = array
+                    self._joined[j] = t.index
+            replay.replaced[join.jax] = join.expected
+            self._joined[join.jax] = join.torch.index
         with _wide(tape):
-            self.replay.run(start)
+            replay.run(start)
+        return others
 
     def _is_used_beside(self, j: int, t: Value) -> bool:
         """True if torch uses the value that JAX goes on with in another place too."""
@@ -175,11 +213,11 @@ class Search:
             for value in values[partner + 1 :]
         )
 
-    def _join(self, first: Value) -> tuple[Value, int, np.ndarray, np.ndarray, bool] | None:
+    def _join(self, first: Value) -> Join | None:
         """Finds values of both sides that are the same one, the earliest behind the first part."""
         tape = self.tape
         jax = tape.values
-        frontiers = set(frontier(jax, self.jax_dead))
+        frontiers = set(frontier(jax, self.jax_dead, self._joined))
         start = self.jax_dead.index(first.index)
         candidates = [
             k
@@ -187,15 +225,15 @@ class Search:
             if jax[k].kind != "move" or k in frontiers or k in tape.outputs
         ][:REACH]
         before = [k for k in first.parents if k in self.jax_pairs and k in tape.maker]
-        order = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
-        options = {j: self._options(jax[j]) for j in order}
-        order = [j for j in order if options[j]]
-        if not order:
+        row = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
+        options = {j: self._options(jax[j]) for j in row}
+        row = [j for j in row if options[j]]
+        if not row:
             return None
-        place = tape.maker[order[0]]
+        place = tape.maker[row[0]]
         with _wide(tape):
             arrays = self.replay.before(place)
-            for j in order:
+            for j in row:
                 while place <= tape.maker[j]:
                     self.replay.execute(place, arrays)
                     place += 1
@@ -204,19 +242,19 @@ class Search:
                 got = _numpy(arrays[j])
                 for t in options[j]:
                     array = self._array(t.index, options, j)
-                    if t.index in self.torch_pairs:
-                        for expected in turned(array, got):
-                            if self._agrees(place, arrays, j, expected, t):
-                                return t, j, expected, got, True
-                        continue
-                    expected = arranged(array, got)
-                    if expected is None:
-                        continue
-                    is_missing = j in before
-                    if (not is_missing and _is_close(expected, got)) or self._agrees(
-                        place, arrays, j, expected, t
-                    ):
-                        return t, j, expected, got, is_missing
+                    is_turned = t.index in self.torch_pairs
+                    if is_turned:
+                        orders = other_orders(array, got)
+                    else:
+                        order = order_of(array, got)
+                        orders = [] if order is None else [order]
+                    for order in orders:
+                        expected = in_order(array, order, got.shape)
+                        is_missing = j in before and not is_turned
+                        join = Join(t, j, expected, got, order, is_missing, is_turned)
+                        is_sure = not (is_turned or is_missing) and _is_close(expected, got)
+                        if is_sure or self._agrees(place, arrays, join):
+                            return join
         return None
 
     def _options(self, value: Value) -> list[Value]:
@@ -257,15 +295,13 @@ class Search:
             self._arrays = recording.arrays
         return self._arrays[index]
 
-    def _agrees(
-        self, place: int, arrays: dict[int, Any], j: int, array: np.ndarray, t: Value
-    ) -> bool:
+    def _agrees(self, place: int, arrays: dict[int, Any], join: Join) -> bool:
         """True if dead values of JAX are paired with dead ones once this one is replaced."""
+        t = join.torch
         assert t.printed is not None
-        new = like(array, self.tape.values[j].shape)
         left = AHEAD
         dead_torch, dead_jax = set(self.torch_dead), set(self.jax_dead)
-        for index in self.replay.follow(place, arrays, j, new):
+        for index in self.replay.follow(place, arrays, join.jax, join.expected):
             printed = self.replay.trial[index]
             if printed is None or printed.is_plain or self.tape.values[index].kind == "move":
                 continue
@@ -278,6 +314,51 @@ class Search:
             if not left:
                 return False
         return False
+
+
+def alike(search: Search, join: Join) -> list[tuple[Value, int]]:
+    """Returns later values that the same lines made, such as those of other layers.
+
+    None if both sides do not have the same number of them.
+    """
+    tape, jax = search.tape, search.tape.values
+    step = tape.steps[tape.maker[join.jax]] if join.jax in tape.maker else None
+    if step is None or join.is_turned:
+        return []
+    slot = step.outputs.index(join.jax)
+    theirs = []
+    dead_jax, dead_torch = set(search.jax_dead), set(search.torch_dead)
+    for other in tape.steps[tape.maker[join.jax] + 1 :]:
+        if other.key == step.key and other.outputs[slot] in dead_jax:
+            theirs.append(other.outputs[slot])
+    t = join.torch
+    ours = [
+        value
+        for value in search.recording.values[t.index + 1 :]
+        if value.index in dead_torch
+        and (value.op, value.name, value.shape, value.kind) == (t.op, t.name, t.shape, t.kind)
+        and value.place.kind == t.place.kind
+    ]
+    if len(ours) != len(theirs):
+        ours = [value for value in ours if value.place.line == t.place.line]
+    sizes = {jax[j].shape for j in theirs}
+    return list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) and sizes else []
+
+
+def again_found(found: Found, others: list[tuple[Value, int]], search: Search) -> list[Found]:
+    """Returns a part for each other layer that was wrong in the same way."""
+    return [
+        Found(
+            _made(search.recording.values, t),
+            found.jax,
+            t,
+            search.tape.values[j],
+            is_missing=found.is_missing,
+            error=search.replay.errors[j],
+        )
+        for t, j in others
+        if search.replay.errors.get(j, 0.0) > EQUAL
+    ]
 
 
 def _made(values: Sequence[Value], value: Value) -> Value:

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,8 +176,8 @@ class Table:
         return None if has_shape else other
 
 
-def paired(values: Sequence[Value], table: Table, joined: Iterable[int] = ()) -> dict[int, int]:
-    """Returns the partner of each value that has one; `joined` ones are their own."""
+def paired(values: Sequence[Value], table: Table) -> dict[int, int]:
+    """Returns the partner of each value that has one."""
     found = {}
     for value in values:
         if value.tells:
@@ -185,18 +185,24 @@ def paired(values: Sequence[Value], table: Table, joined: Iterable[int] = ()) ->
             partner = table.partner(value.printed)
             if partner is not None:
                 found[value.index] = partner.index
-    found.update({index: found.get(index, -1) for index in joined})
     return found
 
 
-def dead(values: Sequence[Value], pairs: dict[int, int], wrong: Iterable[int]) -> list[int]:
+def dead(
+    values: Sequence[Value], pairs: Iterable[int], wrong: Iterable[int], settled: set[int]
+) -> list[int]:
     """Returns the values that are not paired, nor is anything computed from them, in order.
 
-    Only values count from which a wrong output was computed.
+    Args:
+      values: all values of a side.
+      pairs: those that are paired.
+      wrong: wrong outputs. Only values count from which one of them was computed.
+      settled: values of earlier parts, and those that took the place of others. A settled value
+        says nothing about the values that it was computed from.
     """
     alive, behind = set(pairs), set(wrong)
     for value in reversed(values):
-        if value.index in alive:
+        if value.index in alive and value.index not in settled:
             alive.update(value.parents)
         if value.index in behind:
             behind.update(value.parents)
@@ -205,20 +211,32 @@ def dead(values: Sequence[Value], pairs: dict[int, int], wrong: Iterable[int]) -
         for value in values
         if value.index in behind
         and value.index not in alive
+        and value.index not in settled
         and value.tells
         and value.kind != "leaf"
     ]
 
 
-def frontier(values: Sequence[Value], deads: Sequence[int]) -> list[int]:
+def frontier(values: Sequence[Value], deads: Sequence[int], joined: Container[int]) -> list[int]:
     """Returns the dead values that were computed from no dead one."""
     below: set[int] = set()
     first = []
     marked = set(deads)
     for value in values:
+        if value.index in joined:
+            continue
         if any(parent in below for parent in value.parents):
             below.add(value.index)
         elif value.index in marked:
             below.add(value.index)
             first.append(value.index)
     return first
+
+
+def between(values: Sequence[Value], last: int, span: int) -> set[int]:
+    """Returns a value and those that it was computed from, at most `span` places before it."""
+    behind = {last}
+    for k in range(last, max(last - span, 0) - 1, -1):
+        if k in behind:
+            behind.update(p for p in values[k].parents if p >= last - span)
+    return behind
