@@ -3,7 +3,7 @@
 One dispatcher op per number of results, because a schema has a fixed number of them:
 `torch.ops.bridge.program` gives one, `torch.ops.bridge.program_2` two. Operands that are absent are
 None, parameters are keyword arguments.
-What autograd and vmap make of them is in `dispatcher_rules`.
+What runs them, and what autograd and vmap make of them, is in `dispatcher_rules`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from bridge._private.torch import constant_to_dynamo
 from bridge.lang.limits import MOST_RESULTS
 from bridge.ops import OPS
-from bridge.torch._adapter.kernels import Kernel, Results, dtypes_of, empty_results
+from bridge.torch._adapter.kernels import Results, empty_results
 
 library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
@@ -74,8 +74,13 @@ def flattened(results: Results) -> Any:
     return present[0] if len(present) == 1 else tuple(present)
 
 
-def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
-    return Kernel(op, params, dtypes_of(operands)).run(operands)
+def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]:
+    """function(op, operands, params) with the arguments and outputs of a dispatcher op."""
+
+    def adapted(*operands: Any, **fields: Any) -> Any:
+        return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
+
+    return adapted
 
 
 def _define(op: Any, count: int) -> Any:
@@ -89,17 +94,7 @@ def _define(op: Any, count: int) -> Any:
     schema = f"{name}({', '.join(arguments)}) -> {returns}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
-    def flat(function: Callable[..., Results]) -> Callable[..., Any]:
-        """`function` with the schema's arguments and outputs."""
-
-        def adapted(*operands: Any, **fields: Any) -> Any:
-            return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
-
-        return adapted
-
-    for key in ("CPU", "CUDA"):
-        library.impl(name, flat(_run), key)
-    torch.library.register_fake(f"bridge::{name}", flat(empty_results), lib=library)
+    torch.library.register_fake(f"bridge::{name}", with_schema(op, empty_results), lib=library)
     return getattr(torch.ops.bridge, name).default
 
 

@@ -1,4 +1,7 @@
-"""How the dispatcher ops are differentiated and batched: by the same rules as eager calls.
+"""How the dispatcher ops run and are differentiated and batched: by the plans of eager calls.
+
+A plan is made at the first call of a kind. So a compiled graph calls the kernels at the cost of
+eager code.
 
 `torch.library.register_autograd` would do for reverse mode; forward mode it does not know.
 """
@@ -31,8 +34,11 @@ from bridge.torch._adapter.dispatcher import (
     overload_of,
     overloads,
     trimmed,
+    with_schema,
 )
 from bridge.torch._adapter.kernels import dtypes_of
+
+_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
 
 class _Dispatch(NamedTuple):
@@ -65,6 +71,12 @@ def _autograd(op: Any, own: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
+        if not keys.has(_FUNCTIONALIZE):  # a wrapper of this key has the type of a plain tensor
+            try:
+                if (results := plan.native(*operands)) is not None:
+                    return flattened(results)
+            except ValueError:  # of shapes that the op below has words for
+                pass
         overload = own
         if plan.saving is not plan:
             if not functorch_active() and not is_recorded(operands):
@@ -87,6 +99,12 @@ def _vmap(op: Any) -> Callable[..., Any]:
     return vmap
 
 
+def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Any:
+    return plan_of(op, params, dtypes_of(operands)).run_below(operands)
+
+
 for (_name, _), _overload in overloads.items():
+    for _key in ("CPU", "CUDA"):
+        library.impl(_overload, with_schema(OPS[_name], _run), _key)
     library.impl(_overload, _autograd(OPS[_name], _overload), "Autograd", with_keyset=True)
     torch.library.register_vmap(_overload, _vmap(OPS[_name]), lib=library)
