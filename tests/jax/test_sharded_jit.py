@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +23,7 @@ from tests.jax.collectives import collectives_of
 from tests.jax.compositions import normal
 from tests.jax.conftest import DEVICES
 from tests.jax.test_sharding import make_mesh
+from tests.split_forms import listed, transfers
 from tools.bench import ops as bench
 from tools.bench.in_jax import Contenders
 
@@ -86,23 +86,13 @@ def assert_same_bits(ours: Any, expected: Any) -> None:
         np.testing.assert_array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
 
 
-def listed() -> dict[tuple[str, str], tuple[set[str], set[str]]]:
-    """By op and split dimension: what docs/sharding.md says is sent, forward and backward."""
-    page = Path(__file__).parents[2] / "docs" / "sharding.md"
-    table = page.read_text().split("<!-- collectives -->")[1].split("<!-- end of")[0]
-    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in table.splitlines()]
-    return {
-        (row[0], row[1]): (set(row[2].split(", ")) - {"–"}, set(row[3].split(", ")) - {"–"})
-        for row in rows[3:]
-        if len(row) == 4
-    }
-
-
 LISTED = listed()
 
 
-def test_the_page_lists_every_op() -> None:
-    assert set(LISTED) == {(op, dims) for op in OPS for dims in ("rows", "columns")}
+def listed_kinds(name: str, dims: str) -> tuple[set[str], set[str]]:
+    """The collectives that docs/sharding.md lists, forward and backward."""
+    row = LISTED[f"{name}, bias" if OPS[name].bias else name, dims]
+    return set(transfers(row.jax_forward)), set(transfers(row.jax_backward))
 
 
 @pytest.mark.sampled(20)
@@ -129,7 +119,7 @@ def test_bits_and_collectives(
         ("columns", len(split) > 3),
     ):
         if is_split:
-            allowed = tuple(a | b for a, b in zip(allowed, LISTED[name, dims], strict=True))
+            allowed = tuple(a | b for a, b in zip(allowed, listed_kinds(name, dims), strict=True))
     mesh = make_mesh(axis_type)
     with jax.set_mesh(mesh):
         operands = placed(mesh, arrays, split)
