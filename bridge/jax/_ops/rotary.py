@@ -6,6 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from bridge.catalogue import rotary as declarations
+from bridge.catalogue.declaration import shape_of
 from bridge.catalogue.rotary import Framework, run_rotary
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._adapter.avals import unsplit
@@ -49,6 +50,8 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
     Source: Su et al., "RoFormer", arXiv:2104.09864.
     """
     refuse_traced("rotary", "interleaved", interleaved, "True or False")
-    if isinstance(x, jax.Array) and x.ndim:
+    read = shape_of(cos)[-1:]
+    # Types with explicit axes do not say how a leading part of split columns would lie.
+    if isinstance(x, jax.Array) and x.ndim and read not in ((x.shape[-1],), (x.shape[-1] // 2,)):
         x = unsplit(x, slice(-1, None))
     return run_rotary(_JAX, x, cos, sin, interleaved)  # type: ignore[no-any-return]
