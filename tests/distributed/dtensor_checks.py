@@ -44,7 +44,7 @@ def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
             masks[key] = _like(mask, x)
         return masks[key]
 
-    row = (_SHAPE[-1],)
+    row, packed = (_SHAPE[-1],), (*_SHAPE[:-1], 2 * _SHAPE[-1])
     return {
         "bias_gelu": (lambda x, b: bt.bias_gelu(x, b), [_SHAPE, row]),
         "bias_gelu exact": (lambda x: bt.bias_gelu(x, approximate="none"), [_SHAPE]),
@@ -59,7 +59,10 @@ def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
         "softmax": (lambda x: bt.scaled_softmax(x, 0.7), [_SHAPE]),
         "masked": (lambda x: bt.scaled_masked_softmax(x, like(x), 0.7), [_SHAPE]),
         "norm": (_rms_norm, [_SHAPE, row]),
-        "halves": (_swish_gate, [(*_SHAPE[:-1], 2 * _SHAPE[-1]), row]),
+        "halves": (_swish_gate, [packed, row]),
+        "packed": (lambda x, b: bt.swiglu(x, None, b), [packed, (2 * _SHAPE[-1],)]),
+        "interleaved": (lambda x: bt.geglu(x, interleaved=True), [packed]),
+        "blocks": (lambda x: bt.swiglu(x, blocks=4), [packed]),
         "table": (_tabled, [_SHAPE, (_SHAPE[-2], 1)]),
         "causal": (lambda x: bt.scaled_causal_softmax(x, 0.7), [(4, 8, 8)]),
     }

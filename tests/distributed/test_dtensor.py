@@ -10,7 +10,7 @@ from tests.distributed.torch_processes import JOIN
 
 _CHECKS = "tests.distributed.dtensor_checks"
 _NAMES = ["bias_gelu", "bias_gelu exact", "dropout", "no dropout", "softmax", "masked", "causal"]
-_NAMES += ["norm", "halves", "table"]  # these are declared
+_NAMES += ["norm", "halves", "packed", "interleaved", "blocks", "table"]  # these are declared
 
 # A mesh, and the dimension of the arrays that each of its dimensions splits.
 _SPLITS: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
@@ -37,7 +37,10 @@ _COLLECTIVES = {
     "masked": [(0, 0), (0, 0), (2, 1)],
     "causal": [(0, 0), (0, 0), (2, 1)],
     "norm": [(0, 1), (0, 1), (1, 1)],
-    "halves": [(0, 1), (0, 1), (1, 1)],
+    "halves": [(0, 1), (0, 1), (1, 2)],  # one exchange of packed x, and of its gradient
+    "packed": [(0, 2), (0, 2), (1, 2)],  # the bias is whole, so that its gradient is exchanged too
+    "interleaved": [(0, 0), (0, 0), (0, 0)],
+    "blocks": [(0, 0), (0, 0), (0, 0)],
     "table": [(0, 1), (0, 0), (1, 2)],  # the gradients of the mean, and of the table
 }
 
