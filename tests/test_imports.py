@@ -54,4 +54,4 @@ def test_the_border_needs_both_frameworks_and_says_which_is_missing(missing: str
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    assert f"{missing} is not installed" in result.stdout
+    assert f"bridge.to_torch needs {missing}, which is not installed" in result.stdout
