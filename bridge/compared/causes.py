@@ -97,10 +97,10 @@ def _eps(found: Found, search: Search) -> Cause | None:
 
 
 def _gelu(found: Found, search: Search) -> Cause | None:
-    if found.torch is None or found.torch.op not in ("gelu", "silu"):
+    if found.torch is None or found.torch.op.removesuffix("_backward") not in ("gelu", "silu"):
         return None
     here = "sigmoid"
-    if found.torch.op == "gelu":
+    if found.torch.op.startswith("gelu"):
         here = "erf" if _options(found).get("approximate") == "none" else "tanh"
     names = {eqn.primitive.name for eqn in _equations(found, search)}
     for name, there in (("erf", "erf"), ("erfc", "erf"), ("tanh", "tanh"), ("logistic", "sigmoid")):

@@ -12,7 +12,7 @@ from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.report import Part, Place, Report, Row
-from bridge.compared.search import Found, Search, begin
+from bridge.compared.search import Found, Search, begin, unpaired_gradients
 from bridge.compared.torch_run import TorchSide, as_array, tensors_of
 from bridge.compared.values import Value
 
@@ -180,6 +180,7 @@ def _collect(search: Search, report: Report) -> None:
             old.error = max(old.error, part.error)
             old.cause = old.cause or part.cause
     report.parts = list(merged.values())
+    report.gradients = unpaired_gradients(search)[0]
     report.paired = sum(search.recording.values[k].tells for k in search.torch_pairs)
     report.values = sum(v.tells for v in search.recording.values)
     _add_notes(search, report)

@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.compared.jax_gradients import with_gradients
 from bridge.compared.lifting import lift
 from bridge.compared.tape import Tape, record
+
+COTANGENT = "cotangent"  # the name of the arrays that the backward pass begins with
 
 
 class JaxSide:
@@ -27,8 +30,9 @@ class JaxSide:
     ) -> None:
         self.function, self.args, self.kwargs, self.is_wide = function, args, kwargs, is_wide
         self.lifted = lift(function)
+        self.cotangents: Any = None  # gradients of the outputs' sum with these are recorded too
 
-    def record(self, cotangents: Any = None) -> tuple[Tape, Any, list[int]]:
+    def record(self) -> tuple[Tape, Any, list[int]]:
         """Runs the function in float64.
 
         Returns:
@@ -36,11 +40,11 @@ class JaxSide:
         """
         with jax.enable_x64(self.is_wide):
             try:
-                return self._record(cotangents, traced=_is_inexact)
+                return self._record(traced=_is_inexact)
             except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
-                return self._record(cotangents, traced=_is_device_array)
+                return self._record(traced=_is_device_array)
 
-    def _record(self, cotangents: Any, traced: Any) -> tuple[Tape, Any, list[int]]:
+    def _record(self, traced: Any) -> tuple[Tape, Any, list[int]]:
         own = {k: self._wide(v) for k, v in self.lifted.arrays.items()}
         arrays = {k: jnp.asarray(v) for k, v in own.items() if traced(self.lifted.arrays[k])}
         fixed = {k: v for k, v in own.items() if k not in arrays}
@@ -58,17 +62,20 @@ class JaxSide:
             result = function(*args, **kwargs)
             return arrays_of(result), state()
 
-        traced_call = call
-        if cotangents is not None:
-            from bridge.compared.jax_gradients import with_gradients
-
-            traced_call = with_gradients(call, cotangents)
-        closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(arrays, inputs)
-        flat = [*jax.tree_util.tree_leaves(arrays), *inputs]
+        traced_call: Any = call
+        operands: list[Any] = [arrays, inputs]
+        if self.cotangents is not None:
+            traced_call = with_gradients(call)
+            operands.append([jnp.asarray(c) for c in self.cotangents])
+            names += [COTANGENT] * len(self.cotangents)
+        closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(*operands)
+        flat = jax.tree_util.tree_leaves(operands)
         tape, results = record(closed, flat, [*sorted(arrays), *names], self.is_wide)
         count = len(jax.tree_util.tree_leaves(shape[0]))
-        tape.names = [*(f"output {k}" for k in range(count)), *sorted(_names(shape[1:]))]
-        states = tape.outputs[count:]
+        changed = count + len(jax.tree_util.tree_leaves(shape[1]))
+        states = tape.outputs[count:changed]
+        if self.cotangents is not None:
+            tape.gradients = dict(zip(sorted(shape[2]), tape.outputs[changed:], strict=True))
         tape.outputs = tape.outputs[:count]
         return tape, results[:count], states
 
@@ -100,10 +107,6 @@ def _is_device_array(array: Any) -> bool:
 def _paths(tree: Any) -> list[str]:
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [jax.tree_util.keystr(keys, simple=True, separator=".") for keys, _ in flat]
-
-
-def _names(tree: Any) -> list[str]:
-    return _paths(tree)
 
 
 def arrays_of(result: Any) -> list[Any]:

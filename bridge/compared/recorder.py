@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
+from torch.overrides import TorchFunctionMode
 
 from bridge._private.torch import TorchDispatchMode
 from bridge.compared.sources import Line, line_of_caller
@@ -44,6 +45,8 @@ class Recording:
       outputs: indices of the values that the model returned.
       forced: lines that cast to float32, with their counts.
       random: lines that draw random numbers.
+      gradients: indices of the parameters' gradients.
+      forward: the number of values of the forward pass.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -52,6 +55,8 @@ class Recording:
     buffers: list[int] = field(default_factory=list)
     forced: dict[Line, int] = field(default_factory=dict)
     random: list[Line] = field(default_factory=list)
+    gradients: dict[str, int] = field(default_factory=dict)
+    forward: int = 0
 
 
 class Recorder(TorchDispatchMode):
@@ -74,6 +79,7 @@ class Recorder(TorchDispatchMode):
         self._writers: dict[int, list[int]] = {}  # values that a storage was written by
         self._kept: list[Tensor] = []
         self.node: Place | None = None  # of the backward pass
+        self.made_by: dict[Any, Place] = {}  # nodes of the graph, by the call that made them
         for name, tensor in names.items():
             self._append("leaf", (), None, tensor, "leaf", name)
 
@@ -171,6 +177,28 @@ class Recorder(TorchDispatchMode):
                 self._writers.setdefault(storage, []).append(index)
             self._views[_place_of(tensor)] = index
         return index
+
+
+class Nodes(TorchFunctionMode):
+    """Notes for each node of autograd's graph the line and the module that made it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        made_by = self.recorder.made_by
+        left = [t.grad_fn for t in _tensors(result) if t.requires_grad and t.grad_fn is not None]
+        if left:
+            module, kind = self.recorder.module.current()
+            place = Place(line_of_caller(), module, kind)
+            while left:
+                node = left.pop()
+                if node not in made_by:
+                    made_by[node] = place
+                    left += [inner for inner, _ in node.next_functions if inner is not None]
+        return result
 
 
 class ModuleStack:

@@ -32,7 +32,8 @@ class Replay:
             for index in step.inputs:
                 self.users.setdefault(index, []).append(place)
         self._last = {index: users[-1] for index, users in self.users.items()}
-        self._last.update(dict.fromkeys(tape.outputs, len(tape.steps)))
+        ends = [*tape.outputs, *tape.gradients.values()]
+        self._last.update(dict.fromkeys(ends, len(tape.steps)))
         self._snapshots: list[tuple[int, Arrays]] = []
 
     def before(self, place: int) -> Arrays:
@@ -93,7 +94,9 @@ class Replay:
                     if index in arrays:
                         tape.values[index].printed = printed(arrays[index])
 
-    def follow(self, place: int, arrays: Arrays, value: int, array: Any) -> Iterator[int]:
+    def follow(
+        self, place: int, arrays: Arrays, value: int, array: Any, most: int
+    ) -> Iterator[int]:
         """Runs on from a step with a value replaced; yields each value that depends on it.
 
         Its fingerprint is in `trial`.
@@ -102,7 +105,7 @@ class Replay:
         arrays = dict(arrays)
         arrays[value] = array
         below = {value}
-        for k in range(place, len(self.tape.steps)):
+        for k in range(place, min(place + most, len(self.tape.steps))):
             step = self.tape.steps[k]
             if value in step.outputs:
                 continue

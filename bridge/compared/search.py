@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from bridge.compared.axes import error_of, in_order, order_of, other_orders
-from bridge.compared.jax_run import JaxSide
+from bridge.compared.jax_run import COTANGENT, JaxSide
 from bridge.compared.recorder import Recording
 from bridge.compared.replay import Replay
 from bridge.compared.tape import Tape
 from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import EQUAL, Table, Value, between, dead, frontier, paired
+from bridge.compared.values import EQUAL, Table, Value, between, dead, frontier, made_of, paired
 
 CLOSE = 0.02  # arrays that differ by less are two forms of one value
 REACH = 48  # dead values that are looked at for a place to go on
 TRIES = 6  # values of torch that are tried for one of JAX
 AHEAD = 14  # values behind a replaced one, of which one must be paired
+STEPS = 160  # of JAX behind a replaced value, which are run for that
 MOST = 400  # parts
 HELD = 64  # arrays of torch that are kept at a time
 
@@ -85,6 +86,10 @@ class Search:
         self._arrays: dict[int, np.ndarray] = {}
         self._settled_jax: set[int] = set()
         self._settled_torch: set[int] = set()
+        self._backward: set[int] = set()
+        for value in self.tape.values:
+            if value.name == COTANGENT or not self._backward.isdisjoint(value.parents):
+                self._backward.add(value.index)
         self.pair()
 
     def pair(self) -> None:
@@ -98,12 +103,26 @@ class Search:
         wrong_jax = [self.tape.outputs[k] for k in wrong]
         wrong_torch += [k for k in self.recording.buffers if k not in self.torch_pairs]
         wrong_jax += [k for k in self.states if k not in self.jax_pairs]
+        # Parts of the forward pass come first: they make all gradients wrong.
+        is_forward = bool(wrong_torch or wrong_jax)
+        if not is_forward:
+            ours, theirs = unpaired_gradients(self)
+            wrong_torch += [self.recording.gradients[name] for name in ours]
+            wrong_jax += [self.tape.gradients[name] for name in theirs]
         for k in wrong_torch:
             self.torch_pairs.pop(k, None)
         for k in wrong_jax:
             self.jax_pairs.pop(k, None)
-        self.jax_dead = dead(jax, self.jax_pairs, wrong_jax, self._settled_jax)
-        self.torch_dead = dead(torch, self.torch_pairs, wrong_torch, self._settled_torch)
+        jax_pairs, torch_pairs = set(self.jax_pairs), set(self.torch_pairs)
+        if is_forward:
+            # A gradient that is right says nothing about the value that it belongs to.
+            jax_pairs -= self._backward
+            torch_pairs = {k for k in torch_pairs if k < self.recording.forward}
+        self.jax_dead = dead(jax, jax_pairs, wrong_jax, self._settled_jax)
+        self.torch_dead = dead(torch, torch_pairs, wrong_torch, self._settled_torch)
+        if not is_forward:
+            # What the forward pass keeps for the backward pass is no part: torch has none of it.
+            self.jax_dead = [k for k in self.jax_dead if k in self._backward]
 
     def wrong_outputs(self) -> list[int]:
         """Returns the numbers of the outputs that differ."""
@@ -301,7 +320,7 @@ class Search:
         assert t.printed is not None
         left = AHEAD
         dead_torch, dead_jax = set(self.torch_dead), set(self.jax_dead)
-        for index in self.replay.follow(place, arrays, join.jax, join.expected):
+        for index in self.replay.follow(place, arrays, join.jax, join.expected, STEPS):
             printed = self.replay.trial[index]
             if printed is None or printed.is_plain or self.tape.values[index].kind == "move":
                 continue
@@ -388,13 +407,35 @@ def _wide(tape: Tape) -> Any:
     return jax.enable_x64(tape.is_wide)
 
 
+def unpaired_gradients(search: Search) -> tuple[list[str], list[str]]:
+    """Returns the parameters of torch and of JAX whose gradient the other side does not have.
+
+    The gradient of a weight that one side holds in pieces is made of those of the pieces.
+    """
+    torch, jax = search.recording.values, search.tape.values
+    ours = {
+        name: torch[k].printed
+        for name, k in search.recording.gradients.items()
+        if torch[k].tells and k not in search.torch_pairs
+    }
+    theirs = {
+        name: jax[k].printed
+        for name, k in search.tape.gradients.items()
+        if jax[k].tells and k not in search.jax_pairs
+    }
+    for whole, parts in ((ours, theirs), (theirs, ours)):
+        for name in list(whole):
+            pieces = made_of(whole[name], parts)
+            if pieces:
+                del whole[name]
+                for piece in pieces:
+                    del parts[piece]
+    return list(ours), list(theirs)
+
+
 def begin(torch_side: TorchSide, jax_side: JaxSide, cotangents: Any = None) -> Search:
     """Records both runs and pairs their values."""
-    recording, _ = torch_side.record(cotangents=cotangents)
-    tape, _, states = jax_side.record(cotangents=cotangents)
+    torch_side.cotangents = jax_side.cotangents = cotangents
+    recording, _ = torch_side.record()
+    tape, _, states = jax_side.record()
     return Search(torch_side, jax_side, recording, tape, states)
-
-
-def lines(values: Sequence[Value]) -> list[str]:
-    """Returns the values as text, for a look at a run."""
-    return [f"{v.index} {v.op} {v.kind} {v.shape} {v.name}" for v in values]

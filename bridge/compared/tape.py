@@ -56,6 +56,7 @@ class Tape:
     values: list[Value] = field(default_factory=list)
     leaves: dict[int, Any] = field(default_factory=dict)
     outputs: list[int] = field(default_factory=list)
+    gradients: dict[str, int] = field(default_factory=dict)
     forced: dict[Line, int] = field(default_factory=lambda: defaultdict(int))
     random: list[Line] = field(default_factory=list)
     narrow: dict[str, int] = field(default_factory=lambda: defaultdict(int))

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bridge.compared.recorder import Recorder, Recording
+from bridge.compared.recorder import Nodes, Recorder, Recording
+from bridge.compared.torch_gradients import run_backward
 
 
 class TorchSide:
@@ -29,9 +30,15 @@ class TorchSide:
         self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_wide: bool
     ) -> None:
         self.model, self.args, self.kwargs, self.is_wide = model, args, kwargs, is_wide
+        self.cotangents: Any = None  # gradients of the outputs' sum with these are recorded too
 
-    def record(self, wanted: Sequence[int] = (), cotangents: Any = None) -> tuple[Recording, Any]:
+    def record(self, wanted: Sequence[int] = ()) -> tuple[Recording, Any]:
         """Runs a copy of the model in float64; returns its values and its result."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self._record(wanted)
+
+    def _record(self, wanted: Sequence[int]) -> tuple[Recording, Any]:
         call, modules = copied(self.model)
         floats = [t for m in modules for t in _state(m).values() if t.is_floating_point()]
         dtype = torch.float64 if self.is_wide else (floats[0].dtype if floats else torch.float32)
@@ -44,13 +51,15 @@ class TorchSide:
         for key, tensor in named_tensors([*args, kwargs]):
             names[key] = tensor
         recorder = Recorder(names, frozenset(wanted), self.is_wide)
-        with _running(dtype), torch.set_grad_enabled(cotangents is not None):
-            with recorder.module.watch(modules), recorder:
+        is_differentiated = self.cotangents is not None
+        with _running(dtype), torch.set_grad_enabled(is_differentiated):
+            nodes = Nodes(recorder) if is_differentiated else contextlib.nullcontext()
+            with recorder.module.watch(modules), nodes, recorder:
                 result = run_torch_model(call, args, kwargs)
-            if cotangents is not None:
-                from bridge.compared.torch_gradients import run_backward
-
-                run_backward(recorder, modules, args, kwargs, result, cotangents)
+            recorder.recording.forward = len(recorder.recording.values)
+            if is_differentiated:
+                found = run_backward(recorder, modules, tensors_of(result), self.cotangents)
+                recorder.recording.gradients = {k: v for k, v in found.items() if v is not None}
         recording = recorder.recording
         for tensor in tensors_of(result):
             index = recorder.index_of(tensor)

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,3 +240,23 @@ def between(values: Sequence[Value], last: int, span: int) -> set[int]:
         if k in behind:
             behind.update(p for p in values[k].parents if p >= last - span)
     return behind
+
+
+def made_of(whole: Print | None, pieces: Mapping[str, Print | None]) -> tuple[str, ...]:
+    """Returns the names of two to four pieces that hold the numbers of a whole, or none."""
+    if whole is None:
+        return ()
+    fitting = {k: p for k, p in pieces.items() if p is not None and p.size < whole.size}
+    for count in (2, 3, 4):
+        if math.comb(len(fitting), count) > 50_000:
+            return ()
+        for names in itertools.combinations(fitting, count):
+            found = [fitting[name] for name in names]
+            if sum(p.size for p in found) != whole.size:
+                continue
+            sums = [math.fsum(p.sums[k] for p in found) for k in range(3)]
+            high, low = max(p.sums[3] for p in found), min(p.sums[4] for p in found)
+            both = (sums[0], sums[1], sums[2], high, low)
+            if whole.equals(Print(whole.size, both, (), (), False)):
+                return names
+    return ()
