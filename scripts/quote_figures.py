@@ -34,6 +34,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/gpu.md", "gpu kernels", proofs.gpu_kernels),
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
     ("docs/declare.md", "speed", speed.of_declarations),
+    ("docs/huggingface.md", "speed", speed.of_replacements),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),
     ("docs/ops/cross_entropy.md", "linear speed", speed.of_linear),
     ("docs/ops/softmax.md", "sink speed", partial(speed.of_forms, SINKS)),

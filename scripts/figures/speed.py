@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scripts.count_adapter_lines import OPS
-from scripts.figures.records import ROOT, Report, machine_of, of_gpus, read, table
+from scripts.figures.records import BENCHMARKS, ROOT, Report, machine_of, of_gpus, read, table
 from tools.bench import targets
 from tools.bench.summary import memory_lines
 
 PEERS = ("eager", "compile", "jit")
+REPLACEMENTS = "cpu-huggingface.json"
 SECOND_CPU = "cpu-catalogue-avx2.json"  # pages of ops quote of it what the first has not
 
 
@@ -124,6 +125,36 @@ def of_declarations() -> str:
                 parts.append(f"{what}, on {machine_of(report)} ([every row](benchmarks/{name})):")
                 parts.append(aims(report, op))
     return "\n\n".join(parts) or "Not measured yet."
+
+
+def of_replacements() -> str:
+    """The gains of replaced models over the same models, as `bench --ops huggingface` has them."""
+    if not (BENCHMARKS / REPLACEMENTS).exists():
+        return "Not measured yet."
+    report = read(REPLACEMENTS)
+    found: dict[str, dict[str, str]] = {}
+    for row in report["rows"]:
+        (peer, gain), times = next(iter(row["speedup"].items())), row["timings"]
+        low, high = (
+            times[peer][q] / times["bridge"][p] for q, p in (("low", "high"), ("high", "low"))
+        )
+        cell = f"{gain:.2f} ({low:.2f} to {high:.2f})"
+        found.setdefault(row["form"], {})[f"{row['what']}, {peer}"] = cell
+    columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
+    words = {"eager": "eager PyTorch", "compile": "torch.compile"}
+    header = ["replaced", *(f"{c.split(', ')[0]}, {words[c.split(', ')[1]]}" for c in columns)]
+    lines = [
+        [form, *(cells.get(column, "") for column in columns)] for form, cells in found.items()
+    ]
+    batch, positions = report["rows"][0]["shape"]
+    where = (
+        f"How many times as fast a small Llama in float32 is ({batch} sequences of {positions} "
+        "tokens), the replaced model over the original, both eager or both compiled: quotient of "
+        "medians, and in parentheses quotients of opposite quartiles. "
+        f"{machine_of(report)} ([every row](benchmarks/{REPLACEMENTS})). "
+        "`python -m bridge bench --ops huggingface` measures it."
+    )
+    return "\n\n".join([where, table(header, lines)])
 
 
 def reports() -> list[tuple[str, Report]]:

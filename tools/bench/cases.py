@@ -11,6 +11,7 @@ from typing import Any
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 OLD = {"torch": "out=", "jax": "donated"}  # how results go into memory that is there
+HUGGINGFACE = "huggingface"  # no op, but a model whose layers are replaced
 BORDER = "border"  # no op, but the tensors that go from one framework to the other
 CHAIN = 101  # calls chained inside one jit
 TINY = (2, 8)

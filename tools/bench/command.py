@@ -15,7 +15,15 @@ from bridge.cli.budget import Budget, Step, go_through, run_within
 from bridge.cli.errors import CommandError
 from bridge.cli.rows import Recording, unfinished
 from tools.bench import several_devices
-from tools.bench.cases import BESIDE, BORDER, FRAMEWORKS, LARGE_BYTES, Case, enlarged
+from tools.bench.cases import (
+    BESIDE,
+    BORDER,
+    FRAMEWORKS,
+    HUGGINGFACE,
+    LARGE_BYTES,
+    Case,
+    enlarged,
+)
 from tools.bench.ops import OPS
 from tools.bench.summary import METHOD, duration, show
 from tools.bench.targets import PEERS, geometric_mean, speedups, targets
@@ -39,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
     )
-    options.add_choice(parser, "ops", (*OPS, BORDER), "OP", "only these")
+    options.add_choice(parser, "ops", (*OPS, BORDER, HUGGINGFACE), "OP", "only these")
+    parser.set_defaults(ops=(*OPS, BORDER))  # models are compiled for minutes
     parser.add_argument(
         "--framework", choices=("torch", "jax"), action="append", help="only this one"
     )
@@ -112,7 +121,7 @@ def measure(
     seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
     busy, notes = machine.load("these timings are")
     contenders = {}
-    with_compile &= any(op != BORDER for op in ops)
+    with_compile &= any(op in OPS for op in ops)
     for framework in frameworks:
         try:
             machine.require(framework)
@@ -123,7 +132,7 @@ def measure(
     steps = list(_steps(contenders, ops, device, quick, large, seconds))
     if not steps:
         raise CommandError("; ".join(notes) or f"{', '.join(ops)}: no case for these options")
-    ops = [op for op in ops if op != BORDER]
+    ops = [op for op in ops if op in OPS]
     recording.begin(
         {
             "schema": 2,
@@ -158,7 +167,7 @@ def _steps(
     seconds: float,
 ) -> Iterator[Step]:
     for framework, found in contenders.items():
-        for op in (op for op in ops if op != BORDER):
+        for op in (op for op in ops if op in OPS):
             cases = list(OPS[op].cases(framework, quick))
             sharded = [case for case in cases if case.part == "sharded"]
             cases = [case for case in cases if case not in sharded]
@@ -170,6 +179,13 @@ def _steps(
                 words = f"bench {framework}: {op} on several devices"
                 rows = partial(_sharded_rows, device, sharded, seconds)
                 yield Step(op, ((framework, op),), words, rows)
+    if HUGGINGFACE in ops and "torch" in contenders and not large:
+        from tools.bench import huggingface
+
+        rows = partial(
+            huggingface.rows, device, seconds, ("all",) if quick else (*huggingface.FORMS,)
+        )
+        yield Step(HUGGINGFACE, (HUGGINGFACE,), "bench: models of transformers", rows)
     if BORDER in ops and len(contenders) == 2 and not large:
         from tools.bench import border, border_from_jax, border_from_torch
 

@@ -1,0 +1,117 @@
+"""The gain of `bridge.torch.huggingface.replace` on a small Llama, with and without compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tools.bench.cases import HUGGINGFACE
+from tools.bench.timing import Contender, interleave
+
+BATCH, POSITIONS = 2, 128
+SIZES = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+KINDS = ("norms", "mlps", "rotary", "loss")
+FORMS = {"all": KINDS, **{kind: (kind,) for kind in KINDS}}
+FORWARD, STEP = "forward", "forward+backward"
+
+
+def rows(
+    device: str,
+    seconds: float,
+    forms: tuple[str, ...] = tuple(FORMS),
+    modes: tuple[bool, ...] = (False, True),
+) -> Iterator[dict[str, Any]]:
+    """Yields the timings of each replacement and of all, beside the original, in pairs.
+
+    Each model is of a copy of transformers' module: a rotary embedding is replaced for all models
+    of a module, and torch.compile keeps the graphs of a module's models in one list.
+    """
+    import torch
+
+    from bridge.torch import huggingface
+
+    ids = torch.randint(3, SIZES["vocab_size"], (BATCH, POSITIONS)).to(device)
+    for compiled in modes:
+        original = _model("original", device, compiled)
+        for form in forms:
+            wanted = {kind: kind in FORMS[form] for kind in (*KINDS, "activations")}
+            name = f"{form}{'_compiled' if compiled else ''}"
+            replace = lambda model, wanted=wanted: huggingface.replace(model, **wanted)  # noqa: E731
+            ours = _model(name, device, compiled, replace)
+            for what, run in ((FORWARD, _forward), (STEP, _step)):
+                yield _row(what, form, compiled, (ours, original), run, ids, seconds)
+
+
+def _model(
+    name: str, device: str, compiled: bool, change: Callable[[Any], Any] = lambda model: None
+) -> Any:
+    """A Llama of a copy of its modeling code, compiled after the change."""
+    import torch
+    from transformers.models.llama import modeling_llama
+
+    home = f"{modeling_llama.__name__}_bench_{name}_{int(compiled)}"
+    if home not in sys.modules:
+        spec: Any = importlib.util.spec_from_file_location(home, modeling_llama.__file__)
+        sys.modules[home] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[home])
+    torch.manual_seed(0)
+    model = sys.modules[home].LlamaForCausalLM(modeling_llama.LlamaConfig(**SIZES)).to(device)
+    change(model)
+    return torch.compile(model) if compiled else model
+
+
+def _forward(model: Any, ids: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+
+def _step(model: Any, ids: Any) -> Any:
+    model.zero_grad(set_to_none=True)
+    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss.backward()
+    return loss
+
+
+def _row(
+    what: str,
+    form: str,
+    compiled: bool,
+    models: tuple[Any, Any],
+    run: Callable[[Any, Any], Any],
+    ids: Any,
+    seconds: float,
+) -> dict[str, Any]:
+    from tools.bench.in_torch import wait_on
+
+    peer, wait = "compile" if compiled else "eager", wait_on(ids.device.type)
+    contenders = [
+        Contender(name, lambda model=model: run(model, ids), wait)
+        for name, model in zip(("bridge", peer), models, strict=True)
+    ]
+    timings = interleave(contenders, 3 * seconds)
+    return {
+        "op": HUGGINGFACE,
+        "framework": "torch",
+        "what": what,
+        "dtype": "float32",
+        "form": form,
+        "shape": list(ids.shape),
+        "memory": "new",
+        "part": HUGGINGFACE,
+        "label": f"{what}, {form}{', compiled' if compiled else ''}",
+        "bytes": 0.0,
+        "timings": {name: timing.to_json() for name, timing in timings.items()},
+        "gigabytes_per_second": {},
+        "speedup": {peer: timings[peer].median / timings["bridge"].median},
+    }
