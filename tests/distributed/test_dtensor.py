@@ -38,7 +38,7 @@ _COLLECTIVES = {
     "causal": [(0, 0), (0, 0), (2, 1)],
     "norm": [(0, 1), (0, 1), (1, 1)],
     "halves": [(0, 1), (0, 1), (1, 2)],  # one exchange of packed x, and of its gradient
-    "packed": [(0, 2), (0, 2), (1, 2)],  # the bias is whole, so that its gradient is exchanged too
+    "packed": [(0, 2), (0, 2), (1, 3)],  # packed x, and the gradients of x and of the whole bias
     "interleaved": [(0, 0), (0, 0), (0, 0)],
     "blocks": [(0, 0), (0, 0), (0, 0)],
     "table": [(0, 1), (0, 0), (1, 2)],  # the gradients of the mean, and of the table
