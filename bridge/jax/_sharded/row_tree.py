@@ -15,6 +15,11 @@ from jax import lax
 
 from bridge.ops.sums import LEAF_ROWS, sum_of_rows
 
+# jax 0.9 asks for them in XLA's threads, where subnormal numbers are 0. NumPy 2.0 computes them at
+# the first use, and warns there.
+for _dtype in (np.float16, np.float32, np.float64):
+    jnp.finfo(_dtype)
+
 
 def bits_of(array: Any) -> Any:
     """float32 or float64 `[..., d]` as 32-bit words `[..., d]` or `[..., 2·d]`: no x64 needed."""
