@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import torch
 from jax import numpy as jnp
 from torch._dynamo.testing import CompileCounter
 
-from bridge.torch import from_jax
+from bridge.torch import JaxModule, from_jax
 
 
 def fn(params: Any, x: Any, scale: float, *, flip: bool = False) -> Any:
@@ -152,3 +153,55 @@ def test_transforms_inside_a_compiled_function(arguments: Any) -> None:
     w = params["w"].detach()
     compiled = torch.compile(per_row, backend="aot_eager")
     torch.testing.assert_close(compiled(w, x), per_row(w, x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_one_place_calls_several_functions(backend: str) -> None:
+    """Each is the one that is called, not the one that was there when the place was compiled."""
+    x = torch.ones(3)
+    functions = [from_jax(lambda x, k=k: x * k) for k in (2.0, 3.0, 4.0)]
+    modules = [JaxModule({"w": jnp.full(3, k)}, lambda v, x, k=k: x * k) for k in (5.0, 6.0)]
+    compiled = torch.compile(lambda f, x: f(x) + 1, backend=backend, fullgraph=True)
+    found = [compiled(f, x)[0].item() for f in (*functions, *modules, *functions)]
+    assert found == [3, 4, 5, 6, 7, 3, 4, 5]
+    torch._dynamo.reset()
+    direct = [torch.compile(f, backend=backend)(x)[0].item() for f in functions]
+    assert direct == [2, 3, 4]
+
+
+class Sine:
+    def __call__(self, x: Any) -> Any:
+        return jnp.sin(x)
+
+    def method(self, x: Any) -> Any:
+        return jnp.sin(x)
+
+
+jitted, partial, sine = jax.jit(jnp.sin), functools.partial(jnp.add, 1.0), Sine()
+weights = {"w": jnp.ones(4)}
+MADE_INSIDE = {
+    "a function": lambda x: from_jax(jnp.sin)(x) + 1,
+    "a lambda": lambda x: from_jax(lambda x: jnp.sin(x))(x) + 1,
+    "jax.jit": lambda x: from_jax(jitted)(x) + 1,
+    "jax.jit inside": lambda x: from_jax(jax.jit(jnp.sin))(x) + 1,
+    "a partial": lambda x: from_jax(partial)(x) + 1,
+    "a partial inside": lambda x: from_jax(functools.partial(jnp.add, 1.0))(x) + 1,
+    "a method": lambda x: from_jax(sine.method)(x) + 1,
+    "an object": lambda x: from_jax(sine)(x) + 1,
+    "static names": lambda x: from_jax(fn, static_argnames="flip")({"w": x}, x, 1.0)["y"],
+    "a module": lambda x: JaxModule(weights, lambda v, x: v["w"] * x)(x) + 1,
+}
+
+
+@pytest.mark.parametrize("function", MADE_INSIDE.values(), ids=MADE_INSIDE.keys())
+def test_a_function_made_inside(function: Any) -> None:
+    """It is made between two graphs, and a single graph is refused in words of torch."""
+    from torch._dynamo.exc import Unsupported
+
+    x = torch.linspace(0, 1, 4)
+    compiled = torch.compile(function, backend="aot_eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), function(x))
+    torch._dynamo.reset()
+    with pytest.raises(Unsupported):
+        torch.compile(function, backend="aot_eager", fullgraph=True)(x)

@@ -4,19 +4,21 @@ A graph that was traced holds a string for each program. Graphs outlive their pr
 exported module, a pickle, a cache on disk. So a name means one program in all processes:
 
 - `f@process:<uuid>` is known to this process alone;
-- `f@sha256:<digest>` is any program of this StableHLO: a cached graph finds that of the process
-  which has it;
+- `f@sha256:<digest>:<number>` is any program of this StableHLO: a cached graph finds that of the
+  process which has it;
 - `f@jax:<uuid>:<data>` carries the program with its first derivative, as `jax.export` serialises
   them.
 
 Programs with the same StableHLO may have different derivatives (`jax.custom_vjp`). A digest
-therefore stands only in graphs that run it as it is, below autograd.
+therefore stands only in graphs that run it as it is, below autograd; and it is numbered, since
+torch takes equal calls for one, of which both results would have the same derivative.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import threading
 import uuid
@@ -118,7 +120,8 @@ def _new_name(program: Program, kind: str, platform: str) -> str:
             if kind == _DIGEST:
                 content = hashlib.sha256(exported.mlir_module_serialized)
                 content.update(repr((exported.in_avals, exported.out_avals, platform)).encode())
-                return f"{program.name}@{_DIGEST}:{content.hexdigest()}"
+                same = f"{program.name}@{_DIGEST}:{content.hexdigest()}"
+                return next(n for i in itertools.count() if (n := f"{same}:{i}") not in _programs)
             packed = _packed(program, exported)
             program.origin.is_carried = True
             return f"{program.name}@{_CARRIED}:{unique}:{packed}"

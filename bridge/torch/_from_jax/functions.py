@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -92,7 +93,8 @@ def from_jax(
         given to `fn` or came from it has been written to in place, or the graph has been freed, as
         anywhere in torch.
     """
-    return JaxFunction(fn, static_argnums, static_argnames)
+    made: JaxFunction = _make(fn, static_argnums, static_argnames)
+    return made
 
 
 class JaxFunction:
@@ -124,9 +126,12 @@ class JaxFunction:
         self._calls = 0
         self._traces = 0
         self._opaque = _opaque_to_dynamo(self)
+        self._identity = uuid.uuid4().hex
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_dynamo_compiling():
+        # Dynamo does not ask whether `_opaque` is that of the function it compiled for. A string
+        # that is looked at is a condition of the graph.
+        if _is_dynamo_compiling() and self._identity:
             return self._opaque(*args, **kwargs)
         refuse_in_callback("from_jax")
         self._calls += 1
@@ -222,6 +227,12 @@ class _Entry:
         chosen = [leaves[i] for i in self.traced]
         tensors = tuple(isinstance(leaf, Tensor) for leaf in chosen)
         self.program = Program(flat, [aval_of(leaf) for leaf in chosen], tensors, owner._name)
+
+
+@torch.compiler.disable(reason="from_jax makes a function outside of torch's graphs")
+def _make(*arguments: Any) -> JaxFunction:
+    """Makes the function; where torch.compile traces, between two graphs."""
+    return JaxFunction(*arguments)
 
 
 def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:

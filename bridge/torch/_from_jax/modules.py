@@ -47,6 +47,7 @@ class JaxModule(torch.nn.Module):
       ValueError: `module` has no method of that name; an array cannot cross to torch.
     """
 
+    @torch.compiler.disable(reason="a JaxModule is made outside of torch's graphs")
     def __init__(
         self,
         module: Any,
