@@ -99,7 +99,7 @@ class Site:
         )
         # A rule has its factors in the order in which arrays first have them.
         dims = [*itertools.chain(*operands, *results)]
-        sizes = {"two": 2} if any(isinstance(dim, tuple) for dim in dims) else {}
+        sizes: dict[str, Any] = {"two": 2} if any(isinstance(dim, tuple) for dim in dims) else {}
         if sizes and last not in dims:
             sizes[last] = columns
         fixed = set()
