@@ -172,3 +172,33 @@ def test_rotary_by_tables_of_other_lengths(columns: int, rng: np.random.Generato
     with jax.set_mesh(mesh):
         split = jax.device_put(x, NamedSharding(mesh, P(None, None, "model")))
         assert_same_bits(jax.jit(bj.rotary)(split, cos, sin), expected)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("columns", [0, 2])
+def test_one_column_and_none(columns: int, interleaved: bool, rng: np.random.Generator) -> None:
+    packed, mesh = normal(rng, 4, columns), make_mesh()
+    function = jax.jit(jax.grad(lambda x: bj.swiglu(x, interleaved=interleaved).sum()))
+    for split in (P(None, "model"), P("data")):
+        operand = jax.device_put(packed, NamedSharding(mesh, split))
+        assert_same_bits(function(operand), function(packed))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_shardy(layout: str, rng: np.random.Generator) -> None:
+    """A constant cotangent has no sharding when the older partitioner asks."""
+    packed, mesh = normal(rng, *ROWS, 2 * D), make_mesh()
+
+    @jax.jit
+    def gradient(packed: Any) -> Any:
+        return jax.grad(lambda x: bj.swiglu(x, **LAYOUTS[layout]).sum())(packed)
+
+    expected = gradient(packed)
+    operand = jax.device_put(packed, NamedSharding(mesh, P(None, None, "model")))
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        compiled = gradient.lower(operand).compile()
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+    assert_same_bits(compiled(operand), expected)
+    assert "all-gather" not in collectives_of(compiled.as_text())

@@ -85,7 +85,9 @@ class Site:
 
         def mapping(dims: list[Any], role: Role) -> ArrayMapping:
             named: list[Any] = [next(fresh) if dim is None else f"d{dim}" for dim in dims]
-            if role.is_double:
+            if role.is_double and columns < 2:
+                named[-1] = next(fresh)  # there is nothing to split
+            elif role.is_double:
                 # A part of the columns has two numbers for each. Where halves then lie otherwise,
                 # the program of a shard moves them.
                 named[-1] = CompoundFactor(last, "two")
@@ -102,7 +104,8 @@ class Site:
         sizes: dict[str, Any] = {"two": 2} if any(isinstance(dim, tuple) for dim in dims) else {}
         if sizes and last not in dims:
             sizes[last] = columns
-        fixed = set()
+        # One column is two of the array's, which devices cannot share.
+        fixed = {dim for dim in dims if columns < 2 and str(dim).startswith("own")}
         if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
             fixed.add(last)
         ordered = dict.fromkeys(
@@ -232,7 +235,12 @@ def _agreed(
     site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
 ) -> tuple[Mesh, Split]:
     """One split of the space: where arrays that fill it are split unlike each other, the finest."""
-    full = [(array, role) for array, role in zip(arrays, roles, strict=True) if role.fills_space]
+    # Without Shardy nothing is known of some arrays yet: a constant, for example.
+    full = [
+        (array, role)
+        for array, role in zip(arrays, roles, strict=True)
+        if role.fills_space and array.sharding is not None
+    ]
     splits = []
     for array, role in full:
         split = _split_of(array.shape, assignment_of(array))
