@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 # The versions that pyproject.toml names. An extra would need an index that has bridge.
-VERSIONS = {"torch": ">=2.11,<2.16", "jax": ">=0.9.1,<0.13", "flax": ">=0.12.2"}
+VERSIONS = {"torch": ">=2.11,<2.16", "jax": ">=0.9.1,<0.13", "flax": ">=0.12.5"}
 
 
 def need(name: str, package: str) -> None:
