@@ -28,30 +28,28 @@ class Type:
       least: log2 of what is too small to show.
       normal: log2 of its smallest normal number.
       whole_bits: how many bits the whole part of v has in GELU, and in softmax.
-      lift: what brings v above 0 in GELU's logarithms.
       degree: of the polynomial for the fraction, 4 or 5.
-      logarithms: form, order, degree and centre of GELU's logarithms.
+      logarithms: form, order, degree and centre of GELU's logarithms, and the lift of each, which
+        brings v above 0. It is such that a bound exists (`bound_of`).
     """
 
     name: str
     least: int
     normal: int
     whole_bits: tuple[int, int]
-    lift: int
     degree: int
-    logarithms: tuple[tuple[str, int, int, float], ...]
+    logarithms: tuple[tuple[str, int, int, float, int], ...]
 
 
 TYPES = (
-    Type("bfloat16", -134, -126, (8, 8), 30, 4, (("erf", 0, 10, 7.0), ("erf", 1, 12, 6.0))),
+    Type("bfloat16", -134, -126, (8, 8), 4, (("erf", 0, 10, 7.0, 30), ("erf", 1, 12, 6.0, 30))),
     Type(
         "float16",
         -33,
         -14,
         (6, 6),
-        -67,
         5,
-        (("erf", 0, 9, 3.0), ("erf", 1, 9, 3.0), ("tanh", 1, 12, 2.0)),
+        (("erf", 0, 9, 3.0, -67), ("erf", 1, 9, 3.0, -66), ("tanh", 1, 12, 2.0, -66)),
     ),
 )
 
@@ -258,9 +256,16 @@ def line_through(zero: mp.mpf, scale: float) -> tuple[float, float]:
 
 
 def fit_logarithm(
-    kind: Type, form: str, order: int, degree: int, centre: float, factor: float
+    kind: Type,
+    form: str,
+    order: int,
+    degree: int,
+    centre: float,
+    lift: int,
+    power: tuple[list[float], float],
 ) -> None:
     """2 + v / 2^(whole_bits - 1) in powers of a - centre, where 2^v 2^-lift is what a lacks."""
+    fraction, factor = power
     zero = zero_of(form) if order else mp.mpf(0)
     line = line_through(zero, 1.0) if order else (0.0, 0.0)
 
@@ -280,7 +285,7 @@ def fit_logarithm(
     sizes = np.array([float(mp.log(size(mp.mpf(x)), 2)) for x in a])
     relevance = np.where((sizes < kind.normal) & (a > 1.5), 2.0 ** (sizes - kind.normal), 1.0)
     unit = 2.0 ** (1 - kind.whole_bits[0])
-    wanted = 2 + (logs + 123 + kind.lift - np.log2(factor)) * unit
+    wanted = 2 + (logs + 123 + lift - np.log2(factor)) * unit
     half = end / 2
     columns = np.stack([((a - centre) / half) ** i for i in range(degree + 1)], axis=1)
     found = minimax(columns * relevance[:, None], wanted * relevance)
@@ -295,6 +300,42 @@ def fit_logarithm(
     emit(f"{form} order {order}", *coefficients)
     if order:
         emit("line", *line)
+    emit("bound", bound_of(kind, coefficients, fraction, centre, x - 0.2, lift, order))
+
+
+def bound_of(
+    kind: Type,
+    coefficients: list[float],
+    fraction: list[float],
+    centre: float,
+    start: float,
+    lift: int,
+    order: int,
+) -> float:
+    """The first float from `start` on at which gelu_by_logarithm is exactly 0; NaN without one."""
+
+    def power(t: float) -> float:
+        fixed = (int(np.float32(t).view(np.uint32)) << kind.whole_bits[0]) & 0xFFFFFFFF
+        bits = (fixed & 0x007FFFFF) | 0x3E000000
+        x = float(np.uint32(bits).view(np.float32))
+        y = float32(x * x + fraction[0])
+        z = float32(y * y + float32(x * fraction[1] + fraction[2]))
+        z = float32(z * x + fraction[3]) if kind.degree == 5 else z
+        whole = int(np.float32(z).view(np.uint32)) + fixed - bits
+        return float(np.uint32(whole & 0xFFFFFFFF).view(np.float32))
+
+    a = np.float32(start)
+    while True:
+        t = coefficients[-1]
+        for coefficient in coefficients[-2::-1]:
+            t = float32(float(np.float32(a - np.float32(centre))) * t + coefficient)
+        share = power(t)
+        if not share >= 0.0:
+            return float("nan")
+        size = float(a) - (0.75 if order else 0.0)
+        if float32(size * share * 2.0**-lift) == 0.0:
+            return float(a)
+        a = np.nextafter(a, np.float32(np.inf))
 
 
 def fit_logistic(kind: Type, form: str, factor: float, constant: float, whole_bits: int) -> None:
@@ -362,9 +403,9 @@ def main() -> None:
         fit_power_up_to_a_factor(degree)
     for kind in TYPES:
         print(f"// {kind.name}")
-        _, factor = fit_fixed(kind)
+        fraction, factor = fit_fixed(kind)
         for logarithm in kind.logarithms:
-            fit_logarithm(kind, *logarithm, factor)
+            fit_logarithm(kind, *logarithm, (fraction, factor))
         quadratic = kind.degree == 4
         for form in ("tanh", "sigmoid"):
             constant = float32(reciprocal * 2.0**-54) if quadratic else 1.0

@@ -13,8 +13,10 @@ namespace bridge::math::detail {
 
 // coefficients: of 2 + v 2^(1 - whole_bits) in powers of a - centre, v = lift + log2(share) and
 // what power_of_fixed adds. Order 0: gelu(-a) = -a share. Order 1: gelu'(-a) = (line_start -
-// line_slope a) share, a line whose zero is the derivative's to 2^-41. Past the bound every result
-// has underflowed; v is more than 3 before it.
+// line_slope a) share, a line whose zero is the derivative's to 2^-41. v is more than 3 where
+// results are normal numbers. At the bound the result is exactly 0: so is gelu' at -infinity, also
+// times the largest number, and times infinity it is NaN. For bfloat16 the result underflows there;
+// for float16 the power has no bit left, which holds at that very number.
 template <class Precision, GeluForm F, int Order>
 struct ShareTable {
   static constexpr bool exists = false;
@@ -39,7 +41,7 @@ template <>
 struct ShareTable<SingleForBfloat16, GeluForm::erf, 1> {
   static constexpr bool exists = true;
   static constexpr int whole_bits = 8, lift = 30;
-  static constexpr float bound = 14.5f, centre = 6.0f;
+  static constexpr float bound = 14.625f, centre = 6.0f;
   static constexpr float line_start = 0x1.80f552p-1f, line_slope = 0x1.0006fcp+0f;
   static constexpr int degree = 12;
   static constexpr float coefficients[degree + 1] = {
@@ -54,7 +56,7 @@ template <>
 struct ShareTable<SingleForFloat16, GeluForm::erf, 0> {
   static constexpr bool exists = true;
   static constexpr int whole_bits = 6, lift = -67;
-  static constexpr float bound = 8.75f, centre = 3.0f;
+  static constexpr float bound = 0x1.1c17d6p+3f, centre = 3.0f;
   static constexpr int degree = 9;
   static constexpr float coefficients[degree + 1] = {
       0x1.d57a02p+1f,   -0x1.2f22fap-3f, -0x1.5745a0p-6f,  -0x1.effde8p-13f, 0x1.2b8b90p-15f,
@@ -66,12 +68,12 @@ struct ShareTable<SingleForFloat16, GeluForm::erf, 0> {
 template <>
 struct ShareTable<SingleForFloat16, GeluForm::erf, 1> {
   static constexpr bool exists = true;
-  static constexpr int whole_bits = 6, lift = -67;
-  static constexpr float bound = 8.875f, centre = 3.0f;
+  static constexpr int whole_bits = 6, lift = -66;
+  static constexpr float bound = 0x1.21e1dep+3f, centre = 3.0f;
   static constexpr float line_start = 0x1.80f552p-1f, line_slope = 0x1.0006fcp+0f;
   static constexpr int degree = 9;
   static constexpr float coefficients[degree + 1] = {
-      0x1.dd6216p+1f,   -0x1.18db8ap-3f, -0x1.6a8798p-6f,  -0x1.6e4142p-14f, 0x1.27352ep-16f,
+      0x1.e16216p+1f,   -0x1.18db8ap-3f, -0x1.6a8798p-6f,  -0x1.6e4142p-14f, 0x1.27352ep-16f,
       -0x1.ca44c6p-19f, 0x1.430128p-21f, -0x1.93dc0ap-24f, 0x1.6af2bap-26f,  -0x1.0e833ap-28f,
   };
 };
@@ -80,12 +82,12 @@ struct ShareTable<SingleForFloat16, GeluForm::erf, 1> {
 template <>
 struct ShareTable<SingleForFloat16, GeluForm::tanh, 1> {
   static constexpr bool exists = true;
-  static constexpr int whole_bits = 6, lift = -67;
-  static constexpr float bound = 7.4375f, centre = 2.0f;
+  static constexpr int whole_bits = 6, lift = -66;
+  static constexpr float bound = 0x1.e2e8a0p+2f, centre = 2.0f;
   static constexpr float line_start = 0x1.81aaf8p-1f, line_slope = 0x1.004556p+0f;
   static constexpr int degree = 12;
   static constexpr float coefficients[degree + 1] = {
-      0x1.ec2caap+1f,   -0x1.7b649ap-4f,  -0x1.6f1106p-6f,  -0x1.7faeaep-10f, -0x1.04732cp-11f,
+      0x1.f02caap+1f,   -0x1.7b649ap-4f,  -0x1.6f1106p-6f,  -0x1.7faeaep-10f, -0x1.04732cp-11f,
       -0x1.261568p-16f, 0x1.4e1ba0p-15f,  -0x1.63b058p-19f, -0x1.67e4d0p-19f, 0x1.cbdee0p-22f,
       0x1.9b4ddap-24f,  -0x1.e430a6p-26f, 0x1.d2b306p-30f,
   };
@@ -109,7 +111,8 @@ BRIDGE_HD float gelu_by_logarithm(float h) {
 // ---- The logistic forms, as in gelu_logistic.h. ----
 
 // 2 + (v + 8) 2^(1 - whole_bits) is first + a (rate + cubic a^2), and gain times its power plus
-// constant is constant (1 + 2^v). Past the bound every result has underflowed.
+// constant is constant (1 + 2^v). Past the bound every result has underflowed: to 0 for bfloat16,
+// to less than 2^-44 for float16, in which that is -0.
 template <class Precision, GeluForm F>
 struct LogisticTableFor16Bits;
 
@@ -164,30 +167,31 @@ BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
 }
 
 // The derivative of the logistic forms, from logistic_for_16_bits.h; its rate is log2 of e^-w over
-// a, and slope w', both with a factor of their own. 2^-17.7.
+// a, and slope w', both with a factor of their own. At the bound the product underflows to 0, as in
+// SiluTable. 2^-17.7.
 template <class Precision, GeluForm F>
 struct SlopeTable;
 
 template <>
 struct SlopeTable<SingleForBfloat16, GeluForm::tanh> {
-  static constexpr float unit = 32.0f;
-  static constexpr int lift = -9;
-  static constexpr float constant = 0x1.ff0536p-28f;
-  static constexpr float bound = 10.6875f, rate = 0x1.26aec2p+6f, cubic = 0x1.a5a7d0p+1f;
-  static constexpr float square = 0x1.898088p+12f, linear = 0x1.803faep+19f;
-  static constexpr float rest = 0x1.94fc1ap+19f;
+  static constexpr float unit = 256.0f;
+  static constexpr int lift = -13;
+  static constexpr float constant = 0x1.ff0536p-40f;
+  static constexpr float bound = 10.9375f, rate = 0x1.26aec2p+9f, cubic = 0x1.a5a7d0p+4f;
+  static constexpr float square = 0x1.898088p+18f, linear = 0x1.803faep+28f;
+  static constexpr float rest = 0x1.94fc1ap+31f;
   static constexpr float one = 0x1.ac92eep-1f, slope = 0x1.55f3d8p+0f;
   static constexpr float slope_cubic = 0x1.6ef844p-3f;
 };
 
 template <>
 struct SlopeTable<SingleForBfloat16, GeluForm::sigmoid> : LogisticPowers<SingleForBfloat16> {
-  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+9f, slope = 0x1.6cf050p+0f;
+  static constexpr float bound = 64.25f, rate = 0x1.3a4cbep+9f, slope = 0x1.6cf050p+0f;
 };
 
 template <>
 struct SlopeTable<SingleForFloat16, GeluForm::sigmoid> : LogisticPowers<SingleForFloat16> {
-  static constexpr float bound = 61.0f, rate = 0x1.3a4cbep+6f, slope = 0x1.49bb1ep-1f;
+  static constexpr float bound = 64.25f, rate = 0x1.3a4cbep+6f, slope = 0x1.49bb1ep-1f;
 };
 
 template <class Precision, GeluForm F>
