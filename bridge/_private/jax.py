@@ -45,7 +45,14 @@ _swap_local = names.find(
 
 @contextlib.contextmanager
 def without_search(flag: Any) -> Iterator[None]:
-    """Does not look for what `flag`, jax.debug_nans or jax.debug_infs, says is looked for."""
+    """Does not look for what `flag`, jax.debug_nans or jax.debug_infs, says is looked for.
+
+    Nothing is touched where it is off: leaving such a context, JAX's own or this one, makes a later
+    `jax.config.update` of the flag count for nothing on this thread.
+    """
+    if not flag.value:
+        yield
+        return
     if _swap_local is None:
         with flag(False):
             yield
@@ -62,12 +69,17 @@ def _some_settings() -> Any:
     return config.jax_enable_x64, config.jax_default_matmul_precision
 
 
-trace_context: Callable[[], Any] = names.find(
+_trace_context: Callable[[], Any] = names.find(
     "jax._src.config.trace_context",
     "has all settings that a trace depends on; without it two of them count, and a change of "
     "others is not seen by functions that have been traced",
     _some_settings,
 )
+
+
+def trace_context() -> tuple[Any, Any]:
+    """All settings that a trace depends on; JAX's own key lacks the kind of new random keys."""
+    return _trace_context(), jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
 
 
 def _function_of(closed: Any) -> Callable[..., Any]:

@@ -31,9 +31,9 @@ def find_compiler() -> list[str]:
     except ValueError as error:
         raise CompileError(f"CXX is {os.environ['CXX']!r}: {error}") from error
     if named:
-        if shutil.which(named[0]) is None:
+        if (found := shutil.which(named[0])) is None:
             raise CompileError(f"CXX is {shlex.join(named)!r}, which is not on the path")
-        return named
+        return [found, *named[1:]]  # the path may change, and versions are remembered
     for name in COMPILERS:
         if found := shutil.which(name):
             return [found]

@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from bridge.jax import from_torch, torch_errors
 from bridge.torch import from_jax
+from tests.jax.subprocess_run import run
 
 
 def elsewhere(function: Callable[[], Any]) -> Any:
@@ -158,3 +159,40 @@ def test_the_default_device_is_the_host_inside(where: Any) -> None:
     x = np.ones(3, np.float32)
     with torch.device("meta"):
         np.testing.assert_array_equal(where(from_torch(lambda x: x + torch.ones(3)))(x), x + 1)
+
+
+def test_the_kind_of_random_keys() -> None:
+    """JAX's own key of compiled functions lacks it."""
+    f = from_jax(lambda x: x + jax.random.uniform(jax.random.key(3), x.shape))
+    x = torch.zeros(3)
+    first = f(x)
+    before: Any = jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
+    try:
+        jax.config.update("jax_default_prng_impl", "rbg")
+        expected = jax.random.uniform(jax.random.key(3), (3,))
+        np.testing.assert_array_equal(f(x).numpy(), np.asarray(expected))
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
+    assert torch.equal(f(x), first)
+
+
+@pytest.mark.processes
+def test_an_eager_op_leaves_a_later_search_for_nan() -> None:
+    """The flag that is off is not touched: JAX would not see it be switched on afterwards."""
+    found = run("""
+import jax, numpy as np
+from jax import numpy as jnp
+import bridge.jax
+from bridge.jax._adapter.debug import as_one_op
+f = jax.jit(jnp.sqrt)
+x = -np.ones(3, np.float32)
+f(x)
+with as_one_op():
+    pass
+jax.config.update("jax_debug_nans", True)
+try:
+    f(x)
+except FloatingPointError:
+    print("found")
+""")
+    assert found.endswith("found")
