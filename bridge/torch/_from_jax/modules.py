@@ -131,11 +131,11 @@ class JaxModule(torch.nn.Module):
             kwargs=kwargs,
         )
         self._check_updates(tensors, updates)
-        with torch.no_grad():
-            for i, update in updates.items():
-                tensors[i].copy_(update.detach())
-                if (part := self._parts.parts[i]).dtype.kind == "u":  # a random stream's count
-                    self._drawn[self.training] = part.name
+        # Detached on both sides: of a block under no_grad torch.export makes what it cannot load.
+        for i, update in updates.items():
+            tensors[i].detach().copy_(update.detach())
+            if (part := self._parts.parts[i]).dtype.kind == "u":  # a random stream's count
+                self._drawn[self.training] = part.name
         return output
 
     def _refuse_again(self, count: str) -> None:
