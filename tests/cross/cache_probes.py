@@ -303,8 +303,18 @@ def outcomes(setting: str, value: Any) -> dict[str, Any]:
 # Which caches hold something
 
 
-def is_filled(name: str) -> bool:
-    """Whether a cache, named as in docs/caches.md, has an entry in any of the objects there are."""
+def objects_of_bridge() -> list[Any]:
+    """All objects that a cache may belong to."""
+    kinds = types.FunctionType, functools._lru_cache_wrapper
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) in kinds or str(type(each).__module__).startswith("bridge")
+    ]
+
+
+def is_filled(name: str, objects: list[Any]) -> bool:
+    """Whether a cache, named as in docs/caches.md, has an entry in any of the objects."""
     path, _, inner = name.partition(":")
     module = sys.modules[f"bridge.{path.replace('/', '.')}".removesuffix(".__init__")]
     owner, _, last = inner.rpartition(".")
@@ -313,24 +323,24 @@ def is_filled(name: str) -> bool:
         return _has_entries(found[last])
     kind = found.get(owner)
     if isinstance(kind, type):
-        of_kind = [each for each in gc.get_objects() if type(each) is kind]
+        of_kind = [each for each in objects if kind in type(each).__mro__]
         is_property = isinstance(vars(kind).get(last), functools.cached_property)
         return any(
             last in vars(each) if is_property else _has_entries(getattr(each, last, None))
             for each in of_kind
         )
     local = f"{owner}.<locals>."
-    return any(_has_entries(value) for value in _of_closures(module.__name__, local, last))
+    return any(_has_entries(value) for value in _of_closures(objects, module.__name__, local, last))
 
 
-def _of_closures(module: str, local: str, name: str) -> Iterator[Any]:
+def _of_closures(objects: list[Any], module: str, local: str, name: str) -> Iterator[Any]:
     """The values that a local name of a function has in the functions that it made."""
-    for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper):
+    for each in objects:
+        if type(each) is functools._lru_cache_wrapper:
             wrapped = each.__wrapped__
             if (wrapped.__module__, wrapped.__qualname__) == (module, local + name):
                 yield each
-        elif isinstance(each, types.FunctionType) and each.__module__ == module:
+        elif type(each) is types.FunctionType and each.__module__ == module:
             names = each.__code__.co_freevars
             if each.__qualname__.startswith(local) and name in names and each.__closure__:
                 with contextlib.suppress(ValueError):  # an empty cell
@@ -347,7 +357,8 @@ def _has_entries(value: Any) -> bool:
 
 def run(setting: str, values: list[Any], caches: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"outcomes": [outcomes(setting, value) for value in values]}
-    found["empty"] = [name for name in caches if not is_filled(name)] if len(values) > 1 else []
+    objects = objects_of_bridge() if caches else []
+    found["empty"] = [name for name in caches if not is_filled(name, objects)]
     return found
 
 
