@@ -33,8 +33,8 @@ def test_the_original_of_the_bench_is_not_replaced() -> None:
     from bridge.torch import huggingface as replaced
     from tools.bench import huggingface
 
-    ours = huggingface._model("test", "cpu", False, replaced.replace)
-    original = huggingface._model("test original", "cpu", False)
+    ours, _ = huggingface._model("test", "cpu", False, replaced.replace)
+    original, _ = huggingface._model("test original", "cpu", False)
     assert ours.state_dict().keys() == original.state_dict().keys()
     homes = [sys.modules[type(m).__module__] for m in (ours, original)]
     assert hasattr(homes[0].apply_rotary_pos_emb, "__wrapped__")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from tools.bench.cases import HUGGINGFACE
@@ -32,8 +34,8 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """Yields the timings of each replacement and of all, beside the original, in pairs.
 
-    Each model is of a copy of transformers' module: a rotary embedding is replaced for all models
-    of a module, and torch.compile keeps the graphs of a module's models in one list.
+    Each model is of a copy of transformers' module, for all models of which a rotary embedding is
+    replaced.
     """
     import torch
 
@@ -53,8 +55,8 @@ def rows(
 
 def _model(
     name: str, device: str, compiled: bool, change: Callable[[Any], Any] = lambda model: None
-) -> Any:
-    """A Llama of a copy of its modeling code, compiled after the change."""
+) -> tuple[Any, Any]:
+    """A Llama of a copy of its modeling code, and its loss, compiled after the change."""
     import torch
     from transformers.models.llama import modeling_llama
 
@@ -66,19 +68,29 @@ def _model(
     torch.manual_seed(0)
     model = sys.modules[home].LlamaForCausalLM(modeling_llama.LlamaConfig(**SIZES)).to(device)
     change(model)
-    return torch.compile(model) if compiled else model
+
+    def loss(ids: Any) -> Any:
+        return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+    if not compiled:
+        return model, loss
+    # torch.compile looks through all graphs of a code object, and stops compiling after some.
+    code, closure = loss.__code__.replace(co_name=f"loss_of_{name}"), loss.__closure__
+    own = types.FunctionType(code, loss.__globals__, closure=closure)
+    return model, torch.compile(own, fullgraph=True)
 
 
-def _forward(model: Any, ids: Any) -> Any:
+def _forward(given: tuple[Any, Any], ids: Any) -> Any:
     import torch
 
     with torch.no_grad():
-        return model(input_ids=ids, labels=ids, use_cache=False).loss
+        return given[1](ids)
 
 
-def _step(model: Any, ids: Any) -> Any:
+def _step(given: tuple[Any, Any], ids: Any) -> Any:
+    model, loss_of = given
     model.zero_grad(set_to_none=True)
-    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    loss = loss_of(ids)
     loss.backward()
     return loss
 
@@ -96,7 +108,7 @@ def _row(
 
     peer, wait = "compile" if compiled else "eager", wait_on(ids.device.type)
     contenders = [
-        Contender(name, lambda model=model: run(model, ids), wait)
+        Contender(name, partial(run, model, ids), wait)
         for name, model in zip(("bridge", peer), models, strict=True)
     ]
     timings = interleave(contenders, 3 * seconds)

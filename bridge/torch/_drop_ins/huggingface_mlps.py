@@ -41,8 +41,9 @@ def _gated(
 def _as_weight(h: Tensor, linear: Any) -> Tensor:
     """h in the dtype of T5's last weights, which stay float32 in float16 models."""
     weight = getattr(linear, "weight", None)
-    is_floating = isinstance(weight, Tensor) and weight.dtype in _FLOATING
-    return h.to(weight.dtype) if is_floating else h
+    if isinstance(weight, Tensor) and weight.dtype in _FLOATING:
+        return h.to(weight.dtype)
+    return h
 
 
 def _gelu(layer: Any, x: Tensor, approximate: str) -> Tensor:
