@@ -141,6 +141,12 @@ _is_key_excluded = names.find_function(
 _FRONT_MODE = names.find(
     "torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", "is the key torch.func begins with"
 )
+FUNCTIONALIZE: Any = names.find(
+    "torch._C.DispatchKey.Functionalize",
+    "tells wrappers of functionalization, which have the type of plain tensors; without it calls "
+    "below a compiled graph take the longer way through the dispatcher",
+    None,
+)
 _has_backward_class = names.find(
     "torch.autograd.Function._backward_cls",
     "is the class of a Function's nodes; without it they have torch's own names, and the engine "

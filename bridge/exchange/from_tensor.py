@@ -121,7 +121,7 @@ def _fix_size(tensor: torch.Tensor) -> None:
     storage = tensor.untyped_storage()
     if storage.resizable():
         # NumPy lacks some dtypes, and none of bytes.
-        torch.empty(0, dtype=torch.uint8).set_(storage, 0, (0,)).numpy()
+        torch.empty(0, dtype=torch.uint8).set_(storage, 0, (0,), (1,)).numpy()
 
 
 def _shared(tensor: torch.Tensor) -> jax.Array:

@@ -53,7 +53,8 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
 
 def _placed(array: jax.Array, host: Any, committed: bool) -> jax.Array:
     """The array of a result on a device of the host; what comes from torch is committed to one."""
-    if host is not None and array.device != host and array.device.platform == "cpu":
+    device: Any = array.device  # a Sharding for arrays of several devices; this one has one
+    if host is not None and device != host and device.platform == "cpu":
         array = jax.device_put(array, host)
     if committed or ArrayImpl is jax.Array:  # which has no constructor
         return array

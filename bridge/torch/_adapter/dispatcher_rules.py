@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bridge._private.torch import SingleLevelFunction, functorch_active
+from bridge._private.torch import FUNCTIONALIZE, SingleLevelFunction, functorch_active
 from bridge.ops import OPS
 from bridge.torch._adapter.autograd import (
     Plan,
@@ -37,8 +37,6 @@ from bridge.torch._adapter.dispatcher import (
     with_schema,
 )
 from bridge.torch._adapter.kernels import dtypes_of
-
-_FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
 
 class _Dispatch(NamedTuple):
@@ -71,7 +69,8 @@ def _autograd(op: Any, own: Any) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        if not keys.has(_FUNCTIONALIZE):  # a wrapper of this key has the type of a plain tensor
+        # A wrapper of this key has the type of a plain tensor.
+        if FUNCTIONALIZE is not None and not keys.has(FUNCTIONALIZE):
             try:
                 if (results := plan.native(*operands)) is not None:
                     return flattened(results)

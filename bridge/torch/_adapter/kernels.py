@@ -293,7 +293,7 @@ class Kernel:
             ]
         ):
             for given, made in zip(results, self.run(operands), strict=True):
-                if given is not None:
+                if given is not None and made is not None:
                     given.copy_(made)
             return results
         name, threads = self.op.kernel_name, torch.get_num_threads()
