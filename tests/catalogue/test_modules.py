@@ -65,9 +65,10 @@ def test_options_of_gated_units(name: str) -> None:
     gate, up = np.minimum(gate, 1.5), np.clip(up, -1.5, 1.5) + 0.5
     expected = ACTIVATIONS[name][0](gate) * up * weight[:, None].double().numpy()
     assert_close(ours(x, weight=weight), torch.as_tensor(expected))
-    assert repr(ours) == (
-        f"{name}(activation={WORDS[name]!r}, limit=1.5, linear_offset=0.5, interleaved=True)"
+    options = (
+        f"activation={WORDS[name]!r}, limit=1.5, linear_offset=0.5, interleaved=True, blocks=1"
     )
+    assert repr(ours) == f"{name}({options})"
     assert not ours.state_dict()
     for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), fx.symbolic_trace(ours)):
         assert_same_bits(other(x), ours(x))
