@@ -16,6 +16,7 @@ from bridge.compared.search import Found, Search, begin, unpaired_gradients
 from bridge.compared.torch_run import TorchSide, as_array, tensors_of
 from bridge.compared.values import Value
 
+SURE = 1e-7  # the same where both sides' constants were read and differ
 SMALL = 1e-6  # of a value's scale: below it the difference is a constant held in float32
 
 
@@ -130,12 +131,11 @@ def _cotangents(outputs: list[np.ndarray]) -> list[np.ndarray]:
 
 def _check_pairs(search: Search) -> None:
     kinds = {v.index for v in search.recording.values if v.kind in ("op", "move", "fine")}
-    inputs = [v for v in search.recording.values if v.kind == "leaf"]
-    if kinds & set(search.torch_pairs) or not any(
-        v.tells for v in search.recording.values if v.index in kinds
-    ):
-        return
+    inputs = [v for v in search.recording.values if v.kind == "leaf" and v.tells]
     some = sum(v.index in search.torch_pairs for v in inputs)
+    # A port that is wrong from its first operation on still has the parameters of its original.
+    if kinds & set(search.torch_pairs) or some > 1 or not inputs:
+        return
     raise ValueError(
         f"nothing could be paired: {some} of {len(inputs)} parameters and inputs of torch_model "
         f"are found in jax_function, and none of {len(kinds)} values computed from them; compare "
@@ -155,14 +155,13 @@ def _output_error(search: Search) -> float:
 
 def _collect(search: Search, report: Report) -> None:
     """Fills the report with parts and notes."""
-    merged: dict[Any, Part] = {}
     torch_parts, jax_parts = set(), set()
     for found in search.found:
         cause = cause_of(found, search)
         part = _part(found, cause)
         torch_parts.add(found.torch.index if found.torch else -1)
         jax_parts.add(found.jax.index if found.jax else -1)
-        if part.error < SMALL and not cause.is_certain:
+        if part.error < (SURE if cause.is_certain else SMALL):
             where = part.jax.source or part.torch.source
             note = (
                 f"{part.error:.0e} of the scale at {where} ({part.jax.op or part.torch.op}): "
@@ -171,20 +170,25 @@ def _collect(search: Search, report: Report) -> None:
             if note not in report.notes:
                 report.notes.append(note)
             continue
-        key = (part.jax.source, part.jax.op) if part.jax.source else (part.torch.source, "")
-        old = merged.get(key)
+        old = next((p for p in report.parts if _is_at(p, part)), None)
         if old is None:
-            merged[key] = part
+            report.parts.append(part)
         else:
             old.count += 1
             old.error = max(old.error, part.error)
             old.cause = old.cause or part.cause
-    report.parts = list(merged.values())
     report.gradients = unpaired_gradients(search)[0]
     report.paired = sum(search.recording.values[k].tells for k in search.torch_pairs)
     report.values = sum(v.tells for v in search.recording.values)
     _add_notes(search, report)
     report.rows = _rows(search, torch_parts, jax_parts)
+
+
+def _is_at(old: Part, new: Part) -> bool:
+    """True for parts of one line of JAX, in which the same operation of a side is wrong."""
+    return old.jax.source == new.jax.source and (
+        old.jax.op == new.jax.op or old.torch.op == new.torch.op
+    )
 
 
 def _add_notes(search: Search, report: Report) -> None:

@@ -67,6 +67,13 @@ class Replay:
             if self._last[index] == place:
                 arrays.pop(index, None)
 
+    def value(self, index: int) -> Any:
+        """Returns the array of a value."""
+        place = self.tape.maker[index]
+        arrays = self.before(place)
+        self.execute(place, arrays)
+        return arrays[index]
+
     def _in_place_of(self, index: int, array: Any) -> Any:
         if index not in self.replaced:
             return array

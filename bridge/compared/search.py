@@ -22,6 +22,7 @@ TRIES = 6  # values of torch that are tried for one of JAX
 AHEAD = 14  # values behind a replaced one, of which one must be paired
 STEPS = 160  # of JAX behind a replaced value, which are run for that
 MOST = 400  # parts
+NEAR = 12  # dead values whose operands may lack an operation
 HELD = 64  # arrays of torch that are kept at a time
 
 
@@ -57,6 +58,7 @@ class Join:
       order: the order of the axes of torch's array in it.
       is_missing: JAX goes on with a value of which torch first makes another one.
       is_turned: the same numbers, with axes of one size exchanged.
+      user: the wrong value that JAX computes from it.
     """
 
     torch: Value
@@ -66,6 +68,7 @@ class Join:
     order: tuple[int, ...]
     is_missing: bool
     is_turned: bool
+    user: int
 
 
 @dataclass
@@ -160,7 +163,8 @@ class Search:
         if join.is_turned:
             found = Found(_made(torch, t), _made(jax, j), t, j, join.expected, join.got)
         else:
-            start = j if join.is_missing else first
+            first = jax[join.user] if join.is_missing else first
+            start = j if join.is_missing and self._is_same_call(j.index, t) else first
             origin = _made(torch, self._origin(t))
             found = Found(origin, start, t, j, join.expected, join.got, join.is_missing)
         before = {k: jax[k].printed for k in self.jax_dead}
@@ -243,7 +247,12 @@ class Search:
             for k in self.jax_dead[start:]
             if jax[k].kind != "move" or k in frontiers or k in tape.outputs
         ][:REACH]
-        before = [k for k in first.parents if k in self.jax_pairs and k in tape.maker]
+        # A paired value that a wrong one was computed from: an operation may be missing between.
+        before: dict[int, int] = {}
+        for k in [first.index, *candidates[:NEAR]]:
+            for parent in jax[k].parents:
+                if parent in self.jax_pairs and parent in tape.maker:
+                    before.setdefault(parent, k)
         row = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
         options = {j: self._options(jax[j]) for j in row}
         row = [j for j in row if options[j]]
@@ -260,6 +269,8 @@ class Search:
                     continue
                 got = _numpy(arrays[j])
                 for t in options[j]:
+                    if j in before and t.kind == "fine":
+                        continue
                     array = self._array(t.index, options, j)
                     is_turned = t.index in self.torch_pairs
                     if is_turned:
@@ -270,11 +281,50 @@ class Search:
                     for order in orders:
                         expected = in_order(array, order, got.shape)
                         is_missing = j in before and not is_turned
-                        join = Join(t, j, expected, got, order, is_missing, is_turned)
+                        user = before.get(j, first.index)
+                        join = Join(t, j, expected, got, order, is_missing, is_turned, user)
                         is_sure = not (is_turned or is_missing) and _is_close(expected, got)
                         if is_sure or self._agrees(place, arrays, join):
                             return join
+        return self._join_outputs(first)
+
+    def _join_outputs(self, first: Value) -> Join | None:
+        """Takes torch's output for one of JAX that nothing right was found before."""
+        tape, recording = self.tape, self.recording
+        pairs = list(zip(tape.outputs, recording.outputs, strict=True))
+        pairs += [(j, t) for j in self.states for t in recording.buffers]
+        pairs += [
+            (j, recording.gradients[name])
+            for name, j in tape.gradients.items()
+            if name in recording.gradients
+        ]
+        for j, t in pairs:
+            below = {first.index}
+            for value in tape.values[first.index + 1 : j + 1]:
+                if not below.isdisjoint(value.parents):
+                    below.add(value.index)
+            a, b = tape.values[j].printed, recording.values[t].printed
+            if j not in below or a is None or b is None or a.shape != b.shape or a.equals(b):
+                continue
+            if j in self._joined or j not in self.jax_dead:
+                continue
+            with _wide(tape):
+                got = _numpy(self.replay.value(j))
+            array = self.torch_side.record([t])[0].arrays[t]
+            order = order_of(array, got)
+            if order is not None:
+                expected = in_order(array, order, got.shape)
+                value = recording.values[t]
+                return Join(value, j, expected, got, order, False, False, first.index)
         return None
+
+    def _is_same_call(self, j: int, t: Value) -> bool:
+        """True if torch's operation makes the value on the way, such as a product without bias."""
+        partner = self.recording.values[self.jax_pairs.get(j, 0)]
+        while partner.kind == "move" and partner.parents:
+            partner = self.recording.values[partner.parents[0]]
+        made = _made(self.recording.values, t)
+        return partner.kind == "fine" and partner.op == made.op
 
     def _options(self, value: Value) -> list[Value]:
         """Returns values of torch that may be this one of JAX, the closest first."""
@@ -326,6 +376,8 @@ class Search:
                 continue
             if index not in dead_jax or printed.equals(t.printed):
                 continue
+            if join.is_turned and self.tape.values[index].op != "dot_general":
+                continue  # a sum over the wrong axis of a transposed array is right as well
             partner = self.torch_table.partner(printed)
             if partner is not None and partner.index in dead_torch and partner.index > t.index:
                 return True

@@ -90,6 +90,13 @@ def _batch_norm(options: Options, result: Any) -> Steps:
         var = options["running_var"].reshape(shape)
     weight = options.get("weight")
     weight = None if weight is None else weight.reshape(shape)
+    if not options.get("training"):
+        # The running statistics say nothing about x.
+        yield x - mean
+        yield (x - mean) * (var + options["eps"]).rsqrt()
+        if weight is not None:
+            yield (x - mean) * (var + options["eps"]).rsqrt() * weight
+        return
     yield from _normalized(x, mean, var, options["eps"], weight)
 
 
@@ -155,8 +162,15 @@ def _var(options: Options, result: Any) -> Steps:
     yield centred * centred
 
 
+def _avg_pool(options: Options, result: Tensor) -> Steps:
+    if options.get("count_include_pad") and options.get("divisor_override") is None:
+        size = options["kernel_size"]
+        yield result * math.prod(size if len(size) > 1 else size * (result.dim() - 2))
+
+
 _STEPS: dict[str, Callable[[Options, Any], Steps]] = {
     "addmm": _without_bias,
+    "avg_pool2d": _avg_pool,
     "convolution": _convolution,
     "native_layer_norm": _layer_norm,
     "native_group_norm": _group_norm,

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend import core
 
 from bridge.compared.arithmetic import find
-from bridge.compared.sources import Line, first_line
+from bridge.compared.sources import Line, first_line, is_library
 from bridge.compared.values import Print, Value, fingerprint
 
 # Equations that hold the numbers of their operand in another arrangement.
@@ -93,7 +93,7 @@ _Held = tuple[int, Any]  # a value's index and its array
 class _Recorder:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
-        self._moved: dict[Any, Line | None] = {}
+        self._site: Line | None = None  # of the call of a library's function, which is kept traced
 
     def leaf(self, array: Any, name: str) -> _Held:
         index = len(self.tape.values)
@@ -124,7 +124,8 @@ class _Recorder:
 
     def _read(self, env: dict[Any, _Held], var: Any) -> _Held:
         if isinstance(var, core.Literal):
-            return -1, var.val
+            dtype = getattr(var.aval, "dtype", None)
+            return -1, np.array(var.val, dtype) if isinstance(dtype, np.dtype) else var.val
         return env[var]
 
     def _equation(self, eqn: Any, held: list[_Held]) -> list[_Held]:
@@ -146,7 +147,13 @@ class _Recorder:
             return self._closed(eqn.params["jaxpr"], held)
         inner = _inner(eqn)
         if inner is not None:
-            return self._closed(inner, held)
+            before = self._site
+            if before is None and _is_of_library(inner):
+                self._site = line_of(eqn)
+            try:
+                return self._closed(inner, held)
+            finally:
+                self._site = before
         return self._bind(eqn, held)
 
     def _closed(self, jaxpr: Any, held: Sequence[_Held]) -> list[_Held]:
@@ -199,7 +206,7 @@ class _Recorder:
 
     def _bind(self, eqn: Any, held: list[_Held]) -> list[_Held]:
         name = eqn.primitive.name
-        line = line_of(eqn)
+        line = self._site or line_of(eqn)
         if name in RANDOM and line is not None and line not in self.tape.random:
             self.tape.random.append(line)
         if name == "axis_index":
@@ -234,7 +241,7 @@ class _Recorder:
         call = _with_literals(run, literals, len(held)) if literals else run
         inputs = tuple(index for index, _ in held if index >= 0)
         arrays = call(*(array for index, array in held if index >= 0))
-        line = line_of(eqn)
+        line = self._site or line_of(eqn)
         recorded = eqn.params.get("name", "") if op == "name" else ""
         outputs = []
         for array in arrays:
@@ -280,6 +287,13 @@ def _inner(eqn: Any) -> Any:
     return found[0] if len(jaxpr.invars) == len(eqn.invars) else None
 
 
+def _is_of_library(jaxpr: Any) -> bool:
+    """True for functions such as jnp.var: their equations keep the lines of their first caller."""
+    info = (jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr).debug_info
+    file = getattr(info, "func_filename", None)
+    return file is None or is_library(file)
+
+
 class _Bind:
     """An equation on arrays; where float32 was asked for, in float64."""
 
@@ -292,7 +306,7 @@ class _Bind:
         if not self.tape.is_wide or name in FIXED or name == "bitcast_convert_type":
             return self._as_traced(arrays)
         params = {key: _widened(value) for key, value in eqn.params.items()}
-        dtypes = {np.dtype(a.dtype) for a in arrays if hasattr(a, "dtype")}
+        dtypes = {getattr(a, "dtype", None) for a in arrays if _is_plain(a)}
         if np.dtype(np.float32) in dtypes and np.dtype(np.float64) in dtypes:
             arrays = tuple(
                 a.astype(np.float64) if getattr(a, "dtype", None) == np.float32 else a

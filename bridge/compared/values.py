@@ -88,7 +88,9 @@ def fingerprint(array: np.ndarray) -> Print:
         high, low = float(x.max()), float(x.min())
     flat = x.reshape(-1) if x.flags.c_contiguous else x.ravel(order="K")
     total, squares, absolute = float(flat.sum()), float(flat @ flat), float(np.abs(flat).sum())
-    plain = high == low or (total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0)
+    plain = (high == low and x.size > 1) or (
+        total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0
+    )
     axes = []
     if x.ndim > 1 and not plain:
         for axis, n in enumerate(x.shape):
