@@ -42,6 +42,8 @@ def rows(
     from bridge.torch import huggingface
 
     ids = torch.randint(3, SIZES["vocab_size"], (BATCH, POSITIONS)).to(device)
+    # Two graphs, with gradients and without, of each model and of the original.
+    torch._dynamo.config.recompile_limit = 8 * len(FORMS)
     for compiled in modes:
         original = _model("original", device, compiled)
         for form in forms:
