@@ -112,10 +112,14 @@ class Search:
             ours, theirs = unpaired_gradients(self)
             wrong_torch += [self.recording.gradients[name] for name in ours]
             wrong_jax += [self.tape.gradients[name] for name in theirs]
-        for k in wrong_torch:
-            self.torch_pairs.pop(k, None)
-        for k in wrong_jax:
-            self.jax_pairs.pop(k, None)
+        for wrong_ones, pairs, values in (
+            (wrong_torch, self.torch_pairs, torch),
+            (wrong_jax, self.jax_pairs, jax),
+        ):
+            for k in wrong_ones:
+                if pairs.pop(k, None) is not None:
+                    # Right, but not the output: the other side goes on from here.
+                    pairs.update({p: pairs.get(p, -1) for p in values[k].parents})
         jax_pairs, torch_pairs = set(self.jax_pairs), set(self.torch_pairs)
         if is_forward:
             # A gradient that is right says nothing about the value that it belongs to.

@@ -83,8 +83,9 @@ def fingerprint(array: np.ndarray) -> Print:
         # Masks hold −inf or the least finite number; both become 0, with their count in the sums.
         x = np.where(np.isfinite(x), x, 0.0)
         high, low = float(x.max()), float(x.min())
-    elif max(abs(high), abs(low)) > 1e30:
-        x = np.where(np.abs(x) > 1e30, 0.0, x)
+    if low <= -9e3 and -low > 1e3 * max(abs(high), 1e-3):
+        # So do masks of a large finite number, which would hide the scores beside it.
+        x = np.where(x < low / 10, 0.0, x)
         high, low = float(x.max()), float(x.min())
     flat = x.reshape(-1) if x.flags.c_contiguous else x.ravel(order="K")
     total, squares, absolute = float(flat.sum()), float(flat @ flat), float(np.abs(flat).sum())

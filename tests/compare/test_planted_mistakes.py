@@ -38,7 +38,7 @@ VISION = {
     "antialias": ("bilinear", "interpolate", "antialias"),
 }
 LANGUAGE = {
-    "interleaved": ("decoder", "rotate", ""),
+    "interleaved": ("decoder", "torch.cat", ""),
     "rounded": ("decoder", "cos", "rounded to bfloat16"),
     "mask": ("decoder", "scaled_dot", ""),
     "window": ("decoder", "scaled_dot", ""),
