@@ -751,8 +751,8 @@ DECLARED = (
     Fault(
         "compiled programs: a call that is lowered for CUDA asks for a library for the CPU",
         "bridge/jax/_adapter/ffi.py",
-        "op.ask_for_machine_code(params, dtypes, platform)",
-        'op.ask_for_machine_code(params, dtypes, "cpu")',
+        "op.ask_for_machine_code(params, dtypes, platform, ",
+        'op.ask_for_machine_code(params, dtypes, "cpu", ',
         tests="tests/generated/test_requests.py::test_a_call_asks_for_its_platform_alone",
     ),
     Fault(
