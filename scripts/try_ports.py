@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "ports.md"
 Pair = tuple[Any, Any, dict[str, Any], tuple[Any, ...]]
 
 
-def _saved(model: Any, load: Callable[[str], Any]) -> tuple[Any, Any]:
+def _saved(model: Any, load: Callable[[str], Any], is_pickled: bool = False) -> tuple[Any, Any]:
     """Gives a model random numbers in all parameters, and loads the port from its checkpoint."""
     import torch
 
@@ -34,7 +34,10 @@ def _saved(model: Any, load: Callable[[str], Any]) -> tuple[Any, Any]:
             parameter.add_(0.02 * torch.randn_like(parameter))
     model.eval()
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+        if is_pickled:
+            torch.save(model.state_dict(), Path(folder) / "model.bin")
+        else:
+            model.save_pretrained(folder)
         port = load(folder)
     if hasattr(port, "eval"):
         port.eval()
@@ -180,8 +183,9 @@ def qwen3() -> Pair:
     )
     ids = _tokens(1, 16)
 
+    cache = modeling.init_cache(config, 1, 16, 0, jnp.float32)
+
     def forward(tokens: Any) -> Any:
-        cache = modeling.init_cache(config, 1, 16, 0, jnp.float32)
         return port(tokens, cache=cache, segment_ids=jnp.ones((1, 16), jnp.int32))
 
     return (
@@ -257,6 +261,7 @@ def umt5_encoder() -> Pair:
     model, port = _saved(
         UMT5EncoderModel(UMT5Config(**sizes)),
         lambda folder: params.create_model(modeling.UMT5EncoderModel, folder, config),
+        is_pickled=True,
     )
     ids = _tokens(2, 24)
     mask = np.ones((2, 24), np.int64)
@@ -430,7 +435,8 @@ def main() -> int:
         command = [sys.executable, __file__, "--checkout", folder, "--one", name]
         result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if result.returncode:
-            error = result.stderr.strip().splitlines()[-1]
+            errors = [row for row in result.stderr.splitlines() if "Error: " in row]
+            error = _relative((errors or result.stderr.strip().splitlines())[-1], folder)
             print(f"{name}: {error}", file=sys.stderr)
             record["models"][name] = {"refused": error[:300]}
         else:

@@ -105,7 +105,9 @@ class Search:
         wrong_torch = [self.recording.outputs[k] for k in wrong]
         wrong_jax = [self.tape.outputs[k] for k in wrong]
         wrong_torch += [k for k in self.recording.buffers if k not in self.torch_pairs]
-        wrong_jax += [k for k in self.states if k not in self.jax_pairs]
+        # A cache that JAX writes has no buffer in torch: states of a wrong buffer's shape count.
+        shapes = {torch[k].shape for k in wrong_torch if k in self.recording.buffers}
+        wrong_jax += [k for k in self.states if k not in self.jax_pairs and jax[k].shape in shapes]
         # Parts of the forward pass come first: they make all gradients wrong.
         is_forward = bool(wrong_torch or wrong_jax)
         if not is_forward:

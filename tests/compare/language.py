@@ -35,7 +35,8 @@ class Decoder(nn.Module):
         x = self.embed(ids)
         n = ids.shape[1]
         angles = torch.arange(n)[:, None] * 0.1 ** (torch.arange(4) / 2)
-        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+        angles = torch.cat([angles, angles], -1)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         apart = torch.arange(n)[:, None] - torch.arange(n)
         mask = (apart >= 0) & (apart < 5)
         for layer in self.layers:

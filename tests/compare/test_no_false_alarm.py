@@ -77,7 +77,8 @@ def test_a_bound_linen_module() -> None:
     class Port(linen.Module):
         @linen.compact
         def __call__(self, x: jax.Array) -> jax.Array:
-            return linen.Dense(4)(jax.nn.gelu(linen.Dense(5)(x), approximate=False))
+            x = jax.nn.gelu(linen.Dense(5)(x), approximate=False)
+            return linen.Dense(4)(x)
 
     layers = {
         f"Dense_{k}": {
