@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bridge.compared.report import Place, Report, Row
+# Of bridge.compared.report, which imports this module.
+Report = Place = Row = Any
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --red: #c62828; --soft: #8882; }
