@@ -382,7 +382,7 @@ def write_page(record: dict[str, Any]) -> None:
         count = f"{len(parts)}" if parts else "none"
         rows.append(
             f"| {name} | {entry['error_float32']:.0e} | {entry['error_float64']:.0e} | {count} | "
-            f"{entry['seconds']:.0f} |"
+            f"{entry.get('seconds', '–')} |"
         )
         if parts:
             details.append(f"\n## {name}\n")
