@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-# Of bridge.compared.report, which imports this module.
-Report = Place = Row = Any
+# Types of bridge.compared.report, which imports this module: an import would be a circle.
+Report: TypeAlias = Any
+Place: TypeAlias = Any
+Row: TypeAlias = Any
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --red: #c62828; --soft: #8882; }

@@ -356,8 +356,13 @@ class Search:
             seen.append(other)
             if len(seen) == 2 * TRIES:
                 break
-        ranked = sorted(seen, key=lambda o: (o.printed.distance(value.printed) > CLOSE, o.index))  # type: ignore[union-attr]
-        return ranked[:TRIES]
+        printed = value.printed
+
+        def rank(other: Value) -> tuple[bool, int]:
+            assert other.printed is not None
+            return other.printed.distance(printed) > CLOSE, other.index
+
+        return sorted(seen, key=rank)[:TRIES]
 
     def _array(self, index: int, options: dict[int, list[Value]], j: int) -> np.ndarray:
         """Returns an array of torch; those that may be asked for next come from the same run."""

@@ -43,7 +43,7 @@ def rows(
 
     ids = torch.randint(3, SIZES["vocab_size"], (BATCH, POSITIONS)).to(device)
     # Two graphs, with gradients and without, of each model and of the original.
-    torch._dynamo.config.recompile_limit = 8 * len(FORMS)
+    torch.compiler.config.recompile_limit = 8 * len(FORMS)
     for compiled in modes:
         original = _model("original", device, compiled)
         for form in forms:
