@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bridge.compared.search import unpaired_gradients
+
 if TYPE_CHECKING:
     from bridge.compared.search import Found, Search
 
@@ -68,6 +70,22 @@ def _literals(found: Found, search: Search) -> list[tuple[str, float]]:
 
 def _options(found: Found) -> dict[str, Any]:
     return found.torch.place.options if found.torch is not None and found.torch.place else {}
+
+
+def _gradient(found: Found, search: Search) -> Cause | None:
+    """Names the parameters whose gradient torch has and JAX has not."""
+    if found.torch is None or found.jax is not None or found.torch.index < search.recording.forward:
+        return None
+    values = search.recording.values
+    names = []
+    for name in unpaired_gradients(search)[0]:
+        behind = {search.recording.gradients[name]}
+        for k in range(max(behind), found.torch.index, -1):
+            if k in behind:
+                behind.update(values[k].parents)
+        if found.torch.index in behind:
+            names.append(name)
+    return Cause(f"no gradient in JAX equals that of {' and '.join(names)}") if names else None
 
 
 def _rounding(found: Found, search: Search) -> Cause | None:
@@ -137,9 +155,13 @@ def _window(found: Found, search: Search) -> Cause | None:
         here = {"padding": [(k, k) for k in padding], "stride": _each(options["stride"], n)}
         if "dilation" in there:
             here["dilation"] = _each(options.get("dilation", 1), n)
-        for name, value in there.items():
-            if here[name] != value:
-                return Cause(f"{name} {here[name]} here, {value} there", True)
+        differing = [
+            f"{name} {here[name]} here, {value} there"
+            for name, value in there.items()
+            if here[name] != value
+        ]
+        if differing:
+            return Cause("; ".join(differing), True)
     if options.get("count_include_pad") is not None:
         names = [eqn.primitive.name for eqn in _equations(found, search)]
         counts = "counts" if options["count_include_pad"] else "does not count"
@@ -251,6 +273,7 @@ def _dropout(found: Found, search: Search) -> Cause | None:
 
 _RULES: list[Callable[[Any, Any], Cause | None]] = [
     _dropout,
+    _gradient,
     _rounding,
     _gelu,
     _eps,

@@ -10,6 +10,7 @@ import torch
 from bridge.compared import arguments
 from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
+from bridge.compared.conditioning import cancelled
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.report import Part, Place, Report, Row
 from bridge.compared.search import Found, Search, begin, unpaired_gradients
@@ -92,7 +93,7 @@ def _run_as_they_are(torch_side: TorchSide, jax_side: JaxSide, report: Report) -
 def _called(name: str, run: Any) -> Any:
     try:
         return run()
-    except (TypeError, ValueError, RuntimeError, IndexError, AssertionError) as error:
+    except (TypeError, ValueError, RuntimeError, LookupError, AssertionError) as error:
         if str(error).startswith(name):
             raise
         text = str(error).strip().splitlines()
@@ -158,7 +159,7 @@ def _collect(search: Search, report: Report) -> None:
     torch_parts, jax_parts = set(), set()
     for found in search.found:
         cause = cause_of(found, search)
-        part = _part(found, cause)
+        part = _part(found, cause, search)
         torch_parts.add(found.torch.index if found.torch else -1)
         jax_parts.add(found.jax.index if found.jax else -1)
         if part.error < (SURE if cause.is_certain else SMALL):
@@ -199,6 +200,7 @@ def _add_notes(search: Search, report: Report) -> None:
             report.notes.append(
                 f"{side} casts to float32 at {lines} {first.source}; compare ran it in float64"
             )
+    report.notes += cancelled(search)
     for op, count in search.tape.narrow.items():
         report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")
     for side, random in (("torch", search.recording.random), ("JAX", search.tape.random)):
@@ -215,7 +217,7 @@ def _add_notes(search: Search, report: Report) -> None:
         )
 
 
-def _part(found: Found, cause: Any) -> Part:
+def _part(found: Found, cause: Any, search: Search) -> Part:
     here, there = Place(), Place()
     name = ""
     if found.torch is not None:
@@ -232,8 +234,30 @@ def _part(found: Found, cause: Any) -> Part:
             line.source if line else "",
             line.code if line else "",
         )
-        name = found.jax.name or name
+        name = _recorded_name(found, search) or name
     return Part(here, there, found.error, 1, name, cause.text)
+
+
+def _recorded_name(found: Found, search: Search) -> str:
+    """Returns the name of the first recorded value that a part leads to.
+
+    It is recorded at the latest behind the result of torch's operation that the part lies in.
+    """
+    assert found.jax is not None
+    first = last = found.jax.index
+    if found.jax_join is not None and found.torch_join is not None:
+        result = found.torch_join.index
+        while search.recording.values[result].kind == "fine":
+            result += 1
+        last = max(last, found.jax_join.index, search.torch_pairs.get(result, -1))
+    below = {first}
+    for value in search.tape.values[first:]:
+        is_below = value.index == first or not below.isdisjoint(value.parents)
+        if is_below and (value.index <= last or value.kind == "move"):
+            if value.op == "name":
+                return value.name
+            below.add(value.index)
+    return ""
 
 
 def _rows(search: Search, torch_parts: set[int], jax_parts: set[int]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 
 from bridge.compared.jax_gradients import with_gradients
 from bridge.compared.lifting import lift
+from bridge.compared.sources import first_line
 from bridge.compared.tape import Tape, record
 
+_NOT_TRACED = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 COTANGENT = "cotangent"  # the name of the arrays that the backward pass begins with
 
 
@@ -37,12 +40,23 @@ class JaxSide:
 
         Returns:
           The tape, the result, and the indices of states that the call changed.
+
+        Raises:
+          ValueError: the function cannot be traced.
         """
         with jax.enable_x64(self.is_wide):
             try:
                 return self._record(traced=_is_inexact)
-            except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+            except _NOT_TRACED:
+                pass  # it may only read numbers of its parameters that NumPy holds
+            try:
                 return self._record(traced=_is_device_array)
+            except _NOT_TRACED as error:
+                raise ValueError(
+                    f"jax_function cannot be traced: {_line_of(error)} it reads the numbers of an "
+                    f"array ({type(error).__name__}); compare takes functions that "
+                    "jax.make_jaxpr takes"
+                ) from error
 
     def _record(self, traced: Any) -> tuple[Tape, Any, list[int]]:
         own = {k: self._wide(v) for k, v in self.lifted.arrays.items()}
@@ -68,7 +82,17 @@ class JaxSide:
             traced_call = with_gradients(call)
             operands.append([jnp.asarray(c) for c in self.cotangents])
             names += [COTANGENT] * len(self.cotangents)
-        closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(*operands)
+        try:
+            closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(*operands)
+        except _NOT_TRACED:
+            raise
+        except Exception as error:
+            # It ran in its own dtype: a fixed dtype or a state of its own may be in the way.
+            text = str(error).strip().splitlines()
+            raise ValueError(
+                f"jax_function cannot be traced in float64: {_line_of(error)} it raises "
+                f"{type(error).__name__}: {text[0] if text else 'without a text'}"
+            ) from error
         flat = jax.tree_util.tree_leaves(operands)
         tape, results = record(closed, flat, [*sorted(arrays), *names], self.is_wide)
         count = len(jax.tree_util.tree_leaves(shape[0]))
@@ -90,6 +114,13 @@ class JaxSide:
         function, _ = self.lifted.call({k: jnp.asarray(v) for k, v in self.lifted.arrays.items()})
         args, kwargs = jax.tree_util.tree_map(_on_device, (list(self.args), dict(self.kwargs)))
         return arrays_of(function(*args, **kwargs))
+
+
+def _line_of(error: Exception) -> str:
+    """Returns "at file:line" of the model, from where an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = first_line((f.filename, f.lineno or 0, f.name) for f in reversed(frames))
+    return f"at {line.source}" if line is not None else "inside of a layer"
 
 
 def _on_device(leaf: Any) -> Any:

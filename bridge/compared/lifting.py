@@ -117,9 +117,14 @@ def _find_new(
     if isinstance(thing, types.FunctionType):
         return _function(thing, path, arrays, seen, depth)
     wrapped = getattr(thing, "__wrapped__", None)
-    if callable(wrapped) and not isinstance(thing, type):
-        return _find(wrapped, path, arrays, seen, depth)  # jit would keep what it closed over
-    return _pytree(thing, path, arrays, seen, depth)
+    is_wrapper = callable(wrapped) and not isinstance(thing, type)
+    # jit would keep what it closed over; other wrappers, such as Equinox's vmap, stay.
+    found = None if is_wrapper and hasattr(thing, "lower") else _pytree(
+        thing, path, arrays, seen, depth
+    )  # fmt: skip
+    if found is None and is_wrapper:
+        found = _find(wrapped, path, arrays, seen, depth)
+    return found
 
 
 def _each(
@@ -168,10 +173,9 @@ def _function(
     seen: dict[int, Any],
     depth: int,
 ) -> _Rebuild | None:
-    if is_library(function.__code__.co_filename):
-        return None
+    is_wrapper = is_library(function.__code__.co_filename)
     code = function.__code__
-    join = f"{path}." if path else ""
+    join = f"{path}." if path and not is_wrapper else path
     cells: dict[int, _Rebuild] = {}
     for k, (name, cell) in enumerate(
         zip(code.co_freevars, function.__closure__ or (), strict=True)
@@ -180,11 +184,13 @@ def _function(
             content = cell.cell_contents
         except ValueError:
             continue
-        rebuild = _find(content, f"{join}{name}", arrays, seen, depth + 1)
+        # A wrapper, such as that of vmap and shard_map, holds the function and adds no level.
+        inner = join if is_wrapper else f"{join}{name}"
+        rebuild = _find(content, inner, arrays, seen, depth + (not is_wrapper))
         if rebuild is not None:
             cells[k] = rebuild
     globals_: dict[str, _Rebuild] = {}
-    for name in _names(code):
+    for name in () if is_wrapper else _names(code):
         content = function.__globals__.get(name)
         if isinstance(content, types.ModuleType):
             continue

@@ -61,7 +61,7 @@ def _page(report: Report) -> str:
         times = f", {part.count} times" if part.count > 1 else ""
         cause = f" {part.cause}." if part.cause else ""
         body.append(
-            f'<div class="part"><b>{_text(part.name or "model")}</b>: error {part.error:.1e}'
+            f'<div class="part"><b>{_text(part.name or "model")}</b>: {_text(part.size)}'
             f"{times}.{_text(cause)}{_place('torch', part.torch)}{_place('JAX', part.jax)}</div>"
         )
     notes = [*report.notes, *(f"no gradient in JAX equals that of {n}" for n in report.gradients)]

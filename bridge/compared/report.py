@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,8 @@ class Part:
 
     Attributes:
       torch, jax: the place on each side.
-      error: the difference relative to the value's scale, in float64.
+      error: the difference relative to the value's scale, in float64; NaN where one side has no
+        such value.
       count: how often the line was run and was wrong.
       name: torch's module, or a name given with `bridge.jax.record`.
       cause: the difference as a sentence, empty where it is not known.
@@ -43,9 +45,14 @@ class Part:
     name: str = ""
     cause: str = ""
 
+    @property
+    def size(self) -> str:
+        """The error in words: a value that one side lacks has none."""
+        return "one side lacks it" if math.isnan(self.error) else f"error {self.error:.1e}"
+
     def __str__(self) -> str:
         times = f", {self.count} times" if self.count > 1 else ""
-        head = f"{self.name or self.torch.module or 'model'}: error {self.error:.1e}{times}"
+        head = f"{self.name or self.torch.module or 'model'}: {self.size}{times}"
         if self.cause:
             head += f"; {self.cause}"
         rows = [head]

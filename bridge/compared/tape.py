@@ -241,6 +241,8 @@ class _Recorder:
         call = _with_literals(run, literals, len(held)) if literals else run
         inputs = tuple(index for index, _ in held if index >= 0)
         arrays = call(*(array for index, array in held if index >= 0))
+        if kind == "move" and not inputs:
+            return [(-1, array) for array in arrays]  # a constant stays one
         line = self._site or line_of(eqn)
         recorded = eqn.params.get("name", "") if op == "name" else ""
         outputs = []

@@ -49,6 +49,37 @@ def test_another_number_of_outputs() -> None:
         bridge.compare(MODEL, lambda x: (port(x), x), X)
 
 
+def test_a_function_that_cannot_be_traced() -> None:
+    def by_value(x: Any) -> Any:
+        y = port(x)
+        return y * 2 if float(y.sum()) > 1e9 else y
+
+    def by_mask(x: Any) -> Any:
+        y = port(x)
+        return y[y[:, 0] > -1e9]
+
+    def by_numpy(x: Any) -> Any:
+        return jnp.asarray(np.tanh(np.asarray(port(x))))
+
+    for function, line in ((by_value, 2), (by_mask, 2), (by_numpy, 1)):
+        number = function.__code__.co_firstlineno + line
+        with pytest.raises(ValueError, match=rf"cannot be traced: at .*test_bad_input.py:{number}"):
+            bridge.compare(MODEL, function, X)
+
+
+def test_a_function_that_runs_once() -> None:
+    calls: list[int] = []
+
+    def once(x: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise RuntimeError("no second call")
+        return port(x)
+
+    with pytest.raises(ValueError, match=r"in float64: at .* raises RuntimeError: no second call"):
+        bridge.compare(MODEL, once, X)
+
+
 def test_models_of_whole_numbers() -> None:
     model = nn.Module()
     model.table = nn.Parameter(torch.arange(4), requires_grad=False)
