@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _arguments(what: str) -> Any:
     name, colon, function = what.partition(":")
-    if not (name and colon and function):
-        raise CommandError(f"{what!r} is no MODULE:FUNCTION, such as my_port:arguments")
+    if not (all(part.isidentifier() for part in name.split(".")) and colon and function):
+        raise CommandError(
+            f"{what!r} is no MODULE:FUNCTION, such as my_port:arguments"
+            + (": write the module as Python imports it, not as a path" if "/" in name else "")
+        )
+    if name.endswith(".py"):
+        raise CommandError(f"{what}: write the module without .py, as Python imports it")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -70,4 +76,17 @@ def _arguments(what: str) -> Any:
         make = getattr(module, function)
     except AttributeError as error:
         raise CommandError(f"{what}: {name} has no {function}") from error
+    if not callable(make):
+        raise CommandError(
+            f"{what}: {function} is a {type(make).__name__}; expected a function without arguments"
+        )
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise CommandError(
+            f"{what}: {function} takes arguments; expected a function without, which returns them "
+            "for bridge.compare"
+        ) from error
+    except ValueError:
+        pass  # a builtin has no signature
     return make()
