@@ -161,7 +161,10 @@ def _collect(search: Search, report: Report) -> None:
         cause = cause_of(found, search)
         part = _part(found, cause, search)
         torch_parts.add(found.torch.index if found.torch else -1)
-        jax_parts.add(found.jax.index if found.jax else -1)
+        # In another layer the first wrong value is not looked for: the joined one stands for it.
+        is_again = found.jax is not None and found.jax.index in jax_parts
+        shown = found.jax_join if is_again else found.jax
+        jax_parts.add(shown.index if shown else -1)
         if part.error < (SURE if cause.is_certain else SMALL):
             where = part.jax.source or part.torch.source
             note = (

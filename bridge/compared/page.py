@@ -23,7 +23,9 @@ code, .place { font: 12.5px/1.45 ui-monospace, monospace; overflow-wrap: anywher
 .values > div { border-bottom: 1px solid var(--line); padding: 2px 8px; min-width: 0; }
 .values .torch { border-right: 1px solid var(--line); }
 .red { background: color-mix(in srgb, var(--red) 22%, transparent); }
-.alone { opacity: 0.62; } .values small { display: block; overflow-wrap: anywhere; }
+.alone { color: color-mix(in srgb, CanvasText 62%, Canvas); }
+summary { font-weight: 600; margin: 2em 0 0.5em; cursor: pointer; }
+.values small { display: block; overflow-wrap: anywhere; }
 .head { font-weight: 600; position: sticky; top: 0; background: Canvas; }
 @media (max-width: 640px) { body { padding: 8px; font-size: 14px; }
   .values > div { padding: 2px 4px; }
@@ -74,8 +76,12 @@ def _page(report: Report) -> str:
     body.append(
         '<div class="values"><div class="torch head">torch</div><div class="head">JAX</div>'
     )
-    body += _columns(report.rows)
+    body += _columns([row for row in report.rows if row.op != "leaf"])
     body.append("</div>")
+    leaves = [row for row in report.rows if row.op == "leaf"]
+    if leaves:
+        body.append("<details><summary>Parameters, inputs and constants</summary>")
+        body += ['<div class="values">', *_columns(leaves), "</div></details>"]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -118,7 +124,11 @@ def _columns(rows: list[Row]) -> list[str]:
             shown.add(partner.index)
             cells.append(_cell(row, True) + _cell(partner, True))
         else:
-            cells.append(_cell(row, row.partner >= 0) + "<div></div>")
+            words = "" if row.partner < 0 else "paired with a rearranged value"
+            if partner is not None:
+                words = "paired with a value above"
+            small = f'<small class="alone">{words}</small>'
+            cells.append(_cell(row, row.partner >= 0) + f"<div>{small if words else ''}</div>")
     alone(1 << 60)
     return cells
 

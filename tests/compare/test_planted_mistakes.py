@@ -185,3 +185,18 @@ def test_two_mistakes_are_both_named() -> None:
     report = bridge.compare(model, port, x, jax_inputs=(x.transpose(0, 2, 3, 1),))
     lines = [int(part.jax.source.rpartition(":")[2]) for part in report.parts]
     assert [{line} <= planted(vision, name) for line, name in zip(lines, ("gelu", "scale"), strict=True)] == [True, True], str(report)  # fmt: skip  # noqa: E501
+
+
+def test_the_page_shows_the_part_and_keeps_parameters_folded(tmp_path: Path) -> None:
+    report = compared("transformer", "gelu")
+    report.html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    values, parameters = page.split("<details>")
+    assert "<b>blocks.0</b>: error " in values
+    assert "GELU: erf here, tanh there." in values
+    assert values.count(' red"') == 2 * report.parts[0].count
+    assert "blocks.0.norm1.weight" not in values.partition("<h2>Values")[2]
+    assert "blocks.0.norm1.weight" in parameters
+    assert "paired with a rearranged value" in values
+    for script in ("<script", "http://", "https://"):
+        assert script not in page
