@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridge.compared.search import unpaired_gradients
+from bridge.compared.pairs import unpaired_gradients
 
 if TYPE_CHECKING:
-    from bridge.compared.search import Found, Search
+    from bridge.compared.found import Found
+    from bridge.compared.search import Search
 
 NARROW = {"bfloat16", "float16"}
 

@@ -11,9 +11,11 @@ from bridge.compared import arguments
 from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.conditioning import cancelled
+from bridge.compared.found import Found
 from bridge.compared.jax_run import JaxSide
+from bridge.compared.pairs import unpaired_gradients
 from bridge.compared.report import Part, Place, Report, Row
-from bridge.compared.search import Found, Search, begin, unpaired_gradients
+from bridge.compared.search import Search, begin
 from bridge.compared.torch_run import TorchSide, as_array, tensors_of
 from bridge.compared.values import Value
 

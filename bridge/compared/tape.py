@@ -63,6 +63,10 @@ class Tape:
     maker: dict[int, int] = field(default_factory=dict)  # the step of a value
     is_wide: bool = True
 
+    def wide(self) -> Any:
+        """Returns the context in which the tape is run: with or without float64."""
+        return jax.enable_x64(self.is_wide)
+
 
 def record(
     closed: core.ClosedJaxpr, arguments: Sequence[Any], names: Sequence[str], is_wide: bool = True

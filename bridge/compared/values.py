@@ -245,6 +245,18 @@ def between(values: Sequence[Value], last: int, span: int) -> set[int]:
     return behind
 
 
+def unmoved(values: Sequence[Value], value: Value) -> Value:
+    """Returns the value that one has its numbers from, by moves alone."""
+    while value.kind == "move" and len(value.parents) == 1:
+        parent = values[value.parents[0]]
+        if parent.kind == "leaf" or parent.printed is None or value.printed is None:
+            break
+        if not parent.printed.equals(value.printed):
+            break
+        value = parent
+    return value
+
+
 def made_of(whole: Print | None, pieces: Mapping[str, Print | None]) -> tuple[str, ...]:
     """Returns the names of two to four pieces that hold the numbers of a whole, or none."""
     if whole is None:

@@ -1,0 +1,193 @@
+"""The search for values of both sides that are one value in two forms, behind a part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bridge.compared.axes import in_order, order_of, other_orders
+from bridge.compared.found import Join
+from bridge.compared.pairs import Pairs
+from bridge.compared.replay import Replay
+from bridge.compared.values import Value, frontier, unmoved
+
+CLOSE = 0.02  # arrays that differ by less are two forms of one value
+REACH = 48  # dead values that are looked at for a place to go on
+TRIES = 6  # values of torch that are tried for one of JAX
+AHEAD = 14  # values behind a replaced one, of which one must be paired
+STEPS = 160  # of JAX behind a replaced value, which are run for that
+NEAR = 12  # dead values whose operands may lack an operation
+HELD = 64  # arrays of torch that are kept at a time
+
+
+class Joins:
+    """Finds joins; arrays of torch are kept until others are asked for."""
+
+    def __init__(self, pairs: Pairs, replay: Replay) -> None:
+        self.pairs, self.replay = pairs, replay
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def find(self, first: Value) -> Join | None:
+        """Finds values of both sides that are the same one, the earliest behind the first part."""
+        tape = self.pairs.tape
+        jax = tape.values
+        frontiers = set(frontier(jax, self.pairs.jax_dead, self.pairs.joined))
+        start = self.pairs.jax_dead.index(first.index)
+        candidates = [
+            k
+            for k in self.pairs.jax_dead[start:]
+            if jax[k].kind != "move" or k in frontiers or k in tape.outputs
+        ][:REACH]
+        # A paired value that a wrong one was computed from: an operation may be missing between.
+        before: dict[int, int] = {}
+        for k in [first.index, *candidates[:NEAR]]:
+            for parent in jax[k].parents:
+                if parent in self.pairs.jax_pairs and parent in tape.maker:
+                    before.setdefault(parent, k)
+        row = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
+        options = {j: self._options(jax[j]) for j in row}
+        row = [j for j in row if options[j]]
+        if not row:
+            return None
+        place = tape.maker[row[0]]
+        with tape.wide():
+            arrays = self.replay.before(place)
+            for j in row:
+                while place <= tape.maker[j]:
+                    self.replay.execute(place, arrays)
+                    place += 1
+                if j not in arrays:
+                    continue
+                got = _numpy(arrays[j])
+                for t in options[j]:
+                    if j in before and t.kind == "fine":
+                        continue
+                    array = self._array(t.index, options, j)
+                    is_turned = t.index in self.pairs.torch_pairs
+                    if is_turned:
+                        orders = other_orders(array, got)
+                    else:
+                        order = order_of(array, got)
+                        orders = [] if order is None else [order]
+                    for order in orders:
+                        expected = in_order(array, order, got.shape)
+                        is_missing = j in before and not is_turned
+                        user = before.get(j, first.index)
+                        join = Join(t, j, expected, got, order, is_missing, is_turned, user)
+                        is_sure = not (is_turned or is_missing) and _is_close(expected, got)
+                        if is_sure or self._agrees(place, arrays, join):
+                            return join
+        return self._of_outputs(first)
+
+    def _of_outputs(self, first: Value) -> Join | None:
+        """Takes torch's output for one of JAX that nothing right was found before."""
+        tape, recording = self.pairs.tape, self.pairs.recording
+        pairs = list(zip(tape.outputs, recording.outputs, strict=True))
+        pairs += [(j, t) for j in self.pairs.states for t in recording.buffers]
+        pairs += [
+            (j, recording.gradients[name])
+            for name, j in tape.gradients.items()
+            if name in recording.gradients
+        ]
+        for j, t in pairs:
+            below = {first.index}
+            for value in tape.values[first.index + 1 : j + 1]:
+                if not below.isdisjoint(value.parents):
+                    below.add(value.index)
+            a, b = tape.values[j].printed, recording.values[t].printed
+            if j not in below or a is None or b is None or a.shape != b.shape or a.equals(b):
+                continue
+            if j in self.pairs.joined or j not in self.pairs.jax_dead:
+                continue
+            with tape.wide():
+                got = _numpy(self.replay.value(j))
+            array = self.pairs.torch_side.record([t])[0].arrays[t]
+            order = order_of(array, got)
+            if order is not None:
+                expected = in_order(array, order, got.shape)
+                value = recording.values[t]
+                return Join(value, j, expected, got, order, False, False, first.index)
+        return None
+
+    def is_same_call(self, j: int, t: Value) -> bool:
+        """True if torch's operation makes the value on the way, such as a product without bias."""
+        partner = self.pairs.recording.values[self.pairs.jax_pairs.get(j, 0)]
+        while partner.kind == "move" and partner.parents:
+            partner = self.pairs.recording.values[partner.parents[0]]
+        made = unmoved(self.pairs.recording.values, t)
+        return partner.kind == "fine" and partner.op == made.op
+
+    def _options(self, value: Value) -> list[Value]:
+        """Returns values of torch that may be this one of JAX, the closest first."""
+        assert value.printed is not None
+        seen: list[Value] = []
+        shape = value.printed.shape
+        if value.index in self.pairs.jax_pairs and len(set(shape)) < len(shape):
+            # The same numbers, but two axes of one size may be exchanged.
+            partner = self.pairs.jax_pairs[value.index]
+            return [self.pairs.recording.values[partner]] if partner >= 0 else []
+        for k in self.pairs.torch_dead:
+            other = self.pairs.recording.values[k]
+            assert other.printed is not None
+            if other.printed.shape != value.printed.shape:
+                continue
+            if any(
+                o.printed
+                and o.printed.equals(other.printed)
+                and o.printed.has_axes_of(other.printed)
+                for o in seen
+            ):
+                continue
+            seen.append(other)
+            if len(seen) == 2 * TRIES:
+                break
+        printed = value.printed
+
+        def rank(other: Value) -> tuple[bool, int]:
+            assert other.printed is not None
+            return other.printed.distance(printed) > CLOSE, other.index
+
+        return sorted(seen, key=rank)[:TRIES]
+
+    def _array(self, index: int, options: dict[int, list[Value]], j: int) -> np.ndarray:
+        """Returns an array of torch; those that may be asked for next come from the same run."""
+        if index not in self._arrays:
+            wanted = [index]
+            for k, values in options.items():
+                if self.pairs.tape.maker[k] >= self.pairs.tape.maker[j]:
+                    wanted += [value.index for value in values]
+            recording, _ = self.pairs.torch_side.record(list(dict.fromkeys(wanted))[:HELD])
+            self._arrays = recording.arrays
+        return self._arrays[index]
+
+    def _agrees(self, place: int, arrays: dict[int, Any], join: Join) -> bool:
+        """True if dead values of JAX are paired with dead ones once this one is replaced."""
+        t = join.torch
+        assert t.printed is not None
+        left = AHEAD
+        dead_torch, dead_jax = set(self.pairs.torch_dead), set(self.pairs.jax_dead)
+        for index in self.replay.follow(place, arrays, join.jax, join.expected, STEPS):
+            printed = self.replay.trial[index]
+            if printed is None or printed.is_plain or self.pairs.tape.values[index].kind == "move":
+                continue
+            if index not in dead_jax or printed.equals(t.printed):
+                continue
+            if join.is_turned and self.pairs.tape.values[index].op != "dot_general":
+                continue  # a sum over the wrong axis of a transposed array is right as well
+            partner = self.pairs.torch_table.partner(printed)
+            if partner is not None and partner.index in dead_torch and partner.index > t.index:
+                return True
+            left -= 1
+            if not left:
+                return False
+        return False
+
+
+def _is_close(expected: np.ndarray, got: np.ndarray) -> bool:
+    scale = float(np.linalg.norm(expected.ravel()))
+    return float(np.linalg.norm((expected - got).ravel())) <= CLOSE * scale
+
+
+def _numpy(array: Any) -> np.ndarray:
+    return np.asarray(array, np.float64)

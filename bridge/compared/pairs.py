@@ -1,0 +1,116 @@
+"""Both recorded runs: the values that are paired, and the dead ones that are left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.compared.jax_run import COTANGENT, JaxSide
+from bridge.compared.recorder import Recording
+from bridge.compared.tape import Tape
+from bridge.compared.torch_run import TorchSide
+from bridge.compared.values import Table, dead, made_of, paired
+
+
+@dataclass
+class Pairs:
+    """Both recorded runs.
+
+    Attributes:
+      torch_side, jax_side: the models with their arguments.
+      recording, tape: the runs.
+      states: indices of the states that the call of JAX changed.
+      joined: values of torch that took the place of values of JAX.
+      settled_torch, settled_jax: values of the parts that were found.
+      torch_table: torch's values by their numbers.
+      torch_pairs, jax_pairs: the partner of each value that has one.
+      torch_dead, jax_dead: values behind which nothing is paired.
+    """
+
+    torch_side: TorchSide
+    jax_side: JaxSide
+    recording: Recording
+    tape: Tape
+    states: list[int]
+
+    def __post_init__(self) -> None:
+        self.joined: dict[int, int] = {}  # of JAX's values, those that torch's took the place of
+        self.settled_jax: set[int] = set()
+        self.settled_torch: set[int] = set()
+        self._backward: set[int] = set()
+        for value in self.tape.values:
+            if value.name == COTANGENT or not self._backward.isdisjoint(value.parents):
+                self._backward.add(value.index)
+        self.pair()
+
+    def pair(self) -> None:
+        """Pairs the values of both sides."""
+        torch, jax = self.recording.values, self.tape.values
+        self.torch_table = Table(torch)
+        self.jax_pairs = paired(jax, self.torch_table)
+        self.torch_pairs = paired(torch, Table(jax))
+        wrong = self.wrong_outputs()
+        wrong_torch = [self.recording.outputs[k] for k in wrong]
+        wrong_jax = [self.tape.outputs[k] for k in wrong]
+        wrong_torch += [k for k in self.recording.buffers if k not in self.torch_pairs]
+        # A cache that JAX writes has no buffer in torch: states of a wrong buffer's shape count.
+        shapes = {torch[k].shape for k in wrong_torch if k in self.recording.buffers}
+        wrong_jax += [k for k in self.states if k not in self.jax_pairs and jax[k].shape in shapes]
+        # Parts of the forward pass come first: they make all gradients wrong.
+        is_forward = bool(wrong_torch or wrong_jax)
+        if not is_forward:
+            ours, theirs = unpaired_gradients(self)
+            wrong_torch += [self.recording.gradients[name] for name in ours]
+            wrong_jax += [self.tape.gradients[name] for name in theirs]
+        for wrong_ones, pairs, values in (
+            (wrong_torch, self.torch_pairs, torch),
+            (wrong_jax, self.jax_pairs, jax),
+        ):
+            for k in wrong_ones:
+                if pairs.pop(k, None) is not None:
+                    # Right, but not the output: the other side goes on from here.
+                    pairs.update({p: pairs.get(p, -1) for p in values[k].parents})
+        jax_pairs, torch_pairs = set(self.jax_pairs), set(self.torch_pairs)
+        if is_forward:
+            # A gradient that is right says nothing about the value that it belongs to.
+            jax_pairs -= self._backward
+            torch_pairs = {k for k in torch_pairs if k < self.recording.forward}
+        self.jax_dead = dead(jax, jax_pairs, wrong_jax, self.settled_jax)
+        self.torch_dead = dead(torch, torch_pairs, wrong_torch, self.settled_torch)
+        if not is_forward:
+            # What the forward pass keeps for the backward pass is no part: torch has none of it.
+            self.jax_dead = [k for k in self.jax_dead if k in self._backward]
+
+    def wrong_outputs(self) -> list[int]:
+        """Returns the numbers of the outputs that differ."""
+        wrong = []
+        for k, (t, j) in enumerate(zip(self.recording.outputs, self.tape.outputs, strict=True)):
+            a, b = self.recording.values[t].printed, self.tape.values[j].printed
+            if a is not None and b is not None and not a.equals(b) and j not in self.joined:
+                wrong.append(k)
+        return wrong
+
+
+def unpaired_gradients(pairs: Pairs) -> tuple[list[str], list[str]]:
+    """Returns the parameters of torch and of JAX whose gradient the other side does not have.
+
+    The gradient of a weight that one side holds in pieces is made of those of the pieces.
+    """
+    torch, jax = pairs.recording.values, pairs.tape.values
+    ours = {
+        name: torch[k].printed
+        for name, k in pairs.recording.gradients.items()
+        if torch[k].tells and k not in pairs.torch_pairs
+    }
+    theirs = {
+        name: jax[k].printed
+        for name, k in pairs.tape.gradients.items()
+        if jax[k].tells and k not in pairs.jax_pairs
+    }
+    for whole, parts in ((ours, theirs), (theirs, ours)):
+        for name in list(whole):
+            pieces = made_of(whole[name], parts)
+            if pieces:
+                del whole[name]
+                for piece in pieces:
+                    del parts[piece]
+    return list(ours), list(theirs)
