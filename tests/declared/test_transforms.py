@@ -526,7 +526,7 @@ def test_wrong_arguments() -> None:
         (lambda: rms_norm(x, w[:2]), ValueError, r"weight has shape \[2\], expected \[3\]"),
         (lambda: rms_norm(x.int(), w), TypeError, "x has dtype int32, expected one of float16"),
         (lambda: rms_norm(x, w.numpy()), TypeError, "weight has type ndarray"),
-        (lambda: rms_norm(x.numpy(), w.numpy()), TypeError, "got ndarray, ndarray"),
+        (lambda: rms_norm(x.numpy(), w), TypeError, "ndarray"),
         (lambda: rms_norm(x, w, eps=[1]), TypeError, "eps is a list, which cannot be hashed"),
         (lambda: rms_norm(x, other=1), TypeError, "unexpected keyword argument 'other'"),
         (lambda: rms_norm(x[0, 0]), ValueError, "x is 0-dimensional"),
