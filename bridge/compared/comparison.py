@@ -206,6 +206,7 @@ def _add_notes(search: Search, report: Report) -> None:
                 f"{side} casts to float32 at {lines} {first.source}; compare ran it in float64"
             )
     report.notes += cancelled(search)
+    report.notes += [search.jax_side.note] if search.jax_side.note else []
     for op, count in search.tape.narrow.items():
         report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")
     for side, random in (("torch", search.recording.random), ("JAX", search.tape.random)):

@@ -33,6 +33,7 @@ class JaxSide:
     ) -> None:
         self.function, self.args, self.kwargs, self.is_wide = function, args, kwargs, is_wide
         self.lifted = lift(function)
+        self.note = ""  # on how the function was traced, where not in float64
         self.cotangents: Any = None  # gradients of the outputs' sum with these are recorded too
 
     def record(self) -> tuple[Tape, Any, list[int]]:
@@ -82,17 +83,7 @@ class JaxSide:
             traced_call = with_gradients(call)
             operands.append([jnp.asarray(c) for c in self.cotangents])
             names += [COTANGENT] * len(self.cotangents)
-        try:
-            closed, shape = jax.make_jaxpr(traced_call, return_shape=True)(*operands)
-        except _NOT_TRACED:
-            raise
-        except Exception as error:
-            # It ran in its own dtype: a fixed dtype or a state of its own may be in the way.
-            text = str(error).strip().splitlines()
-            raise ValueError(
-                f"jax_function cannot be traced in float64: {_line_of(error)} it raises "
-                f"{type(error).__name__}: {text[0] if text else 'without a text'}"
-            ) from error
+        closed, shape, operands = self._traced(traced_call, operands)
         flat = jax.tree_util.tree_leaves(operands)
         tape, results = record(closed, flat, [*sorted(arrays), *names], self.is_wide)
         count = len(jax.tree_util.tree_leaves(shape[0]))
@@ -102,6 +93,33 @@ class JaxSide:
             tape.gradients = dict(zip(sorted(shape[2]), tape.outputs[changed:], strict=True))
         tape.outputs = tape.outputs[:count]
         return tape, results[:count], states
+
+    def _traced(self, call: Any, operands: list[Any]) -> tuple[Any, Any, list[Any]]:
+        """Returns the jaxpr of a call, the shapes of its results, and operands that it takes."""
+        try:
+            return *jax.make_jaxpr(call, return_shape=True)(*operands), operands
+        except _NOT_TRACED:
+            raise
+        except Exception as error:
+            # It ran in its own dtype. A fixed float32, such as that of a loop's carry, may be in
+            # the way: traced in float32, its equations still run in float64.
+            text = str(error).strip().splitlines()
+            why = (
+                f"{_line_of(error)} it raises {type(error).__name__}: "
+                f"{text[0] if text else 'without a text'}"
+            )
+            narrow = jax.tree_util.tree_map(_narrowed, operands)
+            try:
+                with jax.enable_x64(False):
+                    closed, shape = jax.make_jaxpr(call, return_shape=True)(*narrow)
+            except Exception:
+                raise ValueError(f"jax_function cannot be traced in float64: {why}") from error
+            self.note = f"JAX is traced in float32 with its constants: in float64, {why}"
+            mixed = jax.tree_util.tree_map(
+                lambda wide, own: wide if jnp.issubdtype(wide.dtype, jnp.inexact) else own,
+                operands, narrow,
+            )  # fmt: skip
+            return closed, shape, mixed
 
     def _wide(self, array: Any) -> Any:
         if not self.is_wide or not jnp.issubdtype(array.dtype, jnp.inexact):
@@ -121,6 +139,12 @@ def _line_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     line = first_line((f.filename, f.lineno or 0, f.name) for f in reversed(frames))
     return f"at {line.source}" if line is not None else "inside of a layer"
+
+
+def _narrowed(array: Any) -> Any:
+    """Returns an array in the dtype that it has where JAX has no numbers of 64 bits."""
+    with jax.enable_x64(False):
+        return jnp.asarray(np.asarray(array).astype(jax.dtypes.canonicalize_dtype(array.dtype)))
 
 
 def _on_device(leaf: Any) -> Any:

@@ -233,3 +233,24 @@ def test_a_wrong_derivative_is_named_at_its_line() -> None:
     assert len(report.parts) == 1, str(report)
     assert report.parts[0].torch.op == "gelu_backward"
     assert report.parts[0].count == 2
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_carry_that_is_fixed_to_float32(gradients: bool) -> None:
+    def scanned(x: Any, mistake: str = "") -> Any:
+        def body(carry: Any, k: Any) -> Any:
+            y, total = carry
+            y = gelu(dense(y, "inner"), mistake)
+            return (y, total + y), k
+
+        start = (x, jnp.zeros(x.shape, jnp.float32))
+        (x, _), _ = jax.lax.scan(body, start, jnp.arange(2))
+        return dense(jnp.tanh(norm(x)), "last")
+
+    report = bridge.compare(MODEL, scanned, X, gradients=gradients)
+    assert not report.parts, str(report)
+    assert not report.gradients, str(report)
+    assert any("traced in float32" in note for note in report.notes), report.notes
+    report = bridge.compare(MODEL, lambda x: scanned(x, "gelu"), X)
+    assert [part.count for part in report.parts] == [2], str(report)
+    assert report.parts[0].cause == "GELU: erf here, tanh there"
