@@ -133,7 +133,8 @@ def test_compiled_ahead_for_a_gpu_that_is_not_there(
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
     row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.cubin")}
-    # The value, forward mode, and reverse mode towards both operands and towards one, which is one program.
+    # The value, forward mode, and reverse mode towards both operands and towards one: the same
+    # program for either.
     assert len(times) == 4
     assert all(path.read_bytes()[:4] == b"\x7fELF" for path in times)
     row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
