@@ -113,7 +113,7 @@ def _prepared(params: ProgramParams, dtypes: tuple[str, ...]) -> tuple[tuple[int
 
 
 def _threads() -> int:
-    """As many as processors that this process may use."""
+    """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(sections, indent=2))
         return 0
-    # Where nobody says how wide a line may be, as in a pipe, it is as long as its value.
+    # A line without a known width, as in a pipe, is as long as its value.
     width = max(shutil.get_terminal_size((100_000, 24)).columns, 12)
     print(f"bridge {bridge.__version__}")
     for name, section in sections.items():

@@ -1,4 +1,4 @@
-"""What the search finds: parts, and the values at which both sides meet again."""
+"""Results of the search: parts, and the values at which both sides meet again."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Row:
 
 @dataclass
 class Report:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
       parts: in the order of execution, each line once.

@@ -68,7 +68,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """That of the program, as "vjp of swiglu", with the public function in it."""
+        """The name of the program, such as "vjp of swiglu", with the public function in it."""
         derivative, of, own = self.program.name.rpartition(" of ")
         return f"{derivative}{of}{self.function or own}"
 

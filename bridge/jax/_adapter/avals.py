@@ -26,7 +26,7 @@ def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
         return axes
     names = axes[-1] if isinstance(axes[-1], tuple) else (axes[-1],) if axes[-1] else ()
     parts = math.prod([like.sharding.mesh.shape[name] for name in names])
-    # Where parts share a column, which is two of the array's, the columns are whole.
+    # Columns are whole if parts share a column, which is two of the array's.
     return axes if like.shape[-1] // 2 % parts == 0 else (*axes[:-1], None)
 
 

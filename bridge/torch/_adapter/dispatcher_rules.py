@@ -1,4 +1,4 @@
-"""How the dispatcher ops run and are differentiated and batched: by the plans of eager calls.
+"""Runs, differentiates and batches the dispatcher ops by the plans of eager calls.
 
 A plan is made at the first call of a kind. So a compiled graph calls the kernels at the cost of
 eager code.

@@ -160,7 +160,7 @@ def _in_memory(tensor: Tensor, role: Role) -> Tensor:
 
 
 def _is_aligned(tensor: Tensor, role: Role) -> bool:
-    """Whether it starts at a multiple of its element's size, as all memory of torch does.
+    """True if it starts at a multiple of its element's size, as all memory of torch does.
 
     Memory of others need not: a file's, a message's, NumPy's. Pairs of words are read as integers.
     """
