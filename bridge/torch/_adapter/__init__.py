@@ -1,9 +1,11 @@
-"""Any op in torch, from its definition: no file here knows an op by name.
+"""The adapter: runs, differentiates and batches any op from its definition.
 
-- `entry`: from a public function into its op; `overrides`: `__torch_function__`.
-- `checks`: what only torch tensors can be.
-- `autograd`, `derivatives`: calls of ops that can be differentiated, eagerly and in torch.func.
+No file here knows an op by name.
+
+- `entry`: the path from a public function into its op; `overrides`: `__torch_function__`.
+- `checks`: checks of properties that only torch tensors have, such as layout and device.
+- `autograd`, `derivatives`: differentiable calls, eagerly and in torch.func.
 - `dispatcher`, `dispatcher_rules`: the ops of torch's dispatcher, which tracing sees;
-  `below_autograd`: how an op there is recorded.
+  `below_autograd`: the recording of such an op.
 - `kernels`, `destination`, `threads`: memory for results, `out=`, the threads that kernels use.
 """

@@ -1,4 +1,4 @@
-"""What autocast asks of functions: its dtype, as torch's matrix products have it, or nothing."""
+"""Casts operands to the dtype of autocast, as torch does for matrix products."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DEVICES = ("cpu", "cuda")  # meta has no autocast
 
 
 def cast(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors in the dtype of autocast, where that is on for the first one's device.
+    """Returns the tensors in autocast's dtype, if autocast is on for the first tensor's device.
 
-    float64, integers and what is no tensor stay as they are.
+    float64 tensors, integer tensors and other values stay as they are.
     """
     device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
     if device not in _DEVICES or not torch.is_autocast_enabled(device):
@@ -29,9 +29,9 @@ def cast(*tensors: Any) -> tuple[Any, ...]:
 
 
 def joined(arrays: Sequence[Tensor], dim: int) -> Tensor:
-    """Arrays of one dtype, put together along a dimension.
+    """Concatenates arrays of one dtype along a dimension.
 
-    torch.cat refuses the 16-bit type which is not that of an autocast around it.
+    Under autocast, torch.cat refuses a 16-bit dtype other than autocast's own.
     """
     dtype, device = arrays[0].dtype, arrays[0].device.type
     if (
@@ -40,6 +40,6 @@ def joined(arrays: Sequence[Tensor], dim: int) -> Tensor:
         and torch.is_autocast_enabled(device)
         and dtype != torch.get_autocast_dtype(device)
     ):
-        # Another autocast in it would not be in what torch.export keeps.
+        # torch.export would lose a nested autocast, so the concatenation runs in float32.
         return torch.cat([array.float() for array in arrays], dim).to(dtype)
     return torch.cat(arrays, dim)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Any op as a differentiable torch function, from its two derivative rules.
+"""Makes any op a differentiable torch function from its two derivative rules.
 
-`call` runs everywhere; it picks the cheapest way that is right where it stands:
+`call` chooses the cheapest of these ways that is correct for the call:
 
 - plain tensors, no gradient wanted: the kernel, directly;
 - autograd, forward mode, torch.func: an `autograd.Function` whose derivatives are calls again;
@@ -47,9 +47,10 @@ _is_grad_enabled = torch.is_grad_enabled
 
 
 def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
-    """Runs `op`, differentiably where the operands ask for it.
+    """Runs `op`, differentiably if an operand requires it.
 
-    `function` is the name that profilers show; without one it is the op's, and only autograd tells.
+    `function` is the name that profilers show. Without it they show the op's name, and only for
+    calls that autograd records.
     """
     if torch.compiler.is_compiling():
         return dispatch(op, operands, params)
@@ -57,26 +58,26 @@ def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") ->
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:
-    """Whether something other than eager execution sees every operation on these tensors."""
+    """True if a tracer, mode or tensor subclass sees every operation on these tensors."""
     if dispatch_modes() or function_modes() or tracing_state():
         return True
     return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
 
 
 def is_watched(tensors: Sequence[Any]) -> bool:
-    """Whether tracing or torch.func sees every operation on these tensors."""
+    """True if tracing or torch.func sees every operation on these tensors."""
     return is_traced(tensors) or functorch_active()
 
 
 def is_recorded(operands: Sequence[Any]) -> bool:
-    """Whether autograd follows a call on these operands, in either mode."""
+    """True if autograd records a call on these operands, in reverse or forward mode."""
     return forward_ad._current_level >= 0 or (
         _is_grad_enabled() and any([o is not None and o.requires_grad for o in operands])
     )
 
 
 class Plan(Kernel):
-    """A kernel that can be differentiated: derivative rules are asked once and remembered."""
+    """A kernel that can be differentiated; the derivative rules are asked once and stored."""
 
     def __init__(
         self, op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = ""
@@ -84,7 +85,7 @@ class Plan(Kernel):
         super().__init__(op, params, dtypes)
         self.function = function
         self.name = function or op.name
-        # The plan that runs where derivatives follow: mostly this one.
+        # The plan that runs if derivatives follow: it may have more results. Mostly it is this one.
         saving = op.saving(params)
         self.saving: Plan = self if saving == params else plan_of(op, saving, dtypes, function)
         self.derivatives = Derivatives(op, params, dtypes, plan_of)
@@ -94,10 +95,10 @@ class Plan(Kernel):
         self._jvp_steps: dict[Any, list[Step]] = {}
         self.native = native_kernel(op)
         self.add_to(self.native)
-        # These are bound here, as a tiny call is mostly the finding of such names.
+        # Attributes for the hot path: in a tiny call, name lookups take most of the time.
         self.compute = self.saving.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
-        # True says that all operands are kept for the derivatives, and nothing else.
+        # True if the residuals are all operands and nothing else.
         self.keeps_operands = False
         self._keep: Any = None
         self._zeros: tuple[int, ...] = ()
@@ -105,26 +106,26 @@ class Plan(Kernel):
 
     @staticmethod
     def like(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
-        """The plan of another call."""
+        """Returns the plan of another call."""
         return plan_of(op, params, dtypes)
 
     def __call__(self, *operands: Any) -> Results:
-        """Runs the call, differentiably where the operands ask for it."""
+        """Runs the call, differentiably if an operand requires it."""
         results = self.native(*operands)
         return self.watched(*operands) if results is None else results
 
     def watched(self, *operands: Any) -> Results:
-        """The same for a call that is not an ordinary one."""
+        """Runs a call that the native kernel does not take: traced, recorded or transformed."""
         if is_traced(operands) or inside_dispatcher() or is_functionalized():
             return dispatch(self.op, operands, self.params)
         if functorch_active():
-            # What is saved must be an output here: the outer transforms follow it too.
+            # The residuals must be outputs here: the outer transforms follow them too.
             outputs = named(_FunctorchCall, self.name).apply(self.saving, *operands)
             return self.saving.place(outputs)[: len(self._results)]
         if is_recorded(operands):
-            # What has outlived its transform, which torch takes for another tensor's gradient.
+            # Torch takes a tensor that has outlived its transform for another tensor's gradient.
             operands = tuple([o if o is None else unwrap_if_dead(o) for o in operands])
-            # Profilers show what a Function does, and forward mode asks it for tangents.
+            # Profilers show the work of a Function, and forward mode asks it for tangents.
             is_plain = forward_ad._current_level < 0 and not profiler._is_profiler_enabled
             record = self.record if is_plain else functools.partial(_apply(self.name), self)
             return self.place(record(*operands))
@@ -132,9 +133,9 @@ class Plan(Kernel):
             return self.run_below(operands)
 
     def record(self, *operands: Any) -> Any:
-        """Runs the call and has autograd record it; the wanted results as `present` has them.
+        """Runs the call and has autograd record it; returns the wanted results as `present` does.
 
-        What does it in C++ takes the place of this method once it is there.
+        The record function in C++ replaces this method once its module is loaded.
         """
         apply = _apply(self.name)
         if (recorder := nodes.recorder()) is None:
@@ -154,37 +155,37 @@ class Plan(Kernel):
         return record(*operands)
 
     def recorded(self) -> Any:
-        """The range that a profiler shows where autograd has none."""
+        """Returns the range that a profiler shows for a call that autograd does not record."""
         if self.function and profiler._is_profiler_enabled:
             return profiler.record_function(f"bridge::{self.name}")
         return contextlib.nullcontext()
 
     def run_below(self, operands: tuple[Any, ...]) -> Results:
-        """Runs the call where autograd and torch.func have been dealt with."""
+        """Runs the call below autograd and torch.func, which have been handled."""
         results = self.native.compute(*operands)
         if results is not None:
             return results
         try:
             return self.run(operands, self.empty_results(operands))
         except RuntimeError:
-            # Gradients in batches (is_grads_batched) still come in tensors of the old vmap, which
-            # nothing but the tensors themselves tells; the dispatcher knows how to loop over them.
+            # Gradients in batches (is_grads_batched) arrive as tensors of the old vmap. Only the
+            # tensors themselves show it; the dispatcher knows how to loop over them.
             if any(operand is not None and is_old_batched(operand) for operand in operands):
                 return dispatch(self.op, operands, self.params)
-            # Cotangents may be sparse: those of torch.gather(..., sparse_grad=True) are.
+            # Cotangents may be sparse, as from torch.gather(..., sparse_grad=True).
             dense = tuple([o.to_dense() if o is not None and o.is_sparse else o for o in operands])
             if all(map(operator.is_, dense, operands)):
                 raise
         return self.run_below(dense)
 
     def present(self, results: Sequence[Any]) -> Any:
-        """The wanted results as a Function returns them: a tensor, or a tuple of several."""
+        """Returns the wanted results as a Function does: a tensor, or a tuple of several."""
         if len(self.wanted) == 1:
             return results[self.wanted[0]]
         return tuple([results[i] for i in self.wanted])
 
     def place(self, outputs: Any) -> Results:
-        """The inverse of `present`."""
+        """Inverts `present`: puts the outputs at their places among the results, None elsewhere."""
         if isinstance(outputs, Tensor):
             outputs = (outputs,)
         results = [None] * len(self._results)
@@ -193,9 +194,9 @@ class Plan(Kernel):
         return tuple(results)
 
     def remember(self, ctx: Any, operands: tuple[Any, ...], results: Results) -> tuple[Any, ...]:
-        """Readies ctx for `vjp` and `jvp`, but for the tensors that it must keep, the answer.
+        """Prepares ctx for `vjp` and `jvp`; returns the residuals, which the caller must save.
 
-        `results` are those of `saving`.
+        `results` are the results of `saving`.
         """
         ctx.plan = self
         ctx.set_materialize_grads(False)
@@ -212,13 +213,13 @@ class Plan(Kernel):
         return self._keep((*operands, *results))
 
     def vjp(self, ctx: Any, cotangents: Any, wanted: tuple[bool, ...]) -> Sequence[Any]:
-        """As `pull`, from what `remember` has left in ctx."""
+        """Computes `pull` from the residuals in ctx, as `remember` prepared it."""
         return self.pull(ctx.saved_tensors, cotangents, wanted, self._likes(ctx))
 
     def pull(
         self, kept: Any, cotangents: Any, wanted: tuple[bool, ...], likes: Any = None
     ) -> Sequence[Any]:
-        """Cotangents of the operands; `cotangents` are those of the wanted results."""
+        """Returns the operands' cotangents from the residuals and the results' cotangents."""
         steps = self.vjp_steps(wanted, tuple([each is not None for each in cotangents]))
         values = (*kept, *cotangents, None)
         if type(steps) is Step:
@@ -230,7 +231,7 @@ class Plan(Kernel):
         return run_steps(steps, values, likes or {}, len(wanted))
 
     def vjp_steps(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:
-        """The only step, where that is a plain call, or a list of steps."""
+        """Returns the steps, or the step itself if there is only one and it is plain."""
         steps: Any = self._vjp_steps.get((wanted, given))
         if steps is None:
             steps = self.derivatives.vjp_steps(wanted, given)
@@ -240,10 +241,12 @@ class Plan(Kernel):
         return steps
 
     def only_step(self, wanted: tuple[bool, ...], given: tuple[bool, ...]) -> Any:
-        """For nodes in C++: the kernel of that step, what runs it if the kernel does not, where its
-        operands are in (*kept, *cotangents, None), and the cotangents in (*its results, None).
+        """Returns the only step in the form that nodes in C++ need, or None if there are others.
 
-        None where there are other steps.
+        Returns:
+          The step's native kernel; the function for calls that the kernel refuses; the indices of
+          the step's operands in (*kept, *cotangents, None); the indices of the cotangents in
+          (*results of the step, None).
         """
         step = self.vjp_steps(wanted, given)
         if type(step) is not Step:
@@ -251,7 +254,7 @@ class Plan(Kernel):
         return step.native, step.plan.watched, step.picked, step.arranged
 
     def jvp(self, ctx: Any, kept: Any, tangents: Any) -> Sequence[Any]:
-        """Tangents of the results, from what was kept and those of the operands (None: zero)."""
+        """Returns the results' tangents from the residuals and the operands' (None: zero)."""
         key = tuple([tangent is not None for tangent in tangents])
         steps = self._jvp_steps.get(key)
         if steps is None:
@@ -260,7 +263,7 @@ class Plan(Kernel):
         totals = run_steps(steps, values, self._likes(ctx), len(self._results))
         if not self._constant:
             return totals
-        # Autograd has no floating result without a tangent.
+        # Autograd needs a tangent for every floating result.
         return [
             zeros(ctx.constant[i]) if t is None and i in ctx.constant else t
             for i, t in enumerate(totals)
@@ -279,16 +282,16 @@ def _like(tensor: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
-    """The plan of a call; the same object for the same arguments, while it is in use."""
+    """Returns the plan of a call; the same object for the same arguments, while it is in use."""
     return Plan(op, params, dtypes, function)
 
 
 @functools.cache
 def named(function: Any, name: str, forward: bool = True) -> Any:
-    """A Function under the name that profilers, NVTX ranges and graphs show: `bridge::<name>`.
+    """Returns a subclass of a Function with the name that profilers and graphs show.
 
-    Its backward pass is `bridge::<name>Backward`. Without `forward` that alone gets a name, where
-    something else shows the forward pass.
+    The name is `bridge::<name>`, in NVTX ranges too; its backward pass is `bridge::<name>Backward`.
+    With `forward=False` only the backward pass gets a name: the dispatcher names the forward pass.
     """
     own = type(f"bridge::{name}" if forward else function.__name__, (function,), {})
     if (node := backward_class(own)) is not None:
@@ -297,7 +300,7 @@ def named(function: Any, name: str, forward: bool = True) -> Any:
 
 
 class Rules(torch.autograd.Function):
-    """The derivative rules of a plan, shared by the ways of writing forward."""
+    """The derivative rules of a plan; subclasses differ in how they write forward."""
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
@@ -316,14 +319,14 @@ class Rules(torch.autograd.Function):
 
 
 class _EagerCall(Rules):
-    """Forward and context in one, which costs a third of what setup_context does."""
+    """Forward and context in one method, at a third of the cost of setup_context."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
         results = plan.compute(*operands)
         if results is None:
             results = plan.saving.run_below(operands)
-        if plan.keeps_operands:  # as below, without the calls
+        if plan.keeps_operands:  # inlined `plan.remember`
             ctx.plan = plan
             ctx.set_materialize_grads(False)
             kept = operands
@@ -341,17 +344,17 @@ def _backward_below(ctx: Any, *cotangents: Any) -> Any:
 
 @functools.cache
 def _apply(name: str) -> Any:
-    """Its `apply`, without the wrapper in Python, which asks what has been asked."""
+    """Returns the Function's `apply` without torch's Python wrapper, whose checks are made."""
     function = named(_EagerCall, name)
-    # What the engine calls would look up `backward` and whether there is a `vjp` before calling it,
-    # at a good part of what a tiny backward pass costs. A torch without this class does just that.
+    # By default the engine's call looks up `backward` and `vjp` first, a good part of the cost of a
+    # tiny backward pass. A torch without this class keeps the default.
     if (node := backward_class(function)) is not None:
         node.apply = _backward_below
     return super(torch.autograd.Function, function).apply
 
 
 class _FunctorchCall(Rules):
-    """The form that torch.func can transform."""
+    """The form of a call that torch.func can transform."""
 
     @staticmethod
     def forward(plan: Plan, *operands: Any) -> Any:
@@ -367,11 +370,12 @@ class _FunctorchCall(Rules):
 
 
 def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> Any:
-    """`Rules.jvp` where there may be outer transforms of torch.func.
+    """Computes `Rules.jvp` where outer transforms of torch.func may exist.
 
-    Autograd calls it with forward mode switched off, which is meant for this level alone. The outer
-    ones are to see what the caller set; so this level's tangents are taken off instead. (Torch has
-    one dual level, 0, in each of its own; `forward_ad` does not know of those that dynamo enters.)
+    Autograd calls jvp with forward mode off, which is meant for this level only. The outer levels
+    must see the caller's modes, so forward mode is restored and this level's tangents are removed.
+    (Each level of torch.func has one dual level, 0; `forward_ad` does not know about the levels
+    that dynamo enters.)
     """
     kept = [None if t is None else unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
     with set_fwd_grad_enabled(forward_enabled):
@@ -379,7 +383,7 @@ def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> A
 
 
 def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) -> None:
-    """Keeps what the derivative rules need, for both modes."""
+    """Saves the residuals of a call for both modes."""
     kept = plan.remember(ctx, operands, results)
     ctx.save_for_backward(*kept)
     ctx.save_for_forward(*kept)
@@ -388,7 +392,7 @@ def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) 
 def batched(
     op: Any, params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Parameters and operands of the call with one more dimension, which results have in front."""
+    """Returns parameters and operands of the call with one more dimension, in front of results."""
     params, moves = batch_call(
         op, params, [o is not None for o in operands], [d is not None for d in dims]
     )
@@ -408,7 +412,10 @@ def batched(
 
 @functools.cache
 def _frontend() -> tuple[Any, ...]:
-    """What a native kernel asks, to know whether a call is an ordinary one, and needs to run it."""
+    """Returns the functions and objects of torch that a native kernel uses.
+
+    With them it decides if a call is an ordinary one, and runs it.
+    """
     return (
         (Tensor, torch.nn.Parameter),
         (dispatch_modes, function_modes, functorch_active, tracing_state),
@@ -428,5 +435,5 @@ def _frontend() -> tuple[Any, ...]:
 
 
 def native_kernel(op: Any) -> Any:
-    """Returns a native kernel without a variant: it runs nothing before one is added."""
+    """Returns a native kernel without variants; it takes no call until one is added."""
     return _native.Kernel(op.kernel_name, _frontend())

@@ -1,8 +1,8 @@
-"""How an op of the dispatcher is recorded by autograd and then runs below it.
+"""Records a dispatcher op in autograd and runs the op below autograd.
 
-The ops, the exchanges of all-gather and the programs of JAX all have a kernel for the key Autograd:
-it makes a `BelowAutograd` of the dispatch that it interrupts, gives that to a Function by way of
-`recorder`, and the Function's forward calls it.
+The ops, the exchanges of all-gather and the JAX programs each have a kernel for the key Autograd.
+That kernel puts the rest of its dispatch into a `BelowAutograd` and passes it to a Function through
+`recorder`; the Function's forward calls it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bridge._private.torch import (
 class BelowAutograd:
     """The rest of a dispatch that has reached autograd: an op, run in the modes of its caller.
 
-    A Function's forward runs with both modes switched off. That is meant for this level; an outer
-    transform of torch.func, which takes its turn below, is to see what the caller set.
+    A Function's forward runs with grad mode and forward mode off. Torch means this for the current
+    level only; an outer transform of torch.func runs below and must see the caller's modes.
     """
 
     __slots__ = ("forward_enabled", "grad_enabled", "keys", "overload")
@@ -47,10 +47,10 @@ class BelowAutograd:
 
 
 def recorder(function: type[SingleLevelFunction]) -> Callable[..., Any]:
-    """The function's `apply` for a kernel of the key Autograd.
+    """Returns the function's `apply` for a kernel of the key Autograd.
 
-    The dispatcher has peeled the transforms of torch.func off by level, so that this is one plain
-    autograd call; `apply` of a `Function` would take them for not yet handled.
+    The dispatcher has already handled the transforms of torch.func, level by level. So this is one
+    plain autograd call; `apply` of a `Function` would handle the transforms a second time.
     """
     record = function.apply
 

@@ -1,4 +1,4 @@
-"""Two calls as one node of a graph, where autograd records an ordinary call."""
+"""Two calls recorded as one node of autograd's graph."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bridge.torch._adapter.kernels import Results
 
 
 def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[Any, ...]) -> Any:
-    """The only result of a second call on all results of a first one.
+    """Returns the only result of a second call on all results of a first call.
 
-    A node costs a tiny call more than both kernels. For operands of which `first.native` says that
-    a call on them is recorded, and for a second call whose derivatives are the same whatever those
-    results are that the operands move: to autograd they are constants.
+    For a tiny call, a node costs more than both kernels. Requirements: `first.native` takes the
+    operands as a call to record; and the derivatives of the second call do not depend on those
+    results of the first that no operand changes, because autograd treats them as constants.
     """
     return _apply(first.name)(first, second_of, *operands)
 
 
 @functools.cache
 def _apply(name: str) -> Any:
-    # This leaves out the wrapper in Python, which asks what was asked already.
+    # The base class's `apply` skips the Python wrapper, whose checks have been made already.
     return super(torch.autograd.Function, named(_Chained, name)).apply
 
 
 class _Part:
-    """What a plan keeps of its call, in place of a node of its own."""
+    """The residuals of one plan's call; it replaces the ctx of a node of its own."""
 
     def __init__(self, saved_tensors: tuple[Any, ...] = (), likes: Any = None) -> None:
         self.saved_tensors, self.likes = saved_tensors, likes

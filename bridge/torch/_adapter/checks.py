@@ -1,4 +1,4 @@
-"""Checks of what only torch tensors can be: layout, device, a place for results."""
+"""Checks of properties that only torch tensors have: layout, device, memory for results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bridge.ops import Spec
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import is_overridden
 
-_DEVICES = ("cpu", "cuda", "meta")  # on the last there are shapes alone
+_DEVICES = ("cpu", "cuda", "meta")  # meta tensors have a shape and no values
 
 
 def check_tensors(function: str, required: int = 1, /, **arguments: Any) -> None:
     """Raises TypeError or ValueError unless every argument is a dense tensor on one device.
 
-    Arguments that are None pass, but not the first `required`.
+    The first `required` arguments must be present; later ones may be None.
     """
     first_name, first = next(iter(arguments.items()))
     for i, (name, tensor) in enumerate(arguments.items()):
@@ -44,13 +44,13 @@ def check_tensors(function: str, required: int = 1, /, **arguments: Any) -> None
 
 
 def checked_call(module: str, /, **arguments: Any) -> bool:
-    """`check_tensors` for the call of a module, whose arguments are all there.
+    """Runs `check_tensors` for the call of a module, all of whose arguments are required.
 
     Returns:
-      False where `__torch_function__` is to be asked: nothing is checked then, and the op is told.
+      False if the call goes to `__torch_function__`: then nothing has been checked here.
     """
     tensors = tuple(arguments.values())
-    # Nested tensors override all of torch, and are refused.
+    # Nested tensors override every torch function; they are refused here.
     is_nested = any(isinstance(t, Tensor) and t.is_nested for t in tensors)
     if is_overridden(tensors) and not is_nested:
         return False
@@ -59,7 +59,7 @@ def checked_call(module: str, /, **arguments: Any) -> bool:
 
 
 def check_flags(function: str, /, **flags: Any) -> None:
-    """Raises TypeError unless every flag is something that is true or false."""
+    """Raises TypeError unless every flag has a truth value."""
     for name, flag in flags.items():
         try:
             bool(flag)
@@ -74,7 +74,7 @@ def check_destination(function: str, first_name: str, first: Any, expected: Spec
 
     Args:
       first: the call's first operand.
-      expected: of the result.
+        expected: shape and dtype of the result.
     """
     check_tensors(function, 2, **{first_name: first}, out=out)
     found: Spec = spec_of(out)

@@ -1,4 +1,4 @@
-"""The derivative rules of one call: asked once, and remembered as steps that are ready to run."""
+"""The derivative rules of one call, asked once and stored as steps that are ready to run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = tuple[Any, ...]
 
 
 def _taker(positions: Sequence[int]) -> Callable[[Values], Values]:
-    """Returns a function that takes the members at these positions out of a tuple."""
+    """Returns a function that picks the members at these positions from a tuple."""
     if len(positions) == 0:
         return lambda values: ()
     if len(positions) == 1:
@@ -31,17 +31,22 @@ def _taker(positions: Sequence[int]) -> Callable[[Values], Values]:
 
 
 class Step:
-    """One call of a derivative rule, made ready.
+    """One call that a derivative rule returned, made ready to run.
+
+    A rule returns calls; the sums of their results, by place, are the tangents or cotangents.
 
     Attributes:
-      plan: the call, or None where its operands are passed on; native: its kernel.
-      picked: where its operands are in (*kept, *tangents or cotangents, None); pick: takes them.
-      zeros: (position among its operands, operand of the differentiated call whose zeros go there).
-      places: (result, what it is part of) for those of its results that are part of something.
-      tables: (result, operand of the differentiated call that is a table, of which it is the
-        cotangent before it is summed).
-      arranged: where all that something can be part of is in (*results, None), if this step is all;
-        arrange: takes it.
+      plan: the plan of the call, or None if the step returns its operands as they are.
+      native: the plan's native kernel.
+      picked: indices of the operands in (*kept, *tangents or cotangents, None).
+      pick: picks the operands from that tuple.
+      zeros: pairs (index of an operand of this step, operand of the differentiated call): the
+        operand is zeros of that shape.
+      places: pairs (index of a result, place that it is added to).
+      tables: pairs (index of a result, operand of the differentiated call that is a table): the
+        result is summed to the table's shape and is then the table's cotangent.
+      arranged: for each place, the index in (*results, None), if this is the only step.
+      arrange: picks the places from that tuple.
     """
 
     __slots__ = (
@@ -58,7 +63,10 @@ class Step:
         plan_of: Callable[..., Any],
         tables: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`call` has sources for operands: `dtypes` has their dtypes, `index_of` where they lie."""
+        """Prepares the step.
+
+        The operands of `call` are sources: `dtypes` has their dtypes, `index_of` their positions.
+        """
         self.zeros = [
             (i, source.position)
             for i, source in enumerate(call.operands)
@@ -81,7 +89,10 @@ class Step:
         self.arrange = _taker(self.arranged)
 
     def run(self, values: Values, likes: dict[int, Any]) -> Values:
-        """Its results; `likes` has shape, dtype and device of operands: of all that it needs."""
+        """Runs the step.
+
+        `likes` has (shape, dtype, device) of tables and of operands that it needs zeros of.
+        """
         operands = self.pick(values)
         if self.zeros:
             filled = list(operands)
@@ -100,7 +111,7 @@ class Step:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its native kernel is all of it."""
+        """True if running the native kernel is the whole step."""
         return self.native is not None and not self.zeros and not self.tables
 
 
@@ -116,13 +127,13 @@ def _summed(full: Any, plan: Any, like: Any) -> torch.Tensor:
 
 
 def zeros(like: Any) -> torch.Tensor:
-    """Zeros of a shape, dtype and device."""
+    """Returns zeros of a shape, dtype and device."""
     shape, dtype, device = like
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], count: int) -> Values:
-    """Runs the steps on `values` and adds up what belongs to each of `count` places."""
+    """Runs the steps on `values`; returns the sum of the results at each of `count` places."""
     totals: list[Any] = [None] * count
     for step in steps:
         results = step.run(values, likes)
@@ -133,10 +144,11 @@ def run_steps(steps: Sequence[Step], values: Values, likes: dict[int, Any], coun
 
 
 class Derivatives:
-    """The rules of one kind of call.
+    """The derivative rules of one kind of call.
 
-    A rule is asked with numbers in place of arrays: the operands come first, then the results and
-    what is saved with them, then tangents of the operands or cotangents of the wanted results.
+    Rules are asked with numbers in place of arrays. The numbering: the operands, then the results
+    and the residuals among them, then the tangents of the operands or the cotangents of the wanted
+    results.
     """
 
     def __init__(
@@ -153,14 +165,14 @@ class Derivatives:
 
     @functools.cached_property
     def _smooth(self) -> list[bool]:
-        """Which operands something is differentiated towards."""
+        """For each operand, True if it is present and has a gradient: its role is not discrete."""
         roles = self.op.operand_roles(len(self.dtypes), self.params)
         pairs = zip(self.dtypes, roles, strict=True)
         return [dtype is not None and not role.is_discrete for dtype, role in pairs]
 
     @functools.cached_property
     def _answers(self) -> list[Any]:
-        """What a rule may answer: everything asked for at once, and one by one."""
+        """All calls that the rules may return: for all derivatives at once, and for each alone."""
         answers = [call for calls in self._tangents for call in calls]
         for given in _all_and_each([True] * len(self.wanted)):
             try:
@@ -173,9 +185,9 @@ class Derivatives:
 
     @functools.cached_property
     def _tangents(self) -> list[list[Any]]:
-        """The same in forward mode, an answer for each question.
+        """The calls of the forward rule, a list for all tangents at once and one for each alone.
 
-        What is too large is left out here, where nobody has asked for it yet.
+        Calls that would be too large are left out; they are an error only once asked for.
         """
         answers = []
         for given in _all_and_each(self._smooth):
@@ -185,7 +197,7 @@ class Derivatives:
 
     @functools.cached_property
     def constant(self) -> tuple[int, ...]:
-        """Wanted floats that may have no tangent: by some operand they do not change."""
+        """Wanted floating results that some operand does not change: they may have no tangent."""
         moving = [{i for call in calls for i in _given(call)} for calls in self._tangents]
         return tuple(
             i
@@ -195,21 +207,21 @@ class Derivatives:
 
     @functools.cached_property
     def kept(self) -> tuple[int, ...]:
-        """Operands and results (in this numbering) that the rules place: what must be kept."""
+        """Numbers of the residuals: the operands and results that the rules' calls read."""
         placed = {s for call in self._answers for s in call.operands if isinstance(s, int)}
         kept = {source for source in placed if source < self._first_direction}
         if kept == {i for i, dtype in enumerate(self.dtypes) if dtype is not None}:
-            return tuple(range(len(self.dtypes)))  # the operands as they are, the absent with them
+            return tuple(range(len(self.dtypes)))  # all operands, the absent ones as None
         return tuple(sorted(kept))
 
     @functools.cached_property
     def keep(self) -> Callable[[Values], Values]:
-        """Takes what must be kept from (*operands, *results)."""
+        """A function that picks the residuals from (*operands, *results)."""
         return _taker(self.kept)
 
     @functools.cached_property
     def zeros(self) -> tuple[int, ...]:
-        """Operands whose shapes are remembered: tables, and what the rules want zeros like."""
+        """Operands whose shape is stored: tables, and operands that the rules need zeros of."""
         placed = {s for call in self._answers for s in call.operands if isinstance(s, ZerosLike)}
         return tuple(sorted({source.position for source in placed} | self._tables))
 
@@ -220,7 +232,7 @@ class Derivatives:
         return {i for i, role in enumerate(roles) if role is Role.TABLE}
 
     def vjp_steps(self, wanted: Sequence[bool], given: Sequence[bool]) -> list[Step]:
-        """Steps to the wanted cotangents of the operands, from the given ones of the results."""
+        """Returns steps from the given cotangents of the results to the wanted ones of operands."""
         return [
             self._step(
                 call,
@@ -233,7 +245,7 @@ class Derivatives:
         ]
 
     def jvp_steps(self, given: Sequence[bool]) -> list[Step]:
-        """Steps to the tangents of the results, from the given ones of the operands."""
+        """Returns steps from the given tangents of the operands to the tangents of the results."""
         count = len(self.results)
         calls = self._jvp(given)
         return [self._step(call, each_place(_given(call)), count, self.dtypes) for call in calls]
@@ -275,7 +287,7 @@ class Derivatives:
 
 
 def _given(call: Any) -> tuple[int | None, ...]:
-    """The numbers of the results of a call that are wanted, in their places."""
+    """Returns, for each result of a call, its index, or None if the result is not wanted."""
     results = call.operands if call.op is None else call.op.result_dtypes(call.params)
     return tuple([None if result is None else i for i, result in enumerate(results)])
 

@@ -1,4 +1,4 @@
-"""Results in memory that is there already: `out=`, and in place. For any op."""
+"""Writes results into memory that exists already, for any op: `out=`, and in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of
 
 
 def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
-    """Whether an ordinary call has been written into `out`, by a native kernel that takes it."""
+    """Writes an ordinary call into `out` if a native kernel takes the call; True if it did."""
     try:
         if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
             return False
@@ -82,12 +82,12 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
         return x.copy_(call(op, (x.clone(), *others), params, function)[0])
     plan = plan_of(op, params, dtypes_of(operands), function)
     if torch.is_grad_enabled() and any(o is not None and o.requires_grad for o in operands):
-        if plan.saving is not plan:  # what is saved has no place in x
+        if plan.saving is not plan:  # residuals among the results have no place in x
             return x.copy_(call(op, (x.clone(), *others), params, function)[0])
         # The copy is an input with a history of its own, so that second derivatives find x again.
         before = x.clone()
         x = named(_Overwrite, function, False).apply(plan, x, before, *others)
-        # Only now is anything written: torch has had its say, and has counted the change.
+        # Write only now: torch has raised its errors by now and has counted the change.
         with torch.no_grad(), plan.recorded():
             plan.run((before, *others), _only(plan, x))
         return x
@@ -96,10 +96,11 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
 
 
 def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Results:
-    """The results of a call whose first operand is free: its gradient may be written over it.
+    """Returns the results of a call whose backward pass may overwrite the first operand.
 
-    Autograd refuses, as for any change in place, to read it afterwards. Where something else than a
-    plain backward pass is recorded, nothing is overwritten. `function` as for `overwrite`.
+    The first operand's gradient is written over it. Reading it afterwards is an error of autograd,
+    as after any change in place. Nothing is overwritten if more than a plain backward pass is
+    recorded. `function` is the name in profilers.
     """
     x = operands[0]
     if torch.compiler.is_compiling() or is_watched(operands) or not is_recorded(operands):
@@ -113,7 +114,7 @@ def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: 
 
 
 def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "") -> None:
-    """Runs the call into `out`, which is called `argument`, or as the first operand is."""
+    """Runs the call into `out`; errors call it `argument`, or by the first operand's name."""
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError(
             f"{plan.name}: Inplace update to inference tensor outside InferenceMode is not "
@@ -130,7 +131,7 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "
 
 
 def _named_error(op: Any, function: str, argument: str, error: ValueError) -> ValueError:
-    """What an op says of its only result, in the words of the public function."""
+    """Returns the op's error about its only result in the words of the public function."""
     return ValueError(re.sub(f"^{op.name}: (a result|y) ", f"{function}: {argument} ", str(error)))
 
 
@@ -139,7 +140,7 @@ def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _has_rows(x: Tensor) -> bool:
-    """Whether a kernel can write x: rows at one distance, each of adjacent elements."""
+    """True if a kernel can write x: the rows have one stride, their elements are adjacent."""
     if x.ndim == 0 or x.numel() == 0:
         return True
     try:
@@ -150,7 +151,7 @@ def _has_rows(x: Tensor) -> bool:
 
 
 def _are_apart(x: Tensor) -> bool:
-    """Whether the rows of x, which has rows, are each in memory of its own."""
+    """True if no two rows of x share memory; `_has_rows(x)` must be true."""
     rows = x.view(-1, x.shape[-1]) if x.ndim and x.numel() else x
     return rows.ndim < 2 or len(rows) == 1 or rows.stride(0) >= rows.shape[1]
 
@@ -189,14 +190,17 @@ class _Overwritten(Rules):
         step = _only_step(plan, wanted, cotangents) if is_plain else None
         if step is None:
             return None, *plan.vjp(ctx, cotangents, wanted)
-        kept = ctx.saved_tensors  # once: where they are computed again, that is done once
+        kept = ctx.saved_tensors  # read once: each read may recompute them (checkpointing)
         x = kept[plan.derivatives.kept.index(0)].detach()
         _write(step.plan, step.pick((*kept, *cotangents, None)), x)
         return None, *step.arrange((*step.plan.place(x), None))
 
 
 def _only_step(plan: Plan, wanted: Sequence[bool], cotangents: Sequence[Any]) -> Any:
-    """What makes the first operand's cotangent, if that is all and may go where the operand is."""
+    """Returns the step that computes only the first operand's cotangent, or None.
+
+    The operand must be a residual, so that the cotangent may be written over it.
+    """
     step = plan.vjp_steps(tuple(wanted), tuple([each is not None for each in cotangents]))
     is_all = type(step) is Step and [place for _, place in step.places] == [0]
     return step if is_all and 0 in plan.derivatives.kept else None
@@ -205,10 +209,11 @@ def _only_step(plan: Plan, wanted: Sequence[bool], cotangents: Sequence[Any]) ->
 def pull_over(
     plan: Plan, operands: tuple[Any, ...], results: Results, cotangents: Sequence[Any]
 ) -> Tensor:
-    """The first operand's cotangent, written over it, where nothing is recorded.
+    """Writes the first operand's cotangent over the operand and returns it; records nothing.
 
     Args:
-      results: those of `plan.saving`; cotangents: of those that are wanted, or None.
+      results: the results of `plan.saving`.
+      cotangents: the cotangents of the wanted results, or None.
     """
     step = _only_step(plan, [i == 0 for i in range(len(operands))], cotangents)
     assert step is not None, plan.name

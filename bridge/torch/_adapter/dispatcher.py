@@ -1,9 +1,9 @@
-"""Every op as ops of torch's dispatcher, which tracing can see.
+"""Defines every op as ops of torch's dispatcher, which tracing can see.
 
-One dispatcher op per number of results, because a schema has a fixed number of them:
-`torch.ops.bridge.program` gives one, `torch.ops.bridge.program_2` two. Operands that are absent are
-None, parameters are keyword arguments.
-What runs them, and what autograd and vmap make of them, is in `dispatcher_rules`.
+A schema has a fixed number of results, so there is one dispatcher op for each number:
+`torch.ops.bridge.program` returns one result, `torch.ops.bridge.program_2` two. Absent operands are
+None; parameters are keyword arguments.
+`dispatcher_rules` runs, differentiates and batches them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bridge.torch._adapter.kernels import Results, empty_results
 
 library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
-_MOST_ARGUMENTS = 64  # of a schema, as torch is built
+_MOST_ARGUMENTS = 64  # torch's limit for one schema
 
 
 _at_first_dtensor: list[Callable[[], None]] = []
@@ -52,30 +52,30 @@ def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
 
 
 def overload_of(op: Any, dtypes: tuple[str | None, ...]) -> Any:
-    """The dispatcher op of `op` for results of these dtypes."""
+    """Returns the dispatcher op of `op` for results of these dtypes."""
     return overloads[op.name, sum([dtype is not None for dtype in dtypes])]
 
 
 def fields_of(params: Any) -> dict[str, Any]:
-    """The parameters as keyword arguments of the dispatcher op."""
+    """Returns the parameters as keyword arguments of the dispatcher op."""
     return {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
 
 
 def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Without the absent operands at the end, which a schema's defaults filled in."""
+    """Drops the absent operands at the end, which the defaults of the schema have filled in."""
     used = max(i for i, operand in enumerate(operands) if operand is not None) + 1
     count = op.operand_count(used)
     return (*operands[:count], *[None] * (count - len(operands)))
 
 
 def flattened(results: Results) -> Any:
-    """Results as a dispatcher op returns them: a tensor, or a tuple of several."""
+    """Returns the results as a dispatcher op does: a tensor, or a tuple of several."""
     present = [result for result in results if result is not None]
     return present[0] if len(present) == 1 else tuple(present)
 
 
 def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]:
-    """function(op, operands, params) with the arguments and outputs of a dispatcher op."""
+    """Adapts function(op, operands, params) to the arguments and outputs of a dispatcher op."""
 
     def adapted(*operands: Any, **fields: Any) -> Any:
         return flattened(function(op, trimmed(op, operands), op.params_type(**fields)))
@@ -84,7 +84,7 @@ def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]
 
 
 def _define(op: Any, count: int) -> Any:
-    """The dispatcher op for so many results."""
+    """Defines the dispatcher op for `count` results and returns it."""
     name = op.name if count == 1 else f"{op.name}_{count}"
     fields = dataclasses.fields(op.params_type)
     first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]

@@ -1,9 +1,9 @@
-"""Runs, differentiates and batches the dispatcher ops by the plans of eager calls.
+"""Runs, differentiates and batches the dispatcher ops through the plans of eager calls.
 
-A plan is made at the first call of a kind. So a compiled graph calls the kernels at the cost of
-eager code.
+A plan is made at the first call of a kind and reused. So a compiled graph calls the kernels at the
+cost of eager code.
 
-`torch.library.register_autograd` would do for reverse mode; forward mode it does not know.
+`torch.library.register_autograd` would suffice for reverse mode, but does not support forward mode.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Dispatch(NamedTuple):
 
 
 class _DispatchedCall(SingleLevelFunction):
-    """An op of the dispatcher as autograd sees it."""
+    """The autograd Function that records an op of the dispatcher."""
 
     @staticmethod
     def forward(ctx: Any, rest: _Dispatch, *operands: Any) -> Any:
@@ -63,18 +63,18 @@ class _DispatchedCall(SingleLevelFunction):
 
 
 def _autograd(op: Any, own: Any) -> Callable[..., Any]:
-    # For the forward pass profilers have the dispatcher's own name.
+    # In the forward pass profilers show the dispatcher's own name.
     record = recorder(named(_DispatchedCall, op.name, False))
 
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
-        # A wrapper of this key has the type of a plain tensor.
+        # Tensors wrapped by functionalization look like plain tensors; only the key shows them.
         if FUNCTIONALIZE is not None and not keys.has(FUNCTIONALIZE):
             try:
                 if (results := plan.native(*operands)) is not None:
                     return flattened(results)
-            except ValueError:  # of shapes that the op below has words for
+            except ValueError:  # wrong shapes: the op below raises a better message
                 pass
         overload = own
         if plan.saving is not plan:

@@ -1,4 +1,7 @@
-"""The way from a public function into its op: checks at the first call of a kind, then none."""
+"""The path from a public function into its op: the first call of a kind is checked, later ones not.
+
+A kind is a static argument together with the dtypes of the operands.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ MOST_KINDS = 256
 
 
 def fixed(value: Any) -> Any:
-    """A number that changed since an earlier compilation is a symbol, which no check takes."""
+    """Returns a plain number: dynamo makes a number that changes between calls a symbol.
+
+    No check takes a symbol, so a guard fixes its value.
+    """
     if _is_dynamo_compiling() and isinstance(value, (int, float)):
         from torch.fx.experimental.symbolic_shapes import guard_scalar  # costs half a second
 
@@ -29,20 +35,21 @@ def fixed(value: Any) -> Any:
 def entry(
     function: str, op: Any, kind: type, check: Callable[..., Any], several: bool = False
 ) -> Callable[..., Any]:
-    """Returns run(static, operands, out): the first result of `op`, in `out` if that is given.
+    """Returns run(static, operands, out), which computes the first result of `op`.
 
-    A function of a module calls it with nothing between: that is what overrides are told of. One
-    that is in no module is `run.public`.
+    The result is written into `out` if that is given. The public function must call `run` directly:
+    `__torch_function__` reads the caller's frame. Set `run.public` for a function that cannot be
+    found in its module by name.
 
     Args:
       function: the public function's name, for messages and profilers.
       op: the op.
-      kind: the type of `static`, the argument that is no tensor (an int will do for a float). Other
-        types are always checked.
+      kind: the type of `static`, the argument that is not a tensor (an int will do for a float).
+        Calls with other types are checked every time.
       check: check(static, operands) raises, or returns the parameters of the call.
       several: run returns all results, as a tuple.
     """
-    # Each static argument has a kernel that takes all combinations of dtypes that passed.
+    # One kernel for each static argument; it takes all combinations of dtypes that were checked.
     seen: dict[Any, Any] = {}
 
     def run(static: Any, operands: tuple[Any, ...], out: Tensor | None = None) -> Any:
@@ -55,7 +62,7 @@ def entry(
                 try:
                     if (results := kernel(*operands)) is not None:
                         return results if several else results[0]
-                except ValueError:  # Autograd has no way back: the checks tell it in their words.
+                except ValueError:  # the checks below raise it in the public function's words
                     pass
             elif write_at_once(function, kernel, operands, out):
                 return out

@@ -1,4 +1,4 @@
-"""Runs calls of ops on torch tensors: memory for the results, then the kernel. No autograd here."""
+"""Runs calls of ops on torch tensors: memory for the results, then the kernel; no autograd."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _ALL = 2**31 - 1
-_CODES = {name: code for code, name in enumerate(DTYPES)}  # as bridge_dtype does
+_CODES = {name: code for code, name in enumerate(DTYPES)}  # the values of enum bridge_dtype
 
 _kept_empty = _native.kept_empty
 
@@ -45,15 +45,15 @@ Results = tuple[Tensor | None, ...]
 class _TracedSpec(Spec):
     """Compares symbolic sizes as torch's own broadcasting does.
 
-    Sizes of which examples are known are guarded on. Of those that depend on data it is assumed
-    that they fit, which the traced program checks when it runs.
+    Sizes with known example values get guards. Sizes that depend on data are assumed to fit; the
+    traced program checks that when it runs.
     """
 
     def has_shape(self, shape: tuple[int, ...]) -> bool:
         return len(self.shape) == len(shape) and all(map(_agree, self.shape, shape))
 
     def broadcasts_to(self, shape: tuple[int, ...]) -> bool:
-        # The import costs half a second where nothing has been traced yet.
+        # The import takes half a second in a process that has not traced anything.
         from torch.fx.experimental.symbolic_shapes import guard_or_false
 
         return len(self.shape) <= len(shape) and all(
@@ -72,12 +72,12 @@ def _agree(size: int, other: int) -> bool:
 
 
 def dtype_word(dtype: torch.dtype) -> str:
-    """The name of a dtype; one that no op takes keeps torch's own."""
+    """Returns our name of a dtype; a dtype that no op takes keeps torch's name."""
     return NAMES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def spec_of(tensor: Tensor) -> Spec:
-    """Returns shape and dtype name."""
+    """Returns the shape and the dtype's name."""
     shape, name = tuple(tensor.shape), dtype_word(tensor.dtype)
     if torch.compiler.is_compiling() or any([type(size) is torch.SymInt for size in shape]):
         return _TracedSpec(shape, name)
@@ -85,7 +85,7 @@ def spec_of(tensor: Tensor) -> Spec:
 
 
 def is_known(condition: bool) -> bool:
-    """A condition on sizes; False where a traced program will only know it when it runs."""
+    """Evaluates a condition on sizes; False if a traced program knows it only when it runs."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import guard_or_false
 
@@ -94,7 +94,7 @@ def is_known(condition: bool) -> bool:
 
 
 def same_shape(a: Tensor, b: Tensor) -> bool:
-    """Whether the shapes are the same, as `Spec.has_shape` says it."""
+    """True if the shapes are equal, in the sense of `Spec.has_shape` under torch.compile."""
     return spec_of(a).has_shape(b.shape) if torch.compiler.is_compiling() else a.shape == b.shape
 
 
@@ -116,9 +116,9 @@ def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Re
 
 
 def new_memory(shape: tuple[int, ...], dtype: str, like: Tensor) -> Tensor:
-    """An uninitialised contiguous tensor; a large one in memory that earlier results have left.
+    """Returns an uninitialised contiguous tensor; large ones reuse the memory of dropped results.
 
-    Not while a profiler runs, whose numbers are those of torch's allocator.
+    Memory is not reused while a profiler runs, because it reports torch's own allocator.
     """
     if type(like) in PLAIN and like.is_cpu and not profiler._is_profiler_enabled:
         kept: Tensor | None = _kept_empty(like, _CODES[dtype], shape)
@@ -128,7 +128,7 @@ def new_memory(shape: tuple[int, ...], dtype: str, like: Tensor) -> Tensor:
 
 
 def keep_memory() -> None:
-    """Lets `new_memory` keep as many MiB of dropped results as BRIDGE_KEEP_MIB says: 1024."""
+    """Sets how many MiB of dropped results `new_memory` may hold: BRIDGE_KEEP_MIB, default 1024."""
     text = os.environ.get("BRIDGE_KEEP_MIB", "1024")
     if not text.isdecimal():
         raise ValueError(f"BRIDGE_KEEP_MIB is {text!r}; expected a number of MiB, 0 for none")
@@ -136,15 +136,15 @@ def keep_memory() -> None:
 
 
 def allocate(size: int, like: Tensor) -> Tensor:
-    """Device memory for a workspace, from torch's own allocator."""
+    """Returns device memory for a workspace of `size` bytes, from torch's own allocator."""
     return torch.empty(size, dtype=torch.uint8, device=like.device)
 
 
 def load_kernels() -> None:
     """Loads the CUDA kernels onto the devices that torch uses already.
 
-    The first call on a device would do it. But then a collective may be running on the device that
-    waits for what this process launches next, while loading waits for the device.
+    The first call on a device would load them too. But loading waits for the device, and a
+    collective that runs there may wait for a kernel that this process has not launched yet.
     """
     if torch.cuda.is_initialized():
         _native.prepare_cuda()
@@ -152,24 +152,25 @@ def load_kernels() -> None:
 
 
 def _in_memory(tensor: Tensor, role: Role) -> Tensor:
-    """The tensor with its values in memory, where and as the kernel looks for them."""
-    if is_zero_tensor(tensor):  # which autograd makes, without memory
+    """Returns the tensor with its values in memory, aligned as the kernel needs."""
+    if is_zero_tensor(tensor):  # autograd's zeros, which have no memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     tensor = tensor.resolve_neg()
     return tensor if _is_aligned(tensor, role) else tensor.clone()
 
 
 def _is_aligned(tensor: Tensor, role: Role) -> bool:
-    """True if it starts at a multiple of its element's size, as all memory of torch does.
+    """True if the tensor starts at a multiple of its element's size, as all memory of torch does.
 
-    Memory of others need not: a file's, a message's, NumPy's. Pairs of words are read as integers.
+    Memory from a file, a message or NumPy may not. Integer operands are pairs of 32-bit words
+    that the kernel reads as 64-bit integers.
     """
     size = 8 if role is Role.INTEGER else tensor.element_size()
     return tensor.data_ptr() % size == 0
 
 
 def _compact(tensor: Tensor, role: Role) -> Tensor:
-    """A contiguous copy; of what broadcasts and was expanded, only what is in memory."""
+    """Returns a contiguous copy; of an expanded operand that broadcasts, a copy without repeats."""
     if role.broadcasts:
         for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             if size > 1 and stride == 0:
@@ -184,11 +185,11 @@ def _places(present: Sequence[bool]) -> list[int]:
 class Kernel:
     """An op whose parameters and operand dtypes are fixed, ready to run on plain tensors.
 
-    What depends on those alone is found out once, here: a call on a tiny tensor costs little more
-    than the memory for its result.
+    Everything that depends on these alone is computed once, here: a call on a tiny tensor costs
+    little more than the memory for its result.
     """
 
-    function = ""  # the public one, if that is known
+    function = ""  # the public function, if known
 
     def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
         self.op = op
@@ -197,7 +198,7 @@ class Kernel:
         self._attributes = tuple(params.attributes().values())
         code = op.code(params, dtypes)
         self._code: Any = () if code is None else (code,)
-        self._added: set[Any] = set()  # native kernels, and which operands they are given
+        self._added: set[Any] = set()  # pairs of native kernel and `present`, see `add_to`
         self._met: set[int] = set()  # devices
         self._roles = op.operand_roles(len(dtypes), params)
         self._results = list(zip(op.result_dtypes(params), op.result_roles(params), strict=True))
@@ -205,8 +206,8 @@ class Kernel:
     def add_to(self, native: Any, present: Sequence[bool] | None = None) -> None:
         """Lets a `_native.Kernel` take calls of this kind.
 
-        `present` says which of the operands that it is given are those of the call; else they all
-        are, the absent as None.
+        `present` marks the operands of the native kernel that this call has. None: it has all, and
+        absent operands are passed as None.
         """
         if (native, present) not in self._added:
             self._added.add((native, present))
@@ -219,18 +220,22 @@ class Kernel:
             native.add(tuple(dtypes), self._attributes, made, self, *self._code)
 
     def met(self, device: int) -> None:
-        """Is told before the first call on a CUDA device, or -1: the CPU, by native kernels too."""
+        """Prepares for the first call on CUDA device `device` (-1: CPU); native kernels call it."""
         if device not in self._met:
             self._met.add(device)
             platform = "cpu" if device < 0 else "cuda"
             self.op.ask_for_machine_code(self.params, self.dtypes, platform, self.function)
 
     def _made(self, places: Sequence[int], count: int) -> tuple[Any, ...]:
-        """How a native kernel makes each result: as the array of its shape and dtype, or -1: not.
+        """Tells a native kernel how to allocate each result.
 
-        That is an operand, of `count` with its own at `places`, or, counted after these, an earlier
-        result. One that is like none has as many leading dimensions of the first as are stated (at
-        most all but the last), and columns: so many halves of the last dimension of the first.
+        The entry of a result is one of:
+        - -1: the result is not wanted;
+        - an index: the result has the shape and dtype of that array, counting the `count` operands
+          of the native kernel (this call's are at `places`) and then the earlier results;
+        - (leading, columns, dtype code, dtype): the shape is the first `leading` dimensions of the
+          first operand (at most all but the last), then, unless `columns` is 0, one dimension of
+          `columns` halves of the operand's last dimension.
         """
         made: list[Any] = []
         arrays: list[Any] = [None] * count + self._results
@@ -250,7 +255,7 @@ class Kernel:
         return tuple(made)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:
-        """As the function of that name, for operands that are known to fit each other."""
+        """Like the function `empty_results`, for operands that are known to fit each other."""
         first = operands[0]
         role, batch_ndim = self._roles[0], self.params.batch_ndim
         space = first.shape if role is Role.FULL else space_of(first.shape, role)
@@ -266,12 +271,12 @@ class Kernel:
         )
 
     def run(self, operands: tuple[Any, ...], results: Results | None = None) -> Results:
-        """Runs the call on plain tensors; the results are written into `results` if given.
+        """Runs the call on plain tensors and returns the results, written into `results` if given.
 
-        A layout that the kernel cannot walk by strides is made contiguous, and only that one.
+        An operand whose layout the kernel cannot read by strides is copied; the others are not.
         """
         first = operands[0]
-        if first.is_meta:  # shapes alone, no values to compute
+        if first.is_meta:  # there are no values to compute
             return empty_results(self.op, operands, self.params) if results is None else results
         if first.is_cuda and first.get_device() != torch.cuda.current_device():
             # A kernel is launched on the current device.
@@ -300,7 +305,7 @@ class Kernel:
         settings = (self._attributes, threads, allocate, *self._code)
         while (
             unreadable := _native.run(name, operands, results, *settings)
-        ) >= 0:  # at most once for each operand: what is contiguous can be walked
+        ) >= 0:  # at most once for each operand: a contiguous copy can always be read
             copy = _compact(operands[unreadable], self._roles[unreadable])
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results

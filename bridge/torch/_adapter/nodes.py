@@ -1,12 +1,13 @@
-"""Nodes of torch's graph in C++, compiled against the headers of the torch that runs.
+"""Nodes of torch's graph in C++, compiled against the headers of the installed torch.
 
-`torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; a node of
-our own takes what torch's have. Kernels read their operands and have memory for results from here
-too (cpp/border/torch/lent.h), for less than DLPack and torch's Python functions take. C++ of torch
-fits one version of it alone, so this module (cpp/border/torch/nodes.cpp) is no part of the build:
-the first call that autograd records has it compiled in the background, as programs of declared ops
-are, and until then, or where that fails, calls are recorded by `torch.autograd.Function`, with the
-same numbers.
+`torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; our own node
+takes as long as torch's nodes. Through this module kernels also read their operands and get memory
+for results (cpp/border/torch/lent.h), faster than through DLPack and torch's Python functions.
+
+C++ code against torch fits one version only, so this module (cpp/border/torch/nodes.cpp) is not
+part of the build: the first call that autograd records has it compiled in the background, as
+programs of declared ops are. Until then, and if compilation fails, `torch.autograd.Function`
+records calls, with the same numbers.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from bridge.generated.requests import in_background
 
 _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-# What torch lacks is found out when the module is loaded, not when it is called.
+# With `-z now`, a symbol missing from torch fails when the module is loaded, not when it is called.
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python", "-Wl,-z,now")
 _INCLUDED = ("border/binding/operand.h", "include/bridge/bridge.h")
-# Operands and wanted results of a call that a node has bits for.
+# The most operands and wanted results of a call: a node has one bit for each.
 MOST_VALUES = 64
 _TRIAL = Path(__file__).with_name("nodes_trial.py")
 
 
 class _Nodes:
-    """What is asked for, once: see `bridge.generated.requests`."""
+    """The module as a request to compile, made once: see `bridge.generated.requests`."""
 
     key = platform = _NAME
 
@@ -59,10 +60,10 @@ class _Nodes:
         """Compiles the module, or finds it in the cache, and loads it.
 
         Args:
-          again: whether that is tried where it failed within the last day, in any process.
+          again: try even if compilation failed within the last day, in any process.
 
         Raises:
-          CompileError: if that fails, or what was made is not right.
+          CompileError: compilation fails, or the compiled module does not work.
         """
         try:
             self.load(_module(again))
@@ -80,16 +81,16 @@ class _Nodes:
             forget(path)
             raise CompileError(f"{path} cannot be loaded: {error}") from error
         _native.use_lent(module.lent)
-        self.recorder = module.recorder  # last: from now on it is taken
+        self.recorder = module.recorder  # last: from now on calls use it
         log.debug("loaded nodes of torch's graph from %s", path)
 
     def lost(self, error: Exception, _: bool) -> None:
-        """Who has no compiler is not warned of microseconds."""
+        """Logs at level info: a lost gain of microseconds is not worth a warning."""
         log.info("autograd records calls in Python: %s", error)
 
 
 def _module(again: bool, is_sought: bool = False) -> Path:
-    """The compiled module; `is_sought` only where the cache has it."""
+    """Returns the compiled module's path; with `is_sought`, only if the cache has it."""
     source = headers() / "border" / "torch" / "nodes.cpp"
     command = find_compiler()
     folder = Path(torch.__file__).parent
@@ -104,7 +105,7 @@ def _module(again: bool, is_sought: bool = False) -> Path:
         run([*command, *options], source, made, linked)
         if not sys.executable:
             raise CompileError("there is no sys.executable to try nodes of torch's graph with")
-        # -P: the folder of the trial is none to import from.
+        # -P keeps the folder of the trial script off the import path.
         check([sys.executable, "-P", str(_TRIAL), _NAME, str(made), *sys.path])
         return made
 
@@ -121,7 +122,7 @@ _is_asked = False
 
 
 def _ask_again() -> None:
-    """In a forked process what was being compiled is not coming."""
+    """In a forked process, asks again: the background thread of the parent does not exist."""
     global _is_asked
     _is_asked = False
 
@@ -130,19 +131,20 @@ os.register_at_fork(after_in_child=_ask_again)
 
 
 def recorder() -> Callable[..., Any] | None:
-    """`recorder` of the module, once it is there; the first call has it compiled.
+    """Returns the module's `recorder`, or None until it is loaded; the first call has it compiled.
 
     recorder(name, kept, wanted, kernel, otherwise, likes, only_step, pull) returns a function
-    `record`, and record(*operands) the wanted results of a call, with a node in torch's graph:
+    `record`; record(*operands) returns the wanted results of a call, with a node in torch's graph:
 
-    - `kernel`, a `_native.Kernel`, makes the results; what it does not take, `otherwise(operands)`;
-    - `wanted` are those that are returned, a tensor or a tuple of several;
-    - `kept` says what is kept of (*operands, *results);
-    - `likes(operands)` is what `pull` is to know of others; None where that is nothing;
-    - `only_step(wanted, given)` is asked once of which operands cotangents are wanted, and of which
-      wanted results they are given: it answers with the kernel that makes them, as
-      `Plan.only_step` says, or with None, and then
-    - `pull(kept, cotangents, wanted, likes)` has them in every call: cotangents may be None.
+    - `kernel`, a `_native.Kernel`, computes the results; `otherwise(operands)` does for calls that
+      the kernel refuses;
+    - `wanted` has the indices of the returned results: a tensor, or a tuple of several;
+    - `kept` has the indices of the residuals in (*operands, *results);
+    - `likes(operands)` gives the shapes that `pull` needs; None if it needs none;
+    - `only_step(wanted, given)` is asked once for each pair: the operands that want cotangents, and
+      the results that are given cotangents. It returns the kernel that computes them, as
+      `Plan.only_step` does, or None; for None,
+    - `pull(kept, cotangents, wanted, likes)` computes them at every call; cotangents may be None.
     """
     global _is_asked
     if not _is_asked and _nodes.recorder is None:
@@ -152,14 +154,14 @@ def recorder() -> Callable[..., Any] | None:
 
 
 def state() -> str:
-    """How calls are recorded, for people."""
+    """Describes, for people, how calls are recorded now."""
     if _nodes.recorder is not None:
         return "C++"
     return f"Python ({_nodes.error})" if _nodes.error else "Python"
 
 
 def prospect() -> str:
-    """How this process's calls will be recorded, for people; nothing is compiled for it."""
+    """Describes, for people, how this process will record calls; compiles nothing."""
     if _nodes.recorder is None and not _nodes.error:
         if os.environ.get("BRIDGE_COMPILE") == "0":
             return "Python (BRIDGE_COMPILE is 0)"
@@ -171,10 +173,10 @@ def prospect() -> str:
 
 
 def load() -> None:
-    """Has the module compiled now, whatever BRIDGE_COMPILE says, and again where that failed.
+    """Compiles the module now, whatever BRIDGE_COMPILE says, even after an earlier failure.
 
     Raises:
-      CompileError: if that fails.
+      CompileError: compilation fails.
     """
     if _nodes.recorder is None:
         _nodes.compile(again=True)

@@ -1,6 +1,6 @@
-"""Tries a module of nodes (see `nodes`): one that does not fit may end the process.
+"""Tries a module of nodes (see `nodes`) in a process of its own: a bad module may crash it.
 
-Its arguments are the module's name and file, and the search path of who asks.
+The arguments are the module's name, its file, and the search path of the calling process.
 """
 
 import importlib.machinery
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
     recorder: Any = importlib.util.module_from_spec(spec).recorder
-    # x·y and its gradient from what is kept: y, and the second result, x + 1.
+    # The node computes x·y; its residuals are y and the second result, x + 1.
     record = recorder("cube", (1, 3), (0,), None, compute, len, lambda *_: None, pull)
     x = torch.arange(3.0, requires_grad=True)
     for _ in range(100):

@@ -10,17 +10,17 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 
 def is_overridden(tensors: tuple[Any, ...]) -> bool:
-    """Whether `__torch_function__` is to be asked; dynamo has its own ways to trace these."""
+    """True if the call goes to `__torch_function__`; dynamo traces such calls in its own way."""
     return not torch.compiler.is_dynamo_compiling() and has_torch_function(tensors)
 
 
 def hand_over(tensors: tuple[Any, ...], depth: int = 1, function: Any = None) -> Any:
-    """What `__torch_function__` makes of the call of a public function.
+    """Returns the result of `__torch_function__` for the call of a public function.
 
-    For where `is_overridden(tensors)`; the function runs `depth` frames above, and is found in its
-    module where it is not given. `__torch_function__` is told of it and of its arguments as they
-    came: ordinary calls are to pay nothing for those that are overridden, so nobody has kept these,
-    but the function's frame has them.
+    Call it where `is_overridden(tensors)` is true. The public function runs `depth` frames above;
+    without `function`, it is looked up by name in its module. `__torch_function__` receives the
+    function and its original arguments. They are read from the function's frame, so that ordinary
+    calls need not store them.
 
     Raises:
       TypeError: an argument is a nested tensor.
@@ -34,7 +34,7 @@ def hand_over(tensors: tuple[Any, ...], depth: int = 1, function: Any = None) ->
     if function is None:
         function = frame.f_globals[code.co_name]
     for name in code.co_varnames[: count + len(names)]:
-        # NestedTensor takes a function for that of torch which has its name.
+        # NestedTensor would take our function for the torch function of the same name.
         if type(values[name]).__module__.startswith("torch.nested."):
             raise TypeError(f"{function.__name__}: {name} is nested, expected a dense tensor")
     return handle_torch_function(function, tensors, *arguments, **keywords)

@@ -1,4 +1,4 @@
-"""What the backward pass computes again instead of keeping it."""
+"""Calls whose backward pass recomputes intermediate values instead of storing them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from bridge.torch._adapter.autograd import forward_ad, is_watched
 
 
 def recomputed(function: Callable[..., Any], operands: tuple[Tensor, ...], *others: Any) -> Any:
-    """function(*operands), whose backward pass runs it again.
+    """Returns function(*operands); the backward pass runs `function` again.
 
-    Under torch.func, in forward mode and where a call is traced, other than by torch.compile, it is
-    an ordinary call: these see every operation, and keep what they want. DTensors are no tracing:
-    autograd has their operations as it has those of their parts.
+    Under torch.func, in forward mode and in a traced call (except under torch.compile) this is an
+    ordinary call: the tracer or transform sees every operation and stores what it needs. DTensors
+    do not count as tracing, because autograd records their operations as usual.
 
     Args:
-      others: tensors that the function reads besides.
+      others: further tensors that `function` reads.
     """
     watched = [t for t in (*operands, *others) if type(t).__name__ != "DTensor"]
     is_ordinary = torch.compiler.is_compiling() or not is_watched(watched)
     is_transformed = functorch_active() or forward_ad._current_level >= 0
     if torch.is_grad_enabled() and is_ordinary and not is_transformed:
         count = len(operands)
-        # All that is read is handed over, for autograd to refuse what was changed since.
+        # Pass every tensor that is read, so that autograd detects later changes in place.
         return checkpoint(
             lambda *given: function(*given[:count]), *operands, *others, use_reentrant=False
         )

@@ -1,6 +1,6 @@
-"""Kernels on a CPU run on torch's own OpenMP threads.
+"""Makes CPU kernels run on torch's own OpenMP threads.
 
-After a matrix product torch's workers look out for their next job for milliseconds. A kernel on
+After a matrix product torch's workers spin for milliseconds, waiting for the next job. A kernel on
 other threads would share their cores and take twice as long.
 """
 
@@ -16,10 +16,10 @@ from bridge import _native
 
 
 def lend() -> None:
-    """Gives the native module torch's OpenMP runtime, if there is one."""
+    """Gives torch's OpenMP runtime to the native module, if torch has one."""
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        # Nothing new is loaded: the symbol is found as torch itself finds it.
+        # RTLD_NOLOAD loads nothing new: the symbols are the ones that torch itself uses.
         loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         functions = loaded.GOMP_parallel, loaded.omp_get_thread_num
     except (OSError, AttributeError):  # another platform, or a torch with other threads

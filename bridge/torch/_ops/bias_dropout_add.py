@@ -1,4 +1,4 @@
-"""The public bias_dropout_add of PyTorch."""
+"""The public bias_dropout_add for PyTorch."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def bias_dropout_add(
     key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least
     round(p·2³²). So the same seed and offset give the same mask on every device and in
     `bridge.jax`, and the mask is never stored: the backward pass draws it again. Dropped elements
-    are 0 whatever x holds there. p = 0 keeps everything, p = 1 nothing.
+    are 0 even if x is NaN or infinite there. p = 0 keeps everything, p = 1 nothing.
 
-    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The backward
-    pass keeps the seed alone: the gradients of x and bias come from one kernel (that of bias summed
-    in float32, float64 for float64, in a fixed order, and rounded once), and that of residual is
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The seed is
+    the only residual. One kernel computes the gradients of x and bias; the sums of the latter are
+    in float32 (float64 for float64) in a fixed order, and rounded once. The gradient of residual is
     the cotangent itself. Works under `torch.compile(fullgraph=True)`, `torch.export`, autocast
-    (which leaves it alone) and activation checkpointing; never synchronises with the device.
+    (which does not change it) and activation checkpointing; never synchronises with the device.
 
     Under `torch.func.vmap` elements are counted from the start in each batch element: a seed that
-    is not batched gives each of them the same mask, as a loop over the function would, and a
+    is not batched gives all of them the same mask, as a loop over the function would, and a
     batched seed or offset gives each its own. With `seed=None`, vmap's `randomness` decides:
     `"same"` draws one seed, `"different"` one for each.
 
@@ -55,25 +55,26 @@ def bias_dropout_add(
       bias: `[d]`, of the same dtypes. None adds nothing.
       residual: of the shape of x, of the same dtypes. None adds nothing.
       p: the probability of dropping an element, a number from 0 to 1.
-      seed: which masks to draw; with None one is drawn from the default generator of x's device.
-        An integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers stand for those modulo 2⁶⁴); a
-        0-dimensional tensor of an integer dtype on x's device, which is read when the kernel runs
-        (write a new value into it before replaying a CUDA graph); or a `torch.Generator` of that
-        device, from which a seed is drawn.
-      offset: an integer or a 0-dimensional integer tensor, as seed: which of the 2⁶⁴ independent
-        masks of the seed, for example the number of the step or layer. Use each (seed, offset)
-        once.
-      training: if False, y = residual + x + bias, and neither p nor seed matters.
+      seed: selects the mask. One of:
+        None: a seed is drawn from the default generator of x's device.
+        An integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers count modulo 2⁶⁴).
+        A 0-dimensional tensor of an integer dtype on x's device. The kernel reads it when it runs:
+        write a new value into it before replaying a CUDA graph.
+        A `torch.Generator` of that device, from which a seed is drawn.
+      offset: an integer or a 0-dimensional integer tensor, as seed. Selects one of the seed's 2⁶⁴
+        independent masks, for example by the number of the step or layer. Use each pair
+        (seed, offset) once.
+      training: if False, y = residual + x + bias, and p and seed are not used.
 
     Returns:
       A contiguous tensor of x's shape, of the dtype of residual if there is one, else of x. A
       gradient has its input's dtype.
 
     Raises:
-      TypeError: an argument is no dense tensor, or of another dtype; p is no number; seed or offset
-        is no integer.
+      TypeError: an argument is not a dense tensor, or has another dtype; p is not a number; seed or
+        offset is not an integer.
       ValueError: a bias that is not `[d]`; a residual of another shape than x; p not from 0 to 1;
-        seed or offset past 64 bits, or with dimensions; tensors on different devices.
+        seed or offset beyond 64 bits, or with dimensions; tensors on different devices.
 
     Example:
       >>> bias_dropout_add(torch.ones(8), p=0.5, seed=0).shape
@@ -82,7 +83,7 @@ def bias_dropout_add(
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
     if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
-        # The op asks this of all other calls: before a seed is drawn it costs nothing to speak of.
+        # The op checks all other calls for overrides. Here it must happen before a seed is drawn.
         if is_overridden(tensors := (x, bias, residual, seed, offset)):
             return hand_over(tensors)
         p = check_p(fixed(p))
@@ -95,12 +96,12 @@ def bias_dropout_add(
 
 
 def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-    """residual + x + bias, written into x, which is returned.
+    """Writes residual + x + bias into x, and returns x.
 
-    x is contiguous and wants no gradient; its dtype is that of the result.
+    x is contiguous, needs no gradient and has the result's dtype.
     """
     return _bias_dropout_add((x, bias, residual, None, None), x, 0.0)  # type: ignore[no-any-return]
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _bias_dropout_add = declared_entry(_NAME, _declared.torch.resolve)  # type: ignore[attr-defined]

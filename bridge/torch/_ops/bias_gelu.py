@@ -1,4 +1,4 @@
-"""The public bias_gelu of PyTorch."""
+"""The public bias_gelu for PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.torch._ops.declared import check, declared_entry
 def bias_gelu(
     x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh", out: Tensor | None = None
 ) -> Tensor:
-    r"""GELU of a sum with a bias over the last dimension, in one pass over memory.
+    r"""GELU of the sum of x and a bias over the last dimension, in one pass over memory.
 
     With h = x + bias (Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415):
 
@@ -30,29 +30,30 @@ def bias_gelu(
     same input gives the same bits in `bridge.jax`, on every device and with any number of threads.
     At h = −∞ the value is −0 and the derivative 0.
 
-    Differentiable to any order, in reverse and forward mode, and under `torch.func`; the
-    gradient of the bias is summed in the same kernel as that of x, in float32 (float64 for float64)
-    in a fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`, `torch.export`,
-    autocast (which leaves it alone) and CUDA graphs; never synchronises with the device.
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`. One kernel
+    computes the gradients of x and of bias; the sums of the latter are in float32 (float64 for
+    float64) in a fixed order, and rounded once. Works under `torch.compile(fullgraph=True)`,
+    `torch.export`, autocast (which does not change it) and CUDA graphs; never synchronises with the
+    device.
 
     Args:
       x: `[..., d]` or 0-dimensional, of dtype float16, bfloat16, float32 or float64, on the CPU or
-        a CUDA device. Rows may lie apart in memory (a slice of columns costs no copy).
+        a CUDA device. Rows need not be contiguous in memory (a slice of columns costs no copy).
       bias: `[d]`, of the same dtypes, on the same device. None adds nothing.
       approximate: `"tanh"`, `"none"` or `"sigmoid"`, as for `torch.nn.functional.gelu`, whose
         default is `"none"`.
-      out: where to write the result: of the result's shape and dtype. May be x itself; must not
-        share memory with x or bias otherwise.
+      out: a tensor for the result, of its shape and dtype. May be x itself; must not share memory
+        with x or bias otherwise.
 
     Returns:
-      A contiguous tensor of x's shape (or `out`). Its dtype is what `x + bias` would have: that of
-      both, float32 for two different ones, float64 if either is. A gradient has its input's dtype.
+      A contiguous tensor of x's shape (or `out`). Its dtype is the one of x and bias if both are
+      equal, else float32, or float64 if either is float64. A gradient has its input's dtype.
 
     Raises:
-      TypeError: an argument is no dense tensor, or of another dtype.
+      TypeError: an argument is not a dense tensor, or has another dtype.
       ValueError: an unknown `approximate`; a bias that is not `[d]`; tensors on different devices;
-        an `out` of another shape or device, or that overlaps an operand. Nothing has been written
-        then.
+        an `out` of another shape or device, or that overlaps an operand. Then nothing has been
+        written.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:
@@ -65,14 +66,14 @@ def bias_gelu(
 
 
 def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
-    """`bias_gelu` in place: x holds the result afterwards, and is returned.
+    """Computes `bias_gelu` in place: writes the result into x and returns x.
 
-    Takes and raises what `bias_gelu` does, and what torch raises for operations in place: on a leaf
-    that requires a gradient, on a view of one, on a tensor whose elements share memory. Where a
-    gradient is wanted, a copy of x is kept for the backward pass; else nothing is allocated.
+    Accepts and raises the same as `bias_gelu`. Also raises torch's errors for operations in place:
+    on a leaf that requires a gradient, on a view of one, on a tensor whose elements share memory.
+    If a gradient is wanted, a copy of x is kept for the backward pass; else nothing is allocated.
 
     Raises:
-      TypeError: also if the result's dtype is not that of x (a bias of a wider dtype).
+      TypeError: also if the result's dtype is not x's dtype (a bias of a wider dtype).
     """
     if is_overridden((x, bias)):
         return hand_over((x, bias))
@@ -88,7 +89,7 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
 
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
-    """g·gelu′(x + bias), of x's shape: what the originals call the backward of bias-GELU."""
+    """Returns g·gelu′(x + bias), of x's shape: the originals' backward function of bias-GELU."""
     return _times((x, g, bias), None, approximate)  # type: ignore[no-any-return]
 
 
@@ -97,7 +98,7 @@ def _resolve(operands: tuple[Any, ...], approximate: Any) -> Any:
     return _declared.bias_gelu.torch.resolve(operands, approximate)  # type: ignore[attr-defined]
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _declared.bias_gelu.torch  # noqa: B018
 _bias_gelu = declared_entry("bias_gelu", _resolve)
 _times = declared_entry("bias_gelu_back", _declared.bias_gelu_back.torch.resolve)  # type: ignore[attr-defined]

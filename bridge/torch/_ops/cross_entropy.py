@@ -20,7 +20,7 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry
 from bridge.torch._ops.labels import as_signed, check_labels
 
-# Made now: a first call under torch.compile could not.
+# Make them now: a first call under torch.compile could not make them.
 _row_losses, _counted_losses = losses.row_losses.torch, losses.counted_losses.torch
 _total, _mean = losses.total.torch, losses.mean.torch
 
@@ -44,34 +44,34 @@ def cross_entropy(
         (1 − ε)·(lse − s[label]) + ε·(lse − mean(s)) + z_loss·lse²        ε = label_smoothing
 
     in one reading of the logits; no array of their size is made. The backward pass reads them once
-    more and writes their gradient. A row's loss has bits that depend on that row alone, and are
-    those of `bridge.jax`. Differentiable to any order, in reverse and forward mode.
+    more and writes their gradient. The bits of a row's loss depend on that row alone, and
+    `bridge.jax` gives the same bits. Differentiable to any order, in reverse and forward mode.
 
     Args:
       logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
-      labels: `[...]` of any integer dtype: a number of a column from 0 on, or `ignore_index`.
+      labels: `[...]` of any integer dtype: a column's number, from 0 on, or `ignore_index`.
       reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
       ignore_index: rows with this label have the loss 0 and no gradient.
       label_smoothing: from 0 to 1.
-      z_loss: a number from 0 on that float32 has.
-      softcap: a positive number that float32 has, or None.
+      z_loss: a number from 0 on, in the range of float32.
+      softcap: a positive number in the range of float32, or None.
       group: a `torch.distributed` process group whose ranks have equal parts of the columns, in
-        their order; labels are numbers of columns of the whole, the same on all ranks, as is the
-        loss. A row's maximum, sum and label's logit are exchanged, never the row; the bits do not
-        depend on the number of ranks. Before that ranks compare shapes and dtypes, as those of
-        `all_gather` do, but no labels: where a rank has other ones, losses are wrong, and no
-        error tells. For autograd and `torch.compile(fullgraph=True)`, not for `torch.func` or
+        rank order. Labels are numbers of columns of the whole; labels and loss are the same on all
+        ranks. The ranks exchange each row's maximum, sum and label's logit, never the row; the bits
+        do not depend on the number of ranks. First the ranks compare shapes and dtypes, as in
+        `all_gather`, but not labels: if one rank has other labels, losses are wrong without an
+        error. Works with autograd and `torch.compile(fullgraph=True)`, not with `torch.func` or
         forward mode.
-      overwrite_logits: nobody needs the logits again: the backward pass may write their gradient
-        over them.
+      overwrite_logits: the backward pass may write the gradient over the logits: nobody reads them
+        again.
 
     Returns:
-      A scalar, or `[...]`: in float32, for float64 in float64. A mean of no row is 0. NaN where the
-      label is out of range and that could not be seen before: on a GPU and under transforms.
+      A scalar, or `[...]`: in float32, for float64 in float64. A mean of no rows is 0. NaN for a
+      label out of range that could not be checked before: on a GPU and under transforms.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype; a number is none; group is no
-        process group.
+      TypeError: an argument is not a dense tensor or has another dtype; a numeric argument is not a
+        number; group is not a process group.
       ValueError: shapes that do not fit; another reduction; a number out of its range; a label out
         of range. With a group on all of its ranks, also if shapes or dtypes differ between them.
       NotImplementedError: a group under `torch.func` or in forward mode.
@@ -110,7 +110,10 @@ def cross_entropy(
 def losses_of(
     logits: Tensor, labels: Tensor, options: Options, overwrite: bool = False
 ) -> tuple[Tensor, ...]:
-    """The loss of each row and, for a mean, 1 for each that counts; labels are not looked at."""
+    """Returns the loss of each row and, for a mean, 1 for each row that counts.
+
+    Labels are not checked.
+    """
     is_mean = options.reduction == "mean"
     of_rows: Any = _counted_losses if is_mean else _row_losses
     if overwrite:
@@ -124,7 +127,7 @@ def losses_of(
 def losses_and_gradient(
     logits: Tensor, labels: Tensor, options: Options, g: Tensor | None
 ) -> tuple[Any, Any]:
-    """`losses_of`, where nothing is recorded, and the gradient, which is put where the logits are.
+    """Returns `losses_of` and the gradient, written over the logits; autograd records nothing.
 
     Args:
       g: cotangents of the losses, or None for no gradient.
@@ -141,7 +144,7 @@ def losses_and_gradient(
 
 
 def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> Tensor:
-    """The loss of plain logits, whose options are checked at their first call; labels are not."""
+    """Returns the loss of plain logits; checks options at their first call, and no labels."""
     is_mean = reduction == "mean"
     of_rows = _counted if is_mean else _uncounted
     logits, labels = operands
@@ -152,17 +155,17 @@ def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> 
     if plan is not None:
         try:
             return chained(plan, _mean_of if is_mean else _total_of, operands)  # type: ignore[no-any-return]
-        except ValueError:  # of shapes that the checks below have words for
+        except ValueError:  # wrong shapes: the checks below raise a better message
             pass
     found = of_rows(operands, None, reduction, *numbers)
     return reduce(reduction, *(found if is_mean else (found,)))
 
 
-_reductions: dict[Any, Plan] = {}  # by their ops, and the dtypes of losses
+_reductions: dict[Any, Plan] = {}  # key: the op and the dtype of the losses
 
 
 def _reduction_of(op: Any, found: Results) -> Plan:
-    """The plan of a reduction of such losses, in one dimension."""
+    """Returns the plan that reduces such losses, which have one dimension."""
     key = op, found[0].dtype  # type: ignore[union-attr]
     if key not in _reductions:
         params = op.prepare(*found)
@@ -183,7 +186,7 @@ _uncounted = declared_entry("cross_entropy", partial(_resolve, _row_losses))
 
 
 def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
-    """The losses as `reduction` has them."""
+    """Returns the losses reduced as `reduction` says."""
     if reduction == "none":
         return losses
     flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
@@ -195,4 +198,4 @@ def _flat(numbers: Tensor) -> Tensor:
         from bridge.torch._sharded.rows import in_one_dimension
 
         return in_one_dimension(numbers)
-    return numbers.flatten()  # reshape(-1) fails in a batch of none
+    return numbers.flatten()  # reshape(-1) fails if the batch has no elements

@@ -1,4 +1,4 @@
-"""Declared ops on tensors."""
+"""Runs declared ops on tensors."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ from bridge.torch._ops.integers import as_integer
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-# What dynamo, which is not to trace what traces a declaration, finds it by: it takes no more from a
-# function that it does not trace than a number or a text. It looks attributes up as they are now; a
-# dict it would see as it was at the first op of a graph, without what a second one adds.
+# Traced declarations by name, for dynamo. Dynamo must not trace the tracing of a declaration, and a
+# function that it does not trace can give it only a number or a text. It reads attributes as they
+# are now; a dict it would see as at the first op of a graph, without the entry of a second op.
 _by_name = types.SimpleNamespace()
 
-# Of static arguments that cannot change.
+# Types of static arguments that cannot change.
 _FIXED_TYPES = frozenset({float, int, bool, str, type(None)})
 
 Operands = tuple[Any, ...]
 
 
 def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -> Any:
-    """Returns run(operands, out, *values): what a declared op returns, in `out` if given.
+    """Returns run(operands, out, *values): the result of a declared op, in `out` if given.
 
-    Absent operands are None. As that of `entry`, a function of a module calls it with nothing
-    between, one that is in no module is `run.public`, and checks of a kind are made once.
-    run.recorded(operands, *values) is for who makes a call in another way.
+    Absent operands are None. As for `entry`, the public function must call `run` directly,
+    `run.public` is the function if its module does not have it by name, and each kind of call is
+    checked once.
+    run.recorded(operands, *values) serves callers that record a call in another way.
 
     Args:
       name: the public function's name, for messages and profilers.
-      resolve: resolve(operands, *values) raises, or returns what a call with these static arguments
-        runs, and the operands of that.
+      resolve: resolve(operands, *values) raises, or returns the traced declaration that a call
+        with these static arguments runs, and its operands.
     """
-    # Values are told apart as the objects that they are: 0.0 and -0.0 are equal, as 1 and True are.
-    # They are kept beside their kernel, so that no other object gets their numbers, and whether the
-    # op returns a tuple.
+    # The key is the identity of the values, because 0.0 == -0.0 and 1 == True. An entry holds the
+    # values themselves, so that no other object gets their ids; their kernel; and a flag: the op
+    # returns a tuple.
     known: dict[tuple[int, ...], tuple[Operands, Any, bool]] = {}
     kernels: dict[Traced, Any] = {}
 
@@ -66,7 +67,7 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
                     try:
                         if (results := kernel(*operands)) is not None:
                             return results if is_tuple else results[0]
-                    except ValueError:  # Autograd has no way back: what follows is for any shapes.
+                    except ValueError:  # the checks below raise it in the public function's words
                         pass
                 elif not is_tuple and write_at_once(name, kernel, operands, out):
                     return out
@@ -76,7 +77,7 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
         present = tuple([operand for operand in used if operand is not None])
         if not torch.compiler.is_compiling():
             tried = kernel
-            # Whether it is a tuple may depend on which operands are there, which `known` is not by.
+            # The kind of result may depend on which operands are present; the key lacks that.
             is_other = tried is not None and is_tuple != found.returns_several
             if is_other or not _are_the_present(present, operands):
                 kernel, operands = kernel_of(found), present
@@ -90,7 +91,7 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
                 try:
                     if (results := kernel(*operands)) is not None:
                         return results if found.returns_several else results[0]
-                except ValueError:  # of shapes that the checks below have words for
+                except ValueError:  # wrong shapes: the checks below raise a better message
                     pass
         if out is not None and found.returns_several:
             raise TypeError(f"{name}: out is given, expected None: the op returns a tuple")
@@ -104,7 +105,7 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
         return results if found.returns_several else results[0]
 
     def recorded(operands: Operands, *values: Any) -> Any:
-        """The plan of an ordinary call that was seen and that autograd records; None of another."""
+        """Returns the plan of a known call that autograd records; None for any other call."""
         if _is_dynamo_compiling():
             return None
         entered = known.get(tuple(map(id, values)))
@@ -122,13 +123,13 @@ def declared_entry(name: str, resolve: Callable[..., tuple[Traced, Operands]]) -
 
 
 def _are_the_present(tensors: Operands, operands: Operands) -> bool:
-    """Whether they are the operands, less the absent."""
+    """True if the tensors are the operands without the absent ones."""
     present = [operand for operand in operands if operand is not None]
     return len(present) == len(tensors) and all(map(operator.is_, present, tensors))
 
 
 def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
-    """The parameters of a call on operands that are all there."""
+    """Checks the operands, all present, and returns the parameters of the call."""
     form = found.form
     check_tensors(name, len(operands), **dict(zip(form.names, operands, strict=True)))
     for operand_name, role, operand in zip(form.names, form.roles, operands, strict=True):
@@ -138,7 +139,7 @@ def check(name: str, found: Traced, operands: Operands) -> ProgramParams:
 
 
 def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
-    """The function of a declaration on tensors; `name` is another for messages and profilers."""
+    """Returns a declaration's function of tensors; `name` replaces its name in messages."""
     name = name or declaration.name
 
     @constant_to_dynamo
@@ -150,7 +151,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
         return name
 
     def resolve(operands: Operands, *values: Any) -> tuple[Traced, Operands]:
-        """What `declared_entry` is to run."""
+        """Returns the traced declaration that `declared_entry` runs, and the operands."""
         for parameter, operand in zip(declaration.parameters, operands, strict=True):
             if operand is None and not parameter.optional:
                 check_tensors(name, 1, **{parameter.name: operand})
@@ -164,7 +165,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
     run.public = function_of(declaration, "torch", None, run, integer, takes_out=True)
 
     def prepare(*operands: Any, **static: Any) -> ProgramParams:
-        """The parameters of a call of the op, checked: for other ways to make it."""
+        """Returns the checked parameters of a call, for callers that run it in another way."""
         values = {**declaration.static, **static}.values()
         found, _ = resolve(operands, *values)
         return check(name, found, tuple([operand for operand in operands if operand is not None]))

@@ -11,9 +11,9 @@ from bridge.torch._ops.gates import glu, squared_relu
 
 
 class GLU(torch.nn.Module):
-    """`glu` of what is packed: follows a `torch.nn.Linear(d, 2 * features)`.
+    """`glu` of one packed tensor; put it after a `torch.nn.Linear(d, 2 * features)`.
 
-    `torch.nn.GLU` is another: there sigmoid is the activation, and the gate the second half.
+    `torch.nn.GLU` differs: its activation is sigmoid, and its gate is the second half.
 
     Args:
       activation, limit, linear_offset, interleaved, blocks: as for `glu`.
@@ -45,10 +45,11 @@ class GLU(torch.nn.Module):
     def forward(
         self, gate: Tensor, up: Tensor | None = None, weight: Tensor | None = None
     ) -> Tensor:
-        """`[..., features]` of gate `[..., 2 * features]`, or of gate and up of that shape.
+        """Returns `[..., features]`.
 
         Args:
-          gate, up, weight: as for `glu`.
+          gate, up, weight: as for `glu`; gate is `[..., 2 * features]` without `up`, else
+            `[..., features]`.
         """
         return glu(
             gate,
@@ -67,7 +68,7 @@ class GLU(torch.nn.Module):
 
 
 class _Named(GLU):
-    """`GLU` with the activation of its name."""
+    """A `GLU` with a fixed activation."""
 
     _activation: str
 
@@ -82,7 +83,7 @@ class _Named(GLU):
 
 
 class SwiGLU(_Named):
-    """`GLU("silu")`, whose other arguments it takes.
+    """`GLU("silu")`; the other arguments are the same.
 
     Example:
       >>> torch.nn.Sequential(torch.nn.Linear(8, 32), SwiGLU())(torch.randn(2, 8)).shape
@@ -93,13 +94,13 @@ class SwiGLU(_Named):
 
 
 class GEGLU(_Named):
-    """`GLU("gelu")`, whose other arguments it takes: with x·Φ(x), as `geglu`."""
+    """`GLU("gelu")`, with x·Φ(x) as `geglu` has; the other arguments are the same."""
 
     _activation = "gelu"
 
 
 class ReGLU(_Named):
-    """`GLU("relu")`, whose other arguments it takes."""
+    """`GLU("relu")`; the other arguments are the same."""
 
     _activation = "relu"
 
@@ -113,5 +114,5 @@ class SquaredReLU(torch.nn.Module):
     """
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        """max(x, 0)²·weight; x and weight as for `squared_relu`."""
+        """Returns max(x, 0)²·weight; x and weight as for `squared_relu`."""
         return squared_relu(x, weight)

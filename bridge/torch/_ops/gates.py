@@ -1,4 +1,4 @@
-"""The public gated units of PyTorch."""
+"""The public gated units for PyTorch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bridge.declared import DeclaredOp
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.declared import declared_entry, declared_function
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _squared_relu = gates.squared_relu.torch
 
 
 def glu_entry(name: str, forms: Sequence[DeclaredOp] = FORMS) -> Any:
-    """What runs `glu`, in one of three forms, under the name of a public function.
+    """Returns the function that runs `glu`, in one of three forms, under a public function's name.
 
-    Its `in_blocks(operands, out, *static, blocks)` does where what is packed has several blocks.
+    Its attribute `in_blocks(operands, out, *static, blocks)` runs packed tensors of several blocks.
     """
     functions = tuple([declared_function(op.declaration, name) for op in forms])
 
@@ -66,33 +66,35 @@ def glu(
 
     16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once; the
     same input gives the same bits in `bridge.jax`. Differentiable to any order, in reverse and
-    forward mode; the backward pass keeps the arguments alone, and writes the gradient of what is
-    packed as one packed tensor.
+    forward mode. The arguments are the only residuals; the gradient of a packed tensor is written
+    as one packed tensor.
 
     Args:
-      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64, or, without `up`, both packed
-        as `[..., 2d]`: the gate in the first half and `up` in the second.
+      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64. Without `up`, a packed tensor
+        `[..., 2d]`: the gate in the first half and `up` in the second.
       up: of gate's shape.
-      bias: added first: `[d]` to the gate, or `[2d]` to what is packed, as that is.
+      bias: added first: `[d]` to the gate, or `[2d]` to the packed tensor, in its layout.
       activation: "silu", "gelu" (x·Φ(x)), "gelu_tanh", "gelu_sigmoid" (x·σ(1.702·x)), "relu" or
         "sigmoid".
-      weight: a number for each row, `[...]` or `[..., 1]`: the probability of a router.
-      limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
-        the gradient 0.
+      weight: a number for each row, `[...]` or `[..., 1]`, such as a router's probability.
+      limit: c > 0: the gate is clamped to at most c and `up` to [−c, c]. NaN stays; a clamped
+        element has the gradient 0.
       linear_offset: a finite number.
-      interleaved: what is packed alternates, gate first.
-      blocks: what is packed is so many packed blocks side by side, each with a part of the gate and
-        then the same part of `up`, as tensor parallelism lays them. A packed bias lies like that.
-      out: where to write the result: of its shape and dtype.
+      interleaved: in a packed tensor the columns alternate, gate first.
+      blocks: number of packed blocks, side by side, of a packed tensor. Each has a part of the gate
+        and then the same part of `up`, as tensor parallelism stores them. A packed bias has the
+        same layout.
+      out: a tensor for the result, of its shape and dtype.
 
     Returns:
       `[..., d]` in the promoted dtype of all tensors.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype; a number is none.
+      TypeError: an argument is not a dense tensor or has another dtype; limit or linear_offset is
+        not a number.
       ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
-        positive; an offset that is not finite; `interleaved` beside `up`; `blocks` beside one of
-        both.
+        positive; an offset that is not finite; `interleaved` together with `up`; `blocks` together
+        with either.
 
     Example:
       >>> glu(torch.tensor([[-1.0, 2.0]]), torch.tensor([[3.0, 5.0]]), activation="relu")
@@ -144,13 +146,13 @@ def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
       weight: a number for each row, `[...]` or `[..., 1]`.
-      out: where to write the result: of its shape and dtype.
+      out: a tensor for the result, of its shape and dtype.
 
     Returns:
       A tensor of x's shape in the promoted dtype of both.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype.
+      TypeError: an argument is not a dense tensor or has another dtype.
       ValueError: x is 0-dimensional; weight has another shape.
 
     Example:

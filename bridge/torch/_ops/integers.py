@@ -1,4 +1,4 @@
-"""Seeds and offsets: 64-bit integers in int64 tensors, which the kernel reads when it runs."""
+"""Seeds and offsets: 64-bit integers in int64 tensors, which the kernel reads at run time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _INT64 = 1 << 63
 def as_integers(
     function: str, seed: Any, offset: Any, x: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """A seed and an offset as int64 tensors on the device of x; None for an offset of 0.
+    """Returns a seed and an offset as int64 tensors on the device of x; None for an offset of 0.
 
-    Without a seed one is drawn from the device's default generator. `others` are what the call
-    takes besides x: where one of them is a DTensor, all processes are to have one seed.
+    If the seed is None, one is drawn from the device's default generator. `others` are the call's
+    other tensors: if one of them is a DTensor, all processes get one seed.
     """
     if not isinstance(x, Tensor):
         check_tensors(function, x=x)  # raises
@@ -34,7 +34,7 @@ def as_integers(
 
 
 def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any) -> Tensor:
-    """A seed or offset as an int64 tensor on the device of x; `others` as for `as_integers`."""
+    """Returns a seed or offset as an int64 tensor on x's device; `others` as for `as_integers`."""
     if isinstance(value, Tensor):
         if value.dtype is torch.int64:
             return value  # checked with the other operands
@@ -56,11 +56,11 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any
 
 
 def _drawn_seed(generator: torch.Generator | None, x: Tensor, *others: Any) -> Tensor:
-    if x.is_meta:  # nothing is drawn
+    if x.is_meta:  # a meta tensor has no values, so the generator is not used
         generator = None
     seed = torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)
     for each in (x, *others):
-        if type(each).__name__ == "DTensor":  # whose processes have generators of their own
+        if type(each).__name__ == "DTensor":  # its processes have generators of their own
             from bridge.torch._sharded.dtensor import same_on_mesh
 
             return same_on_mesh(seed, each)

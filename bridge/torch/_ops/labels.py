@@ -1,4 +1,4 @@
-"""Labels that can be looked at before a kernel reads them."""
+"""Checks of labels on the host, before a kernel reads them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bridge.torch._adapter.autograd import is_watched
 
 
 def check_labels(function: str, labels: Any, columns: int, ignore_index: int | None = None) -> None:
-    """Raises ValueError for a label out of range, where nobody waits to see it."""
+    """Raises ValueError for a label out of range, if the labels can be read without waiting."""
     if torch.compiler.is_dynamo_compiling():
         return
-    # This takes a tenth of the time of what follows, which finds the label for the message.
+    # This takes a tenth of the time of the code below, which finds the label for the message.
     is_plain = type(labels) is Tensor and labels.is_cpu and not functorch_active()
     is_plain = is_plain and labels.data_ptr() % labels.element_size() == 0
     if is_plain and _native.are_columns(labels, columns, ignore_index):
@@ -28,9 +28,9 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
         return
     is_unsigned, labels = labels.dtype is torch.uint64, labels.to(torch.int64)
     least, largest = _ends(labels)
-    if is_unsigned and least < 0:  # the upper half, of which none is a column, nor ignored
+    if is_unsigned and least < 0:  # the upper half of uint64: neither a column nor ignored
         check_range(function, least + 2**64, least + 2**64, columns)
-    if ignore_index in (least, largest):  # only then something may be left out
+    if ignore_index in (least, largest):  # otherwise no ignored label can matter
         labels = labels[labels != ignore_index]
         if labels.numel() == 0:
             return
@@ -39,9 +39,9 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
 
 
 def as_signed(labels: Tensor, ignore_index: Any) -> Tensor:
-    """uint64 labels as int64, the upper half as what is neither column nor ignored.
+    """Returns uint64 labels as int64, with the upper half as an invalid label that is not ignored.
 
-    Kernels would read it as 2**63 - 1, which may be ignored.
+    Kernels would read the upper half as 2**63 - 1, which may be `ignore_index`.
     """
     signed = labels.to(torch.int64)
     return torch.where(signed < 0, -2 if ignore_index == -1 else -1, signed)

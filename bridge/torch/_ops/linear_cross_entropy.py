@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer's logits, of which few rows exist at a time, for PyTorch."""
+"""Cross-entropy of a linear layer's logits, computed for a few rows at a time, for PyTorch."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def linear_cross_entropy(
 ) -> Tensor:
     r"""`cross_entropy(hidden @ weight.T + bias, labels)`, without the logits of all rows in memory.
 
-    The logits of `chunk` rows exist at a time. For a mean or a sum the gradients of hidden, weight
-    and bias are formed while they do, in the forward pass; for `"none"`, and for derivatives of
-    gradients, the logits are computed again. The matrix products are torch's own, so the bits of
-    the result are not those of `bridge.jax`.
+    The logits of `chunk` rows exist at a time. For a mean or a sum, the gradients of hidden, weight
+    and bias are computed from them in the forward pass. For `"none"`, and for derivatives of
+    gradients, the logits are computed again. Torch computes the matrix products, so the bits of the
+    result differ from `bridge.jax`.
 
     Args:
-      hidden: `[..., features]`. Under autocast, it, weight and bias are converted to its dtype, but
-        float64 ones.
+      hidden: `[..., features]`. Under autocast, hidden, weight and bias are converted to its dtype,
+        except float64 tensors.
       weight: `[V, features]`, of hidden's dtype.
       labels: `[...]` of any integer dtype.
       bias: `[V]`, of hidden's dtype, or None.
-      chunk: rows whose logits exist at a time; None for so many that their logits take about the
-        memory of `hidden`, and at least 256, of 4096 rows and more at least 512.
+      chunk: number of rows whose logits exist at a time. None: so many that their logits take about
+        the memory of `hidden`, at least 256, and at least 512 if there are 4096 rows or more.
       reduction, ignore_index, label_smoothing, z_loss, softcap: as for `cross_entropy`.
 
     Returns:
       A scalar, or `[...]`: in float32, for float64 in float64.
 
     Raises:
-      TypeError, ValueError: as for `cross_entropy`; dtypes that differ, shapes that do not fit, a
-        chunk that is no positive integer.
+      TypeError, ValueError: as for `cross_entropy`; dtypes that differ; shapes that do not fit; a
+        chunk that is not a positive integer.
 
     Example:
       >>> linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0, 1]))
@@ -88,12 +88,12 @@ def linear_cross_entropy(
         chunk = whole_number(_NAME, "chunk", fixed(chunk), 1)
     if any(type(t).__name__ == "DTensor" for t in (hidden, weight, labels, bias)):
         return _of_dtensors(hidden, weight, labels, bias, chunk, options)
-    # By the number of labels: one of features may be 0.
+    # Count rows by the labels: there may be 0 features.
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.flatten(), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
     if is_exporting() or torch.jit.is_tracing():
-        # Which keep no Function, but what it calls.
+        # Both record the ops that a Function calls, not the Function.
         made = _pass(operands, None, chunk, options, [False] * 3)
         found = reduce(options.reduction, *[each for each in made if each is not None])
     elif is_plain and not functorch_active() and forward_ad._current_level < 0:
@@ -104,7 +104,7 @@ def linear_cross_entropy(
         found = _InChunks.apply(*operands, chunk, options, is_wanted)
     else:
         found = _again(*operands, chunk, options)
-    # Not where the shape is right: of a sparse gradient torch does not reshape.
+    # Reshape only if needed: torch does not reshape a sparse gradient.
     is_flat = options.reduction != "none" or labels.ndim == 1
     return found if is_flat else found.reshape(labels.shape)  # type: ignore[no-any-return]
 
@@ -118,7 +118,9 @@ def check_linear(
     ignore_index: int,
     ranks: int = 1,
 ) -> Any:
-    """hidden, weight and bias as autocast has them; weight is that of one of so many ranks.
+    """Checks the tensors and returns hidden, weight and bias, cast to autocast's dtype if it is on.
+
+    The weight is one rank's part of `ranks` equal parts.
 
     Raises:
       TypeError, ValueError: as `linear_cross_entropy`.
@@ -140,10 +142,10 @@ def check_linear(
 def _again(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
-    """The losses of `[rows, features]`; backward passes compute each chunk's logits again."""
+    """Computes losses of `[rows, features]`; the backward pass recomputes each chunk's logits."""
     count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
     first, *others = _recomputed_losses(_parts(count, hidden, labels), weight, bias, options)
-    if others:  # torch.cat fails for no rows in a batch
+    if others:  # torch.cat fails if the batch has no rows
         first = [torch.cat(each) for each in zip(first, *others, strict=True)]
     return reduce(options.reduction, *first)
 
@@ -158,7 +160,7 @@ def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) 
 def _of_dtensors(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
-    """The same where some are DTensors: chunks have rows of every process, which keeps its own."""
+    """Computes losses of DTensors: a chunk has rows of every process, which stay where they are."""
     # These need torch.distributed.
     from bridge.torch._sharded.rows import Rows, on_mesh, one_mesh, refuse_plain
 
@@ -174,13 +176,16 @@ def _of_dtensors(
 
 
 def _parts(count: int, *arrays: Tensor) -> Any:
-    """Chunks of so many rows, one at least."""
+    """Returns chunks of at most `count` rows; at least one chunk."""
     return zip(*[array.split(count) for array in arrays], strict=True)
 
 
 class _InChunks(torch.autograd.Function):
-    """A mean or a sum whose gradients are formed in the forward pass, but for their factor; and the
-    losses of rows, whose logits are computed again."""
+    """The loss of an ordinary call, computed chunk by chunk.
+
+    For a mean or a sum, forward computes the gradients too, up to a factor. For losses of rows, the
+    backward pass computes the logits again.
+    """
 
     @staticmethod
     def forward(
@@ -227,12 +232,15 @@ class _InChunks(torch.autograd.Function):
 def _gradients_again(
     operands: Sequence[Any], g: Tensor, chunk: int | None, options: Options, wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    """Those of hidden, weight and bias by autograd: to be differentiated again, or in batches."""
+    """Returns the gradients of hidden, weight and bias, computed by autograd.
+
+    For gradients that will be differentiated again, or that come in batches.
+    """
     is_again = torch.is_grad_enabled()
     hidden, weight, labels, bias = operands
     with torch.enable_grad():
-        # Views: autograd would go on from one of these to others that it was computed from, and
-        # call the hooks that it has, as it does of itself behind this Function.
+        # Use views: from the tensors themselves autograd would go on to the tensors that they were
+        # computed from, and call their hooks, which it calls anyway behind this Function.
         views = [
             t if not i else t.view_as(t) if is_again else t.detach().requires_grad_()
             for t, i in zip((hidden, weight, bias), wanted, strict=True)
@@ -244,16 +252,16 @@ def _gradients_again(
 
 
 def _times(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """gradient·factor, rounded once: a loss scale may be more than 16 bits hold."""
+    """Returns gradient·factor, rounded once: a loss scale may exceed the range of 16 bits."""
     if factor is None:
         return gradient.to(dtype)
     if gradient.dtype == dtype == factor.dtype:
         return gradient * factor
-    factor = factor.reshape([1] * gradient.ndim)  # or it would be rounded first
+    factor = factor.reshape([1] * gradient.ndim)  # torch would round a 0-dimensional factor first
     if torch.compiler.is_compiling():
         return (gradient * factor).to(dtype)
     found = torch.empty_like(gradient, dtype=dtype)
-    # In parts, for torch converts all that it is given before it multiplies.
+    # In parts: torch converts the whole operand before it multiplies.
     for part, written in _parts(1024, gradient, found):
         torch.mul(part, factor, out=written)
     return found
@@ -262,15 +270,15 @@ def _times(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tenso
 def _pass(
     operands: Sequence[Any], g: Tensor | None, chunk: int | None, options: Options, wanted: Any
 ) -> list[Tensor | None]:
-    """One pass over the chunks.
+    """Runs one pass over the chunks.
 
     Args:
-      g: cotangents of the losses, `[rows]` or one for all.
-      wanted: which of the gradients of hidden, weight and bias are.
+      g: cotangents of the losses, `[rows]`, or one number for all rows.
+      wanted: three flags: compute the gradient of hidden, of weight, of bias.
 
     Returns:
-      The loss of each row, for a mean 1 for each that counts, and the gradients or None; those of
-      weight and bias in the dtype of sums.
+      The loss of each row; for a mean, 1 for each row that counts; and the three gradients or None.
+      Gradients of weight and bias have the dtype of sums (`_sums`).
     """
     given = (*operands, g, chunk, *options.values(), [int(i) for i in wanted])
     if torch.compiler.is_compiling() or is_traced(operands):
@@ -296,7 +304,7 @@ def _run(
     softcap: float,
     wanted: Sequence[int],
 ) -> list[Tensor]:
-    """Losses, counts and three gradients; what is not asked for is empty."""
+    """Returns losses, counts and three gradients; results that are not wanted are empty."""
     options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
     of = (hidden, weight, labels, bias, g, chunk, *options.values(), wanted)
     found, counts, dh, dw, db = _empty(*of)
@@ -333,15 +341,15 @@ def _logits(h: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tens
 
 
 def _add_product(dw: Tensor, d: Tensor, h: Tensor) -> None:
-    """dw += dᵀ h, for dw of the dtype of sums."""
+    """Computes dw += dᵀ h; dw has the dtype of sums."""
     if h.dtype == dw.dtype:
         dw.addmm_(d.t(), h)
         return
     if h.dtype != torch.float16 or d.numel() == 0 or h.numel() == 0:
         dw.add_(d.t() @ h)
         return
-    # The sum of so many terms may overflow in float16 where their mean does not, and terms that
-    # were made smaller for that may underflow: by a power of two they take the range that is there.
+    # The product sums so many terms that it may overflow in float16 even if their mean does not.
+    # Smaller terms may underflow. So scale h by a power of two that uses the whole range.
     most = _largest(d).mul_(len(d)).clamp_(min=1).mul_(_largest(h))
     scale = torch.exp2(torch.floor(torch.log2(_HALF_OF_FLOAT16 / most)))
     scale = torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
@@ -349,8 +357,11 @@ def _add_product(dw: Tensor, d: Tensor, h: Tensor) -> None:
 
 
 def _share(weight: Tensor) -> Tensor:
-    """What gradients are formed with in the forward pass, a factor that is known only behind it: 1,
-    or less where those of hidden, at most twice the largest weight, would overflow in float16."""
+    """Returns the cotangent with which the forward pass computes gradients, before the real one.
+
+    It is 1. In float16 it is 1/2 if weight is so large that gradients of hidden, at most twice the
+    largest weight, would overflow. The backward pass divides by it.
+    """
     one = torch.ones((), dtype=_sums(weight.dtype), device=weight.device)
     if weight.dtype != torch.float16 or weight.numel() == 0:
         return one
@@ -361,13 +372,13 @@ _HALF_OF_FLOAT16 = 32752.0
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The largest |x|, in float32."""
+    """Returns the largest |x|, in float32."""
     least, largest = torch.aminmax(x)
     return torch.maximum(-least, largest).float()
 
 
 def _empty(hidden: Tensor, weight: Tensor, *others: Any) -> list[Tensor]:
-    """What `_run` gives, with nothing in it."""
+    """Returns uninitialised tensors of the shapes and dtypes of `_run`'s results."""
     reduction, wanted = others[4], others[-1]
     rows, (columns, features) = hidden.shape[0], weight.shape
     sums = _sums(hidden.dtype)
@@ -386,7 +397,7 @@ def _sums(dtype: torch.dtype) -> torch.dtype:
 
 
 class _Recorded(SingleLevelFunction):
-    """The op as autograd sees it: losses of rows. What gradients it gives are of no Function."""
+    """The op for autograd: only the losses of rows have a derivative."""
 
     @staticmethod
     def forward(ctx: Any, below: BelowAutograd, *given: Any) -> tuple[Tensor, ...]:
@@ -425,8 +436,8 @@ def _autograd(keys: Any, *given: Any) -> list[Tensor]:
     return list(_record(below, *given) if is_recorded(operands) else below(*given))
 
 
-# For torch.compile, which would make one graph of as many chunks as there happen to be, and for
-# what keeps a graph of ops, and differentiates those.
+# This op serves torch.compile, which would otherwise unroll one graph over all chunks, and tools
+# such as torch.export, which store a graph of ops and differentiate the ops.
 library.define(
     f"{_NAME}(Tensor hidden, Tensor weight, Tensor labels, Tensor? bias, Tensor? g, SymInt? chunk, "
     "str reduction, int ignore_index, float label_smoothing, float z_loss, float softcap, "

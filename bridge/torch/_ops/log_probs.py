@@ -1,4 +1,4 @@
-"""Logarithms of softmax, for PyTorch."""
+"""Logarithms of the softmax, for PyTorch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _resolve(op: Any, operands: tuple[Any, ...], scale: Any) -> Any:
     return op.resolve(operands, check_scale(op.__name__, scale))
 
 
-# Made now: a first call under torch.compile could not.
+# Make them now: a first call under torch.compile could not make them.
 _log_softmax, _logsumexp = (
     declared_entry(op.declaration.name, partial(_resolve, op.torch))
     for op in (log_probs.log_softmax, log_probs.logsumexp)
@@ -31,19 +31,20 @@ def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> 
     r"""scale·x − log Σ exp(scale·x) over the last dimension, without overflow.
 
     16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once. A
-    row's bits depend on that row alone, and are those of `bridge.jax`. Differentiable to any order,
-    in reverse and forward mode; the backward pass keeps x and one number a row.
+    row's bits depend on that row alone, and `bridge.jax` gives the same bits. Differentiable to any
+    order, in reverse and forward mode; the residuals are x and one number for each row.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
       scale: a finite number.
-      out: where to write the result: of x's shape and dtype.
+      out: a tensor for the result, of x's shape and dtype.
 
     Returns:
-      A tensor of x's shape and dtype. A row of −∞, with +∞ or with NaN is NaN, where it is not −∞.
+      A tensor of x's shape and dtype. In a row that is all −∞, or that has +∞ or NaN, every element
+      is NaN unless its result is −∞.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype; scale is no real number.
+      TypeError: an argument is not a dense tensor or has another dtype; scale is not a real number.
       ValueError: x is 0-dimensional; scale is not finite; `out` as for `scaled_softmax`.
 
     Example:
@@ -61,7 +62,7 @@ def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
       scale: a finite number.
 
     Returns:
-      `[...]` in float32, for float64 in float64; −∞ of a row of −∞.
+      `[...]` in float32, for float64 in float64; −∞ for a row that is all −∞.
 
     Raises:
       TypeError, ValueError: as for `log_softmax`.
@@ -76,21 +77,22 @@ def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
 def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
     r"""scale·logits[label] − log Σ exp(scale·logits): the log-probability of each row's label.
 
-    One reading of the logits; no array of their size is made. A row's bits depend on that row
-    alone, not on its batch: what training computes is what inference computed.
+    Reads the logits once and makes no array of their size. A row's bits depend on that row alone,
+    not on its batch: training computes the same numbers as inference did.
 
     Args:
       logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
       labels: `[...]` of any integer dtype.
-      scale: a finite number, one over the temperature.
+      scale: a finite number: one over the temperature.
 
     Returns:
-      `[...]` in float32, for float64 in float64. NaN where the label is out of range and that could
-      not be seen before: on a GPU and under transforms.
+      `[...]` in float32, for float64 in float64. NaN for a label out of range that could not be
+      checked before: on a GPU and under transforms.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype; scale is no real number.
+      TypeError: an argument is not a dense tensor or has another dtype; scale is not a real number.
       ValueError: shapes that do not fit; scale is not finite; a label out of range.
+
 
     Example:
       >>> token_log_probs(torch.zeros(2, 4), torch.tensor([0, 3]))

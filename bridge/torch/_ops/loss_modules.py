@@ -16,13 +16,13 @@ from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
     """`torch.nn.CrossEntropyLoss` for labels, by `cross_entropy`.
 
-    The loss of 16-bit logits is float32, and a mean in which every label is ignored is 0, not NaN.
+    The loss of 16-bit logits is float32. If every label is ignored, the mean is 0, not NaN.
 
     Args:
-      weight: None: classes have no weights.
-      size_average, reduce: as in torch, where `reduction` has taken their place.
+      weight: must be None: weights of classes are not supported.
+      size_average, reduce: as in torch, which replaced them by `reduction`.
       ignore_index, reduction, label_smoothing: as for `cross_entropy`.
-      z_loss, softcap: as there.
+      z_loss, softcap: as for `cross_entropy`.
 
     Raises:
       ValueError: weight is given.
@@ -50,7 +50,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         self.z_loss, self.softcap = z_loss, softcap
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels without that dimension."""
+        """Returns the loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels, without C."""
         checked_call("CrossEntropyLoss", input=input, target=target)
         return cross_entropy(
             _classes_last(input),
@@ -64,7 +64,10 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 
 
 def _classes_last(input: Tensor) -> Tensor:
-    """A function, for torch.fx to see a call of it that asks nothing of the input."""
+    """Moves the classes to the last dimension.
+
+    A function, so that torch.fx records a call of it and does not read properties of the input.
+    """
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
     return input.movedim(1, -1) if input.ndim > 2 else input
@@ -73,20 +76,20 @@ def _classes_last(input: Tensor) -> Tensor:
 class LinearCrossEntropyLoss(torch.nn.Module):
     """A linear layer and the cross-entropy of its logits, by `linear_cross_entropy`.
 
-    The constructor and the state dict are those of `torch.nn.LinearCrossEntropyLoss`, which torch
-    has from 2.13 on. The loss of 16-bit logits is float32, and a mean in which every label is
-    ignored is 0.
+    The constructor and the state dict are the same as for `torch.nn.LinearCrossEntropyLoss`, which
+    is in torch from 2.13 on. The loss of 16-bit logits is float32. If every label is ignored, the
+    mean is 0.
 
     Args:
       in_features: the size of the last dimension of the input.
       num_classes: V, the number of classes.
-      out_features: (): each row has one label.
-      bias: whether the layer has one.
-      device, dtype: of the layer's parameters.
+      out_features: must be (): each row has one label.
+      bias: if true, the linear layer has a bias.
+      device, dtype: the device and dtype of the layer's parameters.
       reduction, label_smoothing: as for `cross_entropy`.
-      weight: None: classes have no weights.
+      weight: must be None: weights of classes are not supported.
       ignore_index: as for `cross_entropy`; None is -100.
-      options: None: `chunk` says how rows are cut.
+      options: must be None; `chunk` sets the number of rows computed at a time.
       chunk, z_loss, softcap: as for `linear_cross_entropy`.
 
     Attributes:
@@ -133,7 +136,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         self.linear = torch.nn.Linear(in_features, num_classes, bias, device, dtype)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The loss of input `[..., in_features]` and labels `[...]`."""
+        """Returns the loss of input `[..., in_features]` and labels `[...]`."""
         checked_call("LinearCrossEntropyLoss", input=input, target=target)
         return linear_cross_entropy(
             input,

@@ -1,4 +1,4 @@
-"""The ops that belong into models, as modules."""
+"""bias_gelu and bias_dropout_add as modules."""
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
@@ -18,20 +18,20 @@ from bridge.torch._ops.bias_gelu import bias_gelu
 
 
 class BiasGELU(torch.nn.Module):
-    """`bias_gelu` with a bias of its own: what follows a `torch.nn.Linear(..., bias=False)`.
+    """`bias_gelu` with a bias of its own; put it after a `torch.nn.Linear(..., bias=False)`.
 
     Args:
       features: d, the size of the last dimension of the input.
       approximate: `"tanh"`, `"none"` or `"sigmoid"`.
-      bias: whether to have one.
-      device, dtype: of the bias.
+      bias: if true, the module has a bias.
+      device, dtype: the bias's device and dtype.
 
     Raises:
-      TypeError: features is no integer, or dtype none of those that `bias_gelu` takes.
+      TypeError: features is not an integer, or `bias_gelu` does not take the dtype.
       ValueError: features is negative, or approximate unknown.
 
     Attributes:
-      bias: parameter `[features]`, zeros at first, or None.
+      bias: parameter `[features]`, initially zeros, or None.
 
     Example:
       >>> layer = torch.nn.Sequential(torch.nn.Linear(8, 32, bias=False), BiasGELU(32))
@@ -83,7 +83,7 @@ def _check_features(features: Any, dtype: Any) -> None:
 
 
 class BiasDropoutAdd(torch.nn.Module):
-    """`bias_dropout_add` that drops in training mode alone.
+    """`bias_dropout_add` as a module; it drops elements in training mode only.
 
     Args:
       p: the probability of dropping an element.
@@ -107,7 +107,7 @@ class BiasDropoutAdd(torch.nn.Module):
         seed: int | Tensor | torch.Generator | None = None,
         offset: int | Tensor = 0,
     ) -> Tensor:
-        """Returns `bias_dropout_add(x, bias, residual, ...)`, whose arguments these are."""
+        """Returns `bias_dropout_add(x, bias, residual, ...)` with these arguments."""
         return bias_dropout_add(
             x, bias, residual, p=self.p, seed=seed, offset=offset, training=self.training
         )

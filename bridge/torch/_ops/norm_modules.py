@@ -24,10 +24,10 @@ class RMSNorm(torch.nn.RMSNorm):
 
     Args:
       normalized_shape: d, the size of the last dimension, or a tuple of it.
-      eps: a positive number; None is the machine epsilon of the dtype that is computed in, as in
-        torch: float64's for float64, else float32's.
-      elementwise_affine: whether to have a weight.
-      device, dtype: of the weight.
+      eps: a positive number. None is, as in torch, the machine epsilon of the dtype of computation:
+        float64's for float64, else float32's.
+      elementwise_affine: if true, the module has a weight.
+      device, dtype: the weight's device and dtype.
 
     Raises:
       ValueError: normalized_shape has more than one dimension.
@@ -49,14 +49,16 @@ class RMSNorm(torch.nn.RMSNorm):
         _check_last("RMSNorm", self.normalized_shape)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
-        """y, or (y, x + residual)."""
+        """Returns y, or (y, x + residual)."""
         _check_size("RMSNorm", x, self.normalized_shape)
         return _rms_norm(x, self.weight, residual, self.eps)
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, residual: Tensor | None, eps: float | None) -> Any:
-    """`rms_norm` with torch's eps where that is None; a function, for torch.fx to see a call of it
-    that asks nothing of x."""
+    """Computes `rms_norm`, with torch's eps for None.
+
+    A function, so that torch.fx records a call of it and does not read properties of x.
+    """
     if is_overridden(given := (x, weight, residual)):
         return hand_over(given)
     if eps is None:
@@ -70,9 +72,9 @@ class LayerNorm(torch.nn.LayerNorm):
     Args:
       normalized_shape: d, the size of the last dimension, or a tuple of it.
       eps: a positive number.
-      elementwise_affine: whether to have a weight and, with `bias`, a bias.
-      bias: see there.
-      device, dtype: of both.
+      elementwise_affine: if true, the module has a weight.
+      bias: if true, a module with a weight also has a bias.
+      device, dtype: the device and dtype of both.
 
     Raises:
       ValueError: normalized_shape has more than one dimension.
@@ -95,7 +97,7 @@ class LayerNorm(torch.nn.LayerNorm):
         _check_last("LayerNorm", self.normalized_shape)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
-        """y, or (y, x + residual)."""
+        """Returns y, or (y, x + residual)."""
         _check_size("LayerNorm", x, self.normalized_shape)
         return layer_norm(x, self.weight, self.bias, residual, eps=self.eps)
 

@@ -1,4 +1,4 @@
-"""The public normalisations of PyTorch."""
+"""The public normalisations for PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._ops.declared import declared_entry
 
-# Made now: a first call under torch.compile could not.
+# Make them now: a first call under torch.compile could not make them.
 _of_rms_norm, _of_layer_norm = norms.rms_norm.torch.resolve, norms.layer_norm.torch.resolve  # type: ignore[attr-defined]
 _of_add_rms_norm = norms.add_rms_norm.torch.resolve  # type: ignore[attr-defined]
 _of_add_layer_norm = norms.add_layer_norm.torch.resolve  # type: ignore[attr-defined]
@@ -30,32 +30,34 @@ def rms_norm(
 ) -> Any:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
-    h is x, or x + residual rounded to its dtype: so the call with a residual has the bits of an
-    addition and a call without, in both passes. 16-bit tensors and float32 are computed in float32,
-    float64 in float64, and rounded once. A row's bits depend on that row alone, and are those of
-    `bridge.jax`.
+    h is x, or x + residual rounded to its dtype. So a call with a residual has the same bits as an
+    addition followed by a call without, in both passes. 16-bit tensors and float32 are computed in
+    float32, float64 in float64, and rounded once. A row's bits depend on that row alone, and
+    `bridge.jax` gives the same bits.
 
     A row whose sum of squares overflows (one |h| beyond 1.8·10¹⁹ in float32) gives 0.
 
-    Differentiable to any order, in reverse and forward mode. The backward pass keeps x, what is
-    added to it and r, one number a row; the gradients of x and of weight come from one kernel.
+    Differentiable to any order, in reverse and forward mode. The residuals of the backward pass are
+    x, the added branch and r, one number for each row; one kernel computes the gradients of x and
+    of weight.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
       weight: `[d]`, of any of these dtypes.
       residual: of x's shape, of any of these dtypes.
       eps: a positive finite number.
-      offset: a finite number that is added to weight: 1.0 is Gemma's.
-      out: where to write the result, without a residual: of its shape and dtype.
+      offset: a finite number that is added to weight: 1.0 in Gemma.
+      out: a tensor for the result, of its shape and dtype; only without a residual.
 
     Returns:
       y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
       promoted dtype of x and residual.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype; eps or offset is no number.
+      TypeError: an argument is not a dense tensor or has another dtype; eps or offset is not a
+        number.
       ValueError: a shape that does not fit x; eps is not positive or not finite; an offset that is
-        not finite or has no weight; `out` with a residual, or as for `scaled_softmax`.
+        not finite, or without a weight; `out` with a residual, or as for `scaled_softmax`.
 
     Example:
       >>> rms_norm(torch.tensor([[3.0, 4.0, 0.0, 0.0]]), eps=1e-12)
@@ -83,16 +85,17 @@ def layer_norm(
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
     h − μ is d − mean(d), and v is mean(d²) − mean(d)²: rows whose mean is a million times their
-    spread keep all digits, and a row of equal numbers gives exactly bias. The backward pass keeps
-    m, mean(d) and r = 1/√(v + eps), three numbers a row; the gradients of x, weight and bias come
-    from one kernel. A row whose squares overflow (one |d| beyond 1.8·10¹⁹ in float32) gives bias.
+    spread keep all digits, and a row of equal numbers gives exactly bias. The residuals of the
+    backward pass are the operands and m, mean(d) and r = 1/√(v + eps), three numbers for each row;
+    one kernel computes the gradients of x, weight and bias. A row whose squares overflow (one |d|
+    beyond 1.8·10¹⁹ in float32) gives bias.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
       weight, bias: `[d]`, of any of these dtypes.
       residual: of x's shape, of any of these dtypes.
       eps: a positive finite number.
-      out: where to write the result, without a residual: of its shape and dtype.
+      out: a tensor for the result, of its shape and dtype; only without a residual.
 
     Returns:
       y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
@@ -118,7 +121,7 @@ _OUT = "{}: out is given with a residual, expected one of the two"
 
 
 def _resolve_sum(function: str, resolve: Any, operands: tuple[Any, ...], *values: Any) -> Any:
-    """`resolve` for the normalisation of a sum, whose dtype follows from those of two tensors."""
+    """Resolves the normalisation of a sum, whose dtype follows from both summands' dtypes."""
     x, residual, *others = operands
     check_tensors(function, 2, x=x, residual=residual)
     dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")

@@ -1,4 +1,4 @@
-"""The public rotary embedding of PyTorch."""
+"""The public rotary embedding for PyTorch."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ _TORCH = Framework(
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
-    r"""Pairs of numbers of a row, turned by the angles of two tables.
+    r"""Rotates pairs of numbers of each row by the angles of two tables.
 
-    y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, each product rounded before the sum; x₁ is the first
-    half of the row and x₂ the second, or, interleaved, its even and its odd columns. 16-bit tensors
-    and float32 are computed in float32, float64 in float64, and rounded once; the same input gives
-    the same bits in `bridge.jax`. Differentiable to any order, in reverse and forward mode, towards
-    the tables too.
+    y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, each product rounded before the sum. x₁ is the first
+    half of the row and x₂ the second half; interleaved, x₁ is its even columns and x₂ its odd ones.
+    16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once. The
+    same input gives the same bits in `bridge.jax`. Differentiable to any order, in reverse and
+    forward mode, towards the tables too.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, d even.
-      cos, sin: of any of these dtypes, of shapes that broadcast to `[..., d/2]` from the right, but
-        for the last dimension: d/2; or d, a doubled table of which the first half is read; or fewer
-        than d/2, where so many pairs of the leading columns are turned and the rest passes.
-      interleaved: a pair is side by side.
+      cos, sin: tables of any of these dtypes. All dimensions but the last broadcast to x's from the
+        right. The last dimension is d/2; or d, a doubled table whose first half is read; or fewer
+        than d/2: then so many pairs of the leading columns are rotated, and the other columns stay
+        as they are.
+      interleaved: the two numbers of a pair are adjacent.
 
     Returns:
       A tensor of x's shape in the promoted dtype of all three.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype.
-      ValueError: d is odd; tables that do not fit.
+      TypeError: an argument is not a dense tensor or has another dtype.
+      ValueError: d is odd; the tables do not fit.
 
     Example:
       >>> rotary(torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.ones(1))

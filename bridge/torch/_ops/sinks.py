@@ -1,4 +1,4 @@
-"""The softmaxes of PyTorch beside a sink."""
+"""The softmax functions with a sink, for PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def softmax_with_sink(
     argument: str = "sink",
     out: Tensor | None = None,
 ) -> Tensor:
-    """The softmax under whichever of a mask and the causal rule there are, beside a sink."""
+    """Computes the softmax with a sink, and with a mask or the causal rule if asked for."""
     check_tensors(function, 1 + masked, x=x, mask=mask)
     if not isinstance(sink, Tensor):
         number = real_number(function, argument, fixed(sink), "a tensor or a number")
@@ -46,12 +46,12 @@ def softmax_with_sink(
 
 
 def _last_columns(x: Tensor) -> Tensor:
-    """`[*rows]` without a copy: the last column that a query sees."""
+    """Returns `[*rows]`, without a copy: the last column that each query sees."""
     queries, keys = x.shape[-2:]
     return torch.arange(keys - queries, keys, device=x.device).expand(x.shape[:-1])
 
 
-# The declared functions are made now: a first call under torch.compile could not.
+# Make the declared functions now: a first call under torch.compile could not make them.
 _WITH_SINK = sinks.Framework(
     sinks.softmax_with_sink.torch,
     sinks.spread.torch,

@@ -1,4 +1,4 @@
-"""The public softmax functions of PyTorch."""
+"""The public softmax functions for PyTorch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def scaled_softmax(
     r"""softmax(scale·x) over the last dimension, in one pass over memory.
 
     y = exp(scale·x − max) / Σ exp(scale·x − max). 16-bit and float32 tensors are computed in
-    float32, float64 in float64, and rounded once; `scale` is never rounded to the dtype of x. Sums
-    run over a tree that depends on the length of a row alone: the same input gives the same bits in
+    float32, float64 in float64, and rounded once; `scale` is never rounded to the dtype of x. The
+    tree of a sum depends on the length of the row alone: the same input gives the same bits in
     `bridge.jax`, on every device and with any number of threads. Rows may have any length.
 
     A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
@@ -29,31 +29,33 @@ def scaled_softmax(
 
     A sink is one more logit, which takes part in the sum and has no place in the result: y =
     exp(scale·x − m) / (Σ exp(scale·x − m) + exp(sink − m)), m the largest of them all. It is not
-    scaled; 0 is "softmax off by one", −∞ is none. Its gradient is −y_sink·Σ g·y, summed over what
-    the sink was repeated along. With a sink the backward pass keeps x and two numbers a row.
+    scaled; 0 is "softmax off by one", −∞ is no sink. Its gradient is −y_sink·Σ g·y, summed over the
+    dimensions along which the sink was broadcast. With a sink the residuals are x and two numbers
+    for each row.
 
-    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The backward
-    pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel, which leaves g as it is. Works under
-    `torch.compile(fullgraph=True)`, `torch.export`, autocast (which leaves it alone) and CUDA
+    Differentiable to any order, in reverse and forward mode, and under `torch.func`. The only
+    residual is y: dx = scale·y·(g − Σ g·y), one kernel, which does not change g. Works under
+    `torch.compile(fullgraph=True)`, `torch.export`, autocast (which does not change it) and CUDA
     graphs; never synchronises with the device.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, on the CPU or a CUDA device.
-        Rows may lie apart in memory (a slice of columns costs no copy).
+        Rows need not be contiguous in memory (a slice of columns costs no copy).
       scale: a finite number. Multiply x by a scale that is a tensor.
-      sink: a number, or a tensor of any of these dtypes: `[heads]`, one for each place of x's third
+      sink: a number, or a tensor of any of these dtypes: `[heads]`, one for each index of x's third
         dimension from the end, or of a shape that broadcasts to `[..., 1]`.
-      out: where to write the result: of x's shape and dtype, each row's elements side by side. May
+      out: a tensor for the result, of x's shape and dtype; the elements of a row are adjacent. May
         be x itself; must not share memory with an argument otherwise.
 
     Returns:
       A contiguous tensor of x's shape and dtype (or `out`).
 
     Raises:
-      TypeError: an argument is no dense tensor, or of another dtype; scale is no real number.
+      TypeError: an argument is not a dense tensor, or has another dtype; scale is not a real
+        number.
       ValueError: x is 0-dimensional; scale is not finite; a sink that does not broadcast; an `out`
-        of another shape or device, with rows whose elements lie apart, or that overlaps an operand.
-        Nothing has been written then.
+        of another shape or device, with rows whose elements are not adjacent, or that overlaps an
+        operand. Then nothing has been written.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:
@@ -71,20 +73,20 @@ def scaled_masked_softmax(
     r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
 
     `mask` is True where an element is masked OUT. The mask of
-    `torch.nn.functional.scaled_dot_product_attention` has the opposite polarity, True for what
-    takes part: pass its `~mask`.
+    `torch.nn.functional.scaled_dot_product_attention` has the opposite polarity: True for elements
+    that take part. Pass its `~mask`.
 
-    Hidden elements are exactly 0 in y and in dx, whatever x holds there (NaN and ±∞ included). A
-    row with every element hidden, or whose other elements are all −∞, is all zeros with zero
-    gradient. The mask is read through its strides, never expanded in memory, and not kept for the
-    backward pass. All else is as for `scaled_softmax`.
+    Hidden elements are exactly 0 in y and in dx, even if x is NaN or ±∞ there. A row with every
+    element hidden, or whose other elements are all −∞, is all zeros with zero gradient. The mask is
+    read through its strides, never expanded in memory, and is not a residual. Everything else is as
+    for `scaled_softmax`.
 
-    Under `torch.func.vmap` a mask that is batched beside an x that is not repeats x.
+    Under `torch.func.vmap`, a batched mask with an x that is not batched repeats x.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
-      mask: bool, or uint8 with non-zero for True, on the device of x. Its shape broadcasts to that
-        of x from the right: each of its dimensions is 1 or that of x.
+      mask: bool, or uint8 with non-zero for True, on the device of x. Its shape broadcasts to x's
+        from the right: each of its dimensions is 1 or equal to x's.
       scale, sink, out: as for `scaled_softmax`.
 
     Returns:
@@ -108,9 +110,10 @@ def scaled_causal_softmax(
 ) -> Tensor:
     r"""softmax(scale·x) over the keys of the last dimension that a query sees.
 
-    Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
-    every key, and a query before the first key none, which gives zeros. Elements above that
-    diagonal are never read; they are exactly 0 in y and in dx. All else is as for `scaled_softmax`.
+    In `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
+    every key, and a query before the first key sees none and gives zeros. Elements above that
+    diagonal are never read; they are exactly 0 in y and in dx. Everything else is as for
+    `scaled_softmax`.
 
     Args:
       x: `[..., queries, keys]` of dtype float16, bfloat16, float32 or float64.
@@ -136,18 +139,18 @@ def scaled_causal_softmax(
 def scaled_softmax_backward(
     g: Tensor, y: Tensor, scale: float = 1.0, *, causal: bool = False, out: Tensor | None = None
 ) -> Tensor:
-    r"""scale·y·(g − Σ g·y): the cotangent of x, from that of y = softmax(scale·x).
+    r"""scale·y·(g − Σ g·y): the cotangent of x, from the cotangent of y = softmax(scale·x).
 
-    What the backward pass of the functions above computes, for code that calls it itself. It needs
-    no mask: where y is 0, so is the result, whatever g holds there. Differentiable towards g and y.
+    The backward pass of the functions above, for code that calls it itself. It needs no mask: where
+    y is 0, the result is 0, even if g is NaN or infinite there. Differentiable towards g and y.
 
     Args:
       g: `[..., d]`, the cotangent of y, of the dtype of y.
-      y: `[..., d]`, what `scaled_softmax`, `scaled_masked_softmax` or (with `causal`)
-        `scaled_causal_softmax` returned.
-      scale: what was given there.
-      causal: leaves what a query does not see unread in g and y.
-      out: where to write the result, as for `scaled_softmax`; may be g or y itself.
+      y: `[..., d]`, the result of `scaled_softmax`, `scaled_masked_softmax` or (with `causal`)
+        `scaled_causal_softmax`.
+      scale: the scale of that call.
+      causal: do not read g and y where a query does not see the key.
+      out: a tensor for the result, as for `scaled_softmax`; may be g or y itself.
 
     Returns:
       A contiguous tensor of y's shape and dtype (or `out`).

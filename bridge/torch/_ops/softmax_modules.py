@@ -15,13 +15,14 @@ from bridge.torch._ops.softmax import scaled_softmax
 
 
 class Softmax(torch.nn.Softmax):
-    """`torch.nn.Softmax` by `scaled_softmax`. A row of −∞ is zeros, where torch has NaN.
+    """`torch.nn.Softmax` by `scaled_softmax`. A row of −∞ gives zeros; torch gives NaN.
 
     Args:
-      dim: the dimension along which it is taken. Another than the last is moved to the end for it.
+      dim: the dimension along which the softmax is taken. If it is not the last one, it is moved to
+        the end and back.
 
     Raises:
-      TypeError: dim is no integer; None, for which torch guesses, is none.
+      TypeError: dim is not an integer. None, for which torch guesses a dimension, is an error too.
       ValueError: in a call, x has no such dimension.
 
     Example:
@@ -33,7 +34,7 @@ class Softmax(torch.nn.Softmax):
         super().__init__(_dimension("Softmax", dim))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Of the shape and dtype of input, `[..., d]` or with d in dimension dim."""
+        """Returns a tensor of the shape and dtype of input `[..., d, ...]`, d in dimension dim."""
         return _along("Softmax", self.dim, scaled_softmax, input)
 
 
@@ -55,7 +56,7 @@ class LogSoftmax(torch.nn.LogSoftmax):
         super().__init__(_dimension("LogSoftmax", dim))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Of the shape and dtype of input, `[..., d]` or with d in dimension dim."""
+        """Returns a tensor of the shape and dtype of input `[..., d, ...]`, d in dimension dim."""
         return _along("LogSoftmax", self.dim, log_softmax, input)
 
 
@@ -69,7 +70,7 @@ def _dimension(module: str, dim: Any) -> int:
 
 
 def _along(module: str, dim: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The function of x along a dimension."""
+    """Applies the function of rows along a dimension of x."""
     if dim == -1:
         return function(x)
     if checked_call(module, input=x) and not -x.ndim <= dim < x.ndim:

@@ -1,4 +1,4 @@
-"""Logits whose columns, and weights whose rows, the ranks of a process group share."""
+"""A vocabulary split among the ranks of a process group: columns of logits, rows of weights."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def joined(
     dim: int = -1,
     others: Callable[[], str] = str,
 ) -> DTensor:
-    """The whole of which every rank of the group has this part, along a dimension.
+    """Returns a DTensor whose part on this rank is `part`, split along a dimension.
 
     Args:
-      check: raises what is wrong with this rank's arguments; takes the number of ranks.
-      argument: what the function calls the part.
-      others: gives words for other arguments that are alike on all ranks.
+      check: check(number of ranks) raises an error if this rank's arguments are wrong.
+      argument: the part's name in the function's signature.
+      others: returns a text of the other arguments, which must be equal on all ranks.
 
     Raises:
-      TypeError: group is no process group and no mesh; what `check` raises.
-      ValueError: this rank is not in the group, or the part is a DTensor, which knows its mesh;
-        what `check` raises. On every rank where ranks have parts of other shapes or dtypes, or
-        other words, or `check` raised on one of them.
+      TypeError: group is not a process group or a mesh; errors of `check`.
+      ValueError: this rank is not in the group, or the part is a DTensor, which has a mesh already;
+        errors of `check`. On every rank, if the ranks' shapes, dtypes or texts differ, or if
+        `check` raised on one of them.
       NotImplementedError: in forward mode and under torch.func.
     """
     if isinstance(part, DTensor):
@@ -69,7 +69,7 @@ def _agree(
     check: Callable[[int], None],
     others: str,
 ) -> None:
-    """Raises on all ranks what would leave some of them waiting for others."""
+    """Raises on all ranks any error that would leave some of them waiting for others."""
     refused = None
     try:
         check(ranks.size)
@@ -101,20 +101,20 @@ def _agree(
         raise refused
 
 
-# What dynamo, which makes no mesh, finds one by that was made outside of its graph; and the groups
-# that they are of, as another one may get the name of one that was destroyed.
+# Dynamo makes no mesh, but finds one by its name that was made outside of its graph. The groups are
+# stored too: a new group may get the name of one that was destroyed.
 _meshes = types.SimpleNamespace()
 _groups: dict[str, Any] = {}
 
 
 def _mesh_of(ranks: Ranks, device_type: str) -> DeviceMesh:
-    """The mesh of a process group; the same one while that exists."""
+    """Returns the mesh of a process group; the same object while the group exists."""
     return getattr(_meshes, _make_mesh(ranks.name, device_type))  # type: ignore[no-any-return]
 
 
 @constant_to_dynamo
 def _make_mesh(name: str, device_type: str) -> str:
-    """Makes sure that there is a mesh, and returns its name."""
+    """Makes the mesh if there is none, and returns its name."""
     group = resolve_process_group(name)
     key = f"{device_type}_{name}"
     if _groups.get(key) is not group:

@@ -1,9 +1,9 @@
-"""Tensors that share memory with a view without being one.
+"""Tensors that share memory with a view but are not views.
 
-A view keeps the tensor that it views, `_base`, and with it that tensor's autograd history, for as
-long as it lives; setting `.data` of the view does not let go of it. `Tensor.detach` gives what is
-wanted here: the same memory, no base, and the version counter still shared, so that autograd sees a
-write through either. (`.data`, `set_` and aten's `_unsafe_view` give a counter of their own.)
+A view holds its base, `_base`, and so the base's autograd history, for as long as it lives; setting
+the view's `.data` does not release it. `Tensor.detach` gives the tensor needed here: the same
+memory, no base, and a shared version counter, so that autograd sees a write through either.
+(`.data`, `set_` and aten's `_unsafe_view` give a new counter.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _anchor = torch.empty(0, requires_grad=True)
 class MakeViewlessTensor(Function, metaclass=DropIn):
     """`MakeViewlessTensor.apply(inp, requires_grad)`: inp without its base, differentiable.
 
-    The identity, to any order and in both modes, of any tensor, view or not. As in the original
+    The identity, to any order and in both modes, for any tensor, view or not. As in the original,
     the result requires a gradient iff inp does and gradients are recorded, whatever
     `requires_grad` says. `make_viewless_tensor(inp, requires_grad, keep_graph=True)` is the same
     for a view.
@@ -56,9 +56,9 @@ class MakeViewlessTensor(Function, metaclass=DropIn):
 
 
 class _Identity(Function):
-    """As eager autograd and dynamo take it (dynamo refuses a Function with a jvp).
+    """The identity for eager autograd and dynamo (dynamo refuses a Function with a jvp).
 
-    A Function whose forward takes ctx also costs a quarter of one with setup_context.
+    A Function whose forward takes ctx costs a quarter of one with setup_context.
     """
 
     @staticmethod
@@ -71,7 +71,7 @@ class _Identity(Function):
 
 
 class _TransformedIdentity(Function):
-    """As forward mode and torch.func take it."""
+    """The identity for forward mode and torch.func."""
 
     @staticmethod
     def forward(inp: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _TransformedIdentity(Function):
 
 
 class _TracedLeaf(Function):
-    """Requires a gradient because its second argument does, and gives none to either."""
+    """A result that requires a gradient, because the second argument does, and passes none on."""
 
     @staticmethod
     def forward(ctx: Any, inp: Tensor, anchor: Tensor) -> Tensor:
@@ -107,32 +107,32 @@ class _TracedLeaf(Function):
 
 
 def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> Tensor:
-    """The tensor itself if it is no view, else one with the same memory that is none.
+    """Returns the tensor itself if it is not a view, else a non-view with the same memory.
 
-    The result shares inp's storage, offset, strides and version counter: a write to it in place is
-    a write to inp, and a backward pass that needs what was there raises torch's error. (The
-    original's has a counter of its own: there such a backward pass is wrong without a word.) Where
-    `resize_` or `share_memory_` moves the storage, it moves for both.
+    The result shares inp's storage, offset, strides and version counter. A write to it in place is
+    a write to inp, and a backward pass that needs the old values raises torch's error. (The
+    original's result has its own counter, so that such a backward pass is silently wrong.)
+    `resize_` or `share_memory_` moves the storage of both.
 
     Works under `torch.no_grad`, in inference mode, in forward mode, under `torch.func` and under
     `torch.compile(fullgraph=True)`. A compiled graph returns no leaves: with keep_graph=False and
     requires_grad=True the result requires a gradient there and passes none on, but has a `grad`
-    only after `retain_grad()`. A result that inductor returns with a graph has a version counter
-    of its own, as every result of a compiled graph may.
+    only after `retain_grad()`. A result that inductor returns with a graph has its own version
+    counter, as every result of a compiled graph may.
 
     Args:
       inp: a tensor of any shape, dtype, layout, device and class.
-      requires_grad: whether the result requires a gradient, with keep_graph=False. Looked at only
-        for a view, and not inside the transforms of `torch.func`, which keep their own books.
+      requires_grad: with keep_graph=False, the result requires a gradient. Read only for a view,
+        and not under a transform of `torch.func`, which has its own record of gradients.
       keep_graph: True gives the differentiable identity, whose result requires a gradient iff inp
-        does; False a leaf that does not keep inp's history alive.
+        does; False gives a leaf that does not hold inp's history.
 
     Returns:
-      inp where `inp._base` is None; else a tensor whose `_base` is None.
+      inp if `inp._base` is None; else a tensor whose `_base` is None.
 
     Raises:
-      TypeError: inp is no tensor.
-      RuntimeError: a leaf of integers is to require a gradient.
+      TypeError: inp is not a tensor.
+      RuntimeError: an integer leaf would have to require a gradient.
     """
     if is_overridden((inp,)):
         return hand_over((inp,))
@@ -154,7 +154,7 @@ def _check(function: str, /, **tensors: Any) -> None:
 def _with_graph(inp: Tensor) -> Tensor:
     transformed = functorch_active()
     if _is_dynamo_compiling():
-        # Dynamo would trace a Function without jvp as its forward: tangents would be lost.
+        # Dynamo would trace a Function without a jvp as its forward and lose the tangents.
         return unsafe_view(inp, inp.shape) if transformed else _Identity.apply(inp)
     if transformed or forward_ad._current_level >= 0:
         return _TransformedIdentity.apply(inp)
@@ -173,16 +173,16 @@ def _leaf(inp: Tensor, requires_grad: bool) -> Tensor:
 def _detached(inp: Tensor) -> Tensor:
     if type(inp) is Tensor:
         return inp.detach()
-    # A subclass without __torch_dispatch__ gets its class back by as_subclass, which makes a view.
+    # as_subclass restores the class of a subclass without __torch_dispatch__, but makes a view.
     with DisableTorchFunctionSubclass():
         plain = inp.detach()
     return plain if type(plain) is type(inp) else make_subclass(type(inp), plain)
 
 
 def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:
-    """Returns its argument, having made sure that it is no view.
+    """Returns its argument after checking that it is not a view.
 
-    Looks into lists, however deep; lets pass what is neither a list nor a tensor.
+    Checks nested lists too; other values than lists and tensors pass.
 
     Raises:
       AssertionError: a tensor has a `_base`. `extra_msg` ends the message.
@@ -205,13 +205,13 @@ def _shape_of(tensor: Tensor) -> Any:
 
 
 def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> None:
-    """Sets `tensor.data`, having made sure that this frees what was there.
+    """Sets `tensor.data` after checking that this frees the old memory.
 
     The tensor keeps its place in the graph, and takes the shape, dtype and memory of the new one.
 
     Raises:
-      TypeError: one of the two is no tensor.
-      AssertionError: `tensor` is a view, and its base would stay in memory.
+      TypeError: one of the two is not a tensor.
+      AssertionError: `tensor` is a view, so its base would stay in memory.
     """
     _check("safely_set_viewless_tensor_data", tensor=tensor, new_data_tensor=new_data_tensor)
     assert_viewless_tensor(tensor, f"The new data has shape {_shape_of(new_data_tensor)}.")
