@@ -1,8 +1,8 @@
-"""Who runs inside a callback from JAX, where JAX must not be called again.
+"""A record of threads that are inside a callback from JAX, where JAX must not be called again.
 
-A callback holds a thread of the runtime that a computation started from it may wait for: what works
-once hangs when there are many. So JAX is refused there, and both directions ask here. This module
-knows neither framework.
+A callback holds a thread of the runtime. A computation started from the callback may wait for that
+thread: one callback works, many of them deadlock. So JAX is refused there, in both directions of
+conversion. This module imports neither framework.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _threads = threading.local()
 
 @contextlib.contextmanager
 def inside_callback(function: str) -> Iterator[None]:
-    """Says that this thread runs `function` for JAX."""
+    """Records that this thread runs `function` for JAX."""
     before = getattr(_threads, "function", None)
     _threads.function = function
     try:

@@ -1,4 +1,4 @@
-"""Tensors and trees across the border, in eager code: what `to_torch` and `to_jax` do there."""
+"""Conversion of trees and single tensors in eager code, for `to_torch` and `to_jax`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ for _kind in from_tensor.PLAIN | _ARRAYS:
 
 
 def tree_to_jax(tree: Any, copy: bool | None) -> Any:
-    """`to_jax` outside of graphs that are being traced."""
+    """Implements `to_jax` outside of graphs that are being traced."""
     if copy is not None:
         check_copy("to_jax", copy)
     return _cross("to_jax", _to_last, from_tensor.PLAIN, tree, copy)
 
 
 def tree_to_torch(tree: Any, copy: bool | None) -> Any:
-    """`to_torch` outside of graphs that are being traced."""
+    """Implements `to_torch` outside of graphs that are being traced."""
     if copy is not None:
         check_copy("to_torch", copy)
     return _cross("to_torch", from_array.cross, _ARRAYS, tree, copy)
@@ -43,14 +43,14 @@ def tensor_to_array(
     function: str = "to_jax",
     detached: bool = False,
 ) -> jax.Array:
-    """`to_jax` of one tensor, for callers that walk a tree themselves.
+    """Converts one tensor like `to_jax`, for callers that traverse a tree themselves.
 
     Args:
         tensor: any torch tensor.
         copy: as in `to_jax`.
-        path: where the tensor stands, for errors.
-        function: what the user called, for errors.
-        detached: the caller takes care of gradients: requires_grad and tangents are passed over.
+        path: the place of the tensor in the tree, for errors.
+        function: the function that the user called, for errors.
+        detached: True if the caller handles gradients: requires_grad and tangents are ignored.
     """
     try:
         return from_tensor.cross(tensor, copy, detached, lasts=True)
@@ -61,7 +61,7 @@ def tensor_to_array(
 def array_to_tensor(
     array: Any, copy: bool | None = None, *, path: str = "", function: str = "to_torch"
 ) -> torch.Tensor:
-    """`to_torch` of one array, for callers that walk a tree themselves."""
+    """Converts one array like `to_torch`, for callers that traverse a tree themselves."""
     try:
         return from_array.cross(array, copy)
     except Refused as refused:
@@ -84,7 +84,7 @@ def _cross(
     try:
         if type(tree) in leaves:
             return cross(tree, copy)
-        # A tree of many leaves is spared a call for each.
+        # A partial for each leaf would slow down trees of many leaves.
         each = cross if copy is None else functools.partial(cross, copy=copy)
         return trees.tree_map(each, tree, Refused)
     except Refused as refused:

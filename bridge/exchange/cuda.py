@@ -1,13 +1,14 @@
-"""Crossings on a CUDA device: who waits for whom, and until when memory is kept.
+"""Conversion on a CUDA device: the order of work on streams, and the lifetime of memory.
 
-Both frameworks queue their kernels on streams of their own. Three rules follow, all kept by events
-on the device, never by a wait of the host:
+Both frameworks queue their kernels on streams of their own. Three rules follow. Events on the
+device enforce all of them; the host never waits.
 
-- before: the consumer's stream waits for what the producer's has queued at the crossing;
-- after, torch's memory: torch's allocator is told of JAX's stream, and hands a block out again once
-  that stream has passed the point at which JAX let go of it;
-- after, JAX's memory: when the last torch tensor on it is dropped, JAX's stream, on which its
-  allocator orders everything, waits for torch's before the memory is given back.
+- Before use: the consumer's stream waits for all work queued on the producer's stream at the
+  conversion.
+- End of torch's memory: torch's allocator records JAX's stream. It reuses a block only after that
+  stream has passed the point at which JAX released the block.
+- End of JAX's memory: when the last torch tensor on it is dropped, JAX's stream, which orders its
+  allocator, waits for torch's stream before the memory is returned.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from bridge.exchange.runtime import (
     tensor_to_capsule,
 )
 
-LEGACY_STREAM = 1  # how CUDA names the default stream where 0 would mean "none"
+LEGACY_STREAM = 1  # CUDA's name for the default stream where 0 would mean "none"
 
 
 def tensor_to_array(tensor: torch.Tensor) -> jax.Array:
-    """An array on the tensor's device memory; JAX's work on it waits for torch's stream."""
+    """Returns an array on the tensor's device memory; JAX's work on it waits for torch's stream."""
     index = tensor.device.index
     device = cuda_device(index)
     with torch.cuda.device(index):
@@ -61,7 +62,7 @@ def tensor_to_array(tensor: torch.Tensor) -> jax.Array:
 
 
 def array_to_tensor(array: jax.Array) -> torch.Tensor:
-    """A tensor on the array's device memory; torch's current stream waits for the array."""
+    """Returns a tensor on the array's device memory; torch's current stream waits for the array."""
     index = next(iter(array.devices())).local_hardware_id
     if array.sharding.memory_kind not in (None, "device"):
         raise Refused(
@@ -73,7 +74,7 @@ def array_to_tensor(array: jax.Array) -> torch.Tensor:
     with torch.cuda.device(index):
         stream = torch.cuda.current_stream()
         if torch.cuda.is_current_stream_capturing():
-            # An event from outside must not enter the graph. None is needed for what is there.
+            # An outside event must not enter the graph. A finished array needs no event.
             if not array.is_ready():  # type: ignore[attr-defined]
                 raise Refused(
                     ValueError,
@@ -84,18 +85,18 @@ def array_to_tensor(array: jax.Array) -> torch.Tensor:
                 )
             tensor = capsule_to_tensor(array_to_capsule(array))
         else:
-            _jax_stream(index)  # found now, where it may be waited for, and not when memory drops
+            _jax_stream(index)  # look it up now: this may wait, and the drop of memory must not
             tensor = capsule_to_tensor(_capsule_for(array, stream))
-    # The array is held beside what the tensor holds, which is gone by the time of the call.
+    # The tensor's own reference to the array is gone when the action runs, so keep another.
     held = array.addressable_data(0)
     when_dropped(tensor, functools.partial(_give_back, held, index, stream))
     return tensor
 
 
 def _stream_for_ready_events(device: jax.Device) -> int | None:
-    """The stream that is to wait for a tensor's contents; None where the host has to wait.
+    """Returns the stream that must wait for a tensor's contents; None if the host has to wait.
 
-    Not every client of a GPU that JAX has lends one (see XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT).
+    Not every GPU client of JAX has such a stream (see XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT).
     """
     try:
         return device.get_stream_for_external_ready_events()
@@ -106,7 +107,7 @@ def _stream_for_ready_events(device: jax.Device) -> int | None:
 
 
 def _capsule_for(array: jax.Array, stream: torch.cuda.Stream) -> Any:
-    """A capsule of an array for which `stream` waits; the host, where JAX's client lacks that."""
+    """Returns a capsule of an array for which `stream` waits, or the host if JAX lacks that."""
     try:
         return array_to_capsule_on(array, stream.cuda_stream or LEGACY_STREAM)
     except jax.errors.JaxRuntimeError as error:
@@ -120,7 +121,7 @@ _given_back_later: list[tuple[jax.Array, int, torch.cuda.Stream]] = []
 
 
 def when_dropped(tensor: torch.Tensor, action: Callable[[], None]) -> None:
-    """Calls `action` once when the last tensor on this one's memory is gone."""
+    """Calls `action` once when the last tensor on this tensor's memory is gone."""
 
     def dropped(reference: Any) -> None:
         _watched.pop(id(reference), None)
@@ -133,9 +134,10 @@ def when_dropped(tensor: torch.Tensor, action: Callable[[], None]) -> None:
 
 
 def _give_back(array: jax.Array, index: int, stream: torch.cuda.Stream) -> None:
-    """Lets JAX's stream wait for torch's readers, then drops the array.
+    """Makes JAX's stream wait for torch's readers, then drops the array.
 
-    With it come those that could not be given back before; what cannot be now waits for the next.
+    It also drops earlier arrays that could not be returned before. An array that cannot be returned
+    now waits for the next call.
     """
     _given_back_later.append((array, index, stream))
     for _ in range(len(_given_back_later)):
@@ -146,9 +148,9 @@ def _give_back(array: jax.Array, index: int, stream: torch.cuda.Stream) -> None:
 
 
 def _wait_for_readers(index: int, stream: torch.cuda.Stream) -> bool:
-    """Lets JAX's stream wait for `stream` and the current one; False while one is captured.
+    """Makes JAX's stream wait for `stream` and the current one; False while one is captured.
 
-    By waiting for an event of a capture JAX's stream would join it.
+    A wait for an event of a capture would make JAX's stream a part of the capture.
     """
     with torch.cuda.device(index):
         readers = {stream, torch.cuda.current_stream()}
@@ -161,7 +163,7 @@ def _wait_for_readers(index: int, stream: torch.cuda.Stream) -> bool:
 
 
 def _is_capturing(stream: torch.cuda.Stream) -> bool:
-    """Whether what is queued on the stream becomes a part of a CUDA graph."""
+    """True if work queued on the stream becomes a part of a CUDA graph."""
     with torch.cuda.stream(stream):
         return torch.cuda.is_current_stream_capturing()
 
@@ -171,7 +173,7 @@ _lock = threading.Lock()
 
 @functools.cache
 def _jax_stream(index: int) -> torch.cuda.Stream:
-    """The stream on which JAX computes on this device, which is one for its lifetime."""
+    """Returns the stream on which JAX computes on this device; it never changes."""
     return torch.cuda.ExternalStream(noted_stream(cuda_device(index)), device=index)
 
 

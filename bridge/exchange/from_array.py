@@ -1,4 +1,4 @@
-"""A JAX array, or another library's, to a torch tensor on the same memory."""
+"""Conversion of a JAX array, or another library's, to a torch tensor on the same memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from bridge.exchange.runtime import (
 
 
 def cross(array: Any, copy: bool | None = None) -> Any:
-    """Returns a tensor on the array's memory, or of a copy. Raises Refused where it cannot.
+    """Returns a tensor on the array's memory, or on a copy. Raises Refused if neither is possible.
 
     Args:
-        array: a jax.Array, or any object with `__dlpack__`; anything else comes back as it is.
+        array: a jax.Array, or any object with `__dlpack__`; anything else is returned unchanged.
         copy: as in bridge.to_torch.
     """
     if (
@@ -91,7 +91,7 @@ def _in_general(array: Any, copy: bool | None) -> Any:
 
 
 def _shared(array: jax.Array) -> torch.Tensor:
-    """A tensor on the memory of an array that has nothing against it."""
+    """Returns a tensor on the memory of an array that has passed all checks."""
     platform = next(iter(array.devices())).platform
     if platform == "cpu":
         if type(array.sharding) is jax.sharding.SingleDeviceSharding and len(ON_CPU) < 256:

@@ -1,4 +1,4 @@
-"""An array of NumPy, or of another library that speaks DLPack, to a torch tensor."""
+"""Conversion of an array of NumPy, or of another library with DLPack, to a torch tensor."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from bridge.exchange.dtypes import FLOAT8, SUPPORTED, TO_TORCH
 from bridge.exchange.refusal import Refused
 
-# NumPy knows these of ml_dtypes, and exports integers of their size in their place.
+# NumPy has these only through ml_dtypes; they are exported as integers of the same size.
 NOT_NUMPYS = FLOAT8 | {"bfloat16"}
 _BITS = {1: np.uint8, 2: np.uint16}
 
 
 def from_producer(producer: Any, copy: bool | None) -> torch.Tensor:
-    """Returns a tensor on the producer's memory, or of a copy. Raises Refused where it cannot."""
+    """Returns a tensor on the producer's memory, or a copy; raises Refused if it can do neither."""
     if isinstance(producer, np.ndarray):
         return _from_numpy(producer, copy)
-    # torch ends the process over these, and not every library can be asked for a copy.
+    # torch ends the process over negative strides, and not every library can make a copy.
     if any(stride < 0 for stride in getattr(producer, "strides", None) or ()):
         raise Refused(BufferError, producer, "has a negative stride", "make it contiguous first")
     try:

@@ -1,4 +1,4 @@
-"""A torch tensor to a JAX array on the same memory."""
+"""Conversion of a torch tensor to a JAX array on the same memory."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from bridge.exchange.runtime import (
 )
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-# These are bytes. JAX takes no CPU memory that is less aligned; on a GPU it takes any, and every
-# program that gets the array then fails, because XLA compiles for parameters that lie so.
+# Units are bytes. JAX rejects CPU memory with less alignment. On a GPU it accepts any memory, but
+# then every program that gets the array fails, because XLA compiles for aligned parameters.
 ALIGNMENT = {"cpu": 64, "cuda": 16}
 
 
 def cross(
     tensor: Any, copy: bool | None = None, detached: bool = False, lasts: bool = False
 ) -> Any:
-    """Returns an array on the tensor's memory, or of a copy. Raises Refused where it cannot.
+    """Returns an array on the tensor's memory, or on a copy. Raises Refused if neither is possible.
 
     Args:
-        tensor: any torch tensor; anything else comes back as it is.
+        tensor: any torch tensor; anything else is returned unchanged.
         copy: as in bridge.to_jax.
-        detached: the caller takes care of gradients: requires_grad and tangents are passed over.
-        lasts: the array may outlive the call that it is made for.
+        detached: True if the caller handles gradients: requires_grad and tangents are ignored.
+        lasts: True if the array may outlive the call that it is made for.
     """
-    # The short way: whatever is not an ordinary tensor fails one of these questions, and whatever
-    # XLA cannot take as it lies is left to the long way.
+    # The fast path. Anything but an ordinary tensor fails one of these conditions; memory that XLA
+    # cannot read in place raises, and takes the general path.
     if (
         copy is not True
         and type(tensor) in PLAIN
@@ -61,9 +61,9 @@ def cross(
         and not dispatch_modes()
     ):
         try:
-            if tensor.data_ptr() != 0:  # a lazy zero, or a storage that was freed, as FSDP does
-                # What is lent is another tensor on the storage: `tensor.data = other`, as in
-                # `module.to(dtype)`, and `tensor.set_(other)` must not free what JAX reads.
+            if tensor.data_ptr() != 0:  # a lazy zero, or a freed storage, as in FSDP
+                # Export another tensor on the same storage: `tensor.data = other`, as in
+                # `module.to(dtype)`, and `tensor.set_(other)` must not free JAX's memory.
                 array = capsule_to_array(tensor_to_capsule(tensor.data), cpu_device(), None, False)
                 if lasts:
                     _fix_size(tensor)
@@ -82,14 +82,14 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool, lasts: bool) -> 
     if not detached:
         _refuse_gradients(tensor)
     _refuse_kinds(tensor)
-    # What a copy would fix comes last, so that no advice leads to the next refusal.
+    # Conditions that a copy fixes come last, so that no advice leads to the next error.
     why_copy = "" if copy is True else _why_copy(tensor)
     if copy is False and why_copy:
         raise Refused(BufferError, tensor, f"{why_copy} and copy=False", "pass copy=None")
     if copy is True or why_copy:
         original = tensor
-        # Nothing that watches torch's operations has a part in this copy. A lazy conjugate or
-        # negative is resolved by it.
+        # Modes that watch torch's operations must not see this copy. It also resolves a lazy
+        # conjugate or negative.
         with DisableFuncTorch(), torch.no_grad():
             tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
         if type(tensor) is not torch.Tensor:
@@ -114,20 +114,21 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool, lasts: bool) -> 
 
 
 def _fix_size(tensor: torch.Tensor) -> None:
-    """Lets `resize_` of whatever shares the storage raise from now on, as `numpy()` does.
+    """Makes `resize_` raise from now on for all tensors on this storage, as `numpy()` does.
 
     It would free the memory that JAX reads, and put other memory into the same storage.
     """
     storage = tensor.untyped_storage()
     if storage.resizable():
-        # NumPy lacks some dtypes, and none of bytes.
+        # NumPy lacks some dtypes, so use an empty uint8 tensor on the storage.
         torch.empty(0, dtype=torch.uint8).set_(storage, 0, (0,), (1,)).numpy()
 
 
 def _shared(tensor: torch.Tensor) -> jax.Array:
-    """An array on the memory of a tensor that has nothing against it.
+    """Returns an array on the memory of a tensor that has passed all checks.
 
-    As on the short way another tensor is lent; nothing that watches torch's operations sees that.
+    As on the fast path, another tensor on the storage is exported. Modes that watch torch's
+    operations do not see it.
     """
     with DisableFuncTorch():
         tensor = make_subclass(torch.Tensor, tensor)
@@ -137,7 +138,7 @@ def _shared(tensor: torch.Tensor) -> jax.Array:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The ordinary tensor that a subclass or wrapper stands for."""
+    """Returns the ordinary tensor in a subclass or wrapper, or raises Refused."""
     if is_functorch_wrapped(tensor):
         raise Refused(
             TypeError,
@@ -187,7 +188,7 @@ def refuse_spread(tensor: torch.Tensor) -> None:
 
 
 def _dtensor() -> Any:
-    """The type DTensor, where there can be one."""
+    """Returns the type DTensor, or () if it is not imported and so has no instances."""
     return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
 
 
@@ -231,7 +232,7 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
 
 
 def _why_copy(tensor: torch.Tensor) -> str:
-    """What keeps JAX from using the memory as it lies; "" if nothing does."""
+    """Returns the reason why JAX cannot use the memory in place; "" if it can."""
     if tensor.is_conj():
         return "is a lazy conjugate (its bit is set), whose values are not in memory"
     if tensor.is_neg():
@@ -247,12 +248,12 @@ def _why_copy(tensor: torch.Tensor) -> str:
 
 
 def is_aligned(tensor: torch.Tensor) -> bool:
-    """Whether the memory starts where XLA takes it on that device."""
+    """True if the memory starts at an address that XLA accepts on that device."""
     return tensor.numel() == 0 or tensor.data_ptr() % ALIGNMENT[tensor.device.type] == 0
 
 
 def is_compact(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill a block of memory, each once, in any order of the dimensions."""
+    """True if the elements fill a block of memory, each once, in any order of the dimensions."""
     if tensor.numel() == 0:
         return True
     dimensions = sorted(

@@ -1,4 +1,4 @@
-"""How pickle finds a function that was made of another: by the name of that one."""
+"""Pickling of a function that was made from another function: by that function's name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 import types
 from typing import Any
 
-# These take functions by value, and so need nothing of what is done here.
+# These pickle functions by value, so they do not need a name.
 _BY_VALUE = ("cloudpickle", "dill")
 
 
 def name_of(function: Any) -> str | None:
-    """The name under which its module has this very function; None where it has not.
+    """Returns the name under which its module has this very function; None if there is none.
 
-    A decorator leaves it there in the place of the function that it was given, which pickle then
-    does not find.
+    A decorator puts its result there in place of the original function, and pickle then does not
+    find the original.
     """
     name = getattr(function, "__qualname__", "")
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -27,7 +27,7 @@ def name_of(function: Any) -> str | None:
 
 
 def is_taken_by_value() -> bool:
-    """Whether one of the picklers that take functions by value is at work."""
+    """True if a pickler that takes functions by value is on the stack."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _BY_VALUE:

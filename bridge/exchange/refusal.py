@@ -1,4 +1,4 @@
-"""Why something cannot cross: what stands where, and the way out."""
+"""Errors of conversion: a description of the leaf, the reason, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 class Refused(Exception):
-    """A leaf that cannot cross. Becomes `kind` at the border, with the leaf's path in front.
+    """The error for a leaf that cannot be converted; `at` makes it a `kind` with the leaf's path.
 
     Args:
         kind: the exception that the caller sees: TypeError, ValueError or BufferError.
-        leaf: what was to cross; described in the message.
-        why: what is in the way.
-        fix: what to do, in one clause.
+        leaf: the tensor or array; the message describes it.
+        why: the reason, as a predicate of the leaf.
+        fix: the remedy, in one clause.
     """
 
     def __init__(self, kind: type[Exception], leaf: Any, why: str, fix: str) -> None:
@@ -21,11 +21,11 @@ class Refused(Exception):
         self.text = f"{describe(leaf)} {why}: {fix}"
 
     def at(self, function: str, path: str) -> Exception:
-        """The exception that names the function and the leaf's path in the tree."""
+        """Returns the exception that names the function and the leaf's path in the tree."""
         return self.kind(f"{function}: {path or 'the argument'}: {self.text}")
 
 
-# This is what is wrong, and the remedy, where a dtype goes as bytes that one side copies.
+# Reason and remedy for a dtype that can cross only as bytes, which one side copies.
 NO_CODE = (
     "has a dtype that the DLPack of this torch or jaxlib does not know, and copy=False",
     "pass copy=None",
@@ -33,7 +33,7 @@ NO_CODE = (
 
 
 def describe(leaf: Any) -> str:
-    """Says what a tensor or array is, without touching its values."""
+    """Describes a tensor or array, without reading its values."""
     parts = [type(leaf).__name__]
     for name, read in (
         ("shape", lambda: tuple(leaf.shape)),
@@ -43,7 +43,7 @@ def describe(leaf: Any) -> str:
     ):
         try:
             parts.append(f"{name} {read()}")
-        except Exception:  # a tracer has no device, an array no stride(): say what there is
+        except Exception:  # a tracer has no device, an array no stride(): list the rest
             continue
     return ", ".join(parts)
 

@@ -1,8 +1,8 @@
-"""JAX's own DLPack functions, the devices they want, and what a fork does to them.
+"""JAX's own DLPack functions, the devices they need, and their state after a fork.
 
 `jax.dlpack.from_dlpack` spends nine tenths of its time in Python on questions that are answered
-once here. Where jaxlib does not have the functions as they are known from 0.9.1 to 0.12, the public
-`from_dlpack` of each framework takes their place.
+once here. If jaxlib lacks the internal functions, known in versions 0.9.1 to 0.12, the public
+`from_dlpack` of each framework replaces them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ def _function_of_jaxlib(name: str) -> Callable[..., Any] | None:
 _export = _function_of_jaxlib("buffer_to_dlpack_managed_tensor")
 _import = _function_of_jaxlib("dlpack_managed_tensor_to_buffer")
 
-# jaxlib keeps what other libraries let go of until this is called, by it or by Python's collector.
+# jaxlib holds objects that other libraries have released until it, or Python's collector, calls
+# this.
 collect_garbage: Callable[[], Any] = _function_of_jaxlib("collect_garbage") or gc.collect
 
 
 def array_to_capsule(array: jax.Array) -> Any:
-    """A DLPack capsule of a CPU array; waits until the array is computed.
+    """Returns a DLPack capsule of a CPU array; waits until the array is computed.
 
-    What is exported is a second array on the same buffer, which nobody but the capsule holds: where
-    the user deletes the first while it is lent, jaxlib ends the process.
+    The capsule exports and owns a second array on the same buffer. If the user deleted an exported
+    array itself, jaxlib would end the process.
     """
     if _export is None:
         return array.__dlpack__()
@@ -44,14 +45,14 @@ def array_to_capsule(array: jax.Array) -> Any:
 
 
 def array_to_capsule_on(array: jax.Array, stream: int) -> Any:
-    """A DLPack capsule of a CUDA array; `stream` waits for the array, the host does not."""
+    """Returns a DLPack capsule of a CUDA array; `stream` waits for the array, the host does not."""
     if _export is None:
         return array.__dlpack__(stream=stream)  # type: ignore[call-arg]
     return _export(array.addressable_data(0), stream)
 
 
 class _Producer:
-    """Hands a capsule that exists to `jax.dlpack.from_dlpack`, which asks for the method."""
+    """Wraps an existing capsule for `jax.dlpack.from_dlpack`, which calls its method."""
 
     def __init__(self, capsule: Any, device: jax.Device) -> None:
         self._capsule, self._device = capsule, device
@@ -69,9 +70,10 @@ def _import_publicly(
     return jax.dlpack.from_dlpack(_Producer(capsule, device), copy=copy)
 
 
-# capsule_to_array(capsule, device, stream, copy): an array on the memory of the capsule, consumed
-# unless this raises. `stream`, of the device, has been made to wait for the memory's contents. With
-# copy=False what XLA cannot take as it lies raises JaxRuntimeError, which is a RuntimeError.
+# capsule_to_array(capsule, device, stream, copy) returns an array on the memory of the capsule. It
+# consumes the capsule unless it raises. `stream`, of the device, already waits for the memory's
+# contents. With copy=False it raises JaxRuntimeError, a RuntimeError, if XLA cannot use the memory
+# in place.
 capsule_to_array: Callable[[Any, jax.Device, int | None, bool | None], jax.Array] = (
     _import or _import_publicly
 )
@@ -80,14 +82,14 @@ tensor_to_capsule: Callable[[torch.Tensor], Any] = torch.utils.dlpack.to_dlpack
 
 @functools.cache
 def cpu_device() -> jax.Device:
-    """The CPU device that host memory belongs to."""
+    """Returns the CPU device that host memory belongs to."""
     refuse_after_fork()
     return jax.local_devices(backend="cpu")[0]
 
 
 @functools.cache
 def cuda_device(index: int) -> jax.Device:
-    """JAX's device for torch's `cuda:index`."""
+    """Returns JAX's device for torch's `cuda:index`."""
     refuse_after_fork()
     for device in jax.local_devices(backend="cuda"):
         if device.local_hardware_id == index:
@@ -95,12 +97,12 @@ def cuda_device(index: int) -> jax.Device:
     raise RuntimeError(f"JAX has no device for cuda:{index}")
 
 
-# These shardings say: one CPU device of this process. The set is filled as arrays come along.
+# Shardings that consist of one CPU device of this process, filled as arrays arrive.
 ON_CPU: set[jax.sharding.Sharding] = set()
 
 
 def refuse_after_fork() -> None:
-    """Raises RuntimeError in a process forked off one in which JAX's threads were running."""
+    """Raises RuntimeError in a process that was forked while JAX's threads were running."""
     if _fork.after_jax:
         raise RuntimeError(
             "this process was forked after JAX had started, whose threads did not come along: "
@@ -109,7 +111,7 @@ def refuse_after_fork() -> None:
 
 
 def _forget() -> None:
-    """The short ways ask these for what they need; in a forked child the answer is the refusal."""
+    """Clears the caches of the fast paths, so that in a forked child the lookup raises again."""
     cpu_device.cache_clear()
     cuda_device.cache_clear()
     ON_CPU.clear()

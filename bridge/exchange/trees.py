@@ -1,9 +1,9 @@
 """Trees of tensors: one registry for both frameworks.
 
-Inner nodes are what JAX knows (dicts, lists, tuples, namedtuples, `OrderedDict`, `defaultdict`,
-`None`, and every class registered with `jax.tree_util`), what torch knows
-(`torch.utils._pytree`), and besides dataclasses and subclasses of dict and of `UserDict`. Dicts
-keep their order and any keys. Everything else is a leaf.
+Inner nodes are the nodes of JAX (dicts, lists, tuples, namedtuples, `OrderedDict`, `defaultdict`,
+`None`, and every class registered with `jax.tree_util`), the nodes of torch
+(`torch.utils._pytree`), dataclasses, and subclasses of dict and of `UserDict`. Dicts keep their
+order and may have any keys. Everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Leaf = Callable[[Any], Any]
 
 
 class At(Exception):
-    """An error at a leaf, on its way up: the path is put together on the way."""
+    """An error at a leaf. The path grows at each level while the exception propagates."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -33,7 +33,7 @@ def tree_map(function: Leaf, tree: Any, errors: type[Exception]) -> Any:
     """Returns a tree of the same structure, each leaf replaced by `function(leaf)`.
 
     Raises:
-        At: `function` raised one of `errors`; says where. Other exceptions pass through.
+        At: `function` raised one of `errors`; it has the path. Other exceptions pass through.
     """
     kind = type(tree)
     rebuild = _BUILTIN.get(kind)
@@ -62,8 +62,8 @@ def _each(function: Leaf, named: Iterable[tuple[str, Any]], errors: type[Excepti
     return results
 
 
-# The two loops that most trees are made of call the function on sure leaves themselves: a call of
-# tree_map would be a tenth of a crossing.
+# The two loops for the most common nodes call the function themselves for known leaf types: a call
+# of tree_map would take a tenth of the time of a conversion.
 
 
 def _map_dict(function: Leaf, tree: dict[Any, Any], errors: type[Exception]) -> Any:
@@ -111,12 +111,12 @@ _BUILTIN: dict[type, Callable[[Leaf, Any, type[Exception]], Any]] = {
     tuple: _map_sequence,
 }
 
-# Values of these types are surely leaves, so that nobody is asked about them.
+# Values of these types are always leaves, so no registry is asked.
 _LEAF_TYPES: set[type] = {int, float, complex, bool, str, bytes}
 
 
 def leaf_type(kind: type) -> None:
-    """Says that instances of `kind` are leaves, which makes them quick to recognise."""
+    """Declares that instances of `kind` are leaves, which makes them quick to recognise."""
     _LEAF_TYPES.add(kind)
 
 
@@ -124,7 +124,7 @@ Children = tuple[list[str], list[Any], Callable[[list[Any]], Any]]
 
 
 def _children(tree: Any) -> Children | None:
-    """Names and values of a node's children and how to build it anew; None for a leaf."""
+    """Returns names and values of a node's children, and how to rebuild it; None for a leaf."""
     kind = type(tree)
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
         names = [f".{name}" for name in kind._fields]
@@ -174,7 +174,8 @@ def _children_by_torch(tree: Any) -> Children | None:
 
 
 def _with_places(tree: Any, values: list[Any]) -> Any:
-    # A subclass can have attributes, and a constructor of its own, which `_make` does not call.
+    # A subclass may have attributes, and a constructor of its own; `_make` bypasses that
+    # constructor.
     new = type(tree)._make(values)
     if hasattr(tree, "__dict__"):
         vars(new).update(vars(tree))
@@ -187,7 +188,7 @@ def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
         new.__dict__ = new
     attributes = getattr(new, "__dict__", {})
     for key, value in items.items():
-        # An attribute that is the item, as in a ModelOutput of transformers, stays that.
+        # If an attribute is also an item, as in a ModelOutput of transformers, update both.
         if key in attributes and attributes[key] is tree[key]:
             attributes[key] = value
         new[key] = value
@@ -195,10 +196,10 @@ def _with_items(tree: Any, items: dict[Any, Any]) -> Any:
 
 
 def _dict_like(tree: Any) -> Any:
-    """A copy with all attributes, unless the class has a way of its own.
+    """Returns a copy with all attributes, unless the class defines its own copy.
 
-    `copy.copy` calls the constructor of a subclass of OrderedDict without arguments, and forgets
-    the attributes of a subclass of defaultdict.
+    `copy.copy` calls the constructor of a subclass of OrderedDict without arguments, and drops the
+    attributes of a subclass of defaultdict.
     """
     kind: Any = type(tree)
     if isinstance(tree, defaultdict) and kind.__copy__ is defaultdict.__copy__:

@@ -1,6 +1,7 @@
-"""The crossings as torch.compile sees them: calls between two graphs, never traced.
+"""The conversions under torch.compile: calls between two graphs, never traced.
 
-Imported when dynamo first meets a crossing, because this makes torch load all of dynamo.
+This module is imported when dynamo first meets a conversion, because it makes torch load all of
+dynamo.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bridge.jax._from_torch.errors import torch_errors as torch_errors
     from bridge.jax._from_torch.functions import from_torch as from_torch
 
-# These are public as well, but need torch, which is imported when they are asked for.
+# These public names need torch, so they are imported at first use.
 _OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch.errors"}
 
 __all__ = [

@@ -49,24 +49,24 @@ __all__ = [
 
 
 class BiasGELU(nnx.Module):
-    """`bridge.jax.bias_gelu` with a bias of its own: follows an `nnx.Linear(..., use_bias=False)`.
+    """`bridge.jax.bias_gelu` with its own bias: follows an `nnx.Linear(..., use_bias=False)`.
 
     Args:
       features: d, the size of the last dimension of the input.
       approximate: `"tanh"`, `"none"` or `"sigmoid"`.
-      use_bias: whether to have one.
-      dtype: what input and bias are cast to; None leaves them, and the result has their promoted
+      use_bias: False to have no bias.
+      dtype: the dtype that input and bias are cast to. With None the result has their promoted
         dtype.
-      param_dtype: of the bias.
+      param_dtype: the dtype of the bias.
       bias_init: initializer of the bias, called with a key, its shape and dtype.
-      rngs: the stream `params` gives the key.
+      rngs: random streams; the stream `params` gives the key.
 
     Attributes:
       bias: `nnx.Param` of shape `[features]`, or None.
 
     Raises:
-      TypeError: for features that is no integer, a dtype of no floats, a bias_init that is no
-        function, a use_bias that is no bool, or rngs that is none.
+      TypeError: for features that is no integer, a dtype that is not floating, a bias_init that is
+        no function, a use_bias that is no bool, or rngs of another type.
       ValueError: for negative features, an unknown `approximate`, a bias of another shape, or rngs
         without the stream.
 
@@ -119,21 +119,21 @@ class BiasGELU(nnx.Module):
 
 
 class BiasDropoutAdd(nnx.Module):
-    """`bridge.jax.bias_dropout_add` with a stream of seeds, as `nnx.Dropout` has.
+    """`bridge.jax.bias_dropout_add` with a stream of seeds, like `nnx.Dropout`.
 
     `model.train()`, `model.eval()` and `nnx.view` set `deterministic`. Every call takes a key from
-    the stream, and so draws a mask of its own.
+    the stream, and so draws its own mask.
 
     Args:
       rate: the probability of dropping an element.
-      deterministic: whether to leave dropout out; None asks for it at every call.
+      deterministic: True to switch dropout off. With None every call must state it.
       rng_collection: the name of the stream.
-      rngs: the streams, or the stream; forked, so that it advances with this module alone. None
-        asks for it at every call.
+      rngs: the streams, or one stream. It is forked, so that it advances with this module alone.
+        With None every call must give one.
 
     Raises:
       TypeError: for a rate that is no number, a `deterministic` that is no bool, a name that is no
-        string, or rngs that is none.
+        string, or rngs of another type.
       ValueError: for a rate that is not from 0 to 1, or rngs without the stream.
 
     Example:
@@ -179,12 +179,12 @@ class BiasDropoutAdd(nnx.Module):
           x: `[..., d]`.
           bias: `[d]` or None.
           residual: of the shape of x, or None.
-          deterministic, rngs: instead of the module's own; `rngs` may be a key too.
+          deterministic, rngs: override the module's own; `rngs` may also be a key.
 
         Raises:
           TypeError: if `deterministic` is no bool, or `rngs` gives no key.
-          ValueError: if neither the module nor the call says whether to drop, or where a key comes
-            from. Otherwise as `bias_dropout_add`.
+          ValueError: if neither the module nor the call gives `deterministic`, or a needed key.
+            Otherwise as `bias_dropout_add`.
         """
         if deterministic is None:
             deterministic = self.deterministic
@@ -219,7 +219,7 @@ class BiasDropoutAdd(nnx.Module):
 
 
 def _floating(function: str, argument: str, dtype: Any) -> Any:
-    """Returns a dtype that the ops take, as it came."""
+    """Returns the dtype unchanged if the ops support it, else raises TypeError."""
     try:
         name = None if dtype is None else jnp.dtype(dtype).name
     except TypeError:
@@ -232,7 +232,7 @@ def _floating(function: str, argument: str, dtype: Any) -> Any:
 
 
 def _stream(function: str, rngs: Any, name: str) -> nnx.RngStream:
-    """The stream of this name of `rngs`, or `rngs` itself if it is a stream."""
+    """Returns the stream of this name, or `rngs` itself if it is a stream."""
     if isinstance(rngs, nnx.RngStream):
         return rngs
     if not isinstance(rngs, nnx.Rngs):
@@ -259,17 +259,18 @@ _CAUSAL_OF = {
 class FusedScaleMaskSoftmax(nnx.Module):
     """Softmax of scaled attention scores under a mask, a causal rule and a window.
 
-    Megatron-LM's module of this name, less the arguments that choose among its paths or dtypes:
-    there is one path, and the result has the dtype of the input. For 16-bit scores all is computed
-    in float32.
+    This is Megatron-LM's module of this name without the arguments that choose its implementation
+    or dtypes: there is one implementation, and the result has the dtype of the input. 16-bit scores
+    are computed in float32.
 
     Args:
       attn_mask_type: `"padding"`, `"causal"`, `"no_mask"`, `"padding_causal"`, `"arbitrary"` or
-        `"causal_bottom_right"`; the name, or any object with such a `name`. Those with "causal"
+        `"causal_bottom_right"`; the name, or any object with such a `name`. The types with "causal"
         hide key j from query i where j > i + (keys − queries).
       scale: a finite number, or None for 1.
-      window_size: None, or (left, right): query i sees the keys from i + (keys − queries) − left to
-        i + (keys − queries) + right alone; −1 is no limit. In addition to mask and causal rule.
+      window_size: None, or (left, right): query i sees only the keys from i + (keys − queries) −
+        left to i + (keys − queries) + right; −1 means no limit. It applies in addition to mask and
+        causal rule.
 
     Raises:
       TypeError: for a scale that is traced or no number.
@@ -310,9 +311,9 @@ class FusedScaleMaskSoftmax(nnx.Module):
 
         Args:
           scores: `[..., queries, keys]`.
-          mask: None, or bool or uint8 that broadcasts to the scores; True hides.
-          softmax_offset: one logit for each head, `[heads]` or broadcasting to `[..., queries, 1]`,
-            that takes part in the sum and has no place in the result, as `sink` of
+          mask: None, or a bool or uint8 array that broadcasts to the scores; True hides an element.
+          softmax_offset: one logit per head, `[heads]` or of a shape that broadcasts to `[...,
+            queries, 1]`. It takes part in the sum and has no element in the result, like `sink` of
             `scaled_softmax`. It is not scaled.
         """
         name = "FusedScaleMaskSoftmax"
@@ -320,7 +321,7 @@ class FusedScaleMaskSoftmax(nnx.Module):
         (mask,) = as_arrays(None if mask is None else as_mask(name, mask))
         scale = 1.0 if self.scale is None else self.scale
         causal = _CAUSAL_OF[self.attn_mask_type]
-        has_two = causal or self.window_size is not None  # queries are told from keys
+        has_two = causal or self.window_size is not None  # queries and keys are two dimensions
         check_softmax(
             name, spec_of(scores), spec_of(mask), scale, causal=has_two, argument="scores"
         )
@@ -340,7 +341,7 @@ def _is_window(window: Any) -> bool:
 
 
 def _outside(window: tuple[int, int], queries: int, keys: int) -> jax.Array:
-    """Which keys a window hides from which queries."""
+    """Returns a mask that is True where the window hides a key from a query."""
     left, right = map(int, window)
     away = jnp.arange(keys)[None] - jnp.arange(queries)[:, None] - (keys - queries)
     outside = jnp.zeros((queries, keys), bool)
@@ -352,7 +353,7 @@ def _outside(window: tuple[int, int], queries: int, keys: int) -> jax.Array:
 
 
 def _either(*masks: jax.Array) -> jax.Array:
-    """What any of them hides; they broadcast, also where JAX does not promote ranks."""
+    """Returns the union of two masks; they broadcast, even if JAX does not promote ranks."""
     ndim = max(mask.ndim for mask in masks)
     one, other = (jax.lax.expand_dims(mask, range(ndim - mask.ndim)) for mask in masks)
     return one | other

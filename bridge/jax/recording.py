@@ -1,4 +1,4 @@
-"""Names for values, which `bridge.compare` puts into its report."""
+"""Names for values in the report of `bridge.compare`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 
 def record(name: str, x: Any) -> Any:
-    """Returns x; a part of a comparison that begins at this value has the name.
+    """Returns x, and names it: a part of a comparison that begins at this value has this name.
 
     An identity under every transformation: jit, grad, vmap, scan, shard_map and remat.
 
     Args:
-      name: of the value, such as "encoder.0.attention".
+      name: the name of the value, such as "encoder.0.attention".
       x: an array, or a tree of arrays.
 
     Raises:

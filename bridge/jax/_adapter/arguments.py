@@ -1,4 +1,4 @@
-"""What public functions make of their arguments: checks, and what is compiled for which of them."""
+"""Argument checks of the public functions, and a cache of compiled functions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def as_array_like(
     dtypes: tuple[str, ...] = FLOATING,
     expected: str = f"one of {', '.join(FLOATING)}",
 ) -> Any:
-    """Returns `value` as something that a jitted function takes; `expected` describes the dtypes.
+    """Returns `value` in a form that a jitted function accepts; `expected` describes the dtypes.
 
     Raises:
-      TypeError: if it is no array, NumPy array or number, or NumPy's and of a dtype that JAX would
-        refuse in words of its own.
+      TypeError: if it is no array, NumPy array or number, or if it is NumPy's and has a dtype for
+        which JAX's own error would not name the argument.
     """
-    if isinstance(value, jax.Array):  # as tracers are
+    if isinstance(value, jax.Array):  # tracers are instances too
         return value
     if hasattr(value, "__jax_array__"):
         return value.__jax_array__()
@@ -38,7 +38,7 @@ def as_array_like(
     dtype = np.asarray(value).dtype
     if dtype.name not in dtypes:
         raise TypeError(f"{function}: {name} has dtype {dtype.name}, expected {expected}")
-    if not dtype.isnative:  # which JAX does not tell from one that is, once that has been compiled
+    if not dtype.isnative:  # jit's cache does not distinguish byte orders
         raise TypeError(
             f"{function}: {name} has dtype {dtype.str}, bytes in the order of other machines, "
             f"expected this one's: convert it with astype({dtype.name!r})"
@@ -47,7 +47,7 @@ def as_array_like(
 
 
 def as_array_likes(function: str, needed: int, /, **values: Any) -> tuple[Any, ...]:
-    """The same of several by name, of which all behind the first `needed` may be None."""
+    """Applies `as_array_like` to named values; all after the first `needed` may be None."""
     return tuple(
         [
             None if value is None and place >= needed else as_array_like(function, name, value)
@@ -57,7 +57,7 @@ def as_array_likes(function: str, needed: int, /, **values: Any) -> tuple[Any, .
 
 
 def as_arrays(*values: Any) -> tuple[Any, ...]:
-    """Arrays of what `as_array_like` returned; None stays None."""
+    """Returns arrays for results of `as_array_like`; None stays None."""
     return tuple(
         value if value is None or isinstance(value, jax.Array) else jnp.asarray(value)
         for value in values
@@ -65,13 +65,13 @@ def as_arrays(*values: Any) -> tuple[Any, ...]:
 
 
 def as_any_array(function: str, name: str, value: Any) -> jax.Array:
-    """An array of any dtype that JAX has, of keys too.
+    """Returns an array of any dtype that JAX has, including PRNG keys.
 
     Raises:
-      TypeError: if there is none.
+      TypeError: if `value` cannot become one.
     """
     cause: Exception | None = None
-    if not isinstance(value, str):  # which NumPy would take for the name of a dtype
+    if not isinstance(value, str):  # NumPy would read a string as the name of a dtype
         try:
             return jnp.asarray(value)
         except (TypeError, ValueError) as error:
@@ -87,7 +87,7 @@ def as_any_array(function: str, name: str, value: Any) -> jax.Array:
 
 
 def refuse_traced(function: str, name: str, value: Any, expected: str = "a number") -> None:
-    """Raises TypeError for an argument that is known only when the compiled function runs."""
+    """Raises TypeError for a traced argument, which must be known at compile time."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
             f"{function}: {name} is traced, expected {expected} known when the function is "
@@ -96,10 +96,10 @@ def refuse_traced(function: str, name: str, value: Any, expected: str = "a numbe
 
 
 def as_flag(function: str, name: str, value: Any) -> bool:
-    """Returns a bool that came as one, or as a 0-dimensional array of one.
+    """Returns a bool, given as a bool or as a 0-dimensional bool array.
 
     Raises:
-      TypeError: if it is traced, or something else.
+      TypeError: if it is traced, or anything else.
     """
     if type(value) is bool:
         return value
@@ -110,11 +110,11 @@ def as_flag(function: str, name: str, value: Any) -> bool:
 
 
 def compiled_for(make: Callable[..., Callable[..., jax.Array]]) -> Callable[..., Any]:
-    """From a function of static arguments that makes a function of arrays: the same, compiled.
+    """Compiles the array function that `make` returns, once for each set of static arguments.
 
-    A jitted function for each set of static arguments, as static arguments of one jitted function
-    would cost a microsecond on every call. The name of the function is in the `op_name` of all that
-    it compiles to, derivatives included, which profilers show.
+    Static arguments of one jitted function would cost a microsecond on every call. The name of the
+    array function appears in the `op_name` of all its HLO instructions, derivatives included, and
+    profilers show it.
     """
 
     @functools.lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""Types of traced values, and what makes the operands of a call be typed alike."""
+"""Types of traced values, and casts that give the operands of a call matching types."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from bridge.ops import Role, Spec
 
 
 def spec_of(array: Any) -> Any:
-    """Returns the Spec of an array, tracer or abstract value; None of None."""
+    """Returns the Spec of an array, tracer or abstract value; None for None."""
     return None if array is None else Spec(tuple(array.shape), array.dtype.name)
 
 
 def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
-    """Over which mesh axes an array that fills the space splits each dimension of that."""
+    """Returns the mesh axes that split each dimension of the space, from an array that fills it."""
     axes = tuple(like.sharding.spec)
     axes += (None,) * (len(like.shape) - len(axes))
     if not role.is_double:
         return axes
     names = axes[-1] if isinstance(axes[-1], tuple) else (axes[-1],) if axes[-1] else ()
     parts = math.prod([like.sharding.mesh.shape[name] for name in names])
-    # Columns are whole if parts share a column, which is two of the array's.
+    # Columns stay whole if shards would share a column, which is two numbers of the array.
     return axes if like.shape[-1] // 2 % parts == 0 else (*axes[:-1], None)
 
 
 def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpec:
-    """How an array of a role is split in a space that is split over these axes."""
+    """Returns the sharding of an array with this role, in a space split over these axes."""
     if role is Role.ROW:
         axes = (*axes[:batch_ndim], axes[-1] if axes else None)
     elif not role.fills_space:
@@ -40,19 +40,26 @@ def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpe
 
 
 def has_columns_of(role: Role) -> bool:
-    """Whether a part of the columns has only a part of an array, not the same as the others."""
+    """True if each part of the columns has its own part of such an array, not the same array."""
     return role.fills_space or not (role.has_all_rows or role is Role.INTEGER)
 
 
 def result_aval(
     like: Any, first: Role, spec: Spec, role: Role, batch_ndim: int, axis: str | None = None
 ) -> Any:
-    """Returns the type of a result of a call whose first operand has the type `like`.
+    """Returns the type of a call's result.
 
-    Inside `shard_map` a type says along which mesh axes its values differ, and under a mesh with
-    explicit axes along which they are split: a result is in this like the first operand. Column
-    sums keep what the operand's batch dimensions and columns have. `first` is the role of that. The
-    columns are split over `axis`: what has none is the same along it.
+    Inside `shard_map` a type records the mesh axes along which values vary, and under a mesh with
+    explicit axes the axes that split the array. A result has the axes of the first operand. Column
+    sums have the axes of its batch dimensions and columns.
+
+    Args:
+      like: the type of the first operand.
+      first: the role of the first operand.
+      spec: shape and dtype of the result.
+      role: the role of the result.
+      batch_ndim: the number of batch dimensions.
+      axis: the mesh axis that splits the columns. A result without columns is the same along it.
     """
     dtype = jax.numpy.dtype(spec.dtype)
     if axis in varying_axes_of(like) and not has_columns_of(role):
@@ -67,12 +74,11 @@ def result_aval(
 def vary_alike(
     values: Sequence[Any], axis: str | None = None, has_columns: Sequence[bool] = ()
 ) -> list[Any]:
-    """Makes all values vary over the union of the mesh axes that they vary over.
+    """Casts all values so that they vary over the union of their mesh axes.
 
-    Over `axis` only those that have columns, which are split over it.
-
-    Only inside `shard_map(check_vma=True)` does any. The transpose of this cast is the psum that a
-    replicated bias's gradient needs.
+    Values vary over `axis`, which splits the columns, only if they have columns. The cast does
+    something only inside `shard_map(check_vma=True)`. Its transpose is the psum that the gradient
+    of a replicated bias needs.
     """
     axes = [varying_axes_of(jax.typeof(value)) for value in values]
     union = frozenset().union(*axes)
@@ -91,10 +97,10 @@ def vary_alike(
 
 
 def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
-    """Makes arrays with all rows be split alike, like the first that fills the space on a mesh.
+    """Reshards operands with all rows like the first operand that fills the space on a mesh.
 
-    Only under a mesh with explicit axes does any. The transpose of this move brings the gradient of
-    an array that is passed on to where the array was.
+    This does something only under a mesh with explicit axes. The transpose of the move brings the
+    gradient back to the sharding of the original array.
     """
     for like, first in zip(map(jax.typeof, values), roles, strict=True):
         if first.fills_space and not like.sharding.mesh.empty:
@@ -109,14 +115,14 @@ def split_alike(values: Sequence[Any], roles: Sequence[Role]) -> list[Any]:
 
 
 def split_as(value: Any, aval: Any) -> Any:
-    """Under a mesh with explicit axes a cotangent, split as what it belongs to."""
+    """Reshards a cotangent like its primal, under a mesh with explicit axes."""
     wanted = aval.sharding
     is_alike = wanted.mesh.empty or jax.typeof(value).sharding.spec == wanted.spec
     return value if is_alike else _moved(value, wanted)
 
 
 def unsplit(value: Any, dims: slice) -> Any:
-    """Under a mesh with explicit axes an array that is split along none of these dimensions."""
+    """Returns the array split along none of these dimensions, under a mesh with explicit axes."""
     own = jax.typeof(value).sharding
     axes = list(own.spec) + [None] * (value.ndim - len(own.spec))
     if not any(axes[dims]):
@@ -130,6 +136,6 @@ def _moved(value: Any, sharding: Any) -> Any:
     if own == sharding:
         return value
     if own.mesh.empty:
-        # This makes its gradient whole too, however XLA would split it.
+        # The first reshard keeps the gradient whole too, whatever XLA would choose for it.
         value = jax.sharding.reshard(value, NamedSharding(sharding.mesh, PartitionSpec()))
     return jax.sharding.reshard(value, sharding)

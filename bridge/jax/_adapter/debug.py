@@ -1,4 +1,4 @@
-"""What JAX does outside of jit around each op of its own, for ours: the search for NaN."""
+"""The search for NaN and infinity that JAX makes after each primitive, for the ops."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bridge._private.jax import without_search
 
 @contextlib.contextmanager
 def as_one_op() -> Iterator[None]:
-    """Makes a jitted function that consists of one op count as that op.
+    """Makes a jitted function of one op count as a single primitive.
 
-    Under jax_debug_nans JAX calls a jitted function again without jit when it finds a NaN in its
-    results, to see which op the NaN comes from; this one would be found again and again. And what
-    is one op is compiled even where jit is disabled.
+    If jax_debug_nans finds a NaN in the results of a jitted function, JAX calls the function again
+    without jit to find the primitive that produced it. For an op, this would find the same function
+    again without end. The op is also compiled where jit is disabled.
     """
     with jax.disable_jit(False), without_search(jax.debug_nans), without_search(jax.debug_infs):
         yield
 
 
 def check_special(name: str, results: Sequence[jax.Array]) -> None:
-    """Raises FloatingPointError as JAX does, if the results of an op hold what is looked for."""
+    """Raises FloatingPointError as JAX does, if results hold a value that the flags look for."""
     config: Any = jax.config
     for wanted, is_special, word in (
         (config.jax_debug_nans, jnp.isnan, "nan"),
@@ -33,7 +33,7 @@ def check_special(name: str, results: Sequence[jax.Array]) -> None:
     ):
         if not wanted:
             continue
-        with as_one_op():  # the look itself is not looked at
+        with as_one_op():  # the search must not search its own operations
             found = [
                 bool(is_special(result).any())
                 for result in results

@@ -1,4 +1,4 @@
-"""The kernels as XLA custom calls: registration with jaxlib, and a call of an op in MLIR."""
+"""The kernels as XLA custom calls: registration with jaxlib, and the call of an op in MLIR."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLATFORMS = ("cpu", "cuda")
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:
-    """The FFI version of jaxlib, which it states nowhere but in its headers."""
+    """Returns the FFI version of jaxlib, which is stated only in its headers."""
     try:
         header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     except OSError:
@@ -31,7 +31,7 @@ def _runtime_ffi_api() -> tuple[int, int] | None:
 def check_ffi_api() -> None:
     """Raises ImportError if jaxlib is too old for the handlers.
 
-    Registering them would succeed, and the first call fail with "No FFI handler registered".
+    Registration would succeed, and the first call would fail with "No FFI handler registered".
     """
     built = tuple(_native.build_info()["ffi_api"])
     runtime = _runtime_ffi_api()
@@ -58,10 +58,10 @@ def lower(
     count: int,
     params: Any,
 ) -> Any:
-    """Emits the custom call. `context.avals_in` are the operands that are present.
+    """Emits the custom call. `context.avals_in` are the types of the present operands.
 
-    On CUDA the last result is scratch memory: XLA plans it like any buffer, so that the call can be
-    captured into a CUDA graph.
+    On CUDA the last result is scratch memory: XLA allocates it like any buffer, so that the call
+    can be captured into a CUDA graph.
     """
     wanted = [dtype is not None for dtype in op.result_dtypes(params)]
     avals_out = list(context.avals_out)
@@ -100,12 +100,13 @@ _ALIASES = "output_operand_aliases"
 
 
 def _donated_operand(context: Any, operands: tuple[Any, ...], alike: list[bool]) -> int | None:
-    """The operand whose memory the first result shall take, if there is one: one `alike` it.
+    """Returns the position of the operand whose memory the first result takes, or None.
 
-    XLA honours an alias always: by working in place where the operand is dead afterwards, and with
-    a copy of the operand made first where it is not, or belongs to the caller. Without an alias it
-    never works in place, and a result that must end in donated memory is copied there. So the alias
-    is right for a donated argument of the jitted function itself, in the last call that reads it.
+    A candidate is marked in `alike`. XLA always honours an alias: it works in place if the operand
+    is dead after the call, and otherwise, or if the caller owns the operand, first copies it.
+    Without an alias XLA never works in place, and copies a result that must end in donated memory.
+    So an alias is right for a donated argument of the jitted function itself, in the last call that
+    reads it.
     """
     result = context.avals_out[0]
     for position, (operand, aval) in enumerate(zip(operands, context.avals_in, strict=True)):
@@ -113,14 +114,14 @@ def _donated_operand(context: Any, operands: tuple[Any, ...], alike: list[bool])
             continue
         if not isinstance(operand, ir.BlockArgument) or not _is_donated(operand):
             continue
-        for use in operand.uses:  # earlier calls must now leave it whole
+        for use in operand.uses:  # earlier calls must not overwrite it
             _withdraw_alias(use.owner.attributes, use.operand_number)
         return position
     return None
 
 
 def _withdraw_alias(attributes: Any, operand: int) -> None:
-    """Takes the alias of this operand away from a call of ours, if it is one and has it."""
+    """Removes the alias of this operand from a call, if the call is an op and has the alias."""
     if _ALIASES not in attributes or "call_target_name" not in attributes:
         return
     target = ir.StringAttr(attributes["call_target_name"]).value

@@ -12,14 +12,14 @@ from bridge._private.jax import add_host_callback, platforms_of
 
 
 def platform_of(context: Any, what: str) -> str:
-    """The platform that a rule lowers for, "cpu" or "cuda".
+    """Returns the platform of a lowering rule, "cpu" or "cuda".
 
     Args:
-      context: of the lowering rule.
-      what: how the message begins.
+      context: the context of the lowering rule.
+      what: the subject of the error message.
 
     Raises:
-      NotImplementedError: for another one, or several at once.
+      NotImplementedError: for another platform, or for several at once.
     """
     platforms = platforms_of(context)
     if len(platforms) > 1 or platforms[0] not in ("cpu", "cuda"):
@@ -34,9 +34,9 @@ def host_call(
 ) -> Any:
     """Lowers a call of a function of NumPy arrays that returns a tuple of them.
 
-    Not by mlir.emit_python_callback, which looks at jax_enable_x64 on the thread of the callback,
-    where a context manager of the caller's does not hold; nor by jax.pure_callback, which makes JAX
-    arrays of the operands on that thread, and can wait there for itself.
+    It does not use mlir.emit_python_callback, which reads jax_enable_x64 on the thread of the
+    callback, where the caller's context manager does not apply. It does not use jax.pure_callback,
+    which makes JAX arrays of the operands on that thread and can deadlock there.
     """
     index = add_host_callback(context, function)
     device = "cpu" if platform == "cpu" else "gpu"

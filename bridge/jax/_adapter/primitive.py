@@ -1,7 +1,7 @@
 """Any op as a JAX primitive, from its definition.
 
-A primitive rather than custom_vjp: it has forward and reverse mode of every order that the
-op has, vmap, remat and partial evaluation, and its transpose is the fused backward kernel.
+An op is a primitive instead of a custom_vjp: it has forward and reverse mode of every order that
+the op has, vmap, remat and partial evaluation, and its transpose is the fused backward kernel.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from bridge.ops.tables import summed
 
 
 def call(op: Any, operands: Sequence[Any], params: Any, axis: str | None = None) -> tuple[Any, ...]:
-    """Runs `op`; differentiable, batchable, and traceable like any JAX function.
+    """Runs `op`. The call can be differentiated, batched and traced like any JAX function.
 
-    Returns the results at their positions, None for those that are not wanted. The primitive takes
-    the operands that are present; `slots` are their positions among `count`. Inside of `shard_map`,
-    `axis` is the mesh axis over which the columns are split.
+    Returns the results at their positions, and None for results that are not wanted. The primitive
+    takes only present operands; `slots` are their positions among all `count` operands. Inside
+    `shard_map`, `axis` is the mesh axis that splits the columns.
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
     roles = op.operand_roles(len(operands), params)
@@ -78,7 +78,7 @@ def _bind(
 ) -> Any:
     named: dict[str, Any] = {}
     if axis is not None:
-        # It is traced now: when it is lowered, nobody knows the axis any more.
+        # Trace the call now: the axis is no longer known when the primitive is lowered.
         site = Site(call, op, params, slots, count, [operand.shape for operand in present])
         named = {
             "axis": axis,
@@ -88,7 +88,7 @@ def _bind(
 
 
 def _follow(derivative: Any, avals: Sequence[Any], axis: str | None) -> tuple[Any, ...]:
-    """Runs a call that a derivative rule answered with; `avals` are the types of the operands."""
+    """Runs a call that a derivative rule returned; `avals` are the types of the operands."""
     operands = [
         instantiate_zeros(Zero(avals[operand.position]))
         if isinstance(operand, ZerosLike)
@@ -162,7 +162,7 @@ def _jvp(
         for i, result in enumerate(_follow(derivative, avals, axis)):
             if result is not None:
                 totals[i] = result if totals[i] is None else totals[i] + result
-    # What is saved besides stays here; it has no tangent even where it is one of the results.
+    # Residuals are not results of this call; one that is also a result has no tangent here.
     wanted = [i for i, dtype in enumerate(op.result_dtypes(params)) if dtype is not None]
     return [placed[i] for i in wanted], [
         Zero(jax.typeof(placed[i]).to_tangent_aval()) if totals[i] is None else totals[i]
@@ -194,7 +194,7 @@ def _transpose(
     placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
     shares = 1
     if axis is not None and axis not in varying_axes_of(avals[0]):
-        # Without check_vma what all devices have alike has cotangents that are shares.
+        # Without check_vma, JAX divides the cotangent of a replicated result among the devices.
         shares = jax.lax.axis_size(axis)
         placed = tuple(
             jax.lax.psum(ct, axis) if ct is not None and not has_columns_of(role) else ct
@@ -265,23 +265,23 @@ def _batch(
 
 
 def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
-    """Where a dimension that is only more rows may stay, so that no array is transposed."""
+    """Returns a position for the batch dimension among the rows that needs no transpose, or 0."""
     roles = op.operand_roles(len(operands), params)
     present = {role for o, role in zip(operands, roles, strict=True) if o is not None}
     present.update(wanted_roles(op, params))
-    if any(role.broadcasts for role in present):  # they lie against the array from the right
+    if any(role.broadcasts for role in present):  # they align with the array from the right
         return 0
     fixed = max(op.fixed_ndim(params), not present <= {Role.FULL, Role.INTEGER})
     for operand, role, dim in zip(operands, roles, dims, strict=True):
         if dim is not None:
-            ndim = operand.ndim + (not role.fills_space)  # that of the space
+            ndim = operand.ndim + (not role.fills_space)  # the rank of the space
             return dim if dim < ndim - fixed else 0
     return 0
 
 
 def _eliminate(op: Any, used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
-    """Drops results that nobody reads: a kernel that needs not write dx is a faster one."""
-    equation = rest[-1]  # jax 0.12 passes before it which operands are live
+    """Drops unused results: a kernel that does not write dx is faster."""
+    equation = rest[-1]  # jax 0.12 passes the liveness of operands before it
     count = len(equation.invars)
     if not any(used):
         return [False] * count, None
@@ -300,10 +300,10 @@ def _eliminate(op: Any, used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
 
 
 def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
-    """Emits the call where it stands, so that the rule sees where its operands come from.
+    """Emits the call in place, so that the rule sees the origin of its operands.
 
-    A module for several platforms at once goes by way of `any_platform`, which has a rule for each:
-    JAX cannot choose among the rules of a primitive that is lowered in place.
+    A module for several platforms uses `any_platform`, which has a rule for each of them: JAX
+    cannot choose among the rules of a primitive that is lowered in place.
     """
     if "jaxpr" in parameters:
         return lower_fun(jaxpr_as_fun(parameters["jaxpr"]), multiple_results=True)(
@@ -336,7 +336,7 @@ def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameter
 
 
 def _where(context: Any) -> Any:
-    """The way to call for several devices at once; None where this is the program of one."""
+    """Returns the function that makes a call on several devices; None in a one-device program."""
     if is_for_export(context) or not context.avals_in[0].shape:
         return None
     if has_explicit_axes(context.avals_in[0]):

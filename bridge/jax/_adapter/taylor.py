@@ -1,4 +1,4 @@
-"""Rules of jax.experimental.jet, for primitives that have forward mode of every order."""
+"""Rules of jax.experimental.jet, for primitives with forward mode of every order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge._private.jax import jet_rules
 
 
 def define_jet(primitive: Any) -> None:
-    """Gives a primitive its rule."""
+    """Registers the rule of a primitive."""
 
     def rule(primals: Sequence[Any], series: Sequence[Any], **parameters: Any) -> Any:
         several = primitive.multiple_results
@@ -31,13 +31,13 @@ def define_jet(primitive: Any) -> None:
 def _taylor(
     function: Callable[..., tuple[Any, ...]], primals: Sequence[Any], series: Sequence[Any]
 ) -> tuple[Sequence[Any], list[list[Any]]]:
-    """The results of a function along a curve, and the coefficients of their Taylor polynomials.
+    """Returns a function's value along a curve, and its Taylor coefficients.
 
-    The derivative of f(x) along the curve is a function of x and its derivatives, as is that one's:
-    each order is a tangent of the one before it.
+    The derivative of f(x(t)) is a function of x and its derivatives, and so is its own derivative:
+    each order is the tangent of the order before it.
 
     Args:
-      primals: where the curve begins.
+      primals: the point of the curve at t = 0.
       series: for each operand the coefficients of t, t², … in its curve.
     """
     moving = [i for i, x in enumerate(primals) if jnp.issubdtype(jnp.result_type(x), jnp.inexact)]

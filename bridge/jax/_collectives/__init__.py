@@ -1,1 +1,1 @@
-"""`all_gather` for JAX; `agreement` compares what the shards give to it."""
+"""`all_gather` for JAX; `agreement` compares the arguments of all shards."""

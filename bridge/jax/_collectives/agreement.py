@@ -1,8 +1,8 @@
-"""The comparison of what the shards give to a collective, as a part of the program.
+"""The comparison of all shards' arguments to a collective, as a part of the program.
 
-Each process compiles a program of its own. If one of them has another shape, for want of a few
-examples in its last batch, say, it alone traces anew, and the others do not look at their Python
-code at all: nothing can be compared but by the programs, while they run.
+Each process compiles a program of its own. If one process has another shape, for example because
+its last batch is smaller, it alone traces again, and the others do not run any Python code. So only
+the programs can compare their arguments, while they run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from bridge._private.jax import Primitive, register_lowering, varying_axes_of
 from bridge.collectives import Signature
 from bridge.jax._adapter.host_call import host_call, platform_of
 
-# Says which error the signatures of all shards deserve, if any.
+# Returns the error for the signatures of all shards, or None.
 Judge = Callable[[list[Signature]], Exception | None]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a shard gives, and how those of all shards are judged."""
+    """The signature of this shard, and the function that judges the signatures of all shards."""
 
     mine: Signature
     judge: Judge
@@ -36,14 +36,14 @@ class Agreement:
 def where_agreed(
     function: Callable[[Any], Any], x: Any, names: tuple[Any, ...], agreement: Agreement
 ) -> Any:
-    """`function` of x, once all shards along the mesh axes are found to agree; else all fail.
+    """Returns function(x) if all shards along the mesh axes agree; otherwise all of them fail.
 
-    One exchange of 128 bytes a shard, and a call of Python.
+    This takes one exchange of 128 bytes per shard, and one call of Python.
     """
     mine = np.array(agreement.mine.numbers(), np.int64).view(np.uint8)
     rows = lax.all_gather(jnp.asarray(mine), names)
     verdict = _verdict.bind(rows, judge=agreement.judge)
-    # A branch is not entered before. (A select would copy x.)
+    # A branch runs only after the verdict. (A select would copy x.)
     result = jax.typeof(jax.eval_shape(function, x))
     return lax.cond(verdict, function, partial(_zeros, result), x)
 

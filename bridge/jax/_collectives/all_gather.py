@@ -38,64 +38,66 @@ def all_gather(
     grad: str = "sum",
     check: bool | None = None,
 ) -> jax.Array:
-    r"""Every shard's x, in the order of the shards, on every shard; inside `jax.shard_map`.
+    r"""Gathers the x of every shard, in the order of the shards; for use inside `jax.shard_map`.
 
-    With tiled=True the shards are concatenated along `axis`, `[n, ...]` to `[shards·n, ...]`; with
-    tiled=False they are stacked on a new dimension there. Over several mesh axes the last one named
-    counts fastest, as in `jax.lax.all_gather`.
+    With tiled=True the shards are concatenated along `axis`, `[n, ...]` to `[shards·n, ...]`. With
+    tiled=False they are stacked along a new dimension at `axis`. Over several mesh axes the last
+    one named varies fastest, as in `jax.lax.all_gather`.
 
-    Every shard has a cotangent of its own for the gathered array. `grad` says what the gradient of
-    a shard's x is, in the words of `bridge.torch.all_gather`:
+    Every shard has its own cotangent for the gathered array. `grad` chooses the gradient of a
+    shard's x, as in `bridge.torch.all_gather`:
 
-    - `"sum"`: the part that belongs to this shard, summed over all shards: one reduce-scatter. The
-      true gradient of the sum of what the shards compute.
-    - `"local"`: the part that belongs to this shard of its own cotangent; nothing is sent. Right,
-      up to the number of shards, where every shard computes the same of the gathered array.
+    - `"sum"`: the cotangent of this shard's part, summed over all shards by one reduce-scatter. It
+      is the true gradient of the sum of the shards' results.
+    - `"local"`: this shard's part of its own cotangent; nothing is sent. It is the true gradient
+      divided by the number of shards, if every shard computes the same function of the gathered
+      array.
     - `"mean"`: `"sum"` divided by the number of shards.
 
-    Averaging the gradients of the parameters over the shards afterwards (`jax.lax.pmean`, as
-    torch's DDP does) makes of `"sum"` the gradient of the mean of the shards' losses, and of
-    `"local"` and `"mean"` a number of shards less than that where all shards compute the same loss.
+    If the gradients of the parameters are averaged over the shards afterwards (`jax.lax.pmean`, as
+    torch's DDP does), `"sum"` gives the gradient of the mean of the shards' losses. If all shards
+    compute the same loss, `"local"` and `"mean"` give that gradient divided by the number of
+    shards.
 
     The tangent of the result is the gathered tangent under every rule. Derivatives of any order,
-    `jax.vmap`, `jax.lax.scan` and `jax.jit` apply, `jax.pmap` too; several processes gather through
-    `jax.distributed`. Integers and booleans have no gradient. 8-bit floats are sent as bytes, and
-    their cotangents added in float32.
+    `jax.vmap`, `jax.lax.scan`, `jax.jit` and `jax.pmap` are supported; several processes gather
+    through `jax.distributed`. Integers and booleans have no gradient. 8-bit floats are sent as
+    bytes, and their cotangents are added in float32.
 
-    With `check_vma=True` the result varies over the mesh axes: it is the same on every shard, but
-    each has its own cotangent, so that it cannot be returned with `out_specs=P()` as it is. With
-    `check_vma=False` it can, but then JAX hands every shard the cotangent divided by the number of
-    shards, which `"sum"` makes good and the other rules do not: take the gradient inside of
-    `shard_map`, or return what the shards compute one by one.
+    With `check_vma=True` the type of the result varies over the mesh axes: the values are the same
+    on every shard, but each shard has its own cotangent. So the result cannot be returned with
+    `out_specs=P()`. With `check_vma=False` it can, but then JAX gives every shard the cotangent
+    divided by the number of shards. `"sum"` corrects for this, the other rules do not: take the
+    gradient inside `shard_map`, or return one result per shard.
 
-    Each process compiles a program of its own, of the shapes that it has. JAX takes it that they
-    are the same; where they are not (one process's last batch is smaller, say), transports fail,
-    hang, or mix up numbers. With `check` the shards first compare shape, dtype and the other
-    arguments, each time the program runs, and all of them fail with the same words. A program with
-    this in it cannot be exported, and JAX's cache on disk does not keep it.
+    Each process compiles a program for its own shapes, and JAX assumes that these are the same. If
+    they differ (for example, the last batch of one process is smaller), transports fail, hang, or
+    mix up numbers. With `check` the shards first compare shape, dtype and the other arguments each
+    time the program runs, and all of them raise the same error. A program with this check cannot be
+    exported, and JAX's cache on disk does not store it.
 
     Args:
       x: `[...]`, at least one dimension: bool, integers, floats of 8 to 64 bits or complex.
       axis_name: the name of a mesh axis of the enclosing `shard_map` (or `pmap`), or several.
-      axis: the dimension, from −ndim on; of a stacked result the new one.
-      tiled: whether to concatenate or to stack.
+      axis: the dimension, from −ndim on; if stacked, the position of the new dimension.
+      tiled: True to concatenate, False to stack.
       grad: `"sum"`, `"local"` or `"mean"`.
-      check: whether the shards compare their arguments before anything is sent, in an exchange of
-        128 bytes each and a call from the program into Python. None: between processes, and there
-        as the environment variable BRIDGE_CHECK_COLLECTIVES says; without it on CPUs (1), and not
-        on GPUs (0), which would wait for the host.
+      check: True to compare the arguments of the shards before anything is sent, by an exchange of
+        128 bytes each and a call from the program into Python. None: only between processes, if the
+        environment variable BRIDGE_CHECK_COLLECTIVES is 1. Its default is 1 on CPUs and 0 on GPUs,
+        which would wait for the host.
 
     Returns:
       An array of the dtype of x.
 
     Raises:
-      TypeError: for another dtype, an `axis` that is no integer, an axis name that is none, or
+      TypeError: for another dtype, an `axis` that is no integer, an axis name of another type, or a
         `tiled` or `check` that is no bool.
-      ValueError: for a 0-dimensional x, an axis out of range, an unknown rule, an axis name that is
-        not bound where the call stands. With `"local"` or `"mean"` also for an axis of `jax.vmap`,
-        and where an x that is differentiated towards is the same on all shards
-        (`check_vma=True`): it has no part of its own. A ValueError that shards find while the
-        program runs comes out of jitted code as `jax.errors.JaxRuntimeError` with its words.
+      ValueError: for a 0-dimensional x, an axis out of range, an unknown rule, or an axis name that
+        is not bound at the call. With `"local"` or `"mean"` also for an axis of `jax.vmap`, and if
+        x is differentiated and is the same on all shards (`check_vma=True`), because no shard has a
+        part of its own. A ValueError that shards find while the program runs leaves jitted code as
+        a `jax.errors.JaxRuntimeError` with the same message.
 
     Example:
       >>> mesh = jax.make_mesh((1,), ("data",))
@@ -116,7 +118,7 @@ def all_gather(
         check = _check_by_default(names)
     agreement = Agreement(_signature(x, axis, tiled, grad), _judge_of(x, axis)) if check else None
     is_bool = x.dtype == np.bool_
-    if is_bool:  # every engine sends bytes
+    if is_bool:  # every transport sends bytes
         x = x.astype(np.uint8)
     is_own_rule = grad != "sum" and jnp.issubdtype(x.dtype, jnp.inexact)
     if agreement is None and not is_own_rule and not _is_8_bit_float(x.dtype):
@@ -145,7 +147,7 @@ def _check(x: jax.Array, axis: Any, tiled: Any, grad: Any) -> int:
 
 
 def _signature(x: Any, axis: Any, tiled: Any, grad: Any) -> Signature:
-    # Whether there will be a backward pass is not known where the array is gathered.
+    # It is not known here if there will be a backward pass.
     return Signature.of(x.dtype.name, x.shape, axis, tiled, grad, needs_grad=False)
 
 
@@ -155,16 +157,16 @@ def _judge_of(x: Any, axis: Any) -> Judge:
 
 
 def _is_8_bit_float(dtype: Any) -> bool:
-    """Whether arrays of this dtype are sent as bytes and added in float32."""
+    """True for dtypes that are sent as bytes and added in float32."""
     return dtype.name.startswith("float8_")
 
 
 def _size_of(names: tuple[Any, ...]) -> int:
-    """The number of shards along these axes.
+    """Returns the number of shards along these axes.
 
     Raises:
-      TypeError: if one can be no name.
-      ValueError: if there is none, one is named twice, or one is not bound here.
+      TypeError: if a name has a type that no axis name can have.
+      ValueError: if there is no name, a name occurs twice, or a name is not bound here.
     """
     for name in names:
         if name is None or isinstance(name, int) or not isinstance(name, Hashable):
@@ -211,7 +213,7 @@ def _jvp(primals: Any, tangents: Any, **parameters: Any) -> tuple[Any, Any]:
     (tangent,) = tangents
     if type(tangent) is Zero:
         return y, Zero(jax.typeof(y).to_tangent_aval())
-    # What is derived from arrays that agree does so as well.
+    # Tangents of arrays that agree have the same shapes and dtypes: no second check is needed.
     return y, _primitive.bind(tangent, **{**parameters, "agreement": None})
 
 
@@ -241,7 +243,7 @@ def _transpose(
 
 
 def _check_own_part(x: Any, cotangent: Any, names: tuple[Any, ...], grad: str) -> None:
-    """Raises ValueError if x is the same on all shards, where types tell."""
+    """Raises ValueError if x is the same on all shards, as far as its type shows."""
     unlike = varying_axes_of(jax.typeof(cotangent)) - varying_axes_of(x)
     shared = [name for name in names if name in unlike]
     if shared and grad != "sum":

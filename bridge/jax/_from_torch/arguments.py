@@ -1,4 +1,4 @@
-"""The arguments of a call, as arrays, and the words for those that are none."""
+"""The arguments of a call as arrays, and error messages for other arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARRAYS = (jax.Array, np.ndarray, np.generic)
 def checked_state(
     what: str, given: Mapping[str, Any], own: Mapping[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """The parameters or buffers of a module, once names and shapes are found to be its own."""
+    """Returns the parameters or buffers for a module, after a check of their names and shapes."""
     if given.keys() != own.keys():
         missing = sorted(own.keys() - given.keys())
         unknown = sorted(map(str, given.keys() - own.keys()))
@@ -43,7 +43,7 @@ def checked_state(
 
 
 def as_jax_array(leaf: Any, marked: Any, place: int) -> Any:
-    """The array of JAX that a leaf of ARRAYS is, or stands for."""
+    """Returns the JAX array for a leaf of a type in ARRAYS."""
     dtype = leaf.dtype
     if dtype not in TO_TORCH:
         key = isinstance(leaf, jax.Array) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
@@ -65,7 +65,7 @@ def as_jax_array(leaf: Any, marked: Any, place: int) -> Any:
 
 
 def path_of(marked: Any, place: int) -> str:
-    """How the user would name the leaf at a place."""
+    """Returns the name of the leaf at a place, in the notation of the user's call."""
     return argument_paths(*marked)[place]
 
 
@@ -78,7 +78,7 @@ def is_hashable(value: Any) -> bool:
 
 
 def argument_paths(parameters: Any, buffers: Any, args: Any, kwargs: Any) -> list[str]:
-    """How the user would name each leaf: `args[0]['w']`, with the parameters as the first."""
+    """Returns the name of each leaf, such as `args[0]['w']`; the parameters come first."""
     paths = []
     for name, tree in (("params", parameters), ("buffers", buffers), ("args", args)):
         flat, _ = jax.tree_util.tree_flatten_with_path(tree)

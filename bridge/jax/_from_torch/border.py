@@ -1,4 +1,4 @@
-"""Torch programs run on JAX's arrays: on those of a caller, and on XLA's buffers in a callback."""
+"""Runs torch programs on JAX arrays: on a caller's arrays, and on XLA's buffers in a callback."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from bridge.jax._from_torch.program import Program, dtype_name
 from bridge.jax._from_torch.thread import plain_thread
 from bridge.ops import Spec
 
-# What follows runs on arrays of a caller, without a callback.
+# Eager calls, on arrays of a caller, without a callback.
 
 
 def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
-    """Runs the program on the arrays' own memory; results are where JAX's own would be."""
+    """Runs the program on the memory of the arrays; results are on the device JAX would choose."""
     with plain_thread():
         tensors = [array_to_tensor(operand, function="from_torch") for operand in operands]
         committed = {operand.device for operand in operands if operand.committed}
@@ -52,20 +52,20 @@ def run_eagerly(program: Program, operands: Sequence[Any]) -> list[jax.Array]:
 
 
 def _placed(array: jax.Array, host: Any, committed: bool) -> jax.Array:
-    """The array of a result on a device of the host; what comes from torch is committed to one."""
+    """Moves a result from torch to its host device; uncommits it unless operands are committed."""
     device: Any = array.device  # a Sharding for arrays of several devices; this one has one
     if host is not None and device != host and device.platform == "cpu":
         array = jax.device_put(array, host)
-    if committed or ArrayImpl is jax.Array:  # which has no constructor
+    if committed or ArrayImpl is jax.Array:  # jax.Array has no constructor
         return array
     return ArrayImpl(array.aval, array.sharding, [array], committed=False)
 
 
 def _host_of_results(program: Program, committed: set[Any]) -> Any:
-    """The one of several devices of the host that results belong to; None if that is the first.
+    """Returns the host device for the results, if JAX has several; None for the first.
 
-    Torch has one such device, and what comes from there is on JAX's first. JAX computes where
-    operands are committed to, and on its default device if none is.
+    Torch has one host device, and its results arrive on JAX's first. JAX computes on the device of
+    committed operands, and on its default device if there are none.
     """
     hosts = {device for device in committed if device.platform == "cpu"}
     if len(hosts) > 1:
@@ -80,26 +80,26 @@ def _host_of_results(program: Program, committed: set[Any]) -> Any:
 
 
 def _array_of_its_own(result: Tensor, taken: set[int]) -> jax.Array:
-    """The array of a result, which shares memory with no other: each may be donated."""
+    """Returns a result as an array with memory of its own, so that it can be donated."""
     memory = result.untyped_storage().data_ptr()
     copy = memory in taken and memory != 0
     taken.add(memory)
     return tensor_to_array(result, copy or None, function="from_torch", detached=True)
 
 
-# What follows runs in callbacks, on memory of XLA that is gone when the callback returns.
+# Calls in callbacks, on XLA's memory, which is invalid once the callback returns.
 
 
 def buffer_callback(
     program: Program, specs: Sequence[Spec], platform: str, alone: bool
 ) -> Callable[..., None]:
-    """The function for jax.experimental.buffer_callback.
+    """Returns the function for jax.experimental.buffer_callback.
 
     Args:
-        program: what it runs.
-        specs: those of the results.
+        program: the program to run.
+        specs: shapes and dtypes of the results.
         platform: "cpu" or "cuda".
-        alone: whether no other device takes part in the computation.
+        alone: True if no other device takes part in the computation.
     """
 
     def callback(context: Any, results: Sequence[Any], *operands: Any) -> None:
@@ -116,7 +116,7 @@ def buffer_callback(
 
 
 def numpy_callback(program: Program, specs: Sequence[Spec]) -> Callable[..., tuple[Any, ...]]:
-    """The function for a callback on NumPy arrays, on the host, for several devices."""
+    """Returns the function for a host callback on NumPy arrays, used with several devices."""
 
     def callback(*operands: Any) -> tuple[Any, ...]:
         arrays: list[Any] = [None] * len(specs)
@@ -140,10 +140,10 @@ def _run(
     tensors: list[Tensor],
     deliver: Callable[[int, Tensor], Any],
 ) -> None:
-    """Runs the program on memory that is lent for the time of the call, if it lets it go.
+    """Runs the program on borrowed memory, if the program is known not to keep its arguments.
 
-    A function that keeps an argument, in a cache say, would read freed memory later. So the first
-    call is on copies; if all of them are gone afterwards, later calls are on the memory itself.
+    A function that keeps an argument, for example in a cache, would read freed memory later. So the
+    first call runs on copies. If all copies are freed afterwards, later calls run on XLA's memory.
     """
     lends = _owner(program).lends
     lent = lends.get(program, False)
@@ -163,7 +163,7 @@ def _run(
             "be constant: clone the argument first"
         )
     del results
-    tensors.clear()  # the caller has the list too
+    tensors.clear()  # the caller holds the same list
     kept = not all(memory.expired() for memory in memories)
     if kept and lent:
         gc.collect()
@@ -201,9 +201,9 @@ def _in_words(specs: Sequence[Spec]) -> str:
 
 
 def _deliver(result: Tensor, buffer: Any) -> None:
-    """Copies a result into a buffer of XLA, or a NumPy array, of its shape and dtype."""
+    """Copies a result into a buffer of XLA or a NumPy array of the same shape and dtype."""
     if result.is_cpu and result.is_contiguous() and not (result.is_conj() or result.is_neg()):
-        # Torch does not copy it: its threads wait for one another where others have the cores.
+        # Not with torch's copy: its threads wait for one another if other threads have the cores.
         target = np.asarray(buffer)
         ctypes.memmove(target.ctypes.data, result.data_ptr(), target.nbytes)
     elif isinstance(buffer, np.ndarray):
@@ -217,7 +217,7 @@ def _lent(buffer: Any) -> Tensor:
 
 
 def _of_numpy(array: np.ndarray) -> Tensor:
-    """The array's memory as a tensor; NumPy itself lacks some of the dtypes."""
+    """Returns the array's memory as a tensor, also for dtypes that NumPy lacks."""
     if not array.flags.c_contiguous or not array.flags.writeable:
         array = np.array(array, order="C")
     if array.size == 0:

@@ -1,4 +1,4 @@
-"""A call of a user's torch function: which leaves of its arguments are tensors, what it returns."""
+"""A call of a user's torch function: the tensors among its arguments, and its results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from bridge.ops import Spec
 
 @dataclass(eq=False)
 class Owner:
-    """What all calls of one `from_torch` share: its arguments, and what has been seen of them.
+    """State that all calls of one `from_torch` share: its arguments, and observations of its calls.
 
     Attributes:
-        lends: which programs have been seen to let their arguments go; see `border`.
+        lends: for each program, True if it was observed not to keep its arguments; see `border`.
     """
 
     function: Callable[..., Any]
@@ -50,15 +50,15 @@ class Owner:
 
 @dataclass(frozen=True)
 class Structure:
-    """The arguments of a call but for its arrays; equal structures share a program.
+    """The arguments of a call except its arrays; equal structures share a program.
 
     Args:
-        tree: of (parameters, buffers, args, kwargs); parameters and buffers are None for a plain
-            function, buffers also where the module's own are meant.
-        static: the leaves that are no arrays, as (position, what tells equals apart, value): 1 is
-            not True, and 0.0 not -0.0.
-        count: how many leaves there are.
-        state: positions among the leaves of the buffers.
+        tree: the tree of (parameters, buffers, args, kwargs). Parameters and buffers are None for a
+            plain function; buffers are None also if the call uses the module's own.
+        static: the other leaves, as (position, key, value). The key distinguishes values that
+            compare equal: 1 from True, and 0.0 from -0.0.
+        count: the number of leaves.
+        state: positions of the buffers among the leaves.
     """
 
     tree: Any
@@ -67,7 +67,7 @@ class Structure:
     state: range
 
     def leaves(self) -> list[Any]:
-        """All leaves, None where an array was."""
+        """Returns all leaves, None in place of each array."""
         found: list[Any] = [None] * self.count
         for position, _, value in self.static:
             found[position] = value
@@ -75,14 +75,14 @@ class Structure:
 
 
 def stated_spec(leaf: Any) -> Spec:
-    """Of a leaf of `result_shape`."""
+    """Returns the Spec for a leaf of `result_shape`."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         raise TypeError(f"from_torch: result_shape holds {leaf!r}, expected jax.ShapeDtypeStruct")
     return Spec(tuple(leaf.shape), jax.numpy.dtype(leaf.dtype).name)
 
 
 class TorchCall:
-    """The program of the user's function. Operands: the seed, if it is seeded; the arrays."""
+    """The program of the user's function. Its operands are the seed, if seeded, and the arrays."""
 
     def __init__(self, owner: Owner, structure: Structure) -> None:
         self.owner = owner
@@ -102,7 +102,7 @@ class TorchCall:
         self._buffer_names = None if buffers is None else tuple(buffers)
         self._layouts: dict[Any, Layout] = {}
 
-    # These make it a program.
+    # The methods of a Program.
 
     def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
         operands = list(operands)
@@ -153,14 +153,14 @@ class TorchCall:
         return ()
 
     def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
-        # New buffers are state: nothing is differentiated through them.
+        # New buffers are state: they have no derivatives.
         count = len(dtypes) - len(self._structure.state)
         return tuple(i for i in range(count) if is_smooth(dtypes[i]))
 
-    # The primitive and the public function ask these besides.
+    # Methods that only the primitive and the public function call.
 
     def layout(self, operands: tuple[Spec, ...]) -> Layout:
-        """What the call returns, found without running it where it is not known yet."""
+        """Returns specs and tree of the results, inferred without running the call if unknown."""
         key = operands, _settings()
         layout = self._layouts.get(key)
         if layout is None:
@@ -172,7 +172,7 @@ class TorchCall:
         return layout
 
     def run_eagerly(self, operands: Sequence[Tensor], specs: tuple[Spec, ...]) -> list[Tensor]:
-        """Runs on real tensors, watched if such a call has not been seen before."""
+        """Runs on real tensors; the first call of each kind is watched."""
         key = specs, _settings()
         if key in self._layouts:
             results = self.run(operands, False)
@@ -254,7 +254,7 @@ class TorchCall:
 
 
 def _settings() -> tuple[Any, ...]:
-    """The global settings that the dtypes of results depend on, and whether JAX takes them."""
+    """Returns the global settings that determine the dtypes of results and their support in JAX."""
     return trace_context(), torch.get_default_dtype()
 
 
@@ -263,7 +263,7 @@ def _default_device() -> str:
     return "cuda" if on_gpu else "cpu"
 
 
-# `template` and `watch` belong to the call that this thread is in.
+# `template` and `watch` belong to the current call of this thread.
 _threads = threading.local()
-# `of` is the call that ran last on this thread, `layout` that of its results.
+# `of` is the last call that ran on this thread, `layout` the layout of its results.
 last_layout = threading.local()

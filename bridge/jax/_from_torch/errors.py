@@ -1,6 +1,6 @@
-"""Exceptions of torch functions inside callbacks, for whoever wants them themselves.
+"""Exceptions of torch functions inside callbacks, for callers that want the original exception.
 
-XLA passes on text alone, so the exceptions wait here to be asked for.
+XLA passes on only text, so the exceptions are stored here until `torch_errors` takes them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class TorchFunctionError(RuntimeError):
 
 @contextlib.contextmanager
 def reported(name: str, aloud: bool) -> Iterator[None]:
-    """Keeps an exception for `torch_errors`, and raises one that tells XLA all about it.
+    """Stores an exception for `torch_errors`, and raises another that contains its whole text.
 
     Args:
-        name: of the torch function.
-        aloud: whether to log it too: where other devices wait for this one in a collective, XLA
-            ends the process before anybody is told.
+        name: the name of the torch function.
+        aloud: True to log the exception too. If other devices wait for this one in a collective,
+            XLA ends the process before the caller sees an exception.
     """
     try:
         yield
-    except BaseException as error:  # Ctrl-C arrives here too, on the main thread
-        # The frames would keep tensors whose memory is XLA's.
+    except BaseException as error:  # Ctrl-C too, on the main thread
+        # The frames would keep tensors alive whose memory belongs to XLA.
         link: BaseException | None = error
         while link is not None:
             traceback.clear_frames(link.__traceback__)
@@ -57,10 +57,10 @@ def reported(name: str, aloud: bool) -> Iterator[None]:
 
 
 class _TorchErrors(contextlib.AbstractContextManager[None], contextlib.ContextDecorator):
-    """A class, as a generator cannot raise StopIteration."""
+    """A class instead of a generator, which cannot raise StopIteration."""
 
     def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
-        if not isinstance(error, RuntimeError | ValueError):  # as which depends on where JAX stands
+        if not isinstance(error, RuntimeError | ValueError):  # JAX raises either, by context
             return
         text = str(error)
         with _failures_lock:
@@ -71,13 +71,13 @@ class _TorchErrors(contextlib.AbstractContextManager[None], contextlib.ContextDe
 
 
 def torch_errors() -> contextlib.AbstractContextManager[None]:
-    """Raises the exceptions of torch functions themselves where jitted code is called.
+    """Makes calls of jitted code raise the original exceptions of torch functions.
 
     An exception inside a callback reaches the caller of a jitted function as JAX's JaxRuntimeError,
-    whose text has the torch code's traceback. Around the call, and around whatever waits for its
-    results, this raises the original exception with its own traceback instead, with JAX's as its
-    cause: a KeyboardInterrupt too, if Ctrl-C is pressed while the function runs. Eager calls need
-    it not.
+    and its text has the traceback of the torch code. Put this context manager around the call and
+    around the code that waits for its results. It raises the original exception with its own
+    traceback, and JAX's exception as the cause. It also raises the KeyboardInterrupt if Ctrl-C is
+    pressed while the function runs. Eager calls do not need it.
 
     Example:
         with bridge.jax.torch_errors():

@@ -45,21 +45,21 @@ def from_torch(
     vmap_method: str | None = None,
     result_shape: Any = None,
 ) -> TorchFunction:
-    """Makes a JAX function of a torch function or module.
+    """Makes a JAX function from a torch function or module.
 
-    A function `g = from_torch(fn)` is called as `g(*args, **kwargs)`, with JAX arrays where `fn`
-    takes tensors. A module is called as a function of its parameters too:
+    A function `g = from_torch(fn)` is called as `g(*args, **kwargs)`, with JAX arrays in place of
+    tensors. A module is called as a function of its parameters:
 
         g = from_torch(module, train=False)
         y = g(g.params(), x)                             # any parameters of the same names
-        y, buffers = g(params, x, buffers=buffers)       # with its buffers: the new ones come back
+        y, buffers = g(params, x, buffers=buffers)       # with buffers: returns the new ones
 
-    Called eagerly, `fn` runs on the arrays' own memory, by DLPack; results are on the device that
-    the arguments are committed to, or on JAX's default device. Inside `jit`, `scan` and
-    `shard_map` it runs by one callback per call, on XLA's own buffers. `fn` counts as pure: JAX may
-    leave a call out, repeat it, or change the order of calls that do not depend on one another. In
-    a computation that XLA divides among devices, one device makes the call for all, on whole
-    arrays; inside `shard_map` each device makes its own, at the same time as the others.
+    Called eagerly, `fn` runs on the memory of the arrays, by DLPack. Results are on the device that
+    the arguments are committed to, or on JAX's default device. Inside `jit`, `scan` and `shard_map`
+    each call is one callback, on XLA's own buffers. `fn` must be pure: JAX may omit a call, repeat
+    it, or change the order of independent calls. If XLA divides a computation among devices, one
+    device makes the call for all, on whole arrays. Inside `shard_map` each device makes its own
+    call, at the same time as the others.
 
     `fn` runs as on a fresh thread: without gradients, and with the caller's autocast,
     `inference_mode` and `torch.device` switched off. Enter `torch.autocast` in `fn` itself.
@@ -67,50 +67,50 @@ def from_torch(
     `jax.grad`, `vjp`, `jvp`, `linearize`, `checkpoint` and their compositions work as far as torch
     can differentiate `fn`: reverse mode through autograd, forward mode through `torch.func.jvp`.
     The backward pass runs `fn` again: no torch graph is kept between two calls. Complex gradients
-    are JAX's, the conjugates of torch's.
+    follow JAX's convention: they are the conjugates of torch's.
 
-    Arguments are pytrees of JAX. Of their leaves, JAX and NumPy arrays become tensors; others that
-    can be hashed (numbers, strings, dtypes) are passed on as they are. Results are trees of
-    tensors: dicts, lists, tuples, namedtuples, dataclasses, nodes registered with JAX or torch.
+    Arguments are JAX pytrees. JAX and NumPy arrays among their leaves become tensors; other leaves
+    must be hashable (numbers, strings, dtypes) and are passed on unchanged. Results are trees of
+    tensors: dicts, lists, tuples, namedtuples, dataclasses, and nodes registered with JAX or torch.
 
     Args:
       fn: a function of torch tensors, or a module. The module is copied, without its parameters;
-        what happens to it afterwards changes nothing.
-      train: the mode of a module; None keeps the one that each of its submodules has now.
-      seeded: whether `fn` draws random numbers. Each call must then give `seed=`: an int, an
-        integer array, or a key of `jax.random`; torch's own generators stay as they were. Without
-        it a function that draws is refused.
-      vmap_method: what `jax.vmap` does. "vmap": `torch.func.vmap`, one call for all. "sequential":
-        one callback, in which `fn` runs once for each place. "broadcast_all" and "expand_dims":
-        `fn` takes leading dimensions by itself; all arguments are broadcast to them, or get one of
-        size 1. None: vmap raises ValueError.
-      result_shape: what `fn` returns, as a pytree of `jax.ShapeDtypeStruct`, or a function of such
-        arguments that returns it. By default it is found by running `fn` on FakeTensors, without
-        data.
+        later changes of it have no effect.
+      train: the mode of a module; None keeps the current mode of each submodule.
+      seeded: True if `fn` draws random numbers. Each call must then give `seed=`: an int, an
+        integer array, or a key of `jax.random`. Torch's own generators do not change. If False, a
+        function that draws random numbers is refused.
+      vmap_method: the behaviour under `jax.vmap`. "vmap": `torch.func.vmap`, one call for all.
+        "sequential": one callback, in which `fn` runs once per batch element. "broadcast_all" and
+        "expand_dims": `fn` accepts leading dimensions; all arguments are broadcast to them, or get
+        a leading dimension of size 1. None: vmap raises ValueError.
+      result_shape: the shapes of the results, as a pytree of `jax.ShapeDtypeStruct`, or a function
+        of such arguments that returns it. By default it is found by running `fn` on FakeTensors,
+        without data.
 
     Returns:
       A callable with `params()` and `buffers()`.
 
     Raises:
-      TypeError: `fn` is not callable or a scripted module; a module cannot be copied; an option has
-        another type. On a call: a leaf is a torch tensor, a `jax.random` key, or has a dtype that
-        torch lacks; parameters are no dict; `fn` returns something other than tensors.
+      TypeError: `fn` is not callable or is a scripted module; a module cannot be copied; an option
+        has another type. On a call: a leaf is a torch tensor, a `jax.random` key, or has a dtype
+        that torch lacks; parameters are no dict; `fn` returns something other than tensors.
       ValueError: an option has another value. On a call: names or shapes of parameters are not the
-        module's; `fn` writes to an argument, or to buffers that nobody takes; it draws random
-        numbers and is not seeded; its results' shapes depend on values and are not stated; they are
-        64 bits wide and `jax_enable_x64` is off.
+        module's; `fn` writes to an argument, or to buffers that the call does not return; it draws
+        random numbers and is not seeded; the shapes of its results depend on values and are not
+        stated; its results are 64 bits wide and `jax_enable_x64` is off.
       RuntimeError: the call is made inside a callback from JAX, or in a process that was forked
-        after JAX had started. What `fn` raises passes through; from inside jit as a
-        `JaxRuntimeError`, out of which `torch_errors` gets the original.
+        after JAX had started. Exceptions of `fn` pass through; inside jit they become a
+        `JaxRuntimeError`, from which `torch_errors` restores the original.
     """
     return TorchFunction(fn, train, seeded, vmap_method, result_shape)
 
 
-_MOST_CALLS = 1024  # that are remembered: each value of a Python number is one of its own
+_MOST_CALLS = 1024  # cached programs: each value of a Python number needs its own
 
 
 class TorchFunction:
-    """A torch function that takes and gives JAX arrays; see `from_torch`."""
+    """A torch function that takes and returns JAX arrays; see `from_torch`."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class TorchFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def params(self) -> dict[str, jax.Array]:
-        """Copies of the module's parameters by name, tied ones once: the first argument of a call.
+        """Returns copies of the module's parameters by name: the first argument of a call.
 
-        The values are those that the module has now.
+        Tied parameters appear once. The values are the module's current values.
         """
         return {
             name: tensor_to_array(tensor, True, path=name, function="params", detached=True)
@@ -175,9 +175,9 @@ class TorchFunction:
         }
 
     def buffers(self) -> dict[str, jax.Array]:
-        """Copies of the module's buffers by name, as they were when the function was made.
+        """Returns copies of the module's buffers by name, with their values from construction.
 
-        64-bit integers are 32 bits wide while `jax_enable_x64` is off; the module gets 64.
+        64-bit integers are 32 bits wide while `jax_enable_x64` is off; the module gets 64 bits.
         """
         return {
             name: tensor_to_array(
@@ -210,7 +210,7 @@ class TorchFunction:
         last_layout.of = None
         with jax.named_scope(f"bridge.from_torch({self._name})"):
             results = call(program, operands)
-        if last_layout.of is program:  # an eager run has seen what came back
+        if last_layout.of is program:  # the call ran eagerly and recorded its layout
             return last_layout.layout.rebuild(results)
         return program.layout(tuple(spec_of(jax.typeof(o)) for o in operands)).rebuild(results)
 

@@ -23,12 +23,12 @@ from bridge.jax._from_torch.thread import in_gradient, lasting
 
 
 class FunctionalModule:
-    """Runs `module` with parameters and buffers that it is given, from any number of threads.
+    """Runs `module` with given parameters and buffers, from any number of threads.
 
-    Running a module so means to exchange its tensors for the time of the call. Two calls at once
-    would find each other's, so each takes a copy of the module for itself: without parameters, of
-    which there is only shape and dtype in it. The module itself is never touched again, and its
-    mode is the one it has here.
+    To run a module this way, its tensors are exchanged during the call. Two calls at once would see
+    each other's tensors, so each takes its own copy of the module. A copy has no values of
+    parameters, only their shapes and dtypes. The module itself is not touched after construction,
+    and the copies keep its mode.
 
     Args:
         module: the module.
@@ -37,7 +37,7 @@ class FunctionalModule:
     Raises:
         TypeError: the module is scripted, or cannot be copied; it has a tensor that was computed
             from parameters, other than a weight that torch computes before each call.
-        ValueError: it is lazy and has not been run yet.
+        ValueError: the module is lazy and has not been run yet.
     """
 
     def __init__(self, module: torch.nn.Module, train: bool | None) -> None:
@@ -46,7 +46,7 @@ class FunctionalModule:
                 f"from_torch: the module is a {type(module).__name__}, expected a plain torch.nn "
                 "module: torch cannot exchange the parameters of this one"
             )
-        # Tied tensors have one name each, the first, and `_names_of` has all of them.
+        # A tied tensor is stored under its first name; `_names_of` has all its names.
         self.parameters = dict(module.named_parameters())
         self.buffers = dict(module.named_buffers())
         self._names_of = _aliases(module, self.parameters) | _aliases(module, self.buffers)
@@ -75,7 +75,7 @@ class FunctionalModule:
                 bare[id(tensor)] = torch.empty_like(tensor, device="meta")
         self.buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
         for device in {buffer.device for buffer in self.buffers.values() if buffer.is_cuda}:
-            torch.cuda.synchronize(device)  # now, as calls read them on streams of XLA
+            torch.cuda.synchronize(device)  # now, because calls read them on XLA's streams
         try:
             self._prototype = copy.deepcopy(module, bare)
         except Exception as error:
@@ -96,9 +96,9 @@ class FunctionalModule:
         args: Any,
         kwargs: Any,
     ) -> tuple[Any, dict[str, Tensor]]:
-        """Returns what the module does, and its buffers afterwards; the given ones stay whole."""
+        """Returns the module's result and its new buffers; the given ones do not change."""
         tensors = dict(parameters)
-        # The module's own buffers may lie on another of several GPUs than this call is on.
+        # With several GPUs, the module's own buffers may be on another GPU than this call.
         device = next((tensor.device for tensor in tensors.values()), None)
         for name, buffer in buffers.items():
             tensors[name] = buffer.detach().to(device or buffer.device, copy=True)
@@ -108,15 +108,15 @@ class FunctionalModule:
         try:
             module = self._idle.pop()
         except IndexError:
-            # What traces the call that needs it must not see this.
+            # Tracing of the current call must not record the copy.
             with disable_current_modes(), DisableFuncTorch():
                 module = copy.deepcopy(self._prototype)
         with lasting() as stack:
-            # What a module makes itself and keeps, a table say, has no values where it is traced.
+            # A tensor that a module creates and keeps, such as a table, has no values in a trace.
             if not (dispatch_modes() and is_fake()):
                 stack.callback(self._idle.append, module)
             result = torch.func.functional_call(module, exchanged, args, kwargs, tie_weights=False)
-            # What the module has written in place or set anew is in `exchanged` now.
+            # Buffers written in place or replaced by the module are now in `exchanged`.
             after = {name: exchanged[name].detach() for name in buffers}
             if in_gradient():
                 stack.enter_context(exchanged_in(module, exchanged))
@@ -124,12 +124,12 @@ class FunctionalModule:
 
 
 def _computed(layer: torch.nn.Module) -> dict[str, Tensor]:
-    """The layer's attributes which are tensors with a history, by name."""
+    """Returns the attributes of the layer that are tensors with an autograd history, by name."""
     return {n: t for n, t in vars(layer).items() if isinstance(t, Tensor) and not t.is_leaf}
 
 
 def _set_by_hooks(layer: torch.nn.Module) -> set[str]:
-    """Weights that `torch.nn.utils.weight_norm`, `spectral_norm` and `prune` set at each call."""
+    """Returns names of weights set at each call by `weight_norm`, `spectral_norm` and `prune`."""
     names = [getattr(hook, at, None) for hook in pre_hooks(layer) for at in ("name", TENSOR_NAME)]
     return {name for name in names if isinstance(name, str)}
 
@@ -144,12 +144,12 @@ def _aliases(module: torch.nn.Module, canonical: Mapping[str, Tensor]) -> dict[s
     return aliases
 
 
-# Buffers of 64-bit integers, BatchNorm's num_batches_tracked, are 32 bits wide in JAX without x64.
+# 64-bit integer buffers, such as BatchNorm's num_batches_tracked, are narrowed in JAX without x64.
 _NARROW = {torch.int64: torch.int32, torch.uint64: torch.uint32}
 
 
 def buffer_in_jax(buffer: Tensor) -> Tensor:
-    """The buffer, its integers narrowed where JAX has no wide ones."""
+    """Returns the buffer, with its integers narrowed if JAX has no 64-bit integers."""
     if crosses_to_jax(buffer.dtype) or buffer.dtype not in _NARROW:
         return buffer
     narrow = buffer.to(_NARROW[buffer.dtype])
@@ -162,10 +162,10 @@ def buffer_in_jax(buffer: Tensor) -> Tensor:
 
 
 def widened(buffer: Tensor, own: Tensor) -> Tensor:
-    """A buffer from JAX as wide as the module's own."""
+    """Returns a buffer from JAX, as wide as the module's own."""
     return buffer.to(own.dtype) if buffer.dtype is _NARROW.get(own.dtype) else buffer
 
 
 def narrowed(after: Tensor, given: Tensor) -> Tensor:
-    """A buffer from the module as wide as the one that was given."""
+    """Returns a buffer from the module, as wide as the given one."""
     return after.to(given.dtype) if given.dtype is _NARROW.get(after.dtype) else after

@@ -1,4 +1,4 @@
-"""What a message calls a torch function."""
+"""Names of torch functions for messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-# Where the functions of torch are public: its own names of many are those of a class in C++.
+# Public namespaces of torch: the `__qualname__` of many functions names a C++ class instead.
 _PUBLIC = {
     "torch": torch,
     "torch.nn.functional": torch.nn.functional,
@@ -18,17 +18,17 @@ _PUBLIC = {
     "torch.special": torch.special,
     "torch.sparse": torch.sparse,
 }
-# A private module has these types: one of all overloads, one of an overload.
+# The two types of `torch.ops` functions, all overloads and one overload, live in a private module.
 _OPERATORS = (type(torch.ops.aten.neg), type(torch.ops.aten.neg.default))
 _CLASSES = {"_VariableFunctionsClass": "torch", "TensorBase": "torch.Tensor"}
 
 
 def public_name(fn: Callable[..., Any]) -> str:
-    """The name under which torch has it; of another function its own, of an object its type's."""
+    """Returns torch's public name; for other functions their own name, for objects their type's."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__qualname__", type(fn).__name__)
-    module = getattr(fn, "__module__", None) or "torch"  # methods in C++ have none
+    module = getattr(fn, "__module__", None) or "torch"  # C++ methods have no module
     if isinstance(fn, _OPERATORS):
         return f"torch.ops.{fn}"
     if isinstance(getattr(fn, "__self__", None), torch.Tensor):
@@ -40,5 +40,5 @@ def public_name(fn: Callable[..., Any]) -> str:
             for public, found in vars(base).items():
                 if found is fn:
                     return f"{place}.{public}"
-    head, dot, rest = name.partition(".")  # of a function that wraps one
+    head, dot, rest = name.partition(".")  # a wrapped method
     return f"{_CLASSES[head]}{dot}{rest}" if head in _CLASSES else name

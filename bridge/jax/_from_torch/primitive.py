@@ -1,7 +1,7 @@
 """Torch programs as one JAX primitive, with rules for every transform.
 
-The rules answer with the primitive again, of another program (see `program`), so any order
-of derivatives and batches works that torch itself can run.
+Each rule returns the same primitive with another program (see `program`). So any order of
+derivatives and batches works, as far as torch itself can run it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _primitive.multiple_results = True
 
 
 def call(program: Program, operands: Sequence[Any]) -> list[Any]:
-    """Runs the program where JAX stands: at once, or as a part of what is traced."""
+    """Runs the program: at once in eager code, or as a part of the trace."""
     return _primitive.bind(*map(_whole, vary_alike(operands)), program=program)
 
 
 def _whole(operand: Any) -> Any:
-    """Under a mesh with explicit axes: the operand on every device, as a program takes it."""
+    """Replicates the operand on every device, under a mesh with explicit axes."""
     sharding = jax.typeof(operand).sharding
     if sharding.mesh.empty or all(axes is None for axes in sharding.spec):
         return operand
@@ -59,7 +59,7 @@ def _whole(operand: Any) -> Any:
 
 @_primitive.def_impl
 def _run(*operands: Any, program: Program) -> list[Any]:
-    # Zeros and literals come as JAX's wrappers of NumPy arrays.
+    # Zeros and literals arrive as JAX's wrappers of NumPy arrays.
     operands = tuple(o if hasattr(o, "sharding") else jnp.asarray(o) for o in operands)
     if all(operand.sharding.num_devices == 1 for operand in operands):
         results = border.run_eagerly(program, operands)
@@ -86,7 +86,7 @@ def _abstract(*avals: Any, program: Program) -> list[Any]:
 
 
 def _result_avals(avals: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
-    """Results vary over the mesh axes that the operands vary over, and are split over none."""
+    """Returns the types of results: varying over the operands' mesh axes, and split over none."""
     if not avals or avals[0].sharding.mesh.empty:
         return [ShapedArray(spec.shape, jnp.dtype(spec.dtype)) for spec in specs]
     mesh = avals[0].sharding.mesh
@@ -143,7 +143,7 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
     known = [cotangents[i] for i in given]
     first = len(operands) - len(program.linear_operands(len(operands)))
     if isinstance(program, Tangent):
-        # What it is the tangent of is differentiated itself: torch need not have forward mode.
+        # Differentiate the primal program instead: torch need not have forward mode for it.
         smooth = program.of.smooth_results(
             [
                 spec.dtype
@@ -163,7 +163,7 @@ def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
         smooth = program.of.smooth_results([spec.dtype for spec in specs])
         found = [tangents[smooth.index(program.given[i - first])] for i in linear]
     else:
-        # It is linear, so its derivative is the same everywhere: at zero, for instance.
+        # The program is linear, so its derivative is the same at every point: take zero.
         point = [
             jnp.zeros(o.aval.shape, o.aval.dtype) if is_undefined_primal(o) else o for o in operands
         ]
@@ -192,7 +192,7 @@ def _batch(arguments: Any, dims: Any, *, program: Program) -> tuple[list[Any], l
     if method in ("vmap", "sequential"):
         results = call(Batched(program, tuple(dims), size), arguments)
     else:
-        # Derivatives want whole operands: a tangent for each, a cotangent for each place.
+        # Derivatives need whole operands: a tangent for each, a cotangent for each batch element.
         expands = method == "expand_dims" and isinstance(program, TorchCall)
         moved = []
         for i, (argument, dim) in enumerate(zip(arguments, dims, strict=True)):
@@ -230,7 +230,7 @@ def _lower(context: Any, *operands: Any, program: Program) -> Any:
 
 
 def _is_split_by_xla(context: Any, program: Program) -> bool:
-    """Whether XLA divides the computation among devices itself, in a jit without shard_map."""
+    """True if XLA itself divides the computation among devices, in a jit without shard_map."""
     axes = axes_in_shard_map(context)
     if axes is not None:
         _, automatic = axes
@@ -246,20 +246,20 @@ def _is_split_by_xla(context: Any, program: Program) -> bool:
 def _lower_on_first_device(
     context: Any, operands: Any, program: Program, specs: Sequence[Spec], platform: str
 ) -> Any:
-    """One call with the whole arrays, on the first device, which sends the results to the others.
+    """Lowers one call on the first device, with whole arrays; XLA sends the results to the others.
 
-    XLA keeps calls on one device only for the target of NumPy callbacks, which it knows by name;
-    others it would make on every device.
+    XLA keeps a custom call on one device only if its target is the NumPy callback, which XLA knows
+    by name. It would run any other callback on every device.
     """
     results = host_call(context, platform, border.numpy_callback(program, specs), *operands)
     _place(results, ["<mesh<[], device_ids=[0]>, []>" for _ in specs])
-    # Results that are "on the first device" would keep JAX from using them with others.
+    # Results marked as "on the first device" could not be combined with arrays on other devices.
     spread = context.replace(avals_in=context.avals_out)
     results = lower_fun(_barrier, multiple_results=True)(spread, *results)
     if results[0].owner.name == "stablehlo.optimization_barrier":
         everywhere = [", ".join(["{}"] * len(spec.shape)) for spec in specs]
         _place(results, [f"<mesh<[]>, [{dims}]>" for dims in everywhere])
-    return results  # under a mesh with explicit axes JAX has placed them itself
+    return results  # under a mesh with explicit axes, JAX has placed them itself
 
 
 def _barrier(*values: Any) -> Any:
@@ -267,7 +267,7 @@ def _barrier(*values: Any) -> Any:
 
 
 def _place(results: Any, shardings: Sequence[str]) -> None:
-    """Says of the operation that the results come from where they are."""
+    """Sets the sharding of the results on their operation."""
     attribute = f"#sdy.sharding_per_value<[{', '.join(shardings)}]>"
     results[0].owner.attributes["sdy.sharding"] = ir.Attribute.parse(attribute)
 

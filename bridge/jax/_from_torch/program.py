@@ -1,8 +1,7 @@
-"""Torch functions on flat lists of tensors, and the functions that derivatives and batches make of
-them.
+"""Torch functions on flat lists of tensors, and their tangents, cotangents and batched forms.
 
 A program is hashable and closed under JAX's transforms: the tangent, the cotangent and the batched
-form of a program are programs again. That is all that `primitive` needs to know of torch.
+form of a program are programs again. `primitive` uses only this interface of torch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SMOOTH = ("float", "bfloat", "complex")
 
 
 def is_smooth(dtype: str) -> bool:
-    """Whether values of this dtype have derivatives."""
+    """True for dtypes whose values have derivatives."""
     return dtype.startswith(_SMOOTH)
 
 
@@ -35,15 +34,14 @@ class Program(Protocol):
     def vmap_method(self) -> str | None: ...
 
     @property
-    def is_seeded(self) -> bool: ...  # operand 0 is then the seed
+    def is_seeded(self) -> bool: ...  # if True, operand 0 is the seed
 
     def run(self, operands: Sequence[Tensor], functional: bool) -> list[Tensor]:
-        """Runs it.
+        """Runs the program.
 
         Args:
             operands: one tensor for each operand.
-            functional: whether a transform of torch.func is around it, in which plain autograd
-                cannot be used.
+            functional: True inside a transform of torch.func, where plain autograd cannot be used.
         """
         ...
 
@@ -56,7 +54,7 @@ class Program(Protocol):
         ...
 
     def linear_operands(self, count: int) -> Sequence[int]:
-        """Operands in which it is linear, the others held fast."""
+        """Operands in which the program is linear, with the others fixed."""
         ...
 
     def smooth_results(self, dtypes: Sequence[str]) -> tuple[int, ...]:
@@ -82,7 +80,7 @@ class _Derived:
 
 
 class _Derivative(_Derived):
-    """A derivative: it is linear in its last operands, so many as it has directions."""
+    """A derivative. It is linear in its last operands, one for each direction."""
 
     @property
     def directions(self) -> int:
@@ -100,9 +98,9 @@ class _Derivative(_Derived):
 
 @dataclass(frozen=True)
 class Tangent(_Derivative):
-    """J(x)·t: operands (*x, *tangents of the operands `active`), results: the smooth results'.
+    """J(x)·t: maps (*x, *tangents of the operands `active`) to tangents of the smooth results.
 
-    Tangents mean the same in both frameworks, of complex numbers too.
+    Tangents mean the same in both frameworks, also for complex numbers.
     """
 
     active: tuple[int, ...]
@@ -131,7 +129,7 @@ class Tangent(_Derivative):
 
 
 def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
-    """The gradient of a tensor as JAX takes it: zeros for None, no sparse one."""
+    """Returns the gradient of a tensor in JAX's form: zeros for None, dense instead of sparse."""
     if gradient is None:
         return torch.zeros_like(tensor)
     return gradient if gradient.layout is torch.strided else gradient.to_dense()
@@ -139,10 +137,10 @@ def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Cotangent(_Derivative):
-    """J(x)ᵀ·c: operands (*x, *cotangents of the results `given`), results: those of `active`.
+    """J(x)ᵀ·c: maps (*x, *cotangents of the results `given`) to gradients of `active`.
 
-    JAX transposes without conjugation, torch with it: c and the result are conjugated at the
-    border, J̅ᵀ·c̅ being the conjugate of Jᵀ·c.
+    JAX transposes without conjugation, torch with it. So c and the result are conjugated here:
+    J̅ᵀ·c̅ is the conjugate of Jᵀ·c.
     """
 
     active: tuple[int, ...]
@@ -164,8 +162,8 @@ class Cotangent(_Derivative):
         return pulled[1](tuple(cotangents))
 
     def _pull_autograd(self, point: list[Tensor], cotangents: list[Tensor]) -> Sequence[Tensor]:
-        """Plain autograd runs what torch.func does not: Functions without setup_context, say."""
-        again = torch.is_grad_enabled()  # somebody differentiates this derivative
+        """Uses plain autograd: unlike torch.func it supports Functions without setup_context."""
+        again = torch.is_grad_enabled()  # this derivative is itself being differentiated
         with torch.enable_grad(), during_gradient():
             moving = [
                 point[i] if again and point[i].requires_grad else point[i].detach().requires_grad_()
@@ -198,11 +196,11 @@ class Cotangent(_Derivative):
 
 @dataclass(frozen=True)
 class Batched(_Derived):
-    """The program for each place of a batch: by torch.func.vmap, or one after the other.
+    """The program for each element of a batch: by torch.func.vmap, or one element after another.
 
     Args:
-        dims: the batch dimension of each operand, None for those that all places share.
-        size: how many places there are, not 0.
+        dims: the batch dimension of each operand, None for operands shared by the whole batch.
+        size: the number of batch elements, not 0.
     """
 
     dims: tuple[int | None, ...]

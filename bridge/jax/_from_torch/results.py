@@ -1,4 +1,4 @@
-"""What a torch function returns: a tree of tensors, taken apart and put together again."""
+"""The results of a torch function: a tree of tensors, flattened and rebuilt."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bridge.ops import Spec
 
 @dataclass(frozen=True)
 class Layout:
-    """What a call returns: the specs of its flat results, and the tree that they are leaves of.
+    """The structure of a call's results: the specs of the flat results, and the tree over them.
 
-    The last of `specs` are the new buffers, if `buffer_names` are given.
+    If `buffer_names` are given, the last of `specs` are the new buffers.
     """
 
     specs: tuple[Spec, ...]
@@ -43,12 +43,12 @@ trees.leaf_type(Slot)
 
 
 class Never(Exception):
-    """Is not raised."""
+    """An exception type that is never raised, for tree functions that need one."""
 
 
 def flatten(tree: Any, flat: list[Tensor], function: str) -> Any:
-    """Adds the tensors to `flat`; returns the tree with a Slot in the place of each."""
-    if type(tree) is Tensor:  # as is usual
+    """Appends the tensors to `flat`; returns the tree with a Slot in place of each tensor."""
+    if type(tree) is Tensor:  # the usual case
         flat.append(tree)
         return Slot(len(flat) - 1)
 
@@ -65,7 +65,7 @@ def flatten(tree: Any, flat: list[Tensor], function: str) -> Any:
 
 
 def does_not_cross(function: str, what: str, tensor: Tensor) -> Exception:
-    """Says why a result, of a dtype that JAX does not take now, cannot cross."""
+    """Returns the error for a result whose dtype JAX does not accept now."""
     if tensor.dtype not in TO_JAX:
         return TypeError(
             f"from_torch: {what} of {function} is {tensor.dtype}, expected one of {SUPPORTED}"

@@ -1,4 +1,4 @@
-"""The seed of a torch function: as two words in JAX, as the state of torch's generators there."""
+"""The seed of a torch function: two words in JAX, the state of the generators in torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from bridge.jax._ops.integers import as_integer, refuse_no_seed, words
 
-# Torch has one generator per device for all threads, so one seeded call runs at a time. A call
-# inside a seeded call, on a thread of XLA, would wait for ever: it gives up instead.
+# Torch has one generator per device for all threads, so only one seeded call runs at a time. A
+# seeded call inside a seeded call, on a thread of XLA, would deadlock: it raises after a timeout.
 _generators = threading.RLock()
 _TIMEOUT_SECONDS = 600
 
 
 def seed_words(seed: Any, function: str) -> Any:
-    """Returns the seed as uint32 `[2]`, the low word first: an int, integer array or random key."""
+    """Returns an int, integer array or random key as a seed, uint32 `[2]`, low word first."""
     refuse_no_seed(function, seed)
     seed = as_integer(function, "seed", seed)
     return jax.numpy.asarray(words(function, "seed", seed), np.uint32)
@@ -29,12 +29,12 @@ def seed_words(seed: Any, function: str) -> Any:
 
 @contextlib.contextmanager
 def seeded(seed: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Draws as after `torch.manual_seed`, and leaves torch's generators as they were.
+    """Draws as after `torch.manual_seed`, and restores torch's generators afterwards.
 
     Raises:
-        RuntimeError: another seeded call does not end.
+        RuntimeError: another seeded call has not ended within the timeout.
     """
-    if type(seed) is not Tensor:  # a FakeTensor, of no value
+    if type(seed) is not Tensor:  # a FakeTensor has no value
         yield
         return
     low, high = seed.tolist()

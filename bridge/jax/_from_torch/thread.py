@@ -1,4 +1,4 @@
-"""The state of a thread that torch code runs on for JAX."""
+"""The state of threads that run torch code for JAX."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _threads = threading.local()
 
 
 def in_gradient() -> bool:
-    """Whether this is inside of `during_gradient`."""
+    """True inside `during_gradient`."""
     return getattr(_threads, "stack", None) is not None
 
 
 @contextlib.contextmanager
 def during_gradient() -> Iterator[None]:
-    """Around a function and its backward pass, where torch.utils.checkpoint may run it again.
+    """Wraps a function and its backward pass, in which torch.utils.checkpoint may run it again.
 
-    What was entered into the stack of `lasting` stays until the outermost of several derivatives
-    has been computed.
+    Contexts on the stack of `lasting` stay open until the outermost of nested derivatives is
+    computed.
     """
     if in_gradient():
         yield
@@ -39,7 +39,7 @@ def during_gradient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def lasting() -> Iterator[contextlib.ExitStack]:
-    """A stack that closes with `during_gradient`, or, outside of that, with this context."""
+    """Yields a stack that closes with the enclosing `during_gradient`, else with this context."""
     if in_gradient():
         yield _threads.stack
         return
@@ -49,10 +49,10 @@ def lasting() -> Iterator[contextlib.ExitStack]:
 
 @contextlib.contextmanager
 def plain_thread() -> Iterator[None]:
-    """Runs as on a fresh thread, whatever the thread is in the middle of, and without gradients.
+    """Runs code as on a fresh thread: without gradients and without the thread's torch modes.
 
-    XLA's threads flush subnormal numbers to zero, and a callback may run on the caller's thread,
-    inside an autocast or a `torch.device` of his, which threads of XLA do not see.
+    XLA's threads flush subnormal numbers to zero. A callback may also run on the caller's thread,
+    inside the caller's autocast or `torch.device`, which XLA's own threads do not have.
     """
     flushes = _SUBNORMAL * 1.0 == 0.0
     with contextlib.ExitStack() as stack:
@@ -66,6 +66,6 @@ def plain_thread() -> Iterator[None]:
                 stack.enter_context(torch.autocast(device, enabled=False))
         if function_modes():
             stack.enter_context(torch.device("cpu"))
-        # This comes last, as the end of inference mode turns gradients on.
+        # This comes last, because the end of inference mode enables gradients.
         with torch.no_grad():
             yield

@@ -1,4 +1,4 @@
-"""What a torch function does besides returning values, seen from below, operation by operation."""
+"""Detection of a torch function's side effects, by a look at each of its operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bridge._private.torch import TorchDispatchMode, tree_leaves
 
-# These write running statistics that their schemas do not admit to: (first argument, training).
+# Batch norms write running statistics, which their schemas do not declare. The value is the
+# position of the argument `training`.
 _NORMS = {
     "aten::native_batch_norm": 5,
     "aten::cudnn_batch_norm": 5,
@@ -19,12 +20,12 @@ _NORMS = {
 
 
 class Watch(TorchDispatchMode):
-    """Refuses operations that JAX must not be told lies about.
+    """Refuses operations with side effects that JAX does not know of.
 
     Args:
         function: the name of the torch function, for errors.
-        operands: tensors that must not be written to, by what the user calls them.
-        may_draw: whether random numbers may be drawn.
+        operands: tensors that must not be written to, by their names in the user's call.
+        may_draw: True if random numbers may be drawn.
     """
 
     def __init__(self, function: str, operands: Mapping[str, Tensor], may_draw: bool) -> None:
@@ -59,7 +60,7 @@ class Watch(TorchDispatchMode):
 def _draws(op: Any, args: Any, kwargs: Any) -> bool:
     if torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    for i, argument in enumerate(op._schema.arguments):  # attention draws only if it drops
+    for i, argument in enumerate(op._schema.arguments):  # attention draws only with dropout
         if argument.name == "dropout_p":
             given = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
             return given != 0

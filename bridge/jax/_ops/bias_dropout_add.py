@@ -27,54 +27,57 @@ def bias_dropout_add(
 ) -> jax.Array:
     r"""residual + dropout(x + bias), in one pass over memory.
 
-    y = residual + keep/(1 − p)·(x + bias), where an element is kept with the probability 1 − p,
-    computed in float32 for 16-bit types and in the widest type otherwise, and rounded once.
+    y = residual + keep/(1 − p)·(x + bias). Each element is kept with the probability 1 − p. The
+    result is computed in float32 for 16-bit types and in the widest type otherwise, and rounded
+    once.
 
     Element i of x, counted in row-major order, takes word i mod 4 of Philox4x32-10 with the 64-bit
-    key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least
-    round(p·2³²). So the same seed and offset give the same mask on every device, in `bridge.torch`
-    as well, and the mask is never stored: the backward pass draws it again. What is dropped counts
-    as 0 whatever it holds, NaN included.
+    key `seed` and the counter (i ÷ 4, offset), and is kept iff that word is at least round(p·2³²).
+    So the same seed and offset give the same mask on every device and in `bridge.torch`. The mask
+    is never stored: the backward pass draws it again. A dropped element counts as 0 even if it is
+    NaN.
 
-    The backward pass keeps the seed alone: the gradients of x and bias come from one kernel (the
-    bias gradient summed in float32, float64 for float64, over a fixed tree, and rounded once); that
-    of residual is the cotangent itself. Every transformation of JAX applies, derivatives of any
-    order included. Donated memory is worked in, as `bias_gelu` says. `jax.export` needs to be told
-    of the kernel:
+    The backward pass saves only the seed. One kernel computes the gradients of x and
+    bias; the bias gradient is summed in float32 (float64 for float64) over a fixed tree and rounded
+    once. The gradient of residual is the cotangent itself. Every transformation of JAX applies,
+    derivatives of any order included. Donated memory is reused in place, as for `bias_gelu`.
+    `jax.export` must be told about the kernel:
     `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_program")]`.
 
-    Under `jax.vmap` elements are counted from the start in each batch: a seed that is not batched
-    gives every batch the same mask, as a loop would, and a batched seed (or offset) each its own.
-    Inside `jax.shard_map` too they are counted from the start in each shard: give each shard an
-    offset of its own, for example with `jax.lax.axis_index`. Arrays that are sharded outside of it,
-    under `jax.jit`, are counted as a whole.
+    Under `jax.vmap` elements are counted from the start of each batch element: a seed that is not
+    batched gives every batch element the same mask, as a loop would; a batched seed (or offset)
+    gives each its own. Inside `jax.shard_map` elements are counted from the start of each shard:
+    give each shard its own offset, for example with `jax.lax.axis_index`. Arrays that are sharded
+    outside of it, under `jax.jit`, are counted as a whole.
 
     Args:
-      x: `[..., d]`, float16, bfloat16, float32 or float64. Of the arrays, a weakly typed one takes
-        the dtype of the others, as in jax.numpy.
+      x: `[..., d]`, float16, bfloat16, float32 or float64. A weakly typed array takes the dtype of
+        the other arrays, as in jax.numpy.
       bias: `[d]`, of any of these dtypes, or None.
       residual: of the shape of x, of any of these dtypes, or None.
-      p: the probability of dropping an element, from 0 to 1; a number, known when the function is
-        compiled (a new one compiles anew).
-      seed: an integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers stand for those modulo 2⁶⁴), a
-        0-dimensional integer array, or a key of `jax.random`. A new seed compiles nothing.
-        `jax.random.key(n)` (and `jax.random.PRNGKey(n)`) is the seed n, for n below 2³²; of a key
-        of another generator than threefry two random words are the seed. May be None only where
-        no randomness is needed.
-      offset: an integer or a 0-dimensional integer array: which of the 2⁶⁴ independent masks of
-        this seed, for example the number of the step or of the layer. Use each (seed, offset) once.
-      training: if False, y = residual + x + bias, whatever p and seed are; known when the function
-        is compiled, as p is.
+      p: the probability of dropping an element, from 0 to 1. It must be a number known at compile
+        time; a new value compiles again.
+      seed: an integer from −2⁶³ to 2⁶⁴ − 1 (negative numbers count modulo 2⁶⁴), a 0-dimensional
+        integer array, or a key of `jax.random`. A new seed compiles nothing. `jax.random.key(n)`
+        (and `jax.random.PRNGKey(n)`) is the seed n, for n below 2³². A key of another generator
+        than threefry gives two random words as the seed. None is allowed only if no randomness is
+        needed.
+      offset: an integer or a 0-dimensional integer array that selects one of the 2⁶⁴ independent
+        masks of this seed, for example the number of the step or of the layer. Use each (seed,
+        offset) once.
+      training: if False, y = residual + x + bias, for any p and seed. It must be known at compile
+        time.
 
     Returns:
-      An array of the shape of x, of the dtype of residual if there is one, else of x. Gradients
-      have the dtype of the argument they belong to.
+      An array of the shape of x. It has the dtype of residual if given, otherwise of x. Each
+      gradient has the dtype of its argument.
 
     Raises:
-      TypeError: if an array is none, or of another dtype; if p is traced or no number, training
-        traced or no bool; if seed or offset is no integer, or seed is None where it is needed.
-      ValueError: if bias is not `[d]`, residual not of the shape of x, p not from 0 to 1, or seed
-        or offset an array with dimensions or past 64 bits.
+      TypeError: if an array argument is no array, or has another dtype; if p is traced or no
+        number; if training is traced or no bool; if seed or offset is no integer, or a required
+        seed is None.
+      ValueError: if bias is not `[d]`, residual has not the shape of x, p is not from 0 to 1, or
+        seed or offset is an array with dimensions or needs more than 64 bits.
 
     Example:
       >>> bias_dropout_add(jnp.ones(8), p=0.5, seed=jax.random.key(0)).shape

@@ -21,25 +21,25 @@ def bias_gelu(
 
     h = −∞ gives −0 with derivative 0, +∞ gives +∞ with derivative 1, NaN gives NaN.
 
-    The backward pass keeps x and bias alone and computes both gradients in one kernel; the bias
-    gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so that
-    its bits depend on neither the number of threads nor the device. Every transformation of JAX
+    The residuals for the backward pass are x and bias; one kernel computes both gradients. The bias
+    gradient is summed in float32 (float64 for float64) over a fixed tree and rounded once, so its
+    bits depend on neither the number of threads nor the device. Every transformation of JAX
     applies, derivatives of any order included.
 
-    Donated memory is worked in: under `jax.jit(f, donate_argnums=0)` the result takes the place of
-    x without a copy if x is an argument of f itself and this is the last time that f reads it (read
-    again later, XLA copies it first). `jax.export` needs to be told of the kernel:
+    Donated memory is reused in place: under `jax.jit(f, donate_argnums=0)` the result takes the
+    memory of x without a copy if x is an argument of f itself and this is its last use in f
+    (otherwise XLA copies x first). `jax.export` must be told about the kernel:
     `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_program")]`.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
       bias: `[d]`, of any of these dtypes, or None. A weakly typed argument takes the dtype of the
         other one, as in jax.numpy.
-      approximate: which GELU, see above.
+      approximate: the formula of GELU, see above.
 
     Returns:
-      An array of the shape of x, of the dtype of x promoted with that of bias (float32 for float16
-      with bfloat16). Gradients have the dtype of the argument they belong to.
+      An array of the shape of x, in the promoted dtype of x and bias (float32 for float16 with
+      bfloat16). Each gradient has the dtype of its argument.
 
     Raises:
       TypeError: if x or bias is no array, or has another dtype.

@@ -35,28 +35,29 @@ def cross_entropy(
 
         (1 − ε)·(lse − s[label]) + ε·(lse − mean(s)) + z_loss·lse²        ε = label_smoothing
 
-    in one reading of the logits; no array of their size is made. The backward pass reads them once
-    more and writes their gradient. A row's loss has bits that depend on that row alone, and are
-    those of `bridge.torch`. Every transformation of JAX applies, derivatives of any order included.
+    The logits are read once; no array of their size is made. The backward pass reads them once more
+    and writes their gradient. The bits of a row's loss depend on that row alone, and are the same
+    in `bridge.torch`. Every transformation of JAX applies, derivatives of any order included.
 
     Args:
       logits: `[..., V]` of dtype float16, bfloat16, float32 or float64.
-      labels: `[...]` of any integer dtype: a number of a column from 0 on, or `ignore_index`.
+      labels: `[...]` of any integer dtype: a column number from 0 on, or `ignore_index`.
       reduction: `"mean"` over the rows that are not ignored, `"sum"`, or `"none"`.
-      ignore_index: rows with this label have the loss 0 and no gradient. Of 32 bits, as labels are,
-        while `jax_enable_x64` is off.
-      label_smoothing: from 0 to 1. This and the numbers below are known when the function is
-        compiled.
-      z_loss: a number from 0 on that float32 has.
-      softcap: a positive number that float32 has, or None.
-      axis_name: inside of `jax.shard_map`, the mesh axis whose devices have equal parts of the
-        columns, in their order; labels are numbers of columns of the whole, the same on all of
-        them, as is the loss. A row's maximum, sum and label's logit are exchanged, never the row;
-        the bits do not depend on the number of devices. Under `jax.jit` split columns need no name.
+      ignore_index: rows with this label have the loss 0 and no gradient. It has 32 bits, like the
+        labels, while `jax_enable_x64` is off.
+      label_smoothing: from 0 to 1. This and the numbers below must be known at compile time.
+      z_loss: a number from 0 on, finite in float32.
+      softcap: a positive number, neither 0 nor infinite in float32, or None.
+      axis_name: inside `jax.shard_map`, the mesh axis whose devices have equal parts of the
+        columns, in their order. Labels are column numbers of the whole row; labels and loss are the
+        same on all devices. The devices exchange each row's maximum, sum and the label's logit,
+        never the row. The bits do not depend on the number of devices. Under `jax.jit` split
+        columns need no name.
 
     Returns:
-      A scalar, or `[...]`: in float32, for float64 in float64. A mean of no row is 0. NaN where the
-      label is out of range and that could not be seen before: on a GPU and under transforms.
+      A scalar, or `[...]`: in float32, for float64 in float64. The mean over no rows is 0. The loss
+      is NaN if the label is out of range and could not be checked before the call: on a GPU and
+      under transforms.
 
     Raises:
       TypeError: an argument is no array or of another dtype; a number is traced or none.
@@ -89,12 +90,12 @@ def checked_options(function: str, *given: Any) -> Options:
 
 
 def axis_size(function: str, axis_name: Any) -> int:
-    """How many devices a mesh axis has, inside of `shard_map`.
+    """Returns the number of devices on a mesh axis, inside `shard_map`.
 
     Raises:
       ValueError: there is no such axis here.
     """
-    # An axis of jax.vmap has a size too, but no devices that exchange anything.
+    # An axis of jax.vmap has a size too, but no devices that could exchange values.
     mesh_axes = jax.sharding.get_abstract_mesh().manual_axes
     if not isinstance(axis_name, Hashable) or axis_name not in mesh_axes:
         raise ValueError(
@@ -107,7 +108,7 @@ def axis_size(function: str, axis_name: Any) -> int:
 def losses_of(
     logits: Any, labels: Any, options: Options, axis_name: Any = None
 ) -> tuple[jax.Array, ...]:
-    """The loss of each row and, for a mean, 1 for each that counts; labels are not looked at."""
+    """Returns each row's loss, and for a mean 1 per row that counts; labels are unchecked."""
     is_mean = options.reduction == "mean"
     of_rows: Any = (losses.counted_losses if is_mean else losses.row_losses).jax
     if axis_name is None:
@@ -118,7 +119,7 @@ def losses_of(
 
 
 def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
-    """The losses as `reduction` has them."""
+    """Reduces the losses as `reduction` says."""
     if reduction == "none":
         return of_rows
     flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *counts)]

@@ -1,4 +1,4 @@
-"""Declared ops on arrays."""
+"""Declared ops as functions of arrays."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands, dtypes_of_role
 
-# Types of arrays that are passed on as they are: to ask JAX for it costs as much as a tiny call.
+# Types of arrays that are passed on unchanged: isinstance with jax.Array costs as much as a tiny
+# call.
 _array_types: set[type] = set()
-# So many combinations of static arguments and present operands an op remembers.
+# The number of combinations of static arguments and present operands that an op caches.
 _MOST_KINDS = 256
 
 
 def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
-    """The function of a declaration on arrays; `name` is another for messages and profilers."""
+    """Returns the function of a declaration on arrays; `name` replaces its name in messages."""
     name = name or declaration.name
-    # Static arguments are told apart as the objects that they are, and kept with what they led to,
-    # so that no other object gets their numbers: to hash them costs more than a tiny call.
+    # The key has the identities of static arguments, because hashing them costs more than a tiny
+    # call. The entry keeps the arguments alive, so that no other object gets the same identity.
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     optional = tuple(parameter.optional for parameter in declaration.parameters)
 
@@ -52,7 +53,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
         if False in present:
             operands = tuple(itertools.compress(operands, present))
         is_plain = _array_types.issuperset(map(type, operands))
-        for place in integers:  # raw keys have dimensions
+        for place in integers:  # raw keys have a dimension
             is_plain = is_plain and not operands[place].aval.shape
         if not is_plain:
             operands = arguments(found, operands)
@@ -75,7 +76,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
     function: Any = function_of(declaration, "jax", None, run)
 
     def on_axis(axis: str, /, *operands: Any, **static: Any) -> Any:
-        """The op inside of `shard_map`, on columns that are split over a mesh axis."""
+        """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
         values = {**declaration.static, **static}.values()
         found = traced(declaration, (True,) * len(operands), *values)
         return _compiled(name, found, axis)(*arguments(found, operands))
@@ -85,7 +86,7 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
 
 
 def _refuse_narrowed(function: str, name: str, value: Any) -> None:
-    """Raises ValueError for NumPy's integers that JAX would make others of where x64 is off."""
+    """Raises ValueError for NumPy integers that JAX would change while jax_enable_x64 is off."""
     dtype = getattr(value, "dtype", None)
     if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
         return
@@ -122,7 +123,7 @@ def _compiled(name: str, found: Traced, axis: str | None) -> Any:
 
 
 def _settled(arrays: list[Any]) -> list[Any]:
-    """A weakly typed floating array takes the dtype of the others, as in jax.numpy."""
+    """Casts weakly typed floating arrays to the dtype of the others, as in jax.numpy."""
     floating = [array for array in arrays if array.dtype.name in FLOATING]
     strong = [array.dtype.name for array in floating if not array.weak_type]
     if not strong:

@@ -16,7 +16,7 @@ ArrayLike = jax.typing.ArrayLike
 
 
 def _entry(name: str) -> Callable[..., Any]:
-    """What runs `glu` under the name of a public function."""
+    """Returns a function that runs `glu` under the name of a public function."""
     ops = [declared_function(op.declaration, name) for op in FORMS]
     splits = [declared_function(op.declaration, name) for op in SPLITS]
 
@@ -62,23 +62,24 @@ def glu(
 
     16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once; the
     same input gives the same bits in `bridge.torch`. Differentiable to any order, in reverse and
-    forward mode; the backward pass keeps the arguments alone, and writes the gradient of what is
-    packed as one packed array.
+    forward mode. The residuals for the backward pass are the arguments; the gradient of a packed
+    array is one packed array.
 
     Args:
-      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64, or, without `up`, both packed
-        as `[..., 2d]`: the gate in the first half and `up` in the second.
-      up: of gate's shape.
-      bias: added first: `[d]` to the gate, or `[2d]` to what is packed, as that is.
+      gate: `[..., d]` of dtype float16, bfloat16, float32 or float64. Without `up`, a packed array
+        `[..., 2d]`: the gate in the first half and `up` in the second.
+      up: an array of gate's shape, or None.
+      bias: added first: `[d]` to the gate, or `[2d]` to the packed array, in the same layout.
       activation: "silu", "gelu" (x·Φ(x)), "gelu_tanh", "gelu_sigmoid" (x·σ(1.702·x)), "relu" or
         "sigmoid".
-      weight: a number for each row, `[...]` or `[..., 1]`: the probability of a router.
-      limit: c > 0: the gate is at most c and `up` in [−c, c]; NaN stays, and what is outside has
-        the gradient 0.
+      weight: one number per row, `[...]` or `[..., 1]`, such as the probability of a router.
+      limit: c > 0: clips the gate to at most c and `up` to [−c, c]. NaN stays NaN; clipped values
+        have the gradient 0.
       linear_offset: a finite number.
-      interleaved: what is packed alternates, gate first.
-      blocks: what is packed is so many packed blocks side by side, each with a part of the gate and
-        then the same part of `up`, as tensor parallelism lays them. A packed bias lies like that.
+      interleaved: True if gate and `up` alternate in the packed array, gate first.
+      blocks: the number of packed blocks side by side in the packed array, each with a part of the
+        gate and then the same part of `up`, as in tensor parallelism. A packed bias has the same
+        layout.
 
     Returns:
       `[..., d]` in the promoted dtype of all arrays.
@@ -86,8 +87,8 @@ def glu(
     Raises:
       TypeError: an argument is no array or of another dtype; a number is none.
       ValueError: a shape that does not fit gate's; an unknown activation; a limit that is not
-        positive; an offset that is not finite; `interleaved` beside `up`; `blocks` beside one of
-        both.
+        positive; an offset that is not finite; `up` together with `interleaved` or `blocks`;
+        `interleaved` together with `blocks`.
 
     Example:
       >>> glu(jnp.array([[-1.0, 2.0]]), jnp.array([[3.0, 5.0]]), activation="relu")
@@ -126,11 +127,11 @@ reglu = _named("reglu", "relu", "max(x, 0), whose derivative at 0 is 0")
 
 
 def squared_relu(x: ArrayLike, weight: ArrayLike | None = None) -> jax.Array:
-    """max(x, 0)²·weight, in one pass over memory; NaN stays.
+    """max(x, 0)²·weight, in one pass over memory; NaN stays NaN.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
-      weight: a number for each row, `[...]` or `[..., 1]`.
+      weight: one number per row, `[...]` or `[..., 1]`.
 
     Returns:
       An array of x's shape in the promoted dtype of both.

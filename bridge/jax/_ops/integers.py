@@ -1,4 +1,4 @@
-"""Seeds and offsets: 64-bit integers, as two 32-bit words, so that they need no x64."""
+"""Seeds and offsets: 64-bit integers as two 32-bit words, so that they do not need x64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bridge.ops.integers import check_integer, check_integer_array
 
 
 def refuse_no_seed(function: str, seed: Any) -> None:
-    """Raises TypeError where a seed is needed and is None."""
+    """Raises TypeError if a required seed is None."""
     if seed is None:
         raise TypeError(
             f"{function}: seed is None, expected an integer or a jax.random key where "
@@ -24,25 +24,25 @@ def refuse_no_seed(function: str, seed: Any) -> None:
 
 
 def as_integer(function: str, argument: str, value: Any) -> Any:
-    """A seed or an offset as what a jitted function takes, and `words` then.
+    """Converts a seed or an offset to a form for jitted functions, and later for `words`.
 
-    A number becomes a tuple of its words, an argument like any: another number compiles nothing.
-    A raw key of another generator than threefry becomes a typed one here: what is compiled would
-    remember the default generator of its first call.
+    A number becomes a tuple with the array of its words, an ordinary argument: another number
+    compiles nothing. A raw key of another generator than threefry becomes a typed key here, because
+    a compiled function would keep the default generator of its first call.
 
     Raises:
       TypeError: if it is no integer.
-      ValueError: if it has dimensions, or no place in 64 bits.
+      ValueError: if it has dimensions, or does not fit into 64 bits.
     """
     if type(value) is not int:
         if not isinstance(value, jax.Array) and hasattr(value, "__jax_array__"):
             value = value.__jax_array__()
-        if isinstance(value, jax.Array):  # as tracers are
+        if isinstance(value, jax.Array):  # tracers are instances too
             return _with_generator(value) if argument == "seed" else value
         if isinstance(value, np.ndarray):
             spec = Spec(value.shape, value.dtype.name)
             if argument == "seed" and _is_raw_key(spec):
-                # Its bytes can be in another order.
+                # Its bytes may be in non-native order.
                 return _with_generator(value.astype(np.uint32, copy=False))
             _check_array(function, argument, spec)
     value = check_integer(function, argument, value)
@@ -50,11 +50,12 @@ def as_integer(function: str, argument: str, value: Any) -> Any:
 
 
 def words(function: str, argument: str, value: Any, *, is_alone: bool = True) -> Any:
-    """uint32 `[2]`, the low word first, from what `as_integer` returned; inside a jitted function.
+    """Returns uint32 `[2]`, low word first, from a result of `as_integer`, in a jitted function.
 
-    The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high one
-    first. A key of another generator than threefry is asked for two random words. Under
-    jax_debug_key_reuse a key counts as used if it `is_alone`: beside an offset it has many uses.
+    The key of `jax.random.key(n)`, or of `jax.random.PRNGKey(n)`, is n as two words, the high word
+    first. A key of another generator than threefry yields two random words. Under
+    jax_debug_key_reuse a key counts as used only if it `is_alone`: with an offset, one key has many
+    uses.
     """
     if value is None or isinstance(value, tuple):
         return None if value is None else value[0]
@@ -71,7 +72,7 @@ def words(function: str, argument: str, value: Any, *, is_alone: bool = True) ->
             return jax.random.bits(key, (2,), np.uint32)
         data = jax.random.key_data(value)[::-1]
         if is_alone and jax.config.jax_debug_key_reuse:  # type: ignore[attr-defined]
-            # To read a key is no use of it, and to split it is, where something reads the result.
+            # Reading the data of a key does not count as a use; a split whose result is read does.
             none = jax.random.key_data(jax.random.split(value, 0))
             data = jnp.concatenate([data, none.reshape(0)])
         return data
@@ -81,7 +82,7 @@ def words(function: str, argument: str, value: Any, *, is_alone: bool = True) ->
     if value.dtype.itemsize == 8:
         low, high = value, value >> 32
     else:
-        # The sign fills the high word.
+        # Extend the sign into the high word.
         signed = jnp.issubdtype(value.dtype, jnp.signedinteger)
         low = value.astype(np.int32 if signed else np.uint32)
         high = low >> 31 if signed else jnp.zeros_like(low)
@@ -98,7 +99,7 @@ def _check_array(function: str, argument: str, spec: Spec) -> None:
 
 
 def _with_generator(seed: Any) -> Any:
-    """The seed; for a raw key of the default generator, where that is not threefry, a typed one."""
+    """Returns the seed; a raw key of the default generator becomes typed unless it is threefry."""
     if _is_raw_key(seed) and seed.shape != (2,):
         with contextlib.suppress(TypeError):  # keys of the default generator have another shape
             return jax.random.wrap_key_data(seed)

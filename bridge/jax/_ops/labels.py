@@ -1,4 +1,4 @@
-"""Labels that can be looked at before a kernel reads them."""
+"""Checks of labels before a kernel reads them, where their values are available."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bridge.catalogue.labels import check_range
 def check_labels(
     function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
 ) -> None:
-    """Raises ValueError for a label out of range, where nobody waits to see it.
+    """Raises ValueError for a label out of range, if the check need not wait for the device.
 
     Args:
-      rows: what has a label each.
+      rows: the array whose rows have one label each.
     """
     if columns == 0 and isinstance(rows, jax.core.Tracer):
         return  # no label is in range, but jax.vmap may be over no rows
@@ -33,7 +33,7 @@ def check_labels(
 
 
 def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
-    """Raises ValueError for an ignore_index past what JAX leaves of labels where x64 is off."""
+    """Raises ValueError for an ignore_index outside the range of JAX's labels without x64."""
     signed = jnp.iinfo(_canonical(np.int64))
     if signed.min <= ignore_index <= signed.max:
         return
@@ -49,10 +49,11 @@ def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
 
 
 def as_signed(labels: Any, ignore_index: int) -> tuple[Any, int]:
-    """Labels of the widest signed dtype, and which of them is ignored.
+    """Returns labels of the widest signed dtype, and the label that is ignored among them.
 
-    Kernels read the upper half of uint64 as 2**63 - 1, which may be ignored: here it is neither a
-    column nor ignored, and nor is that of uint32 where it has no place.
+    Kernels read the upper half of uint64 as 2**63 - 1, which could be the ignored label. Here such
+    a label becomes a number that is neither a column nor ignored. So do labels of uint32 that do
+    not fit.
     """
     widest = jnp.iinfo(_canonical(np.int64))
     found = labels.astype(widest.dtype)

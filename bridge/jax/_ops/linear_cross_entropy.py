@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer's logits, of which few rows exist at a time, for JAX."""
+"""Cross-entropy of a linear layer's logits for JAX; only a few rows of logits exist at a time."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def linear_cross_entropy(
 ) -> jax.Array:
     r"""`cross_entropy(hidden @ weight.T + bias, labels)`, without the logits of all rows in memory.
 
-    The logits of `chunk` rows exist at a time. For a mean or a sum the gradients of hidden, weight
-    and bias are formed while they do, in the forward pass; for `"none"`, and for derivatives of
-    gradients, the logits are computed again. The matrix products are XLA's own, so the bits of the
-    result are not those of `bridge.torch`. A chunk has rows at equal distances, so that each device
-    works on its own where the rows are split over devices.
+    The logits of only `chunk` rows exist at a time. For a mean or a sum the forward pass also
+    computes the gradients of hidden, weight and bias from them. For `"none"`, and for derivatives
+    of gradients, the logits are computed again. The matrix products are XLA's own, so the bits of
+    the result differ from `bridge.torch`. The rows of a chunk are equally spaced, so that each
+    device works on its own rows if the rows are split over devices.
 
     Args:
       hidden: `[..., features]`.
       weight: `[V, features]`, of hidden's dtype.
       labels: `[...]` of any integer dtype.
       bias: `[V]`, of hidden's dtype, or None.
-      chunk: rows whose logits exist at a time, known when the function is compiled; None for so
-        many that their logits take about the memory of `hidden`, and at least 256, of 4096 rows
-        and more at least 512.
+      chunk: the number of rows whose logits exist at a time, known at compile time. None: as many
+        as need about the memory of `hidden`, at least 256, and at least 512 if there are 4096 rows
+        or more.
       reduction, ignore_index, label_smoothing, z_loss, softcap: as for `cross_entropy`.
 
     Returns:
@@ -68,7 +68,7 @@ def linear_cross_entropy(
 
     Raises:
       TypeError, ValueError: as for `cross_entropy`; dtypes that differ, shapes that do not fit, a
-        chunk that is no positive integer; under `jax.export` ValueError for a symbolic number of
+        chunk that is no positive integer. Under `jax.export` ValueError for a symbolic number of
         rows, and without a chunk for any other symbolic size.
 
     Example:
@@ -99,12 +99,12 @@ def linear_cross_entropy(
     run = _compiled(options, per)
     spec = jax.typeof(named["labels"]).sharding.spec if reduction == "none" else PartitionSpec()
     mesh = _explicit_mesh(arrays)
-    # XLA splits the chunks: types that say how would have to say it of all that is in them.
+    # XLA splits the chunks: with explicit types, every operation in them would need a sharding.
     return run(*arrays) if mesh is None else _auto(run, mesh, spec)(*arrays)
 
 
 def _refuse_symbolic(rows: Any, chunk: int | None, weight: Any) -> None:
-    """Raises ValueError where sizes that chunks depend on are not known before the program runs."""
+    """Raises ValueError for symbolic sizes that the division into chunks depends on."""
     if not isinstance(rows, int):
         raise ValueError(
             f"{_NAME}: hidden has a symbolic number of rows, {rows}, expected one that is known "
@@ -118,7 +118,7 @@ def _refuse_symbolic(rows: Any, chunk: int | None, weight: Any) -> None:
 
 
 def _explicit_mesh(arrays: Any) -> Any:
-    """The mesh along whose explicit axes any is split, or None."""
+    """Returns the mesh of the first array with explicit axes, or None."""
     for array in arrays:
         mesh = None if array is None else jax.typeof(array).sharding.mesh
         if mesh is not None and not mesh.empty and mesh.explicit_axes:
@@ -137,7 +137,7 @@ def _compiled(given: Options, per: int) -> Any:
         shape, rows = labels.shape, labels.size
         chunks = max(-(-rows // per), 1)
         hidden = _in_chunks(hidden.reshape(rows, hidden.shape[-1]), chunks, 0)
-        # Of the widest dtype, as what is ignored marks rows that are none too.
+        # In the widest dtype, because the ignored label also marks the rows of padding.
         labels, ignored = as_signed(labels.reshape(rows), given.ignore_index)
         options = replace(given, ignore_index=ignored)
         labels = _in_chunks(labels, chunks, ignored)
@@ -150,7 +150,7 @@ def _compiled(given: Options, per: int) -> Any:
 
 
 def _in_chunks(rows: Any, chunks: int, filling: int) -> Any:
-    """`[chunks, rows of one, ...]`: row r in chunk r mod chunks."""
+    """Returns `[chunks, rows per chunk, ...]`; row r is in chunk r mod chunks."""
     missing = -rows.shape[0] % chunks
     if missing:
         rows = jnp.pad(rows, [(0, missing), *[(0, 0)] * (rows.ndim - 1)], constant_values=filling)
@@ -163,7 +163,7 @@ def _linear(hidden: Any, weight: Any, bias: Any) -> Any:
 
 
 def _losses(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    """Of each row of chunks; derivatives compute the logits again."""
+    """Returns the losses of each row of the chunks; derivatives compute the logits again."""
 
     @jax.checkpoint
     def of_chunk(hidden: Any, labels: Any) -> Any:
@@ -179,14 +179,14 @@ def _reduced(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any)
 
 @functools.partial(_reduced.defjvp, symbolic_zeros=True)
 def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
-    """The result, and its change by what the gradients are, which the same pass forms."""
+    """Returns the result and its tangent; the same pass computes the gradients for it."""
     hidden, weight, bias, labels = primals
     are_wanted = [not isinstance(t, SymbolicZero) and t is not None for t in tangents[:3]]
     sums = hidden.dtype if hidden.dtype == jnp.float64 else jnp.dtype(jnp.float32)
     share = jnp.ones((), sums)
     if weight.dtype == jnp.float16:
-        # Gradients of hidden, at most twice the largest weight, are not to overflow before they are
-        # divided by the number of rows.
+        # The gradients of hidden, at most twice the largest weight, must not overflow before they
+        # are divided by the number of rows.
         largest = jnp.max(jnp.abs(weight), initial=0)
         share = jnp.where(largest > 32752, jnp.asarray(0.5, sums), share)
 
@@ -217,6 +217,6 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
         if is_wanted:
             change = change + jnp.sum(gradient.astype(sums) * tangent.astype(sums))
     change = change / share
-    if options.reduction == "mean":  # at the end: a row's share may be less than 16 bits hold
+    if options.reduction == "mean":  # divide last: 16 bits may not hold the share of a row
         change = change / jnp.maximum(jnp.sum(found[1]), 1)
     return reduce(options.reduction, *found), change

@@ -23,16 +23,18 @@ def _scale(function: str, scale: Any) -> float:
 def log_softmax(x: ArrayLike, scale: float = 1.0) -> jax.Array:
     r"""scale·x − log Σ exp(scale·x) over the last dimension, without overflow.
 
-    16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once. A
-    row's bits depend on that row alone, and are those of `bridge.torch`. Every transformation of
-    JAX applies, derivatives of any order included; the backward pass keeps x and one number a row.
+    16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once. The
+    bits of a row depend on that row alone, and are the same in `bridge.torch`. Every transformation
+    of JAX applies, derivatives of any order included. The residuals for the backward pass are x and
+    one number per row.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
-      scale: a finite number, known when the function is compiled.
+      scale: a finite number, known at compile time.
 
     Returns:
-      An array of x's shape and dtype. A row of −∞, with +∞ or with NaN is NaN, where it is not −∞.
+      An array of x's shape and dtype. In a row of −∞, or with +∞ or NaN, each element
+      is NaN or −∞.
 
     Raises:
       TypeError: an argument is no array or of another dtype; scale is traced or no real number.
@@ -50,10 +52,10 @@ def logsumexp(x: ArrayLike, scale: float = 1.0) -> jax.Array:
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
-      scale: a finite number, known when the function is compiled.
+      scale: a finite number, known at compile time.
 
     Returns:
-      `[...]` in float32, for float64 in float64; −∞ of a row of −∞.
+      `[...]` in float32, for float64 in float64; −∞ for a row of −∞.
 
     Raises:
       TypeError, ValueError: as for `log_softmax`.
@@ -68,17 +70,17 @@ def logsumexp(x: ArrayLike, scale: float = 1.0) -> jax.Array:
 def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0) -> jax.Array:
     r"""scale·logits[label] − log Σ exp(scale·logits): the log-probability of each row's label.
 
-    One reading of the logits; no array of their size is made. A row's bits depend on that row
-    alone, not on its batch: what training computes is what inference computed.
+    The logits are read once; no array of their size is made. The bits of a row depend on that row
+    alone, not on its batch: training and inference compute the same values.
 
     Args:
       logits: `[..., V]` of dtype float16, bfloat16, float32 or float64, of any strides.
       labels: `[...]` of any integer dtype.
-      scale: a finite number, known when the function is compiled: one over the temperature.
+      scale: a finite number, known at compile time, such as the inverse of the temperature.
 
     Returns:
-      `[...]` in float32, for float64 in float64. NaN where the label is out of range and that could
-      not be seen before: on a GPU and under transforms.
+      `[...]` in float32, for float64 in float64. NaN if the label is out of range and could not be
+      checked before the call: on a GPU and under transforms.
 
     Raises:
       TypeError: an argument is no array or of another dtype; scale is traced or no real number.

@@ -11,9 +11,9 @@ from bridge.jax._ops.gates import glu
 
 
 class GLU(nnx.Module):
-    """`bridge.jax.glu` of what is packed: follows an `nnx.Linear(d, 2 * features)`.
+    """`bridge.jax.glu` of a packed array: follows an `nnx.Linear(d, 2 * features)`.
 
-    `flax.nnx.glu` is another: there sigmoid is the activation, and the gate the second half.
+    `flax.nnx.glu` is a different function: its activation is sigmoid, and its gate the second half.
 
     Args:
       activation, limit, linear_offset, interleaved, blocks: as for `glu`.
@@ -44,7 +44,7 @@ class GLU(nnx.Module):
     def __call__(
         self, gate: jax.Array, up: jax.Array | None = None, weight: jax.Array | None = None
     ) -> jax.Array:
-        """`[..., features]` of gate `[..., 2 * features]`, or of gate and up of that shape.
+        """Returns `[..., features]` for a packed gate `[..., 2 * features]`, or for gate and up.
 
         Args:
           gate, up, weight: as for `glu`.
@@ -62,7 +62,7 @@ class GLU(nnx.Module):
 
 
 class _Named(GLU):
-    """`GLU` with the activation of its name."""
+    """`GLU` with a fixed activation."""
 
     _activation: str
 
@@ -77,18 +77,18 @@ class _Named(GLU):
 
 
 class SwiGLU(_Named):
-    """`GLU("silu")`, whose other arguments it takes."""
+    """`GLU("silu")`; takes the other arguments of `GLU`."""
 
     _activation = "silu"
 
 
 class GEGLU(_Named):
-    """`GLU("gelu")`, whose other arguments it takes: with x·Φ(x), as `geglu`."""
+    """`GLU("gelu")`, with x·Φ(x) as in `geglu`; takes the other arguments of `GLU`."""
 
     _activation = "gelu"
 
 
 class ReGLU(_Named):
-    """`GLU("relu")`, whose other arguments it takes."""
+    """`GLU("relu")`; takes the other arguments of `GLU`."""
 
     _activation = "relu"

@@ -11,22 +11,22 @@ from flax import nnx
 from bridge.jax._adapter.arguments import as_array_likes, as_arrays
 from bridge.jax._ops.norms import layer_norm, rms_norm
 
-# The original's own, which computes in the widest of the dtypes, as the ops do by themselves.
+# Flax's default. It computes in the widest of the dtypes, and so do the ops by themselves.
 _PROMOTE_DTYPE = inspect.signature(nnx.RMSNorm.__init__).parameters["promote_dtype"].default
 
 
 def _in_dtype(norm: Any, results: Any) -> Any:
-    """Results in the module's dtype, which a `promote_dtype` of one's own may leave."""
+    """Casts results to the module's dtype, which a user's `promote_dtype` may not do."""
     if norm.dtype is None:
         return results
     return jax.tree.map(lambda y: y.astype(norm.dtype), results)
 
 
 def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[Any]:
-    """x, residual and the parameters in the module's dtype.
+    """Returns x, residual and the parameters in the module's dtype.
 
     Raises:
-      ValueError: for options of the original that say what no row is.
+      ValueError: for options of the original that do not normalise whole rows.
     """
     if mask is not None:
         raise ValueError(f"{module}: mask is given, expected None: rows are normalised whole")
@@ -50,8 +50,8 @@ def _checked(module: str, norm: Any, x: Any, residual: Any, mask: Any) -> list[A
 class RMSNorm(nnx.RMSNorm):
     """`flax.nnx.RMSNorm` over the last dimension, by `rms_norm`; the same parameters.
 
-    Its constructor is the original's. `use_fast_variance` says nothing here, and options that
-    normalise another thing than rows are refused when it is called.
+    The constructor is the original's. `use_fast_variance` has no effect. Options that do not
+    normalise whole rows raise ValueError when the module is called.
 
     Example:
       >>> RMSNorm(8, rngs=nnx.Rngs(0))(jnp.ones((2, 8))).shape
@@ -59,7 +59,7 @@ class RMSNorm(nnx.RMSNorm):
     """
 
     def __call__(self, x: Any, mask: Any = None, *, residual: Any = None) -> Any:
-        """y, or (y, x + residual)."""
+        """Returns y, or (y, x + residual)."""
         x, residual, scale, _ = _checked("RMSNorm", self, x, residual, mask)
         return _in_dtype(self, rms_norm(x, scale, residual, eps=self.epsilon))
 
@@ -67,7 +67,7 @@ class RMSNorm(nnx.RMSNorm):
 class LayerNorm(nnx.LayerNorm):
     """`flax.nnx.LayerNorm` over the last dimension, by `layer_norm`; the same parameters.
 
-    Its constructor is the original's, and what is said of `RMSNorm` holds here.
+    The constructor is the original's; see the notes of `RMSNorm`.
 
     Example:
       >>> LayerNorm(8, rngs=nnx.Rngs(0))(jnp.ones((2, 8))).shape
@@ -75,6 +75,6 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     def __call__(self, x: Any, *, mask: Any = None, residual: Any = None) -> Any:
-        """y, or (y, x + residual)."""
+        """Returns y, or (y, x + residual)."""
         x, residual, scale, bias = _checked("LayerNorm", self, x, residual, mask)
         return _in_dtype(self, layer_norm(x, scale, bias, residual, eps=self.epsilon))

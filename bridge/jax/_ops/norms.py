@@ -23,26 +23,26 @@ def rms_norm(
 ) -> Any:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
-    h is x, or x + residual rounded to its dtype: so the call with a residual has the bits of an
-    addition and a call without, in both passes. 16-bit arrays and float32 are computed in float32,
-    float64 in float64, and rounded once. A row's bits depend on that row alone, and are those of
-    `bridge.torch`.
+    h is x, or x + residual rounded to its dtype: a call with a residual has the bits of an addition
+    and a call without residual, in both passes. 16-bit arrays and float32 are computed in float32,
+    float64 in float64, and rounded once. The bits of a row depend on that row alone, and are the
+    same in `bridge.torch`.
 
     A row whose sum of squares overflows (one |h| beyond 1.8·10¹⁹ in float32) gives 0.
 
-    Every transformation of JAX applies, derivatives of any order included. The backward pass keeps
-    x, what is added to it and r, one number a row; the gradients of x and of weight come from one
-    kernel.
+    Every transformation of JAX applies, derivatives of any order included. The backward
+    pass saves x, residual and r, one number per row; one kernel computes the gradients of x and
+    weight.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
       weight: `[d]`, of any of these dtypes.
       residual: of x's shape, of any of these dtypes.
-      eps: a positive finite number, known when the function is compiled.
-      offset: a finite number, known then too, that is added to weight: 1.0 is Gemma's.
+      eps: a positive finite number, known at compile time.
+      offset: a finite number, known at compile time, added to weight; Gemma uses 1.0.
 
     Returns:
-      y, of x's shape and the promoted dtype of all arrays; with a residual (y, h), h of the
+      y, of x's shape and the promoted dtype of all arrays. With a residual (y, h), where h has the
       promoted dtype of x and residual.
 
     Raises:
@@ -77,19 +77,20 @@ def layer_norm(
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
-    h − μ is d − mean(d), and v is mean(d²) − mean(d)²: rows whose mean is a million times their
-    spread keep all digits, and a row of equal numbers gives exactly bias. The backward pass keeps
-    m, mean(d) and r = 1/√(v + eps), three numbers a row; the gradients of x, weight and bias come
-    from one kernel. A row whose squares overflow (one |d| beyond 1.8·10¹⁹ in float32) gives bias.
+    h − μ is d − mean(d), and v is mean(d²) − mean(d)². So rows whose mean is a million times their
+    spread keep all digits, and a row of equal numbers gives exactly bias. The residuals for the
+    backward pass include m, mean(d) and r = 1/√(v + eps), three numbers per row; one kernel
+    computes the gradients of x, weight and bias. A row whose squares overflow (one |d| beyond
+    1.8·10¹⁹ in float32) gives bias.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
       weight, bias: `[d]`, of any of these dtypes.
       residual: of x's shape, of any of these dtypes.
-      eps: a positive finite number, known when the function is compiled.
+      eps: a positive finite number, known at compile time.
 
     Returns:
-      y, of x's shape and the promoted dtype of all arrays; with a residual (y, h), h of the
+      y, of x's shape and the promoted dtype of all arrays. With a residual (y, h), where h has the
       promoted dtype of x and residual.
 
     Raises:

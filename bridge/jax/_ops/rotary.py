@@ -21,20 +21,20 @@ _JAX = Framework(
 
 
 def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = False) -> jax.Array:
-    r"""Pairs of numbers of a row, turned by the angles of two tables.
+    r"""Rotates pairs of numbers in each row by the angles of two tables.
 
-    y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, each product rounded before the sum; x₁ is the first
-    half of the row and x₂ the second, or, interleaved, its even and its odd columns. 16-bit arrays
-    and float32 are computed in float32, float64 in float64, and rounded once; the same input gives
-    the same bits in `bridge.torch`. Every transformation of JAX applies, derivatives of any order
-    included, towards the tables too.
+    y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin; each product is rounded before the sum. x₁ is the
+    first half of the row and x₂ the second; if interleaved, they are the even and the odd columns.
+    16-bit arrays and float32 are computed in float32, float64 in float64, and rounded once; the
+    same input gives the same bits in `bridge.torch`. Every transformation of JAX applies,
+    derivatives of any order included, also with respect to the tables.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, d even.
-      cos, sin: of any of these dtypes, of shapes that broadcast to `[..., d/2]` from the right, but
-        for the last dimension: d/2; or d, a doubled table of which the first half is read; or fewer
-        than d/2, where so many pairs of the leading columns are turned and the rest passes.
-      interleaved: a pair is side by side.
+      cos, sin: tables of any of these dtypes, whose leading dimensions broadcast to those of x from
+        the right. Their last dimension is d/2, or d for a doubled table, whose first half is read,
+        or less than d/2 to rotate that many pairs of the leading columns and pass on the rest.
+      interleaved: True if the numbers of a pair are side by side.
 
     Returns:
       An array of x's shape in the promoted dtype of all three.
@@ -51,7 +51,7 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
     """
     refuse_traced("rotary", "interleaved", interleaved, "True or False")
     read = shape_of(cos)[-1:]
-    # Types with explicit axes do not say how a leading part of split columns would lie.
+    # Explicit sharding types cannot express the split of only the leading columns.
     if isinstance(x, jax.Array) and x.ndim and read not in ((x.shape[-1],), (x.shape[-1] // 2,)):
         x = unsplit(x, slice(-1, None))
     return run_rotary(_JAX, x, cos, sin, interleaved)  # type: ignore[no-any-return]

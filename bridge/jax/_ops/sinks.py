@@ -1,4 +1,4 @@
-"""The softmaxes of JAX beside a sink."""
+"""The softmax functions of JAX with a sink."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bridge.ops.scalars import real_number
 def softmax_with_sink(
     function: str, x: Any, mask: Any, scale: float, sink: Any, causal: bool
 ) -> jax.Array:
-    """The softmax under whichever of a mask and the causal rule there are, beside a sink."""
+    """Softmax with a sink, and with a mask or the causal rule if given."""
     if isinstance(sink, (bool, int, float, complex, str)):
-        # Not rounded to x's dtype, as an array of no dtype of its own would be.
+        # A number is not rounded to x's dtype, unlike an array that takes x's dtype.
         sink = real_number(function, "sink", sink, "an array or a number")
         sink = np.asarray(sink, np.float64 if jnp.result_type(x) == np.float64 else np.float32)
     sink = as_array_like(function, "sink", sink)

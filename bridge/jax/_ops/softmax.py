@@ -21,30 +21,30 @@ def scaled_softmax(x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None =
 
     y = exp(scale·x − max) / Σ exp(scale·x − max), computed in float32 for 16-bit types and in the
     type itself otherwise, and rounded once; `scale` is never rounded to the dtype of x. The sums
-    are taken over a fixed tree, so that the bits depend on neither the number of threads nor the
-    device.
+    are taken over a fixed tree, so the bits depend on neither the number of threads nor the device.
 
-    A row whose elements are all −∞ is all zeros with zero gradient; a NaN or scale·x = +∞ makes its
+    A row whose elements are all −∞ gives zeros with zero gradient. A NaN or scale·x = +∞ makes its
     row NaN.
 
-    A sink is one more logit, which takes part in the sum and has no place in the result: y =
-    exp(scale·x − m) / (Σ exp(scale·x − m) + exp(sink − m)), m the largest of them all. It is not
-    scaled; 0 is "softmax off by one", −∞ is none. Its gradient is −y_sink·Σ g·y, summed over what
-    the sink was repeated along. With a sink the backward pass keeps x and two numbers a row.
+    A sink is one more logit that takes part in the sum and has no element in the result: y =
+    exp(scale·x − m) / (Σ exp(scale·x − m) + exp(sink − m)), where m is the maximum of all logits.
+    It is not scaled. The sink 0 is "softmax off by one"; −∞ is no sink. Its gradient is −y_sink·Σ
+    g·y, summed over the dimensions along which the sink was repeated. With a sink the residuals for
+    the backward pass are x and two numbers per row.
 
-    The backward pass keeps y alone: dx = scale·y·(g − Σ g·y), one kernel. Every transformation of
-    JAX applies, derivatives of any order included. Donated memory is worked in: under
-    `jax.jit(f, donate_argnums=0)` the result takes the place of x if x is an argument of f itself
-    and this is the last time that f reads it. `jax.export` needs to be told of the kernels:
+    The residual for the backward pass is y alone: dx = scale·y·(g − Σ g·y), one kernel. Every
+    transformation of JAX applies, derivatives of any order included. Donated memory is reused in
+    place: under `jax.jit(f, donate_argnums=0)` the result takes the memory of x if x is an
+    argument of f itself and this is its last use in f. `jax.export` must be told about the kernels:
     `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name)]` for `"bridge_softmax"` and,
     with derivatives, `"bridge_softmax_derivative"`.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
-      scale: a finite number, known when the function is compiled (a new one compiles anew).
-        Multiply x by a scale that is an array.
-      sink: a number, or an array of any of these dtypes: `[heads]`, one for each place of x's third
-        dimension from the end, or of a shape that broadcasts to `[..., 1]`.
+      scale: a finite number, known at compile time; a new value compiles again. If the scale is an
+        array, multiply x by it instead.
+      sink: a number, or an array of any of these dtypes: `[heads]`, one number for each index of
+        x's third dimension from the end, or of a shape that broadcasts to `[..., 1]`.
 
     Returns:
       An array of the shape and dtype of x.
@@ -66,19 +66,19 @@ def scaled_masked_softmax(
     r"""softmax(scale·x) over the elements of the last dimension that `mask` does not hide.
 
     `mask` is True where an element is masked OUT. The mask of `jax.nn.dot_product_attention` (and
-    of PyTorch's `scaled_dot_product_attention`) has the opposite polarity, True for what takes
-    part: pass its `~mask`.
+    of PyTorch's `scaled_dot_product_attention`) has the opposite meaning: True marks elements that
+    take part. Pass its `~mask`.
 
     Hidden elements are exactly 0 in y and in dx, whatever x holds there (NaN and ±∞ included). A
-    row with every element hidden, or whose other elements are all −∞, is all zeros with zero
-    gradient. The mask is read as it is, never expanded in memory, and not kept for the backward
-    pass. All else is as for `scaled_softmax`.
+    row with every element hidden, or whose other elements are all −∞, gives zeros with zero
+    gradient. The mask is read in its own shape, never expanded in memory, and is no residual of the
+    backward pass. Otherwise as `scaled_softmax`.
 
-    Under `jax.vmap` a mask that is batched beside an x that is not repeats x.
+    Under `jax.vmap`, a batched mask with an x that is not batched repeats x.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
-      mask: bool, or uint8 with non-zero for True; of a shape that broadcasts to that of x.
+      mask: bool, or uint8 with non-zero for True, of a shape that broadcasts to the shape of x.
       scale, sink: as for `scaled_softmax`.
 
     Returns:
@@ -99,11 +99,11 @@ def scaled_masked_softmax(
 def scaled_causal_softmax(
     x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None
 ) -> jax.Array:
-    r"""softmax(scale·x) over the keys of the last dimension that a query sees.
+    r"""softmax(scale·x) over the keys that each query sees, in the last dimension.
 
-    Of `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
-    every key, and a query before the first key none, which gives zeros. Elements above that
-    diagonal are never read; they are exactly 0 in y and in dx. All else is as for `scaled_softmax`.
+    In `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
+    every key. A query before the first key sees none, and its row is zeros. Elements above that
+    diagonal are never read; they are exactly 0 in y and in dx. Otherwise as `scaled_softmax`.
 
     Args:
       x: `[..., queries, keys]`, float16, bfloat16, float32 or float64.
@@ -125,14 +125,14 @@ def scaled_causal_softmax(
 
 
 def as_mask(function: str, mask: Any) -> Any:
-    """The mask as something that a jitted function takes."""
+    """Returns the mask in a form that a jitted function accepts."""
     return as_array_like(function, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
 
 
 def softmax(
     function: str, x: Any, mask: Any, scale: Any, sink: Any = None, *, causal: bool = False
 ) -> jax.Array:
-    """What the public functions have in common; `function` is the name in messages."""
+    """The common part of the public functions; `function` is the name in messages."""
     x = as_array_like(function, "x", x)
     scale = as_scale(function, scale)
     if sink is None:
@@ -141,7 +141,7 @@ def softmax(
 
 
 def as_scale(function: str, scale: Any) -> float:
-    """The scale as a finite float, or the error that it deserves."""
+    """Returns the scale as a finite float, or raises."""
     refuse_traced(function, "scale", scale)
     return check_scale(function, scale)
 

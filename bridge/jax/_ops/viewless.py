@@ -8,16 +8,16 @@ from bridge.jax._adapter.arguments import as_any_array
 
 
 def make_viewless(x: jax.typing.ArrayLike) -> jax.Array:
-    """Returns x, which in JAX is never a view; for code that is ported line by line.
+    """Returns x. In JAX an array is never a view; for code that is ported line by line.
 
-    `bridge.torch.make_viewless_tensor(x, requires_grad, keep_graph=True)` gives a tensor that does
-    not keep the history of the base it was a view of. Arrays of JAX have no base, so that this is
-    the identity, and so are its derivatives. For keep_graph=False use `jax.lax.stop_gradient`.
+    `bridge.torch.make_viewless_tensor(x, requires_grad, keep_graph=True)` returns a tensor that
+    does not keep the history of its base. JAX arrays have no base, so this function and its
+    derivatives are the identity. For keep_graph=False use `jax.lax.stop_gradient`.
 
     Args:
       x: an array of any shape and dtype.
 
     Raises:
-      TypeError: if x is none.
+      TypeError: if x cannot become an array.
     """
     return as_any_array("make_viewless", "x", x)

@@ -1,8 +1,8 @@
-"""Calls whose arrays are split over devices outside of `shard_map`: nothing is gathered needlessly.
+"""Calls on arrays that are split over devices outside `shard_map`, without needless gathering.
 
-Under `jax.jit` XLA decides how arrays are split, after this module was lowered: it is told a
-sharding rule, and asks back for the program of one shard. Under a mesh with explicit axes the types
-say how arrays are split, and the program of one shard goes into a `shard_map`.
+Under `jax.jit` XLA decides the split of arrays after this module was lowered: it gets a sharding
+rule, and later asks for the program of one shard. Under a mesh with explicit axes the types state
+the split of arrays, and the program of one shard goes into a `shard_map`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _NO_MESH = AbstractMesh((), ())
 
 
 class Site:
-    """A call of an op somewhere in a program: what all of its arrays are, split or not."""
+    """A call of an op in a program: the properties of all its arrays, for any split."""
 
     def __init__(
         self, run: Run, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
     ) -> None:
         self._run, self.op, self.params = run, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes
-        # This thread has it: XLA asks in another one.
+        # Read here, because XLA asks for the program of a shard in another thread.
         self.x64 = jax.config.jax_enable_x64  # type: ignore[attr-defined]
         roles = op.operand_roles(count, params)
         self.operand_roles = [roles[slot] for slot in slots]
@@ -51,7 +51,7 @@ class Site:
         self.space = space_of(shapes[0], roles[0])
 
     def run(self, split: Split | None, *operands: Any) -> tuple[Any, ...]:
-        """The results of one shard; without a split of the whole."""
+        """Returns the results of one shard, or of the whole call if split is None."""
         placed: list[Any] = [None] * self.count
         for slot, operand in zip(self.slots, operands, strict=True):
             placed[slot] = operand
@@ -66,7 +66,7 @@ class Site:
         return supported(self.op, self.params, self.operand_roles, split, alone=alone)
 
     def dims(self, split: Split) -> tuple[list[Any], list[Any]]:
-        """Of each operand and each result: which of the dimensions of the space it has."""
+        """Maps the dimensions of each operand and result to dimensions of the space."""
         batch_ndim = self.params.batch_ndim
         return (
             [
@@ -77,7 +77,7 @@ class Site:
         )
 
     def rule(self, *, alone: bool) -> SdyShardingRule:
-        """Along which dimensions XLA may carry a split from one array to another."""
+        """Returns the rule by which XLA may carry a split from one array to another."""
         whole = Split(self.space, ((),) * len(self.space), ())
         fresh = (f"own{i}" for i in itertools.count())
         columns = self.space[-1] if self.space else 0
@@ -86,10 +86,10 @@ class Site:
         def mapping(dims: list[Any], role: Role) -> ArrayMapping:
             named: list[Any] = [next(fresh) if dim is None else f"d{dim}" for dim in dims]
             if role.is_double and columns < 2:
-                named[-1] = next(fresh)  # there is nothing to split
+                named[-1] = next(fresh)  # there are no columns to split
             elif role.is_double:
-                # A part of the columns has two numbers for each. Where halves then lie otherwise,
-                # the program of a shard moves them.
+                # A part of the columns has two numbers per column. If the halves are not where a
+                # shard needs them, the program of the shard moves them.
                 named[-1] = CompoundFactor(last, "two")
             return ArrayMapping(*named)
 
@@ -99,12 +99,12 @@ class Site:
                 self.dims(whole), (self.operand_roles, self.result_roles), strict=True
             )
         )
-        # A rule has its factors in the order in which arrays first have them.
+        # A rule lists its factors in the order of their first use in the arrays.
         dims = [*itertools.chain(*operands, *results)]
         sizes: dict[str, Any] = {"two": 2} if any(isinstance(dim, tuple) for dim in dims) else {}
         if sizes and last not in dims:
             sizes[last] = columns
-        # One column is two of the array's, which devices cannot share.
+        # One column is two numbers of the array, which devices cannot share.
         fixed = {dim for dim in dims if columns < 2 and str(dim).startswith("own")}
         if has_whole_rows(self.op, self.params, self.operand_roles, columns, alone=alone):
             fixed.add(last)
@@ -116,7 +116,7 @@ class Site:
 
 
 def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
-    """The call where types say how its arrays are split: the first operand is what counts."""
+    """The call under a mesh with explicit axes; the type of the first operand decides the split."""
     like = jax.typeof(operands[0])
     mesh = like.sharding.mesh
     names = frozenset(_explicit_names(mesh))
@@ -145,10 +145,10 @@ def on_explicit_axes(site: Site, *operands: Any) -> Sequence[Any]:
 
 
 def on_named_axis(site: Site, axis: str, *operands: Any) -> tuple[Any, ...]:
-    """The call inside of a `shard_map` over an axis, whose devices have equal parts of the columns.
+    """The call inside a `shard_map` over an axis whose devices have equal parts of the columns.
 
     Raises:
-      ValueError: the rows of such a call cannot be computed in parts.
+      ValueError: the op needs whole rows.
     """
     count = jax.lax.axis_size(axis)
     *rows, columns = site.space
@@ -175,10 +175,10 @@ def _names_of(entry: Any) -> tuple[str, ...]:
 
 
 def name_in_cache_key(site: Site, results: Any) -> None:
-    """Writes down of which op and parameters these results of a lowered call are.
+    """Writes the op and its parameters into the lowered call of these results.
 
-    All that JAX's compilation cache sees of a partitioned call otherwise is the address of a Python
-    object, or nothing at all: calls with other parameters could be taken for each other.
+    Without them, JAX's compilation cache would see only the address of a Python object in a
+    partitioned call, or nothing, and could confuse calls with different parameters.
     """
     for value in jax.tree.leaves(results):
         call = value.owner
@@ -191,10 +191,10 @@ _FRONTEND = "mhlo.frontend_attributes"
 
 
 def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequence[Any]:
-    """The call where XLA decides how its arrays are split.
+    """The call where XLA decides the split of its arrays.
 
-    `alone`: inside of a `shard_map` over some of the axes, where XLA's own shards cannot be told
-    from one another.
+    `alone`: True inside a `shard_map` over some of the axes, where a shard of XLA cannot know its
+    own position.
     """
 
     @custom_partitioning
@@ -205,13 +205,13 @@ def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Sequen
         partial(_partition, site, alone),
         infer_sharding_from_operands=partial(_infer, site, alone),
         sharding_rule=site.rule(alone=alone),
-        decode_shardings=False,  # it cannot decode every sharding: `_split_of` can
+        decode_shardings=False,  # its decoder fails on some shardings; `_split_of` does not
     )
     return whole(*operands)
 
 
 def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
-    """XLA's question: how the arrays shall be split, and the program of one shard."""
+    """Answers XLA with the sharding of all arrays and the program of one shard."""
     roles = [*site.operand_roles, *site.result_roles]
     mesh, split = _agreed(site, alone, [*arguments, *results], roles)
     operands, outputs = _shardings(site, split, mesh)
@@ -219,14 +219,14 @@ def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any)
 
 
 def _run_on_one_device(site: Site, split: Split, *operands: Any) -> tuple[Any, ...]:
-    # In jax 0.12 the mesh of who compiles is around it: types of arrays that are made here would
-    # say that they are split over that, and those of the operands do not.
+    # In jax 0.12 the mesh of the compiling code is active here. Types of arrays made inside would
+    # name that mesh, but the types of the operands do not.
     with jax.sharding.use_abstract_mesh(_NO_MESH):
         return site.run(split, *operands)
 
 
 def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> Any:
-    """Without Shardy: how results are split where operands are as they are."""
+    """Returns the sharding of the results for given operands; XLA asks only without Shardy."""
     mesh, split = _agreed(site, alone, arguments, site.operand_roles)
     return _shardings(site, split, mesh)[1]
 
@@ -234,8 +234,8 @@ def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any) -> 
 def _agreed(
     site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
 ) -> tuple[Mesh, Split]:
-    """One split of the space: where arrays that fill it are split unlike each other, the finest."""
-    # Without Shardy nothing is known of some arrays yet: a constant, for example.
+    """Chooses one split of the space: the finest among the arrays that fill it."""
+    # Without Shardy the sharding of some arrays is unknown here, for example of constants.
     full = [
         (array, role)
         for array, role in zip(arrays, roles, strict=True)
@@ -259,9 +259,9 @@ def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
 
 
 def _mesh(devices: Any, split: Split) -> Mesh:
-    """A mesh with the axes of a split, of devices in XLA's order.
+    """Returns a mesh with the axes of a split, of devices in XLA's order.
 
-    Which ones stand in it does not matter: XLA numbers them by their place.
+    The identity of the devices does not matter: XLA identifies them by their position.
     """
     names, sizes = zip(*split.sizes, strict=True) if split.sizes else ((), ())
     array = np.fromiter(itertools.cycle(devices), object, math.prod(sizes))
@@ -269,19 +269,19 @@ def _mesh(devices: Any, split: Split) -> Mesh:
 
 
 def _split_of(shape: Sequence[int], assignment: Any) -> Split:
-    """The split that an assignment is, over axes of a mesh that are found in it.
+    """Returns the split that an assignment of devices describes, over the mesh axes found in it.
 
-    Whole, where no mesh gives this assignment.
+    The array is whole if no mesh gives this assignment.
     """
     ndim = len(shape)
     whole = Split(tuple(shape), ((),) * ndim, ())
     if assignment is None:
         return whole
-    # `part` says of each device, in their order, its part along each dimension.
+    # `part` has for each device, in device order, the index of its part along each dimension.
     part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
     axes = _axes_in(part)
     sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))
-    # The part that one step along an axis leads to tells its weight among the axes of a dimension.
+    # The part reached by one step along an axis gives the order of axes within a dimension.
     steps = [part[:, stride] for _, stride in axes]
     used = [
         sorted((i for i, step in enumerate(steps) if step[dim]), key=lambda i: -steps[i][dim])
@@ -299,10 +299,11 @@ def _split_of(shape: Sequence[int], assignment: Any) -> Split:
 
 
 def _axes_in(part: Any) -> list[tuple[int, int]]:
-    """Sizes and strides of the axes of the coarsest mesh that may give `part`, the slowest first.
+    """Returns sizes and strides of axes of the coarsest mesh that may give `part`, slowest first.
 
-    `part` is `[dimensions, devices]`. Along an axis every step leads equally far, and the first
-    step of the next axis does not, or the two are one: an axis ends where the distance changes.
+    `part` is `[dimensions, devices]`. Along one axis all steps cover the same distance. The first
+    step of the next axis covers another distance, or both are one axis. So an axis ends where the
+    distance changes.
     """
     axes: list[tuple[int, int]] = []
     count = part.shape[1]
@@ -312,7 +313,7 @@ def _axes_in(part: Any) -> list[tuple[int, int]]:
         even = (along == along[:, 1:2] * np.arange(along.shape[1])).all(axis=0)
         size = along.shape[1] if even.all() else int(np.argmin(even))
         if not size or count // stride % size:
-            return [(count, 1)]  # no mesh is found: what this one gives is not `part`
+            return [(count, 1)]  # no mesh found; the caller sees that this one does not give `part`
         axes.insert(0, (size, stride))
         stride *= size
     return axes

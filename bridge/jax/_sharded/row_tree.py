@@ -1,6 +1,6 @@
-"""Sums over rows that several shards have: the tree of docs/numerics.md across shards.
+"""Sums over rows that are split over shards: the tree of docs/numerics.md across shards.
 
-A leaf of the tree is 16 consecutive rows. What shards know of it they exchange in one all-reduce of
+A leaf of the tree is 16 consecutive rows. The shards exchange their parts in one all-reduce of
 integers: each number comes from one shard, and the others add 0 to its bits.
 """
 
@@ -15,14 +15,14 @@ from jax import lax
 
 from bridge.ops.sums import LEAF_ROWS, sum_of_rows
 
-# jax 0.9 asks for them in XLA's threads, where subnormal numbers are 0. NumPy 2.0 computes them at
-# the first use, and warns there.
+# Compute these now: jax 0.9 asks for them in XLA's threads, which flush subnormal numbers to 0.
+# NumPy 2.0 computes them at the first use, and warns there.
 for _dtype in (np.float16, np.float32, np.float64):
     jnp.finfo(_dtype)
 
 
 def bits_of(array: Any) -> Any:
-    """float32 or float64 `[..., d]` as 32-bit words `[..., d]` or `[..., 2·d]`: no x64 needed."""
+    """Returns float32 or float64 `[..., d]` as 32-bit words `[..., d]` or `[..., 2·d]`."""
     bits = lax.bitcast_convert_type(array, np.uint32)
     return bits.reshape(*array.shape[:-1], -1)
 
@@ -34,7 +34,7 @@ def from_bits(bits: Any, dtype: Any) -> Any:
 
 
 def placed_and_added(own: Any, whole: tuple[int, ...], at: Any, axes: tuple[str, ...]) -> Any:
-    """An array of the shape `whole` of what each shard has of it, from the place `at` on."""
+    """Builds the array of shape `whole` from each shard's part, which starts at index `at`."""
     bits = bits_of(own)
     at = tuple(jnp.asarray(index, np.int32) for index in at)
     placed = jnp.zeros((*whole[:-1], bits.shape[-1]), np.uint32)
@@ -43,10 +43,10 @@ def placed_and_added(own: Any, whole: tuple[int, ...], at: Any, axes: tuple[str,
 
 
 def added_leaves(part: Any, rows: Any) -> Any:
-    """`[*batch, leaves, d]`: the sums of all leaves, where runs share some of them.
+    """Returns `[*batch, leaves, d]`, the sums of all leaves, where runs may share a leaf.
 
-    `rows` are those of this shard, unrounded. The shards exchange the sums of the leaves that lie
-    within a run, and the rows of those that do not.
+    `rows` are the unrounded rows of this shard. The shards exchange the sums of leaves that lie
+    within one run, and the rows of all other leaves.
     """
     where = _Leaves(part.rows, part.total)
     batch, columns, dtype = rows.shape[: part.batch_ndim], rows.shape[-1], rows.dtype
@@ -56,11 +56,11 @@ def added_leaves(part: Any, rows: Any) -> Any:
     def of_runs(table: np.ndarray) -> Any:
         return jnp.asarray(table)[numbers]
 
-    # Runs are made whole leaves, in which their rows stand where they stand in their leaf.
+    # Pad runs to whole leaves, so that each row has its position within its leaf.
     touched = where.touched
     edges = [(0, 0, 0)] * (rows.ndim - 2)
     ends = (LEAF_ROWS - 1, touched * LEAF_ROWS - part.rows, 0)
-    lowest = np.array(-0.0, dtype)  # what a missing row counts as
+    lowest = np.array(-0.0, dtype)  # the value of a missing row
     padded = lax.pad(rows, lowest, [*edges, ends, (0, 0, 0)])
     first_row = of_runs(where.first_row)
 
@@ -73,7 +73,7 @@ def added_leaves(part: Any, rows: Any) -> Any:
     leaves = aligned.reshape(*batch, part.count * touched, LEAF_ROWS, columns)
     sums = _sums(part, leaves)
 
-    # One array has both kinds: sums of leaves, then the rows of shared leaves.
+    # One array has both parts: sums of leaves, then the rows of shared leaves.
     place = np.arange(touched * LEAF_ROWS) - first_row[:, None]
     is_own = ((place >= 0) & (place < part.rows)).reshape(-1, LEAF_ROWS, 1)
     bits = jnp.where(is_own, bits_of(leaves), np.uint32(0))
@@ -92,15 +92,15 @@ def added_leaves(part: Any, rows: Any) -> Any:
 
 
 class _Leaves:
-    """How `total` runs of `rows` rows each lie on leaves; tables have a row for each run.
+    """The position of `total` runs of `rows` rows on the leaves; tables have a row per run.
 
     Attributes:
-      count: of leaves.
-      touched: the most leaves that a run has rows of.
-      first_row: place of a run's first row in its leaf.
-      shared: the leaves that several runs have rows of.
-      own, slot: of each leaf that a run touches, its number if it is the run's alone, and its place
-        among the shared ones; else a number out of range.
+      count: the number of leaves.
+      touched: the largest number of leaves with rows of one run.
+      first_row: the position of a run's first row in its leaf.
+      shared: the leaves with rows of several runs.
+      own: for each leaf that a run touches, its number if no other run does, else out of range.
+      slot: for each leaf that a run touches, its index in `shared`, else out of range.
     """
 
     def __init__(self, rows: int, total: int) -> None:
@@ -120,7 +120,7 @@ class _Leaves:
 
 
 def _sums(part: Any, leaves: Any) -> Any:
-    """`[..., d]` of `[..., 16, d]`."""
+    """Sums leaves: `[..., 16, d]` to `[..., d]`."""
     own = leaves.dtype.name
     call = sum_of_rows(leaves, own, own, leaves.ndim - 2)
     return part.run(call.op, call.operands, call.params)[0]

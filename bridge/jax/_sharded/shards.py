@@ -1,6 +1,6 @@
-"""A call on one shard of its arrays, so that the bits are those of the call on the whole arrays.
+"""A call on one shard of its arrays, with the bits of the call on the whole arrays.
 
-What depends on where a shard lies is in `bridge.ops.parts`; here is what JAX does for it.
+The arithmetic of shard positions is in `bridge.ops.parts`; this module has the JAX operations.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Run = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
 def call_on_shard(
     run: Run, op: Any, operands: Sequence[Any], params: Any, split: Split
 ) -> tuple[Any, ...]:
-    """The call on this shard's part of the operands; `split` is that of the space."""
+    """Runs the call on this shard's part of the operands; `split` is the split of the space."""
     return call_on_part(_Shard, run, op, operands, params, split)
 
 
 @dataclass(frozen=True)
 class _Shard(Part):
-    """The part of a shard, which shares what the others need by all-reduces of integers."""
+    """The part of one shard. Shards exchange values by all-reduces of integers."""
 
     @staticmethod
     def dtype(array: Any) -> str:
@@ -52,7 +52,7 @@ class _Shard(Part):
         return lax.broadcasted_iota(np.int32, (queries, keys), 1) > query + last
 
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
-        """Word pairs, `[*batch, runs·parts, 2]`, or `[*batch, 2]` for one part of one run."""
+        """Returns word pairs, `[*batch, runs·parts, 2]`, or `[*batch, 2]` for a single part."""
         shape, last = self.split.shape, len(self.split.shape) - 1
         stride = {dim: math.prod(shape[dim + 1 : last]) * width for dim in range(last)}
         offsets = np.zeros((1,), np.uint64)
@@ -75,7 +75,7 @@ class _Shard(Part):
         return start if given is None else word_pairs.add(given, start)
 
     def exchanged(self, nodes: Any, parts: int) -> Any:
-        """One all-reduce: each number comes from one shard, all others add the integer 0."""
+        """Exchanges nodes in one all-reduce: each number comes from one shard, the others add 0."""
         split, columns = self.split, nodes.shape[-1]
         outer = range(self.batch_ndim, self.dim)
         inner = (split.parts(self.dim), parts, columns)
@@ -93,7 +93,7 @@ class _Shard(Part):
         return lax.all_gather(own, self.split.axes[-1], axis=own.ndim - 1)
 
     def halves_of_columns(self, array: Any) -> Any:
-        """Two permutations of the devices; each sends one of its two blocks in either."""
+        """Runs two permutations of the devices; each device sends one of two blocks in either."""
         parts, index = self._columns()
         sent = rounds(parts)
         return self._permuted(array, half(index, parts), sent, index % 2)
@@ -108,12 +108,12 @@ class _Shard(Part):
         return self.split.parts(last), self.split.index(last)
 
     def _permuted(self, array: Any, sent: Any, permutations: Any, received: Any) -> Any:
-        """The array with other blocks, which are its halves.
+        """Returns the array with its blocks, which are its halves, exchanged among devices.
 
         Args:
-          sent, received: the block, 0 or 1, that is sent, or received, in the first permutation.
+          sent, received: the block, 0 or 1, that is sent or received in the first permutation.
         """
-        # As integers: XLA's CPU would make NaN of another NaN on the way through float32.
+        # As integers: a conversion to float32 on XLA's CPU would change the bits of a NaN.
         narrow = np.dtype(array.dtype).itemsize == 2
         bits = lax.bitcast_convert_type(array, np.uint16) if narrow else array
         width, dim, whole = array.shape[-1] // 2, array.ndim - 1, bits
@@ -135,7 +135,7 @@ class _Shard(Part):
 
     @staticmethod
     def taken(array: Any, columns: Any) -> Any:
-        # Of 64 bits JAX may take it for what it was with other settings of jax_enable_x64.
+        # JAX may misread a 64-bit index after a change of jax_enable_x64.
         if isinstance(columns, np.ndarray):
             columns = columns.astype(np.int32)
         return array[..., columns]
@@ -146,13 +146,13 @@ class _Shard(Part):
 
     @property
     def total(self) -> int:
-        """How many runs the rows of a batch of the whole array are made of."""
+        """The number of runs that make up the rows of one batch element of the whole array."""
         split = self.split
         outer = range(self.batch_ndim, self.dim)
         return math.prod(split.shape[dim] for dim in outer) * split.parts(self.dim)
 
     def numbers(self) -> Any:
-        """Which of them those of this shard are."""
+        """Returns the numbers of this shard's runs among them."""
         split = self.split
         number: Any = np.zeros((1,), np.int32)
         for dim in range(self.batch_ndim, self.dim):
@@ -162,6 +162,6 @@ class _Shard(Part):
         return number * split.parts(self.dim) + split.index(self.dim)
 
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes over which the rows are split."""
+        """Returns the mesh axes that split the rows."""
         dims = range(self.batch_ndim, len(self.split.shape) - 1)
         return tuple(name for dim in dims for name in self.split.axes[dim])

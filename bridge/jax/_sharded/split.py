@@ -1,4 +1,4 @@
-"""How an array is split over mesh axes."""
+"""The split of an array over mesh axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bridge.ops.splitting import AnySplit
 
 @dataclass(frozen=True)
 class Split(AnySplit):
-    """The names of the mesh axes over which each dimension of an array is split.
+    """The names of the mesh axes that split each dimension of an array.
 
     Attributes:
       sizes: names and sizes of the mesh axes.
@@ -32,13 +32,13 @@ class Split(AnySplit):
         return math.prod(map(self.parts, range(len(self.shape))))
 
     def index(self, dim: int) -> Any:
-        """The number of this shard along a dimension; inside of the mapped function."""
+        """Returns the index of this shard along a dimension; call it inside the mapped function."""
         return lax.axis_index(self.axes[dim]) if self.axes[dim] else 0
 
     def in_order_of_mesh(self, dim: int) -> tuple[tuple[str, ...], list[int]]:
-        """The axes of a dimension as the mesh orders them, and each part's number along them.
+        """Returns the axes of a dimension in mesh order, and the number of each part along them.
 
-        `lax.ppermute` numbers devices in this order, whatever order it is given.
+        `lax.ppermute` numbers devices in mesh order, whatever order of axes it is given.
         """
         own = self.axes[dim]
         axes = tuple(name for name, _ in self.sizes if name in own)
@@ -46,7 +46,7 @@ class Split(AnySplit):
         return axes, number.transpose([axes.index(axis) for axis in own]).ravel().tolist()
 
     def spec(self, dims: Sequence[int | None]) -> PartitionSpec:
-        """Of an array whose dimensions are these of the split one; None for one of its own."""
+        """Returns the spec of an array with these dimensions of this split; None for its own."""
         return PartitionSpec(
             *(None if dim is None else self.axes[dim] or None for dim in dims),
         )

@@ -1,4 +1,4 @@
-"""64-bit integers without a sign as two 32-bit words, `[..., 2]`, the low one first."""
+"""Unsigned 64-bit integers as two 32-bit words, `[..., 2]`, the low word first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def constants(values: Any) -> np.ndarray:
-    """Word pairs of numbers that are known."""
+    """Returns the word pairs of constant numbers."""
     values = np.asarray(values, np.uint64)
     return np.stack([values & np.uint64(0xFFFFFFFF), values >> np.uint64(32)], -1).astype(np.uint32)
 
@@ -21,12 +21,13 @@ def add(a: Any, b: Any) -> Any:
 
 
 def times(index: Any, factor: int) -> Any:
-    """The product of a 32-bit number and a number of 64 bits that is known."""
+    """Returns the product of a 32-bit number and a constant 64-bit number."""
     index = jnp.asarray(index).astype(np.uint32)
     low, high = (np.uint32(word) for word in constants(factor))
     half, mask = np.uint32(16), np.uint32(0xFFFF)
     a, b = (index & mask, index >> half), (low & mask, low >> half)
-    # Four products of 16-bit halves; none overflows, nor does the middle sum of three halves.
+    # Four products of 16-bit halves. None overflows, and neither does the middle sum of three
+    # halves.
     lowest, cross, other, highest = a[0] * b[0], a[0] * b[1], a[1] * b[0], a[1] * b[1]
     middle = (lowest >> half) + (cross & mask) + (other & mask)
     upper = highest + (cross >> half) + (other >> half) + (middle >> half)
