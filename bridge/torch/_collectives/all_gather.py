@@ -1,8 +1,8 @@
 """all_gather for torch, differentiable to any order and in every mode.
 
-Two linear maps carry everything: `gather` puts the ranks' arrays together, `reduce` sums arrays
-over the ranks and gives each its part. They are each other's transpose; the public function is
-`gather` with a gradient rule of the caller's choice in place of the transpose (see
+Everything is built from two linear maps: `gather` concatenates the ranks' arrays, `reduce` sums
+arrays over the ranks and gives each rank its part. They are each other's transpose. The public
+function is `gather`, with the caller's choice of a gradient rule in place of the transpose (see
 `bridge.collectives`).
 """
 
@@ -40,14 +40,14 @@ from bridge.torch._collectives.transport import (
 
 _NAME = "all_gather"
 
-# A Function is not to see a tensor that it will return as one of its inputs.
+# A tuple hides the tensor from the Function: it must not see an input that it will return.
 Held = tuple[Started]
 
 _is_compiling = torch.compiler.is_compiling
 
 
 def gather_backward(g: Tensor, exchange: Exchange) -> Tensor:
-    """The cotangent of what was gathered, from that of the result."""
+    """Returns the cotangent of the gathered operand from the result's cotangent."""
     return _pulled_gather(g, exchange, differentiable_reduce)
 
 
@@ -60,7 +60,7 @@ def _reduce_backward(ctx: Any, g: Tensor | None) -> Any:
 
 
 def local_part(g: Tensor, exchange: Exchange) -> Tensor:
-    """This rank's part of g, in memory of its own: a slice would keep all of g."""
+    """Returns a copy of this rank's part of g: a slice would hold the memory of all of g."""
     ranks, dim = exchange.ranks, exchange.dim
     if exchange.tiled:
         size = g.shape[dim] // ranks.size
@@ -71,7 +71,7 @@ def local_part(g: Tensor, exchange: Exchange) -> Tensor:
 
 
 class _Gather(Function):
-    """As eager autograd and dynamo take it (dynamo refuses a Function with a jvp)."""
+    """The gather for eager autograd and dynamo (dynamo refuses a Function with a jvp)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, exchange: Exchange, started: Held | None) -> Tensor:
@@ -93,7 +93,7 @@ class _Reduce(Function):
 
 
 class _TransformedGather(Function):
-    """As forward mode and torch.func take it."""
+    """The gather for forward mode and torch.func."""
 
     @staticmethod
     def forward(x: Tensor, exchange: Exchange, started: Held | None) -> Tensor:
@@ -110,7 +110,7 @@ class _TransformedGather(Function):
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:
         if tangent is None:
             return None
-        # Autograd calls this with forward mode off, which outer levels are not to see.
+        # Autograd calls jvp with forward mode off; the outer levels must see it on.
         with set_fwd_grad_enabled(True):
             return differentiable_gather(tangent, ctx.exchange)
 
@@ -154,7 +154,7 @@ def _needs_dispatcher(x: Tensor) -> bool:
 
 
 def differentiable_gather(x: Tensor, exchange: Exchange, started: Held | None = None) -> Tensor:
-    """`gather` with the gradient rule of `exchange`; `started` if it has been sent."""
+    """Computes `gather` with the gradient rule of `exchange`; `started` if x has been sent."""
     if started is None and _needs_dispatcher(x):
         return _dispatched_gather(x, exchange)
     if _is_transformed():
@@ -165,7 +165,7 @@ def differentiable_gather(x: Tensor, exchange: Exchange, started: Held | None = 
 
 
 def differentiable_reduce(g: Tensor, exchange: Exchange) -> Tensor:
-    """`reduce`, whose gradient is a gather."""
+    """Computes `reduce`; its gradient is a gather."""
     if _needs_dispatcher(g):
         return _dispatched_reduce(g, exchange)
     form = _TransformedReduce if _is_transformed() else _Reduce
@@ -173,14 +173,14 @@ def differentiable_reduce(g: Tensor, exchange: Exchange) -> Tensor:
 
 
 def _pulled_gather(g: Tensor, exchange: Exchange, reduce: Rule) -> Tensor:
-    """The cotangent of a gathered array as the rule of `exchange` has it."""
+    """Returns the cotangent of the gathered operand under the rule of `exchange`."""
     if exchange.rule == "local":
         return local_part(g, exchange)
     part = reduce(g, exchange.with_rule("sum"))
     return part / exchange.ranks.size if exchange.rule == "mean" else part
 
 
-# Their derivatives are theirs again, whatever mode these are taken in.
+# The derivatives of the dispatched ops are dispatched ops again, in every mode.
 _dispatched_gather: Rule = define(
     "all_gather",
     gather,
@@ -198,23 +198,23 @@ _dispatched_reduce: Rule = define(
 
 
 class Gathering:
-    """An all-gather under way: what `all_gather(..., async_op=True)` returns.
+    """An all-gather under way: the result of `all_gather(..., async_op=True)`.
 
-    The tensor that was given must not be written before `wait()` has returned.
+    The operand must not be written before `wait()` has returned.
     """
 
     def __init__(self, x: Tensor, exchange: Exchange) -> None:
         self._x, self._exchange = x, exchange
         self._result: Tensor | None = None
         self._started: Held | None = None
-        if _is_transformed():  # which see no half of a collective
+        if _is_transformed():  # transforms cannot follow a started collective
             self._result = differentiable_gather(x, exchange)
         else:
             with torch.no_grad():
                 self._started = (start_gather(x.detach(), exchange),)
 
     def wait(self) -> Tensor:
-        """Returns the gathered tensor, when it is there; the same one on every call."""
+        """Waits, and returns the gathered tensor; the same object on every call."""
         if self._result is None:
             self._result = differentiable_gather(self._x, self._exchange, self._started)
             self._started = None
@@ -253,9 +253,10 @@ def all_gather(
     async_op: bool = False,
     check: bool | None = None,
 ) -> Tensor | Gathering:
-    r"""The arrays of all ranks of a group, put together on every rank; differentiable.
+    r"""Concatenates the arrays of all ranks of a group, on every rank; differentiable.
 
-    With W ranks, rank r's array x_r and the cotangents g_q of what each rank q got, the gradient is
+    With W ranks, rank r's array x_r and the cotangents g_q of the result on each rank q, the
+    gradient is
 
         grad="sum"    dx_r = Σ_q g_q[part r]        one reduce-scatter
         grad="local"  dx_r = g_r[part r]            nothing is sent
@@ -268,27 +269,28 @@ def all_gather(
       gathered ones): "sum" gives exactly the gradient of the mean of the ranks' losses;
     - every rank computes the same loss from the gathered arrays alone: "sum" counts it W times and
       DDP divides by W, so "sum" is right again; "mean" gives 1 ÷ W of it, and so does "local";
-    - "local" drops what other ranks' losses say about this rank's array. With every rank computing
-      the same full loss and no averaging afterwards it is the exact gradient of that one loss.
+    - "local" drops the gradients of other ranks' losses with respect to this rank's array. If every
+      rank computes the same full loss and gradients are not averaged afterwards, it is the exact
+      gradient of that one loss.
 
-    The tangent in forward mode is the gathered tangents under every rule. A backward pass under
+    In forward mode the tangent is the gathered tangents under every rule. A backward pass under
     "sum" or "mean" is an exchange too: all ranks of the group must run it. Works under autograd to
     any order, `torch.func` (grad, vjp, jvp, vmap), `torch.compile(fullgraph=True)`, DDP and FSDP2.
 
     Args:
       x: `[..., n, ...]`, of the same shape and dtype on every rank; any strides. bool, integers to
         64 bits, floats from 8 to 64 bits, complex numbers; integers and bool have no gradient.
-      dim: where the ranks' arrays are put together; counted from the back if negative, of the
-        result's dimensions if not tiled.
+      dim: the dimension along which arrays are concatenated. A negative one counts from the back;
+        if not tiled, among the result's dimensions.
       group: a ProcessGroup, a DeviceMesh of one dimension, (DeviceMesh, dimension number or name),
         or None for the default group. Without a process group this process is alone: W = 1.
-      tiled: True puts the arrays side by side along `dim`, False on a new dimension `dim`.
+      tiled: True concatenates along `dim`, False stacks along a new dimension `dim`.
       grad: the gradient rule.
-      async_op: returns at once what has a method `wait()`, which returns the result.
-      check: whether ranks first compare what they were given, in one exchange of 128 bytes each, so
-        that all raise the same error; without it a rank that differs leaves the others waiting or
-        with wrong numbers. None: unless the environment variable BRIDGE_CHECK_COLLECTIVES is 0.
-        Under `torch.compile` nothing is compared.
+      async_op: return at once an object whose method `wait()` returns the result.
+      check: let ranks first compare their arguments, in one exchange of 128 bytes each, so that all
+        raise the same error. Without it a rank whose arguments differ leaves the others waiting or
+        with wrong numbers. None: True unless the environment variable BRIDGE_CHECK_COLLECTIVES is
+        0. Under `torch.compile` nothing is compared.
 
     Returns:
       `[..., W·n, ...]` if tiled, else with a new dimension of W; in the order of the group, the
@@ -296,12 +298,12 @@ def all_gather(
       outermost: `result.movedim(dim, 0)` is contiguous.
 
     Raises:
-      TypeError: x is no dense tensor of such a dtype, dim no integer; on every rank. group is no
-        group.
-      ValueError: x is 0-dimensional, dim out of range, or x, its device, dim, tiled, grad or
-        whether x requires a gradient differ between ranks; on every rank. This process is not in
-        the group, the group does not exist, or there is none though WORLD_SIZE is more than 1.
-      RuntimeError: a rank ended, or did not come within the group's timeout.
+      TypeError: on every rank: x is not a dense tensor of such a dtype, or dim is not an integer.
+        On this rank: group has another type.
+      ValueError: on every rank: x is 0-dimensional, dim is out of range, or x, its device, its
+        requires_grad, dim, tiled or grad differ between ranks. On this rank: the process is not in
+        the group, the group does not exist, or there is none although WORLD_SIZE is more than 1.
+      RuntimeError: a rank ended, or did not call within the group's timeout.
 
     Example:
       >>> all_gather(torch.ones(2, 3), tiled=False).shape  # in one process
@@ -327,7 +329,7 @@ def agreed_exchange(
     function: str = _NAME,
     claim: int = 0,
 ) -> Exchange:
-    """The exchange that all ranks ask for, or the error that all of them raise.
+    """Returns the exchange that all ranks ask for, or raises the same error on all of them.
 
     `claim` is a position in `bridge.collectives.CLAIMS`.
     """
@@ -338,7 +340,7 @@ def agreed_exchange(
     key = None
     kinds = type(dim), type(tiled), type(grad)
     if not check and type(x) is Tensor and kinds == (int, bool, str) and not claim:
-        # Calls of a kind that has passed the checks on this rank are not checked again.
+        # Kinds of calls that have passed the checks on this rank are not checked again.
         key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
             return known
@@ -365,7 +367,7 @@ _known: dict[Any, Exchange] = {}
 
 
 def _is_dense(x: Any) -> bool:
-    # A DTensor has parts of its own already.
+    # A DTensor is refused: it is distributed already.
     return (
         isinstance(x, Tensor)
         and x.layout is torch.strided

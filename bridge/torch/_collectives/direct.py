@@ -1,9 +1,9 @@
-"""All-gathers on Gloo without what torch's functional collectives add to them.
+"""All-gathers over Gloo without the overhead of torch's functional collectives.
 
-That is some tens of microseconds a call. And for large arrays a copy: Gloo's own gathers into
-memory of its own and copies that to where the result is wanted: a third array beside input and
-output, whose fresh pages cost as much time as the exchange. Here every rank then sends its part
-straight to every other, and receives theirs where they belong.
+The overhead is some tens of microseconds per call and, for large arrays, a copy: Gloo's own
+all-gather receives into a buffer of its own and copies that into the result. The buffer is a third
+array beside input and output, and its fresh pages cost as much time as the exchange. So for large
+arrays every rank here sends its part directly to every other rank, which receives it in place.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from bridge._private.torch import (
 )
 from bridge.torch._collectives.groups import Ranks
 
-# From this size on the copy costs more than W − 1 messages each way. It is the same on all ranks,
-# as the shapes are: they all go this way or none does.
+# From this size in bytes on, the copy costs more than W − 1 messages each way. All ranks choose the
+# same way, because the size and the shapes are the same on all of them.
 _LEAST_BYTES = 1 << 20
 
-# No other exchange marks its messages with it.
+# The tag of our messages; no other exchange uses it.
 _TAG = 0x6272_6467
 
 
 @dataclass(frozen=True, eq=False)
 class Pending:
-    """An exchange under way: what has to be waited for, and where the parts will be."""
+    """An exchange under way: the work to wait for, and the memory that receives the parts."""
 
     works: tuple[Any, ...]
     parts: Tensor
     sent: Tensor
 
 
-# Nobody may be waiting for these, but they are what other ranks are sent.
+# Exchanges whose tensors must live until the other ranks have them, even if nobody waits here.
 _under_way: deque[Pending] = deque()
 
 
 def gather(x: Tensor, ranks: Ranks) -> Tensor | None:
-    """The parts of all ranks along dimension 0, if x is small, and such that Gloo takes it.
+    """Gathers a small contiguous x along dimension 0 over Gloo; None for any other x.
 
-    With as little Python as can be: where processes wait for each other, it runs from cold caches,
+    Uses as little Python as possible: a process that waits for others runs from cold caches,
     several times slower than in a loop.
     """
     if type(x) is not Tensor or not x.is_contiguous() or x.is_neg() or proxy_mode() is not None:
@@ -63,7 +63,7 @@ def gather(x: Tensor, ranks: Ranks) -> Tensor | None:
 
 
 def start(packed: Tensor, ranks: Ranks) -> Pending | None:
-    """Sends and receives; None where something traces, or the transport is not Gloo."""
+    """Starts sending and receiving; None under tracing, or if the transport is not Gloo."""
     if isinstance(packed, FakeTensor) or proxy_mode() is not None:
         return None
     if (group := _gloo(packed, ranks)) is None:
@@ -81,7 +81,7 @@ def start(packed: Tensor, ranks: Ranks) -> Pending | None:
 
 
 def _gloo(x: Tensor, ranks: Ranks) -> Any:
-    """The group, if it exchanges such arrays by Gloo."""
+    """Returns the process group if it exchanges such arrays over Gloo, else None."""
     if not x.is_cpu or not has_direct_gather or not dist.is_gloo_available():
         return None
     group: Any = resolve_process_group(ranks.name)
@@ -102,7 +102,7 @@ def _messages(packed: Tensor, parts: Tensor, group: Any, ranks: Ranks) -> list[A
 
 
 def finish(pending: Pending) -> Tensor:
-    """Waits; returns the parts `[W · n, ...]`."""
+    """Waits for the exchange and returns the parts `[W · n, ...]`."""
     try:
         for work in pending.works:
             work.wait()

@@ -1,6 +1,6 @@
-"""The two exchanges as ops of torch's dispatcher, for where a Python Function cannot follow.
+"""The two exchanges as ops of torch's dispatcher, for calls that a Python Function cannot follow.
 
-That is inside transforms of `torch.func` that are being compiled, and where gradients come in
+They are needed when a transform of `torch.func` is being compiled, and when gradients come in
 batches (`is_grads_batched`). Elsewhere the exchanges are torch's own collectives, which compilers
 know and schedule.
 """
@@ -35,7 +35,7 @@ def _exchange_of(fields: Any) -> Exchange:
 
 
 class _Dispatched(SingleLevelFunction):
-    """One of the exchanges as autograd sees it."""
+    """The autograd Function that records one of the exchanges."""
 
     @staticmethod
     def forward(
@@ -62,14 +62,15 @@ _record = recorder(_Dispatched)
 
 
 def define(name: str, run: Rule, shape_of: Any, pull: Rule, push: Rule) -> Rule:
-    """Defines `bridge::name`.
+    """Defines the op `bridge::name`.
 
     Args:
-      name: of the op.
-      run: what it computes.
-      shape_of: the shape of its result, from that of its operand and the exchange, and which
-        dimension is outermost in memory.
-      pull, push: its cotangent from that of the result, its tangent from that of the operand.
+      name: the op's name.
+      run: computes the result of an operand and an exchange.
+      shape_of: returns, for the operand's shape and the exchange, the result's shape and its
+        dimension that is outermost in memory.
+      pull: returns the operand's cotangent for the result's.
+      push: returns the result's tangent for the operand's.
 
     Returns:
       A function with the arguments of `run` that calls the op.

@@ -1,4 +1,4 @@
-"""Which ranks take part in an exchange, and whether they all want the same one."""
+"""The ranks that take part in an exchange, and the comparison of their arguments."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Ranks(NamedTuple):
     """A process group as an exchange needs it.
 
     Attributes:
-      name: under which torch's functional collectives know the group; "" without one.
-      size: how many ranks it has.
-      rank: this process's number among them.
+      name: the group's name in torch's functional collectives; "" without a group.
+      size: number of ranks.
+      rank: this process's number in the group.
     """
 
     name: str
@@ -41,20 +41,21 @@ _HAS_GROUPS = dist.is_available()
 
 
 def ranks_of(function: str, group: Any) -> Ranks:
-    """The ranks that `group` stands for.
+    """Returns the ranks of `group`.
 
     Args:
-      function: how an error message begins.
-      group: a ProcessGroup, a DeviceMesh of one dimension, (DeviceMesh, dimension) with its number
-        or name, or None for the default group. None without a default group is this process alone.
+      function: the first words of error messages.
+      group: a ProcessGroup, a DeviceMesh of one dimension, (DeviceMesh, number or name of a
+        dimension), or None for the default group. Without a default group, None is this process
+        alone.
 
     Raises:
-      TypeError: group is nothing of the kind.
-      ValueError: this process does not belong to the group, the group does not exist (any more), or
-        there is no default group though the launcher's WORLD_SIZE is more than 1.
+      TypeError: group has another type.
+      ValueError: this process does not belong to the group; the group does not exist (any more); or
+        there is no default group although the launcher's WORLD_SIZE is more than 1.
     """
     if group is None:
-        # The dynamo of torch 2.11 takes WORLD for a group even where there is none.
+        # The dynamo of torch 2.11 treats WORLD as a group even if there is none.
         if not _HAS_GROUPS or not dist.is_initialized():
             return _without_group(function)
         return _ranks(dist.group.WORLD)
@@ -97,7 +98,7 @@ def _without_group(function: str) -> Ranks:
 def _group_of_mesh(function: str, group: Any) -> Any:
     from torch.distributed.device_mesh import DeviceMesh
 
-    if group is dist.GroupMember.NON_GROUP_MEMBER:  # what new_group gives to those outside
+    if group is dist.GroupMember.NON_GROUP_MEMBER:  # the result of new_group on other ranks
         raise ValueError(_outside(function))
     mesh, *dims = group if isinstance(group, tuple) else (group,)
     if not isinstance(mesh, DeviceMesh) or len(dims) > 1:
@@ -126,12 +127,12 @@ def _group_of_mesh(function: str, group: Any) -> Any:
 
 
 def check_by_default() -> bool:
-    """Whether ranks compare their arguments where a call does not say: BRIDGE_CHECK_COLLECTIVES."""
+    """True if ranks compare arguments in calls without `check`: BRIDGE_CHECK_COLLECTIVES."""
     return os.environ.get("BRIDGE_CHECK_COLLECTIVES", "1") != "0"
 
 
 def place_of(x: torch.Tensor) -> str:
-    """Words for the place of x, to be compared: one without values sends nothing to the others."""
+    """Describes the place of x for the comparison of ranks: a FakeTensor cannot be sent."""
     if isinstance(x, FakeTensor):
         return "a FakeTensor"
     return f"a device of type {x.device.type!r}"
@@ -145,10 +146,10 @@ def agree(
     check: bool,
     **words: str,
 ) -> None:
-    """Raises what `fault_of` says, in such words, of the signatures of all ranks.
+    """Raises the error that `fault_of` finds in the signatures of all ranks, if any.
 
-    One exchange of 128 bytes a rank. With `check` off, or alone, nothing is exchanged and only this
-    rank's own signature is looked at.
+    The ranks exchange 128 bytes each. With `check` off, or with one rank, nothing is exchanged and
+    only this rank's signature is checked. `words` are arguments of `fault_of`.
     """
     signatures = [mine]
     if check and ranks.size > 1:
@@ -164,7 +165,7 @@ def agree(
 
 def _gather_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[list[int]]:
     if functorch_active():
-        # They are about the caller's tensors, not about these.
+        # The transforms apply to the caller's tensors, not to these numbers.
         with no_interpreters():
             return _exchanged_numbers(function, ranks, numbers)
     return _exchanged_numbers(function, ranks, numbers)
@@ -183,19 +184,19 @@ def _exchanged_numbers(function: str, ranks: Ranks, numbers: list[int]) -> list[
 
 
 def _device_of(group: Any) -> torch.device:
-    """Where the group exchanges without waiting for an accelerator, if it can.
+    """Returns the device of the group's exchanges: the CPU if possible, to wait for no accelerator.
 
-    Asked at each call, for a few microseconds: a group may have the name of one that is destroyed.
+    Computed at each call, in a few microseconds: a new group may have a destroyed group's name.
     """
     devices = device_types(group)
     return next((d for d in devices if d.type == "cpu"), devices[0])
 
 
 def explained(error: RuntimeError, function: str, ranks: Ranks) -> RuntimeError:
-    """An error of the transport with what it means for the caller; any other as it is."""
+    """Adds to an error of the transport its meaning for the caller; returns others unchanged."""
     if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
         return error
-    if "No backend type associated" in str(error):  # for the device: nobody was asked
+    if "No backend type associated" in str(error):  # for the device: no exchange was tried
         return error
     others = ranks.size - 1
     return type(error)(

@@ -1,10 +1,9 @@
 """The two exchanges of an all-gather on plain tensors: `gather` and its transpose `reduce`.
 
-They stand on torch's functional collectives, which eager mode runs and `torch.compile` schedules,
-but for gathers on Gloo in eager mode (`direct`).
-Along dimension 0 the ranks' parts lie in memory one after the other, so that dimension is where
-they are exchanged; for another one the result is a tensor whose strides say so. Nothing the size
-of the gathered array is copied.
+They use torch's functional collectives, which eager mode runs and `torch.compile` schedules; in
+eager mode, all-gathers over Gloo use `direct`. Arrays are exchanged along dimension 0, where the
+ranks' parts are adjacent in memory. For another dimension the result is a tensor with permuted
+strides. No copy of the gathered array's size is made.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bridge.torch._collectives import direct
 from bridge.torch._collectives.direct import Pending
 from bridge.torch._collectives.groups import Ranks, explained
 
-# Every transport takes these. Other arrays travel as bytes, which a gather does not look into.
+# Every transport takes these dtypes. Other arrays are gathered as bytes.
 _SENT_AS_THEY_ARE = frozenset(
     {
         torch.uint8,
@@ -37,18 +36,19 @@ _SENT_AS_THEY_ARE = frozenset(
 )
 _SUMMED_AS_THEY_ARE = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
-Started = Tensor | Pending  # what is on its way
+Started = Tensor | Pending  # an exchange under way
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What travels, and how its cotangent does.
+    """The parameters of an exchange and of its gradient.
 
     Attributes:
-      ranks: who takes part.
-      dim: dimension of the gathered array along which the ranks' parts lie, from 0.
-      tiled: whether the parts are pieces of that dimension, rather than its elements.
-      rule: how a cotangent of the gathered array becomes the rank's own.
+      ranks: the ranks that take part.
+      dim: dimension of the gathered array along which the ranks' parts are placed, from 0.
+      tiled: the parts are placed side by side along `dim`; else `dim` is new, with one element
+        for each rank.
+      rule: the gradient rule: "sum", "mean" or "local".
     """
 
     ranks: Ranks
@@ -57,7 +57,7 @@ class Exchange:
     rule: str
 
     def batched(self) -> Exchange:
-        """The same with one more dimension in front."""
+        """Returns the exchange of arrays with one more dimension in front."""
         return replace(self, dim=self.dim + 1)
 
     def with_rule(self, rule: str) -> Exchange:
@@ -65,7 +65,7 @@ class Exchange:
 
 
 def gather(x: Tensor, exchange: Exchange) -> Tensor:
-    """The parts of all ranks together."""
+    """Returns the parts of all ranks together."""
     ranks = exchange.ranks
     is_plain = exchange.dim == 0 and exchange.tiled and x.dtype in _SENT_AS_THEY_ARE
     if is_plain and ranks.size > 1 and not torch.compiler.is_compiling():
@@ -78,7 +78,7 @@ def gather(x: Tensor, exchange: Exchange) -> Tensor:
 
 
 def start_gather(x: Tensor, exchange: Exchange) -> Started:
-    """Sends x. Until `finish_gather`, x is not to be written and the answer not to be looked at."""
+    """Starts sending x. Before `finish_gather`, do not write x and do not read the answer."""
     ranks = exchange.ranks
     if ranks.size == 1:
         return x.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
@@ -91,7 +91,7 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
             packed = packed.view(torch.uint8)
     if torch.compiler.is_compiling():
         return all_gather_into_tensor(packed, ranks.size, ranks.name)
-    if packed.is_cuda:  # no kernel is to be loaded while the others are waited for
+    if packed.is_cuda:  # load kernels now: no rank may load one while it waits for the others
         _native.prepare_cuda(packed.get_device())
         load_shipped(packed.get_device())
     try:
@@ -103,7 +103,7 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
 
 
 def gathered_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int]:
-    """Shape of `gather` for an operand of this shape, and its dimension that is outermost."""
+    """Returns the shape of `gather`'s result, and its dimension that is outermost in memory."""
     size, dim = exchange.ranks.size, exchange.dim
     result = list(shape)
     if exchange.tiled:
@@ -114,7 +114,7 @@ def gathered_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int],
 
 
 def part_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int]:
-    """Shape of `reduce` for an operand of this shape, and its dimension that is outermost."""
+    """Returns the shape of `reduce`'s result, and its dimension that is outermost in memory."""
     size, dim = exchange.ranks.size, exchange.dim
     result = list(shape)
     if exchange.tiled:
@@ -125,7 +125,7 @@ def part_shape(shape: Sequence[int], exchange: Exchange) -> tuple[list[int], int
 
 
 def finish_gather(answer: Started, x: Tensor, exchange: Exchange) -> Tensor:
-    """Waits for the answer to `start_gather(x, exchange)`, and gives it its shape."""
+    """Waits for the answer of `start_gather(x, exchange)`, and returns it in its final shape."""
     ranks, dim = exchange.ranks, exchange.dim
     if ranks.size == 1:
         assert isinstance(answer, Tensor)
@@ -144,7 +144,7 @@ def finish_gather(answer: Started, x: Tensor, exchange: Exchange) -> Tensor:
 
 
 def reduce(g: Tensor, exchange: Exchange) -> Tensor:
-    """This rank's part of the sum of g over the ranks."""
+    """Returns this rank's part of the sum of g over the ranks."""
     ranks, dim = exchange.ranks, exchange.dim
     if ranks.size == 1:
         part = g if exchange.tiled else g.squeeze(dim)
@@ -155,7 +155,7 @@ def reduce(g: Tensor, exchange: Exchange) -> Tensor:
         part = torch.empty(shape, dtype=g.dtype, device=g.device)
         return _own(part.movedim(0, dim) if exchange.tiled else part.squeeze(0))
     if packed.dtype not in _SUMMED_AS_THEY_ARE:
-        # 8-bit floats are not added by any transport.
+        # No transport adds 8-bit floats.
         packed = _numbers_of(packed) if packed.is_complex() else packed.to(torch.float32)
     received = _waited("all_gather's gradient", _start_reduce(packed, ranks), ranks)
     if g.is_complex():
@@ -176,7 +176,7 @@ def _start_reduce(packed: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _compact(x: Tensor) -> Tensor:
-    """Contiguous x with its values in memory as they are."""
+    """Returns contiguous x with no conjugate or negative bit set."""
     if torch.compiler.is_compiling() or x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
     return x.contiguous()
@@ -187,7 +187,7 @@ def _packed(x: Tensor, exchange: Exchange) -> Tensor:
 
 
 def _numbers_of(x: Tensor) -> Tensor:
-    """Contiguous x as one dimension, a complex number as two."""
+    """Returns contiguous x in one dimension, a complex number as two real ones."""
     flat = x.view(-1)
     return torch.view_as_real(flat).view(-1) if x.is_complex() else flat
 
@@ -202,5 +202,5 @@ def _waited(function: str, started: Started, ranks: Ranks) -> Tensor:
 
 
 def _own(x: Tensor) -> Tensor:
-    """x without its base, so that nothing treats it as a view; the memory is its own already."""
+    """Detaches x from its base, so that nothing treats it as a view; no other tensor shares it."""
     return x if x._base is None or torch.compiler.is_compiling() else x.detach()

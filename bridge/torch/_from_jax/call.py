@@ -1,12 +1,12 @@
-"""A program of JAX as a differentiable torch function.
+"""A JAX program as a differentiable torch function.
 
-`call` runs everywhere and picks the cheapest way that is right where it stands, as `call` in
+`call` chooses the cheapest of these ways that is correct for the call, as `call` in
 `bridge.torch._adapter.autograd` does for the ops:
 
 - no gradient wanted: the jitted function, directly;
-- autograd: a `Function` that keeps JAX's residuals;
+- autograd: a `Function` that stores JAX's residuals;
 - `torch.func`, and derivatives that are differentiated: a `Function` whose derivatives are calls;
-- tracing: an op of torch's dispatcher (see `dispatcher`, which says so by `dispatch_by`).
+- tracing: an op of torch's dispatcher (`dispatcher` registers it by `dispatch_by`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _dispatch: Outputs
 
 
 def dispatch_by(function: Outputs) -> None:
-    """Says what traced calls go through: the dispatcher, whose rules are calls again."""
+    """Registers the function for traced calls: the dispatcher op, whose rules are calls again."""
     global _dispatch
     _dispatch = function
 
 
 def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
-    """The outputs of `program`, differentiable where the leaves ask for it."""
+    """Returns the outputs of `program`, differentiable if a leaf requires it."""
     tensors = leaves if program.only_tensors else tensors_of(program, leaves)
     return call_on(program, leaves, tensors, is_traced(tensors))
 
@@ -62,7 +62,7 @@ def call(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
 def call_on(
     program: Program, leaves: Sequence[Any], tensors: Sequence[Tensor], traced: bool
 ) -> Sequence[Any]:
-    """`call`, of leaves of which it is known which are tensors, and whether they are traced."""
+    """Runs `call` when the caller already knows the tensors among the leaves and `traced`."""
     if traced or inside_dispatcher() or is_functionalized():
         return _dispatch(program, leaves)
     if functorch_active():
@@ -75,8 +75,8 @@ def call_on(
             return placed(_record(program, *leaves))
         return run(program, leaves)
     except (Refused, RuntimeError):
-        # Both are rare, and nothing but the tensors themselves tells: tensors of torch's first
-        # vmap, and wrappers that have outlived their transform.
+        # Two rare cases, which only the tensors themselves show: tensors of torch's first vmap, and
+        # wrappers that have outlived their transform.
         if can_unbatch and any(map(is_old_batched, tensors)):
             return _call_old_batched(program, leaves)
         pairs = zip(leaves, program.tensors, strict=True)
@@ -87,14 +87,14 @@ def call_on(
 
 
 def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
-    """The outputs, with no derivative."""
+    """Returns the outputs without a derivative."""
     if program.is_plain:
         return [to_torch(r) for r in program.run(*[to_array(t, None, True) for t in leaves])]
     return outputs_of(program, program.run(*arrays_of(program, leaves)))
 
 
 def _call_old_batched(program: Program, leaves: Sequence[Any]) -> list[Any]:
-    """A call on tensors of torch's first vmap, in which gradients come with is_grads_batched."""
+    """Runs a call on tensors of torch's first vmap, which is_grads_batched uses for gradients."""
     level = old_vmap_level()
     dims: list[int | None] = []
     moved, size = [], 0
@@ -120,21 +120,22 @@ def outputs_of(program: Program, results: Sequence[Any]) -> list[Any]:
     if program.plain_outputs:
         return [to_torch(result) for result in results]
     if all(program.opaque):
-        # Nothing else waits for JAX, which may still be reading the tensors.
+        # No tensor output waits for JAX, which may still be reading the input tensors.
         jax.block_until_ready(results)
     pairs = zip(results, program.opaque, strict=True)
     return [result if is_opaque else to_torch(result) for result, is_opaque in pairs]
 
 
 class _Kept:
-    """What a backward pass takes from the forward pass, apart from tensors.
+    """The residuals of a forward pass that are not tensors of torch.
 
-    It hangs on a tensor that is saved with them, so that it lives and dies as saved tensors do:
-    freed by a backward pass that does not retain the graph. Where a hook for saved tensors put
-    another in its place (offloading), there is none, and the forward pass runs again.
+    The object is an attribute of a tensor that is saved with the others, so that it lives as long
+    as saved tensors do: a backward pass that does not retain the graph frees it. If a hook for
+    saved tensors has replaced that tensor (offloading), there is no object, and the backward pass
+    runs the forward pass again.
 
-    A residual in a saved tensor's storage is the tensor's again where that has moved: FSDP
-    frees parameters after the forward pass, and gathers them again before the backward pass.
+    A residual in a saved tensor's storage is read again from the tensor if the storage has moved:
+    FSDP frees parameters after the forward pass and gathers them again before the backward pass.
     """
 
     __slots__ = ("forward", "residuals", "storages")
@@ -146,7 +147,7 @@ class _Kept:
         self.storages = [(*each, each[-1].data_ptr()) for each in storages]
 
     def current(self, saved: Sequence[Tensor]) -> list[Any]:
-        """The residuals, of the tensors that were saved."""
+        """Returns the residuals; those in moved storages are read from the saved tensors."""
         residuals = list(self.residuals)
         for n, i, storage, address in self.storages:
             if storage.data_ptr() != address:
@@ -155,7 +156,7 @@ class _Kept:
 
 
 class _Token(Tensor):
-    """The tensor that it hangs on. A checkpoint detaches what its second forward pass saves."""
+    """A tensor with the attribute. Checkpoints detach the tensors of their second forward pass."""
 
     kept: _Kept
 
@@ -171,9 +172,9 @@ _EMPTY = torch.empty(0)
 
 
 class ProgramFunction(torch.autograd.Function):
-    """The derivatives as calls of programs, shared by the ways of writing forward.
+    """The derivatives as calls of programs; subclasses differ in how they write forward.
 
-    ctx has `program`, and `others`: the leaves, None where there is a tensor.
+    ctx has `program`, and `others`: the leaves, None in place of tensors.
     """
 
     @staticmethod
@@ -189,7 +190,7 @@ class ProgramFunction(torch.autograd.Function):
 
 
 class _EagerCall(ProgramFunction):
-    """Forward and context in one, keeping residuals."""
+    """Forward and context in one method; stores residuals."""
 
     @staticmethod
     def forward(ctx: Any, program: Program, *leaves: Any) -> Any:
@@ -222,7 +223,7 @@ def _backward(ctx: Any, *cotangents: Any) -> Any:
 
 
 def _backward_here(ctx: Any, *cotangents: Any) -> Any:
-    """By the residuals, where the derivative is not differentiated itself."""
+    """Uses the residuals, unless the derivative is to be differentiated itself."""
     *saved, token = ctx.saved_tensors
     kept = getattr(token, "kept", None)
     if (
@@ -245,15 +246,15 @@ def _backward_here(ctx: Any, *cotangents: Any) -> Any:
     return (None, *spread(needed, map(to_torch, gradients)))
 
 
-# The engine calls this; it would look for `backward` on the class first, as for ops.
+# The engine calls this; by default it would look for `backward` on the class first, as for ops.
 if (_node := backward_class(_EagerCall)) is not None:
     _node.apply = _backward
-# This leaves out the wrapper in Python, which asks what has been asked already.
+# The base class's `apply` skips the Python wrapper, whose checks have been made already.
 _record = super(torch.autograd.Function, _EagerCall).apply
 
 
 class _FunctorchCall(ProgramFunction):
-    """The form that torch.func can transform."""
+    """The form of a call that torch.func can transform."""
 
     @staticmethod
     def forward(program: Program, *leaves: Any) -> Any:
@@ -273,7 +274,7 @@ class _FunctorchCall(ProgramFunction):
 
 
 def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
-    """Gradients by a call, which can be differentiated again: the forward pass runs once more."""
+    """Computes gradients by a call that can be differentiated; it repeats the forward pass."""
     program, needed = ctx.program, ctx.needs_input_grad[1:]
     given = given_of(cotangents)
     leaves = _leaves(program, saved, ctx.others)
@@ -284,10 +285,10 @@ def vjp(ctx: Any, saved: Sequence[Tensor], cotangents: Sequence[Any]) -> Any:
 
 
 def jvp(ctx: Any, tangents: Sequence[Any], forward_enabled: bool = True) -> Any:
-    """Tangents of the outputs, also where there are outer transforms of torch.func.
+    """Computes tangents of the outputs, also below outer transforms of torch.func.
 
-    Autograd calls it with forward mode switched off, which is meant for this level alone; the
-    outer ones are to see what the caller set, so this level's tangents are taken off instead.
+    Autograd calls jvp with forward mode off, which is meant for this level only. The outer levels
+    must see the caller's modes, so forward mode is restored and this level's tangents are removed.
     """
     program = ctx.program
     given = given_of(tangents)
@@ -319,7 +320,7 @@ def tensors_of(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
 
 
 def others_of(program: Program, leaves: Sequence[Any]) -> list[Any]:
-    """The leaves that are no tensors, None in the place of those that are."""
+    """Returns the leaves that are not tensors, and None in place of tensors."""
     pairs = zip(leaves, program.tensors, strict=True)
     return [None if is_tensor else leaf for leaf, is_tensor in pairs]
 
@@ -337,16 +338,16 @@ def _leaves(program: Program, tensors: Sequence[Tensor], others: Sequence[Any] |
 
 
 def spread(mask: Mask, values: Any) -> tuple[Any, ...]:
-    """The values where the mask is set, None elsewhere."""
+    """Returns the values at the places where the mask is set, None elsewhere."""
     remaining = iter(values)
     return tuple([next(remaining) if here else None for here in mask])
 
 
 def presented(outputs: Sequence[Any]) -> Any:
-    """Outputs as a Function returns them: one, or a tuple of several."""
+    """Returns outputs as a Function does: one, or a tuple of several."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def placed(outputs: Any) -> Sequence[Any]:
-    """The inverse of `presented`."""
+    """Inverts `presented`."""
     return outputs if type(outputs) is tuple else (outputs,)

@@ -1,17 +1,17 @@
-"""The names by which a graph calls programs, and programs that a graph carries to other processes.
+"""Names by which a traced graph calls programs; some names carry the program itself.
 
-A graph that was traced holds a string for each program. Graphs outlive their process: in an
-exported module, a pickle, a cache on disk. So a name means one program in all processes:
+A traced graph holds a string for each program. Graphs outlive their process: in an exported
+module, a pickle, a cache on disk. So a name means one program in all processes:
 
-- `f@process:<uuid>` is known to this process alone;
-- `f@sha256:<digest>:<number>` is any program of this StableHLO: a cached graph finds that of the
-  process which has it;
+- `f@process:<uuid>` is a program of this process only;
+- `f@sha256:<digest>:<number>` is any program with this StableHLO: a cached graph finds the one of
+  the process that loads it;
 - `f@jax:<uuid>:<data>` carries the program with its first derivative, as `jax.export` serialises
   them.
 
-Programs with the same StableHLO may have different derivatives (`jax.custom_vjp`). A digest
-therefore stands only in graphs that run it as it is, below autograd; and it is numbered, since
-torch takes equal calls for one, of which both results would have the same derivative.
+Programs with the same StableHLO may have different derivatives (`jax.custom_vjp`). So a digest is
+used only in graphs that run the program without differentiating it, below autograd. It is numbered,
+because torch merges equal calls, and then both results would get the same derivative.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ _PROCESS, _DIGEST, _CARRIED = "process", "sha256", "jax"
 
 
 def name_of(program: Program, inputs: Sequence[Tensor]) -> str:
-    """The name by which the dispatcher is given a program, with all of its derivatives."""
+    """Returns the name that the dispatcher uses for a program with all of its derivatives."""
     kind = _kind_for_the_graph(program)
     return _name(program, _PROCESS if kind == _DIGEST else kind, inputs)
 
 
 def name_to_run(program: Program, inputs: Sequence[Tensor]) -> str:
-    """The name for a graph that runs the program, and differentiates it no more."""
+    """Returns the name for a graph that runs the program and never differentiates it."""
     return _name(program, _kind_for_the_graph(program), inputs)
 
 
 def _kind_for_the_graph(program: Program) -> str:
-    if is_exporting():  # whose proxies are not among the modes where it traces above autograd
+    if is_exporting():  # its proxies are not among the modes while it traces above autograd
         return _CARRIED
     if proxy_mode() is None and tracing_state() is None:
-        return _PROCESS  # nothing keeps the name
-    # torch.compile traces again where a graph that carries a program is not in its cache. Where it
-    # is, nothing is traced, so what follows from the program must be carried as well.
+        return _PROCESS  # no graph stores the name
+    # If a graph that carries a program is not in torch.compile's cache, it is traced again. If it
+    # is in the cache, nothing is traced, so programs derived from it must be carried as well.
     if torch.compiler.is_compiling() and not program.origin.is_carried:
         return _DIGEST
     return _CARRIED
 
 
 def program_of(name: str) -> Program:
-    """The program of that name.
+    """Returns the program of that name.
 
     Raises:
-      RuntimeError: it is a program of another process, which the graph does not carry, or one that
-        this version of JAX cannot read.
+      RuntimeError: the program belongs to another process and the graph does not carry it, or this
+        version of JAX cannot read it.
     """
     program = _programs.get(name)
     if program is None:
@@ -125,7 +125,7 @@ def _new_name(program: Program, kind: str, platform: str) -> str:
             packed = _packed(program, exported)
             program.origin.is_carried = True
             return f"{program.name}@{_CARRIED}:{unique}:{packed}"
-        except Exception as error:  # JAX refuses by many types; the program runs here all the same
+        except Exception as error:  # JAX raises many types; in this process the program still runs
             if kind == _CARRIED:
                 warnings.warn(
                     f"from_jax: the graph cannot carry {program.name} into another process, where "
@@ -141,19 +141,19 @@ def _first_line(error: Exception) -> str:
 
 
 def _export(program: Program, platform: str) -> Any:
-    # bridge's own calls hold their program whole, and are registered where bridge.jax is imported.
+    # The custom calls of bridge contain their whole program; importing bridge.jax registers them.
     own = [export.DisabledSafetyCheck.custom_call(target) for target in _native.ffi_handlers()]
     with program.settings.restored():
         return export.export(program.run, platforms=[platform], disabled_checks=own)(*program.avals)
 
 
 def _packed(program: Program, exported: Any) -> str:
-    """The text that `_Carried` reads: a setting, and the program with its derivative, if any."""
+    """Returns the text that `_Carried` reads: x64, and the program with its derivative, if any."""
     with program.settings.restored():
         try:
             data = exported.serialize(vjp_order=1 if program.has_derivatives else 0)
             reason = None
-        except Exception as error:  # the derivative: a while loop has none backwards
+        except Exception as error:  # no derivative: a while loop has none in reverse mode
             data = exported.serialize(vjp_order=0)
             reason = _first_line(error)
     head = json.dumps([program.settings.x64, reason]).encode()
@@ -161,10 +161,10 @@ def _packed(program: Program, exported: Any) -> str:
 
 
 class _Carried(Program):
-    """A program out of a graph of another process, with the derivative that was stored with it."""
+    """A program from a graph of another process, with the derivative that was stored with it."""
 
     def __init__(self, name: str) -> None:
-        import bridge.jax  # noqa: F401  (registers its calls, which the program may have)
+        import bridge.jax  # noqa: F401  (registers custom calls that the program may contain)
 
         function = _function(name)
         head, _, data = zlib.decompress(base64.b64decode(name.rpartition(":")[2])).partition(b"\n")
@@ -183,7 +183,7 @@ class _Carried(Program):
         self.names = dict.fromkeys([(_CARRIED, platform) for platform in exported.platforms], name)
 
     def _jvp(self, given: Mask) -> Program:
-        raise NotImplementedError("jax.export keeps no forward mode")  # JAX says so when it runs
+        raise NotImplementedError("jax.export keeps no forward mode")  # JAX itself fails only later
 
     def made(self, make: Callable[[], Any]) -> Any:
         try:

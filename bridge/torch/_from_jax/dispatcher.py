@@ -1,7 +1,7 @@
-"""Programs of JAX as one op of torch's dispatcher, which tracing can see.
+"""JAX programs as one op of torch's dispatcher, which tracing can see.
 
 `torch.ops.bridge.jax_program(inputs, program)` runs the program of that name (see `carried`). A
-graph that was traced holds the name alone, so programs that were given one are kept.
+traced graph holds only the name, so a program that has a name is never freed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bridge.torch._from_jax.program import Program
 
 
 def dispatch(program: Program, leaves: Sequence[Any]) -> list[Tensor]:
-    """The outputs of `program` through the dispatcher."""
+    """Runs `program` through the dispatcher and returns its outputs."""
     if not program.plain_outputs:
         raise TypeError(
             f"from_jax: {program.name} returns a random key, which torch cannot trace; return "
@@ -60,7 +60,7 @@ def _fake(inputs: list[Tensor], name: str) -> list[Tensor]:
 
 
 def _refuse_others(program: Program, inputs: list[Tensor]) -> None:
-    """Raises ValueError for tensors that the program, and so the graph, was not traced with."""
+    """Raises ValueError for tensors of other shapes or dtypes than the program was traced with."""
     expected = [(aval.shape, TO_TORCH[aval.dtype]) for aval in program.avals]
     if [(tuple(x.shape), x.dtype) for x in inputs] != expected:
         came = ", ".join(f"{x.dtype}{list(x.shape)}" for x in inputs)
@@ -81,14 +81,14 @@ class _Dispatch(NamedTuple):
     below: BelowAutograd
 
     def run(self, inputs: Sequence[Tensor], program: Program | None = None) -> list[Tensor]:
-        """The outputs of the program, or of another one in its place."""
+        """Returns the outputs of the program, or of another one in its place."""
         name = name_to_run(program or self.program, inputs)
         outputs: list[Tensor] = self.below(list(inputs), name)
         return outputs
 
 
 class _DispatchedCall(SingleLevelFunction):
-    """The op as autograd sees it."""
+    """The autograd Function that records the op."""
 
     @staticmethod
     def forward(ctx: Any, rest: _Dispatch, *inputs: Any) -> Any:
@@ -112,7 +112,7 @@ class _DispatchedCall(SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         count = len(ctx.program.tensors)
-        saved = ctx.saved_tensors  # asked for once: a selective checkpoint refuses the second time
+        saved = ctx.saved_tensors  # read once: a selective checkpoint refuses the second read
         inputs, residuals = saved[:count], saved[count:]
         if ctx.kept is None or torch.is_grad_enabled():
             return call.vjp(ctx, inputs, cotangents)

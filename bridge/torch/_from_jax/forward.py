@@ -1,4 +1,4 @@
-"""The forward pass that keeps what a backward pass needs."""
+"""The forward pass of a program with its residuals."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bridge.torch._from_jax.program import Mask, Program, choose, conj, merge
 
 
 class Forward:
-    """A program's forward pass under `jax.vjp`: outputs, residuals, and how to go back.
+    """A program's forward pass under `jax.vjp`: outputs, residuals, and the backward pass.
 
-    A residual that is an input or an output is not computed a second time: `places` says where to
-    take each from. What is left is computed with the outputs, by one jitted function.
+    A residual that is an input or an output is not computed a second time: `places` says where each
+    residual is. One jitted function computes the outputs and the remaining residuals.
 
     Attributes:
       run: arrays -> outputs, followed by the residuals that are neither inputs nor outputs.
       places: for each residual, `(0, i)` an input, `(1, i)` an output, `(2, i)` computed, `(3, i)`
         an array that the function closes over.
-      aliased: the outputs that are residuals, which nobody may write to before the backward pass.
-      saved: for each residual that is one of them its place among the input tensors and then the
-        aliased outputs, as (residual, place).
+      aliased: the outputs that are residuals; they must not be written before the backward pass.
+      saved: pairs (residual, place) for the residuals among the saved tensors, which are the
+        input tensors and then the aliased outputs.
     """
 
     def __init__(self, program: Program, wanted: Mask) -> None:
@@ -58,12 +58,12 @@ class Forward:
         self.saved = [(n, place_of[p]) for n, p in enumerate(self.places) if p in place_of]
 
     def residuals(self, arrays: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The residuals, out of the inputs and of what `run` returned."""
+        """Returns the residuals, picked from the inputs and from the results of `run`."""
         sources = (arrays, results, results[self.out_count :], self._constants)
         return [sources[kind][i] for kind, i in self.places]
 
     def backward(self, given: Mask, needed: Mask) -> Callable[..., Any]:
-        """(residuals, cotangents that are given) -> gradients of the inputs that are `needed`."""
+        """Returns a function (residuals, given cotangents) -> gradients of the `needed` inputs."""
         run = self._backward.get((given, needed))
         if run is None:
             run = self._backward[given, needed] = self._make_backward(given, needed)
@@ -82,13 +82,13 @@ class Forward:
         return jax.jit(flat)
 
     def count(self) -> int:
-        """How many jitted functions there are."""
+        """Returns the number of jitted functions."""
         return 1 + len(self._backward)
 
-    # These give the same as programs, for tracing, where residuals are tensors of the graph.
+    # The methods below give the same as programs, for tracing: residuals are tensors of the graph.
 
     def whole(self) -> Program | None:
-        """The program of `run`; None where a residual is a random key, which no tensor can hold."""
+        """Returns the program of `run`; None if a residual is a random key, as no tensor is one."""
         if "whole" not in self._programs:
             program = self.program
             name = f"{program.name}_forward"
@@ -98,12 +98,12 @@ class Forward:
         return self._programs["whole"]
 
     def travelling(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """The residuals but for the arrays that the function closes over."""
+        """Returns the residuals without the arrays that the function closes over."""
         sources = (inputs, results, results[self.out_count :])
         return [sources[kind][i] for kind, i in self.places if kind < 3]
 
     def pullback(self, given: Mask, needed: Mask) -> Program:
-        """The program of (travelling residuals, cotangents that are given) -> gradients needed."""
+        """Returns the program of (`travelling` residuals, given cotangents) -> needed gradients."""
         key = given, needed
         if key not in self._programs:
             backward, whole = self.backward(given, needed), self.whole()
@@ -128,13 +128,13 @@ class Forward:
 
 
 def forward_of(program: Program, wanted: Mask) -> Forward:
-    """The forward pass that also keeps what the gradients of the `wanted` inputs need."""
+    """Returns the forward pass with the residuals for the gradients of the `wanted` inputs."""
     forward: Forward = program.derive(("forward", wanted), lambda: Forward(program, wanted))
     return forward
 
 
 def _place(residual: Any, sources: Sequence[Any]) -> tuple[int, int]:
-    """Where a residual is found: among inputs and outputs, or in one of the lists that follow."""
+    """Finds a residual among inputs and outputs, or adds it to one of the lists after them."""
     for kind, candidates in enumerate(sources[:2]):
         for i, candidate in enumerate(candidates):
             if residual is candidate:

@@ -38,13 +38,13 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 
 class CacheInfo(NamedTuple):
-    """What a function of `from_jax` has kept so far.
+    """Counts of a `from_jax` function's calls, traces and programs.
 
     Attributes:
-      calls: how often it was called.
-      traces: how often the JAX function itself was traced: once for each new structure, shape,
-        dtype or static value. A number that grows with every step of a loop is a retrace per step.
-      programs: jitted functions kept: those of the traces, and their derivatives and batched forms.
+      calls: number of calls.
+      traces: number of traces of the JAX function itself: one for each new structure, shape, dtype
+        or static value. A number that grows with every step of a loop means a retrace per step.
+      programs: number of jitted functions: one per trace, and their derivatives and batched forms.
     """
 
     calls: int
@@ -65,40 +65,40 @@ def from_jax(
     (see `bridge.to_jax`), and is differentiable in torch: `loss.backward()`, double backward,
     forward mode, `torch.func`, `torch.compile` (as one opaque op).
 
-    Arguments are pytrees of JAX. Of their leaves, tensors, arrays of JAX and NumPy, keys of
-    `jax.random` and Python numbers are traced, as by `jax.jit`; other leaves that can be hashed
-    (strings, functions, dtypes) are static: each value is traced once. Gradients go to the tensors.
-    Outputs that torch has no dtype for, random keys, come back as JAX arrays.
+    Arguments are pytrees of JAX. Tensors, arrays of JAX and NumPy, keys of `jax.random` and Python
+    numbers among their leaves are traced, as by `jax.jit`. Other leaves must be hashable (strings,
+    functions, dtypes) and are static: each value is traced once. Gradients go to the tensors.
+    Outputs that torch has no dtype for, random keys, are returned as JAX arrays.
 
-    The gradient is torch's: for f(z) complex, the conjugate of what `jax.grad` gives. Integer and
-    bool tensors have none.
+    The gradient follows torch's convention: for f(z) complex it is the conjugate of `jax.grad`'s.
+    Integer and bool tensors have none.
 
     Args:
       fn: a pure JAX function. It is traced once for each structure of its arguments, shapes, dtypes
         and static values; `cache_info()` of the result counts.
-      static_argnums: positions of arguments that are passed to `fn` as they are, which must be
-        hashable. As in `jax.jit`, also those given by name.
-      static_argnames: names of such arguments, also those given by position.
+      static_argnums: positions of hashable arguments that are passed to `fn` unchanged. As in
+        `jax.jit`, they are static also if given by name.
+      static_argnames: names of such arguments; they are static also if given by position.
 
     Returns:
       A callable of the same signature, with `cache_info()` and `cache_clear()`.
 
     Raises:
-      TypeError: `fn` is no callable. On a call: a leaf is neither traced nor hashable, or a tensor
-        has a dtype that JAX lacks, or one of 64 bits while `jax_enable_x64` is off.
-      ValueError: `static_argnums` or `static_argnames` name no argument of `fn`. On a call: tensors
-        are on several devices, or a tensor cannot cross.
+      TypeError: `fn` is not callable. On a call: a leaf is neither traced nor hashable, or a tensor
+        has a dtype that JAX lacks, or a dtype of 64 bits while `jax_enable_x64` is off.
+      ValueError: `static_argnums` or `static_argnames` names an argument that `fn` lacks. On a
+        call: tensors are on several devices, or a tensor cannot cross.
       RuntimeError: a call inside a torch function that JAX runs by a callback (`from_torch` inside
-        jit), or in a process that was forked after JAX had started. On backward, a tensor that was
-        given to `fn` or came from it has been written to in place, or the graph has been freed, as
-        anywhere in torch.
+        jit), or in a process that was forked after JAX had started. In the backward pass, as
+        anywhere in torch: an input or output of `fn` has been written in place, or the graph has
+        been freed.
     """
     made: JaxFunction = _make(fn, static_argnums, static_argnames)
     return made
 
 
 class JaxFunction:
-    """A JAX function that takes and gives tensors; see `from_jax`."""
+    """A JAX function that takes and returns tensors; see `from_jax`."""
 
     def __init__(
         self,
@@ -129,8 +129,8 @@ class JaxFunction:
         self._identity = uuid.uuid4().hex
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo does not ask whether `_opaque` is that of the function it compiled for. A string
-        # that is looked at is a condition of the graph.
+        # Dynamo does not check that `_opaque` belongs to the function that it compiled a graph for.
+        # Reading a string makes it a condition of the graph.
         if _is_dynamo_compiling() and self._identity:
             return self._opaque(*args, **kwargs)
         refuse_in_callback("from_jax")
@@ -150,7 +150,7 @@ class JaxFunction:
                 describe(leaf, parts)
             except Refused as refused:
                 raise with_place(refused, args, kwargs) from refused.__cause__
-        # Most calls are like the last one; then nothing needs to be hashed.
+        # Most calls are like the last one; then no hash is needed.
         last = self._last
         entry = last[1] if parts == last[0] else self._find(parts, leaves, args, kwargs)
         try:
@@ -158,7 +158,7 @@ class JaxFunction:
                 traced = dispatch_modes() or function_modes() or tracing_state()
                 outputs = call_on(entry.program, leaves, leaves, bool(traced))
             else:
-                refuse_after_fork()  # what crosses asks it, but here nothing may
+                refuse_after_fork()  # crossing checks it too, but perhaps nothing crosses here
                 outputs = call(entry.program, [leaves[i] for i in entry.traced])
         except Refused as refused:
             raise with_place(refused, args, kwargs) from refused.__cause__
@@ -168,7 +168,7 @@ class JaxFunction:
         return entry.out_tree.unflatten(outputs)
 
     def _find(self, parts: list[Any], leaves: list[Any], args: Any, kwargs: Any) -> _Entry:
-        """The entry of a call that is not like the last one; made where there is none."""
+        """Returns the entry of a call that differs from the last one; makes it if there is none."""
         refuse_after_fork()
         tree, static, *_ = key = tuple(parts)
         try:
@@ -196,18 +196,18 @@ class JaxFunction:
         return f"<from_jax {self._name}: {self.cache_info()}>"
 
     def cache_info(self) -> CacheInfo:
-        """Counts of calls, traces and programs kept."""
+        """Returns counts of calls, traces and stored programs."""
         programs = sum(entry.program.count() for entry in tuple(self._entries.values()))
         return CacheInfo(self._calls, self._traces, programs)
 
     def cache_clear(self) -> None:
-        """Forgets all programs; graphs that wait for their backward pass keep theirs."""
+        """Drops all programs; graphs that wait for their backward pass hold their own."""
         self._entries.clear()
         self._last = (), None
 
 
 class _Entry:
-    """A program, and the way between its flat arrays and the function's pytrees."""
+    """A program, and the conversion between its flat arrays and the function's pytrees."""
 
     def __init__(self, owner: JaxFunction, leaves: list[Any], tree: Any, static: Any) -> None:
         self.out_tree: Any = None
@@ -231,14 +231,14 @@ class _Entry:
 
 @torch.compiler.disable(reason="from_jax makes a function outside of torch's graphs")
 def _make(*arguments: Any) -> JaxFunction:
-    """Makes the function; where torch.compile traces, between two graphs."""
+    """Makes the function; under torch.compile this runs between two graphs."""
     return JaxFunction(*arguments)
 
 
 def _opaque_to_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as a call that torch.compile does not look into.
+    """Returns `function` as a call that torch.compile does not trace into.
 
-    Neither where it becomes part of a graph, nor where an argument that dynamo cannot put into one
-    (a JAX array) breaks the graph, and the call runs between two.
+    It does not trace the call inside a graph, nor between two graphs, after an argument that dynamo
+    cannot put into a graph (a JAX array) has broken it.
     """
     return nonstrict_trace()(torch.compiler.disable(function))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The leaves of a call to a JAX function: what is traced, and what is refused in which words."""
+"""The leaves of a call to a JAX function: traced, static, or refused with an error message."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NUMBERS = frozenset({bool, int, float, complex})
 
 
 def describe(leaf: Any, key: list[Any]) -> None:
-    """Adds to `key` what a trace depends on: of a static leaf, its value.
+    """Adds to `key` the properties of a leaf that a trace depends on; for a static leaf, its value.
 
-    Raises Refused for a DTensor, for whose local shape another program would be called.
+    Raises Refused for a DTensor: the call would run another program, for its local shape.
     """
     kind = type(leaf)
     if kind in _NUMBERS:
@@ -46,7 +46,7 @@ def describe(leaf: Any, key: list[Any]) -> None:
 
 
 def _refuse_containers(leaf: Any) -> None:
-    """A static leaf must hold no tensors: they would be lost to autograd."""
+    """Raises TypeError if a static leaf holds tensors: they would be lost to autograd."""
     kind = type(leaf).__name__
     if isinstance(leaf, torch.nn.Module):
         raise TypeError(
@@ -68,12 +68,12 @@ def _refuse_containers(leaf: Any) -> None:
 
 
 def is_input(leaf: Any) -> bool:
-    """Whether the leaf is an input of the traced function, and not static."""
+    """True if the leaf is an input of the traced function, False if it is static."""
     return type(leaf) in _NUMBERS or isinstance(leaf, Tensor | jax.Array | np.ndarray | np.generic)
 
 
 def refuse_outputs(name: str, outputs: list[Any]) -> None:
-    """Raises TypeError for a leaf of the result that is no array of JAX."""
+    """Raises TypeError for a leaf of the result that is not an array of JAX."""
     for leaf in outputs:
         if isinstance(leaf, Tensor) or not (is_input(leaf) or hasattr(leaf, "__jax_array__")):
             raise TypeError(
@@ -83,7 +83,7 @@ def refuse_outputs(name: str, outputs: list[Any]) -> None:
 
 
 def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
+    """Returns shape and dtype in JAX. Raises Refused for a tensor that cannot cross."""
     if isinstance(leaf, Tensor):
         from_tensor.refuse_lazy(leaf)
         if leaf.dtype not in TO_JAX:
@@ -98,7 +98,7 @@ def aval_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def unhashable(static: Any, args: Any, kwargs: Any) -> TypeError:
-    """The error that names the static argument, or the leaf, that cannot be hashed."""
+    """Returns an error that names the static argument, or the leaf, that cannot be hashed."""
     for name, _, value in static:
         if not _is_hashable(value):
             where = f"argument {name}" if isinstance(name, int) else f"argument {name!r}"
@@ -124,7 +124,7 @@ def _is_hashable(value: Any) -> bool:
 
 
 def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """Every leaf with its place in the call: `args[0]['w']`, or the name it is given by."""
+    """Lists every leaf with its place in the call: `args[0]['w']`, or a keyword argument's name."""
     keystr = jax.tree_util.keystr
     of_args, _ = jax.tree_util.tree_flatten_with_path(args)
     of_kwargs, _ = jax.tree_util.tree_flatten_with_path(kwargs)
@@ -135,7 +135,7 @@ def _paths(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
 
 
 def with_place(refused: Refused, args: Any, kwargs: Any) -> Exception:
-    """The error with the place of the tensor that cannot cross; if there is none, of a result."""
+    """Adds to the error the place of the tensor that cannot cross; if none, it is a result."""
     for path, leaf in _paths(args, kwargs):
         if isinstance(leaf, Tensor):
             try:

@@ -18,16 +18,16 @@ from bridge.torch._from_jax.static_arguments import listed
 
 
 class JaxModule(torch.nn.Module):
-    """A module of JAX with its parameters in torch.
+    """A JAX module as a torch module, with its parameters in torch.
 
     Parameters appear as torch Parameters under the names that they have in JAX, `layers.0.kernel`:
     optimizers, `state_dict`, `to`, `torch.func.functional_call` and gradient hooks work as with any
-    torch module. All else that is an array is a buffer: batch statistics, counters, and the keys of
-    random streams, as int32. What the JAX module changes while it runs (Flax NNX) is written into
-    the buffers afterwards. `train()` and `eval()` set the mode of the JAX module too.
+    torch module. All other arrays are buffers: batch statistics, counters, and the keys of random
+    streams, as int32. Variables that the JAX module changes while it runs (Flax NNX) are written
+    into the buffers afterwards. `train()` and `eval()` set the mode of the JAX module too.
 
-    The arrays are copied at the start; the JAX module that was passed is left as it is, and
-    `jax_module()` returns one with the values that torch has now.
+    The constructor copies the arrays and does not change the JAX module; `jax_module()` returns a
+    JAX module with torch's current values.
 
     `copy.deepcopy`, `torch.save`, `torch.load(..., weights_only=False)` and processes started by
     spawn take a JaxModule as any module. Functions in the JAX module, and `method` if it is one,
@@ -36,13 +36,14 @@ class JaxModule(torch.nn.Module):
     Args:
       module: a Flax NNX module, whose `nnx.Param` become Parameters; or an Equinox module or any
         other pytree, whose arrays of floats and complex numbers become Parameters.
-      method: what a call does: the name of a method, or a function of the module and the arguments,
-        `lambda module, x: jax.vmap(module)(x)`. With a pytree of parameters this is how Flax Linen
-        and plain functions are used: `JaxModule(variables, lambda v, x: linen.apply(v, x))`.
-      static_argnames: arguments given by name that are passed on as they are, not traced: flags.
+      method: the code that a call runs: the name of a method, or a function of the module and the
+        arguments, `lambda module, x: jax.vmap(module)(x)`. With a pytree of parameters this is how
+        Flax Linen and plain functions are used:
+        `JaxModule(variables, lambda v, x: linen.apply(v, x))`.
+      static_argnames: keyword arguments that are passed on and not traced, such as flags.
 
     Raises:
-      TypeError: `module` has no arrays, or is a torch module; or `method` is neither name nor
+      TypeError: `module` has no arrays, or is a torch module; or `method` is neither a name nor a
         function. On a call: the JAX module writes to one of its parameters, and as `from_jax`.
       ValueError: `module` has no method of that name; an array cannot cross to torch.
     """
@@ -84,21 +85,21 @@ class JaxModule(torch.nn.Module):
         self._jax_name = type(module).__name__
         self._start()
         self._places: list[tuple[torch.nn.Module, str]] = []
-        self._names: list[str] = []  # those of the places in torch, none twice
+        self._names: list[str] = []  # their names in torch, each of them once
         for part in parts.parts:
             self._place(part)
         self._count = sum(part.is_parameter for part in parts.parts)
 
     def _start(self) -> None:
-        # By mode, the count of a random stream that the module has moved.
+        # For each mode, the name of a random stream's count that the module has advanced.
         self._drawn: dict[bool, str] = {}
         self._function = JaxFunction(self._traced, static_argnums=(0, 1))
         self._function._name = self._jax_name
-        # Dynamo of torch 2.11 asks an attribute that has a __get__ for it, as JaxFunction has.
+        # For an attribute with a __get__, as JaxFunction has, dynamo of torch 2.11 calls that.
         self._call = self._function.__call__
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the programs, which are compiled anew."""
+        """Drops the compiled programs; they are made again on demand."""
         state = dict(vars(self))
         del state["_function"], state["_call"]
         state["_jax"] = Pickled(self._jax_name, (state.pop("_parts"), state.pop("_run")))
@@ -111,17 +112,17 @@ class JaxModule(torch.nn.Module):
         self._start()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the JAX module returns, with tensors for arrays."""
-        # Asked before the call, out of which a checkpoint may jump.
+        """Returns the result of the JAX module, with tensors for arrays."""
+        # Check before the call: a checkpoint may leave the call by an exception.
         if self.training in self._drawn and not torch.compiler.is_compiling():
             self._refuse_again(self._drawn[self.training])
         tensors = [getattr(owner, name) for owner, name in self._places]
         buffers = tensors[self._count :]
-        # These are copies: what is written to afterwards must not be what a backward pass reads.
+        # Copies: the buffers are written below, but a backward pass reads the old values.
         copies = [buffer.clone() for buffer in buffers] if torch.is_grad_enabled() else buffers
         names = sorted(name for name in kwargs if name in self._static_argnames)
         static = tuple((name, kwargs.pop(name)) for name in names)
-        # By name, so that errors of `from_jax` say what the user calls a tensor.
+        # Pass dicts by name, so that errors of `from_jax` name a tensor as the user does.
         output, updates = self._call(
             self.training,
             static,
@@ -131,7 +132,7 @@ class JaxModule(torch.nn.Module):
             kwargs=kwargs,
         )
         self._check_updates(tensors, updates)
-        # Detached on both sides: of a block under no_grad torch.export makes what it cannot load.
+        # Detach both sides: torch.export turns a no_grad block into a graph that it cannot load.
         for i, update in updates.items():
             tensors[i].detach().copy_(update.detach())
             if (part := self._parts.parts[i]).dtype.kind == "u":  # a random stream's count
@@ -148,7 +149,7 @@ class JaxModule(torch.nn.Module):
             )
 
     def _check_updates(self, tensors: list[Any], updates: dict[int, Any]) -> None:
-        """Raises where a buffer cannot hold what the module has put in its place."""
+        """Raises ValueError if a buffer cannot hold the module's new value for it."""
         for i, update in updates.items():
             part, old = self._parts.parts[i], tensors[i]
             is_like = old.is_floating_point() and update.is_floating_point()
@@ -160,7 +161,7 @@ class JaxModule(torch.nn.Module):
                 )
 
     def jax_module(self) -> Any:
-        """A JAX module with the values that the parameters and buffers have now, copied.
+        """Returns a JAX module with copies of the current parameters and buffers.
 
         Raises:
           TypeError, ValueError: one of them cannot cross, as for `bridge.to_jax`.
@@ -174,7 +175,7 @@ class JaxModule(torch.nn.Module):
         return self._parts.join(self.training, self._parts.leaves(arrays))
 
     def cache_info(self) -> Any:
-        """Counts of calls, traces and programs kept; see `from_jax`."""
+        """Returns counts of calls, traces and stored programs; see `from_jax`."""
         return self._function.cache_info()
 
     def extra_repr(self) -> str:
@@ -198,7 +199,7 @@ class JaxModule(torch.nn.Module):
         return output, updates
 
     def _place(self, part: Part) -> None:
-        """Registers an array under its name; modules along the way are made."""
+        """Registers an array under its name, in submodules made for the steps of its path."""
         *parents, name = part.name.split(".")
         owner: torch.nn.Module = self
         path = ""
@@ -226,7 +227,7 @@ def _run_method(name: str, module: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _free(owner: torch.nn.Module, name: str) -> str:
-    """The name, or one like it where torch's modules have an attribute of that name."""
+    """Returns the name, or a similar one if torch's modules have an attribute of that name."""
     if name in dict(owner.named_children()):
         return name
     return f"{name}_" if hasattr(owner, name) or not name else name

@@ -1,4 +1,4 @@
-"""Modules of JAX taken apart into arrays with names, and put together again."""
+"""Splits JAX modules into named arrays, and joins them again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Part(NamedTuple):
 
     Attributes:
       name: its path in the module, `layers.0.kernel`.
-      value: the array; unsigned integers as signed ones of the same bits, since much of torch, its
-        process groups among it, knows no others than uint8.
-      is_parameter: whether it is trained.
-      dtype: what the module has.
-      key: the kind of random key that the numbers stand for, or None.
+      value: the array. Unsigned integers are signed ones of the same bits, because much of torch,
+        such as its process groups, supports no unsigned dtype but uint8.
+      is_parameter: the array is trained.
+      dtype: the array's dtype in the module.
+      key: the implementation of a random key, if the numbers are one; else None.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """A module as a list of parts, parameters first, and what is left of it without them.
+    """A module as a list of parts, parameters first, and the module's structure without them.
 
     Immutable, so that copies of a torch module share it.
     """
@@ -41,25 +41,25 @@ class Parts:
         self.parts = [_part(*entry) for entry in named]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the first values: the torch module has those of now."""
+        """Drops the initial values: the torch module has the current ones."""
         return {**vars(self), "parts": [part._replace(value=None) for part in self.parts]}
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays as the module has them: random keys with their type."""
+        """Returns the arrays in the module's own dtypes; random keys get their type back."""
         pairs = zip(self.parts, arrays, strict=True)
         return [_restored(part, array) for part, array in pairs]
 
     def join(self, training: bool, leaves: Sequence[Any]) -> Any:
-        """The module with these leaves, for training or not."""
+        """Returns the module with these leaves, in training mode or not."""
         raise NotImplementedError
 
     def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
-        """The arrays that the module has put in the place of some leaves, by their number."""
+        """Returns the arrays that the module has replaced, by the numbers of their leaves."""
         raise NotImplementedError
 
 
 class NnxParts(Parts):
-    """Of a Flax NNX module: `nnx.Param` are parameters."""
+    """The parts of a Flax NNX module; each `nnx.Param` is a parameter."""
 
     def __init__(self, module: Any) -> None:
         from flax import nnx
@@ -93,7 +93,7 @@ class NnxParts(Parts):
     def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
         from flax import nnx
 
-        # What the module has added as it ran (sown intermediates) is not looked for.
+        # Variables that the module has added as it ran (sown intermediates) are ignored.
         now = dict(jax.tree_util.tree_flatten_with_path(nnx.state(module))[0])
         return {
             i: _numbers(now[path])
@@ -103,11 +103,11 @@ class NnxParts(Parts):
 
 
 class _Hole:
-    """Where an array was."""
+    """A placeholder for an array."""
 
 
 class TreeParts(Parts):
-    """Of a pytree: its inexact arrays are parameters, other leaves than arrays stay in it."""
+    """The parts of a pytree: inexact arrays are parameters; leaves other than arrays stay in it."""
 
     def __init__(self, module: Any) -> None:
         self._templates: dict[bool, Any] = {}
@@ -121,7 +121,7 @@ class TreeParts(Parts):
         super().__init__([(_name(path), leaf, _is_inexact(leaf)) for _, path, leaf in arrays])
 
     def __getstate__(self) -> dict[str, Any]:
-        """With trees for templates: a tree that is taken apart does not pickle in general."""
+        """Stores templates as trees: a flattened tree does not pickle in general."""
         state = super().__getstate__()
         del state["_tree"]
         state["_templates"] = {
@@ -149,7 +149,7 @@ class TreeParts(Parts):
 
 
 def split(module: Any) -> Parts:
-    """The parts of a module of Flax NNX or Equinox, or of any other pytree."""
+    """Splits a module of Flax NNX or Equinox, or any other pytree."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is not None and isinstance(module, nnx.Module):
         return NnxParts(module)
@@ -171,7 +171,7 @@ def _part(name: str, leaf: Any, is_parameter: bool) -> Part:
 
 
 def _numbers(leaf: Any) -> Any:
-    """What torch holds of a leaf."""
+    """Returns a leaf as torch holds it: keys as numbers, unsigned integers as signed."""
     if _is_key(leaf):
         leaf = jax.random.key_data(leaf)
     if leaf.dtype.kind == "u" and leaf.dtype.itemsize > 1:
@@ -180,7 +180,7 @@ def _numbers(leaf: Any) -> Any:
 
 
 def _restored(part: Part, array: Any) -> Any:
-    """The inverse of `_numbers`."""
+    """Inverts `_numbers`."""
     if part.dtype.kind == "u" and array.dtype != part.dtype:
         array = lax.bitcast_convert_type(array, part.dtype)
     return array if part.key is None else jax.random.wrap_key_data(array, impl=part.key)
@@ -191,7 +191,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _name(path: Any) -> str:
-    """`layers.0.kernel`, without the step from a variable of NNX to its value."""
+    """Returns `layers.0.kernel`, without the step from a variable of NNX to its value."""
     if len(path) > 1 and str(path[-1]) == ".value":
         path = path[:-1]
     return jax.tree_util.keystr(path, simple=True, separator=".") or "value"

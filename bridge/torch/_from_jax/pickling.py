@@ -1,4 +1,4 @@
-"""What is JAX's of a torch module, as pickle takes it."""
+"""Pickles the JAX values that a torch module holds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bridge.exchange.pickling import is_taken_by_value
 
 
 class Pickled:
-    """A value without state of its own: copies share it, pickles hold its functions by name.
+    """A value without mutable state: copies share it, and pickles store its functions by name.
 
-    Functions of JAX that pickle does not know by their name, as `jax.nn.relu`, are among them. A
+    This includes functions of JAX that pickle itself cannot find by name, such as `jax.nn.relu`. A
     function that cannot be imported by its name is an error that names it.
     """
 
@@ -51,7 +51,7 @@ def _restored(owner: str, data: bytes) -> Pickled:
 
 
 class _Unnamed(Exception):
-    """A function that is not what its module has under its name."""
+    """The error for a function that its module does not have under the function's name."""
 
 
 class _Pickler(pickle.Pickler):

@@ -1,8 +1,8 @@
 """A JAX function of flat arrays, with everything that torch must know about it.
 
-A `Program` has fixed shapes and dtypes, so that all that a call does with it is decided once. Its
-derivatives and its batched form are programs again, each traced from the one that it comes from and
-kept by it: any order and any mixture of torch's transforms is a walk through this tree.
+A `Program` has fixed shapes and dtypes, so all decisions about its calls are made once. Its
+derivatives and its batched forms are programs again, each traced from its parent and stored there:
+a mixture of torch's transforms, of any order, is a path in this tree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Mask = tuple[bool, ...]
 
 
 class Settings(NamedTuple):
-    """What JAX's context managers set for a thread and a program depends on."""
+    """Settings of JAX's context managers that belong to a thread and change programs."""
 
     x64: bool
     matmul_precision: str | None
@@ -34,7 +34,7 @@ class Settings(NamedTuple):
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """For a backward pass: on CUDA autograd has a thread of its own for it."""
+        """Sets them for a backward pass: on CUDA, autograd runs it in another thread."""
         if self == Settings.of_thread():
             yield
             return
@@ -43,16 +43,16 @@ class Settings(NamedTuple):
 
 
 class Program:
-    """`function(*arrays)`, which answers with a sequence of arrays.
+    """`function(*arrays)`, which returns a sequence of arrays.
 
     Attributes:
-      tensors: which inputs are tensors in torch; the others are arrays that torch never sees.
-      differentiable: which outputs have a derivative: those of floats and complex numbers.
-      opaque: which outputs torch has no dtype for and passes on as they are: random keys.
-      settings: under which it was traced, and under which those are that come from it.
-      names: the names that graphs of torch call it by; see `carried`.
-      origin: the program that this one is a derivative or a batched form of, in several steps.
-      is_carried: of an origin, whether a graph carries it from process to process.
+      tensors: mask of the inputs that are tensors in torch; torch never sees the others.
+      differentiable: mask of the outputs that have a derivative: floats and complex numbers.
+      opaque: mask of the outputs that torch has no dtype for and passes on: random keys.
+      settings: the settings for tracing it and all programs derived from it.
+      names: the names by which graphs of torch call it; see `carried`.
+      origin: the first ancestor: this program is its derivative or batched form, in several steps.
+      is_carried: (of an origin) a graph carries it from process to process.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Program:
         self.out_avals = tuple(self.jaxpr.out_avals)
         self.differentiable = tuple(_is_inexact(aval) for aval in self.out_avals)
         self.opaque = tuple(_is_opaque(aval) for aval in self.out_avals)
-        # Every call asks for these.
+        # Every call reads these.
         self.only_tensors = all(tensors)
         self.plain_outputs = not any(self.opaque)
         self.is_plain = self.only_tensors and self.plain_outputs
@@ -89,10 +89,10 @@ class Program:
         self._lock = threading.RLock()
 
     def vjp(self, wanted: Mask, given: Mask) -> Program:
-        """Gradients of the `wanted` inputs from the inputs and the cotangents that are `given`.
+        """Gradients of the `wanted` inputs from the inputs and the `given` cotangents.
 
-        In torch's convention, which conjugates complex gradients where JAX does not: for z -> f(z)
-        holomorphic, torch's gradient is g * conj(f'(z)), JAX's is g * f'(z).
+        Complex gradients follow torch's convention, which conjugates: for z -> f(z) holomorphic,
+        torch's gradient is g * conj(f'(z)), JAX's is g * f'(z).
         """
         return self.derive(("vjp", wanted, given), lambda: self._vjp(wanted, given))
 
@@ -101,13 +101,13 @@ class Program:
         return self.derive(("jvp", given), lambda: self._jvp(given))
 
     def vmap(self, dims: tuple[int | None, ...], size: int) -> Program:
-        """The program over one more dimension, which outputs have in front."""
+        """The program over one more dimension, in front of the outputs."""
         return self.derive(("vmap", dims, size), lambda: self._vmap(dims, size))
 
     def bind(self, others: Sequence[Any]) -> Program:
         """The program of the tensors alone; `others` are the other inputs, at their places.
 
-        Kept for numbers only: what arrays hold is not to be compared.
+        It is stored only if all others are numbers, because arrays are not compared by content.
         """
         if all(other is None or isinstance(other, int | float | complex) for other in others):
             key = ("bind", *((type(other), other) for other in others))
@@ -115,7 +115,7 @@ class Program:
         return self._bind(others)
 
     def derive(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made of this program under that key: a Program, or another thing that counts."""
+        """Returns the entry of that key, a Program or another object with `count`; makes it once."""
         derived = self._derived.get(key)
         if derived is None:
             with self._lock:
@@ -125,20 +125,20 @@ class Program:
         return derived
 
     def made(self, make: Callable[[], Any]) -> Any:
-        """Makes what comes from this origin."""
+        """Runs `make` for a program derived from this origin; subclasses translate its errors."""
         return make()
 
     def count(self) -> int:
-        """How many programs there are, this one and those that come from it."""
+        """Returns the number of programs: this one and all derived from it."""
         return 1 + sum(derived.count() for derived in tuple(self._derived.values()))
 
     @property
     def again(self) -> Callable[..., Any]:
-        """The function as traced: nothing of it runs in Python a second time."""
+        """The function as traced: its Python code does not run a second time."""
         return jaxpr_as_fun(self.jaxpr)
 
     def of(self, wanted: Mask, arrays: Sequence[Any]) -> Callable[..., Any]:
-        """The function of the `wanted` inputs alone: differentiable outputs, and the others."""
+        """Returns a function of the `wanted` inputs: differentiable outputs, and the others."""
         function = self.again
 
         def of_wanted(*chosen: Any) -> Any:
@@ -151,7 +151,7 @@ class Program:
         return of_wanted
 
     def cotangents(self, given: Mask, cotangents: Sequence[Any]) -> list[Any]:
-        """One cotangent for each differentiable output, in JAX's convention, zeros where none."""
+        """Returns a cotangent in JAX's convention for each differentiable output; zeros for None."""
         remaining = iter(cotangents)
         result = []
         for aval, here, differentiable in zip(
@@ -218,19 +218,22 @@ def _is_inexact(aval: Any) -> bool:
 
 
 def conj(array: Any) -> Any:
-    """The conjugate, of a real array itself."""
+    """Returns the conjugate; a real array unchanged."""
     return jnp.conj(array) if jnp.iscomplexobj(array) else array
 
 
 def choose(mask: Mask, values: Sequence[Any]) -> list[Any]:
-    """The values where the mask is set."""
+    """Returns the values at which the mask is set."""
     return [value for value, here in zip(values, mask, strict=True) if here]
 
 
 def merge(
     mask: Mask, chosen: Sequence[Any], others: Sequence[Any], packed: bool = False
 ) -> list[Any]:
-    """`chosen` where the mask is set, else `others`: all of them, or (packed) those that show."""
+    """Merges two sequences: `chosen` where the mask is set, else `others`.
+
+    `others` has an entry for every place or, with `packed`, only for those not set in the mask.
+    """
     here, there = iter(chosen), iter(others)
     result = []
     for i, take in enumerate(mask):

@@ -1,4 +1,4 @@
-"""Arguments of a JAX function that are not traced, by position and by name."""
+"""Static arguments of a JAX function: arguments that are passed on and not traced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.ops.scalars import told_apart
 
 
 class StaticArguments:
-    """Which arguments are static, by position and by name."""
+    """The static arguments of a function, by position and by name."""
 
     def __init__(
         self, fn: Callable[..., Any], nums: int | Sequence[int], names: str | Sequence[str]
@@ -44,8 +44,13 @@ class StaticArguments:
         self.names = frozenset([*names, *(positional[i] for i in at if i < count)])
 
     def take(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-        """The static arguments as (place, what tells equals apart, value), and the others, None for
-        those taken."""
+        """Separates static arguments from the others.
+
+        Returns:
+          The static arguments as (place, cache key, value), the positional and the keyword
+          arguments. A static positional argument is replaced by None. The cache key distinguishes
+          equal values such as 1 and True.
+        """
         static: list[Any] = []
         args = list(args)
         for num in self.nums:
@@ -74,10 +79,10 @@ class StaticArguments:
 
 
 def listed(function: str, argument: str, values: Any, kind: type) -> tuple[Any, ...]:
-    """One value of a kind, or several, as a tuple.
+    """Returns one value of a kind, or several, as a tuple.
 
     Raises:
-      TypeError: it is neither, or one of several is of another kind.
+      TypeError: a value is of another kind.
     """
     if isinstance(values, kind):
         return (values,)
@@ -98,7 +103,7 @@ def listed(function: str, argument: str, values: Any, kind: type) -> tuple[Any, 
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
-    """Names of positional and keyword arguments, and whether there are more of each."""
+    """Returns names of positional and of keyword arguments, and two flags: *args, **kwargs."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -113,7 +118,7 @@ def _parameters(fn: Callable[..., Any]) -> tuple[list[str], list[str], bool, boo
 
 
 def function_name(fn: Callable[..., Any]) -> str:
-    """The name of a function, or of that which a partial calls; of an object its type's."""
+    """Returns the name of a function, also one inside a partial; for an object, its type's name."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)

@@ -1,5 +1,5 @@
 """The ops on DTensors (docs/sharding.md).
 
-- `dtensor`: who computes what; `shards`: a call on one part, with the bits of the whole; `split`:
-  how arrays lie; `rows`: a few rows at a time.
+- `dtensor`: the rule of each op; `shards`: a call on one part, with the bits of the whole call;
+  `split`: the layout of split arrays; `rows`: chunks of rows.
 """

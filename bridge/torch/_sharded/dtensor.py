@@ -1,9 +1,9 @@
-"""The ops on DTensors: each process works on its part, and nothing is gathered that need not be.
+"""The ops on DTensors: each process computes its part, and only necessary parts are gathered.
 
-A rule for DTensor stands with every op of the dispatcher, below autograd, so that it serves
-derivatives as well, which are calls of ops. Arrays are split like the first that is split over a
-dimension of the mesh; docs/sharding.md says which splits are kept. This module imports
-torch.distributed, and is itself imported with the first DTensor.
+Every dispatcher op has a rule for DTensor, below autograd, so that the rules also serve
+derivatives, which are calls of ops. For each dimension of the mesh, all arrays take the layout of
+the first array that it splits; docs/sharding.md lists the splits that stay. This module imports
+torch.distributed; it is imported after the first DTensor exists.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bridge.torch._sharded.split import Split
 
 
 def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
-    """The results of a call, DTensors, some of whose operands are DTensors.
+    """Runs a call with some DTensors among its operands; returns DTensors.
 
     Raises:
-      TypeError: a row vector is one, and nothing that fills the space.
-      ValueError: they are on different meshes, or this process is not in their mesh.
+      TypeError: a row vector is a DTensor, and no operand that fills the space is one.
+      ValueError: operands are on different meshes, or this process is not in their mesh.
     """
     roles = op.operand_roles(len(operands), params)
     spread = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
@@ -68,18 +68,18 @@ def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
 
 
 def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
-    """This process's part of an operand. A plain tensor is taken to be the same everywhere."""
+    """Returns this process's part of an operand; a plain tensor counts as equal everywhere."""
     if isinstance(operand, DTensor):
         with torch.no_grad():
             placements = split.placements(dims)
-            # It is detached, as torch 2.11 would do to the result, by an op that DTensors lack.
+            # Detach here: torch 2.11 would detach the result by an op that DTensors lack.
             whole: Any = operand.detach()
             if whole.placements != placements:
                 whole = whole.redistribute(placements=placements)
             return whole.to_local()
     for own, dim in enumerate(dims):
         if dim is not None and split.parts(dim) > 1:
-            size = operand.shape[own] // split.parts(dim)  # of a double array twice the columns
+            size = operand.shape[own] // split.parts(dim)  # twice the columns for a packed array
             operand = operand.narrow(own, split.index(dim) * size, size)
     return operand
 
@@ -90,7 +90,7 @@ def _spread(result: Tensor, split: Split, dims: list[int | None]) -> DTensor:
 
 
 def same_on_mesh(seed: Tensor, x: Any) -> Tensor:
-    """The seed of the first process of the mesh of x, on all of them."""
+    """Returns the seed of the first process in x's mesh, on all its processes."""
     if isinstance(x, DTensor):
         for axis in range(x.device_mesh.ndim):
             seed = gather_along(seed.reshape(1), x.device_mesh, axis, 0)[0]

@@ -1,4 +1,4 @@
-"""Rows of DTensors, a few at a time, of which every process keeps those that it has."""
+"""Chunks of rows of DTensors; each process computes with the rows that it has."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bridge.torch._sharded.split import Split
 
 
 def one_mesh(function: str, operands: Sequence[Any]) -> Any:
-    """The mesh of those operands that are DTensors.
+    """Returns the mesh of the operands that are DTensors.
 
     Raises:
-      ValueError: they are on different ones.
+      ValueError: they are on different meshes.
     """
     mesh, *others = [operand.device_mesh for operand in operands if isinstance(operand, DTensor)]
     for other in others:
@@ -33,11 +33,11 @@ def one_mesh(function: str, operands: Sequence[Any]) -> Any:
 
 
 def refuse_plain(function: str, names: Sequence[str], operands: Sequence[Any]) -> None:
-    """Refuses a plain tensor of all rows, the first, beside a parameter that is a DTensor.
+    """Refuses a plain tensor as first operand together with a parameter that is a DTensor.
 
-    As torch's ops do. It may be what all processes have. Where FSDP2 shards the parameter, which
-    then is a DTensor outside of its module's call alone, it is this process's part of a batch, and
-    all that follows would be wrong.
+    Torch's ops do the same. The plain tensor may be equal on all processes. But a parameter that
+    FSDP2 shards is a DTensor too, outside of its module's call. Then the plain tensor is this
+    process's part of a batch, and all results would be wrong.
 
     Raises:
       TypeError: unless torch was told that plain tensors are replicated.
@@ -54,10 +54,9 @@ def refuse_plain(function: str, names: Sequence[str], operands: Sequence[Any]) -
 
 
 class _Placed(torch.autograd.Function):
-    """A DTensor, split so, whose cotangent is split as it was.
+    """A DTensor with other placements; its cotangent gets the old placements.
 
-    What torch's `from_local` and `redistribute` do to one that is not, and redistribute to any,
-    cannot be differentiated again.
+    The backward passes of torch's `from_local` and `redistribute` cannot be differentiated again.
     """
 
     @staticmethod
@@ -72,21 +71,21 @@ class _Placed(torch.autograd.Function):
 
 
 def _of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
-    """The DTensor of which this process has such a part."""
+    """Returns the DTensor that has this part on this process."""
     whole = DTensor.from_local(own, mesh, placements, run_check=False)
     return _Placed.apply(whole, whole.placements)  # type: ignore[no-any-return]
 
 
 def on_mesh(tensor: Tensor, mesh: Any) -> DTensor:
-    """A DTensor as it is; a plain tensor is taken to be the same on every process."""
+    """Returns a DTensor unchanged; a plain tensor counts as equal on every process."""
     if isinstance(tensor, DTensor):
         return tensor
     return _of_parts(tensor, mesh, [Replicate()] * mesh.ndim)
 
 
 def in_one_dimension(numbers: Any) -> Any:
-    """All numbers of a DTensor, split as its first dimension is."""
-    if numbers.numel() == 0:  # DTensor never comes back from a view of it with fewer dimensions
+    """Returns all numbers of a DTensor in one dimension, split as its first dimension is."""
+    if numbers.numel() == 0:  # DTensor hangs in a view of an empty array with fewer dimensions
         empty = list(numbers.shape).index(0)
         return numbers.sum([dim for dim in range(numbers.ndim) if dim != empty])
     kept = tuple(p if p.is_shard(0) else Replicate() for p in numbers.placements)
@@ -97,18 +96,18 @@ def in_one_dimension(numbers: Any) -> Any:
 class Rows:
     """The rows of `[*rows, features]`, in one dimension.
 
-    In this dimension the rows of a process stand together, which may be another order than that of
-    the whole array.
+    In this dimension the rows of a process are adjacent, so their order may differ from the whole
+    array's.
 
     Attributes:
-      split: of `[*rows, features]`.
+      split: the layout of `[*rows, features]`.
     """
 
     split: Split
 
     @staticmethod
     def of(hidden: Tensor, labels: Tensor, mesh: Any) -> Rows:
-        """Split as hidden is, and where that is whole as labels are; whole where not evenly."""
+        """Splits rows as hidden is split, else as labels are; uneven dimensions stay whole."""
         shape = tuple(hidden.shape)
         whole = Split(shape, ((),) * len(shape), mesh)
         given = [(each, range(each.ndim)) for each in (hidden, labels)]
@@ -121,7 +120,10 @@ class Rows:
         return math.prod([self.split.parts(dim) for dim in range(len(self.split.shape) - 1)])
 
     def chunks(self, rows: int, *arrays: Tensor) -> Iterator[tuple[DTensor, ...]]:
-        """The arrays, `[*rows, ...]`, as parts `[rows, ...]`, one at least; all processes' rows."""
+        """Yields chunks `[rows, ...]` of arrays `[*rows, ...]`, at least one.
+
+        A chunk has rows of all processes.
+        """
         last = len(self.split.shape) - 1
         own = []
         for array in arrays:
@@ -133,14 +135,14 @@ class Rows:
             yield tuple(_of_parts(part, self.split.mesh, self._placements(part)) for part in parts)
 
     def joined(self, parts: Sequence[Any]) -> DTensor:
-        """Numbers `[*rows]`, of those of the chunks."""
+        """Returns numbers `[*rows]` from the numbers of the chunks."""
         own = [_Placed.apply(part, self._placements(part)).to_local() for part in parts]
         rows = len(self.split.shape) - 1
         local = torch.cat(own).reshape([self.split.local(dim) for dim in range(rows)])
         return _of_parts(local, self.split.mesh, self.split.placements(range(rows)))
 
     def _placements(self, part: Tensor) -> tuple[Any, ...]:
-        """Of an array `[rows, ...]`."""
+        """Returns the placements of an array `[rows, ...]`."""
         last = len(self.split.shape) - 1
         return tuple(
             Replicate() if not placement.is_shard() else Shard(0 if placement.dim < last else 1)

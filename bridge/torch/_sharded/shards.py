@@ -1,6 +1,7 @@
-"""A call on this process's part of its arrays, with the bits of the call on the whole arrays.
+"""Runs a call on this process's part of its arrays, with the bits of the call on whole arrays.
 
-What depends on where a part lies is in `bridge.ops.parts`; here is what torch does for it.
+`bridge.ops.parts` has everything that depends on the position of a part; this module has torch's
+side of it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from bridge.torch._sharded.split import Split
 
 
 def call_on_shard(op: Any, operands: Sequence[Any], params: Any, split: Split) -> tuple[Any, ...]:
-    """The call on this process's part of the operands; `split` is that of the space."""
+    """Runs the call on this process's part of the operands; `split` is the layout of the space."""
     return call_on_part(_Part, dispatch, op, operands, params, split)
 
 
 @dataclass(frozen=True)
 class _Part(Part):
-    """The part of a process, which asks the others for theirs with all-gathers."""
+    """The part of a process; it gets the parts of other processes by all-gathers."""
 
     @staticmethod
     def concatenate(arrays: list[Tensor], dim: int) -> Tensor:
@@ -51,7 +52,7 @@ class _Part(Part):
         return torch.arange(keys, device=like.device) > query[:, None]
 
     def starts(self, parts: int, width: int, given: Tensor | None, like: Tensor) -> Tensor:
-        """int64, `[*batch, runs·parts]`, or `[*batch]` for one part of one run."""
+        """Returns the starts: int64 `[*batch, runs·parts]`, `[*batch]` for one part of one run."""
         split, last = self.split, len(self.split.shape) - 1
         stride = [math.prod(split.shape[dim + 1 : last]) * width for dim in range(last)]
         start = split.index(last) * split.local(last)
@@ -73,7 +74,7 @@ class _Part(Part):
         return nodes.reshape(*self.batch, -1, columns)
 
     def rows_added(self, rows: Tensor, dtype: str) -> Tensor:
-        """Every process is sent all rows."""
+        """Adds up the rows of all processes; every process receives all rows."""
         call = sum_of_rows(self._gathered(rows), self.dtype(rows), dtype, self.batch_ndim)
         return self.run(call.op, call.operands, call.params)[0]  # type: ignore[no-any-return]
 
@@ -95,14 +96,15 @@ class _Part(Part):
         return self.split.parts(last), self.split.index(last)
 
     def _exchanged_halves(self, array: Tensor, to: list[int], of: list[int]) -> Tensor:
-        """The array with halves of other processes.
+        """Exchanges halves of the array with other processes.
 
         Args:
-          to, of: the processes that its halves are sent to, and that the new ones come from.
+          to: the processes that receive this process's halves.
+          of: the processes whose halves this process receives.
         """
         (axis,) = self.split.axes[-1]
         halves = array.unflatten(-1, (2, array.shape[-1] // 2)).movedim(-2, 0)
-        if to[0] > to[1]:  # what is for the lower process is sent first
+        if to[0] > to[1]:  # the half for the lower process is sent first
             halves = halves.flip(0)
         found = exchange_along(halves, self.split.mesh, axis, to, of)
         if of[0] > of[1]:
@@ -126,23 +128,24 @@ class _Part(Part):
         return array.to(torch.int64)
 
     def _gathered(self, own: Tensor) -> Tensor:
-        """What all processes have for `own` `[*batch, *rows, ...]`, in the order of the rows."""
+        """Concatenates all processes' `own` `[*batch, *rows, ...]`, in the order of the rows."""
         for dim in range(self.batch_ndim, self.dim + 1):
             own = self._gathered_along(own, dim, dim)
         return own
 
     def _gathered_along(self, own: Tensor, dim: int, at: int) -> Tensor:
-        """What the parts along a dimension of the space have, side by side along `at`."""
+        """Concatenates along `at` the parts of all processes along a dimension of the space."""
         for axis in reversed(self.split.axes[dim]):
             own = gather_along(own, self.split.mesh, axis, at)
         return own
 
 
 def exchange_along(x: Tensor, mesh: Any, axis: int, to: Sequence[int], of: Sequence[int]) -> Tensor:
-    """x `[n, ...]`, whose n elements other processes along a dimension of the mesh have in return.
+    """Exchanges the n elements of x `[n, ...]` with processes along a dimension of the mesh.
 
     Args:
-      to, of: the processes that elements are sent to, and that they come from, in their order.
+      to: for each element, the process that receives it, in ascending order.
+      of: the processes that this one receives elements from, in ascending order.
     """
     sent, received = ([int(i in each) for i in range(mesh.size(axis))] for each in (to, of))
     if x.numel() == 0:
@@ -155,7 +158,7 @@ def exchange_along(x: Tensor, mesh: Any, axis: int, to: Sequence[int], of: Seque
 
 
 def gather_along(x: Tensor, mesh: Any, axis: int, dim: int) -> Tensor:
-    """The parts of the processes along a dimension of the mesh, side by side along `dim`."""
+    """Concatenates along `dim` the parts of the processes along a dimension of the mesh."""
     name = mesh.get_group(axis).group_name
     ranks = Ranks(name, mesh.size(axis), mesh.get_coordinate()[axis])
     return gather(x, Exchange(ranks, dim, True, "sum"))

@@ -1,4 +1,4 @@
-"""How an array is split over a DeviceMesh."""
+"""The layout of an array that is split over a DeviceMesh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bridge.ops.splitting import AnySplit
 
 @dataclass(frozen=True)
 class Split(AnySplit):
-    """Over which dimensions of a mesh each dimension of an array is split.
+    """For each dimension of an array, the dimensions of a mesh over which it is split.
 
     Attributes:
       mesh: the DeviceMesh.
@@ -22,9 +22,10 @@ class Split(AnySplit):
     mesh: Any
 
     def like(self, arrays: Sequence[tuple[Any, Sequence[int | None]]]) -> Split:
-        """As the first of the DTensors that a mesh dimension splits.
+        """Returns the split with, for each mesh dimension, the layout of the first array it splits.
 
-        Each comes with the dimensions of the space that its own are; None for one of its own.
+        Each array comes with a list: for each of its dimensions the dimension of the space, or None
+        if the dimension is not one of the space.
         """
         axes: list[tuple[int, ...]] = [()] * len(self.shape)
         for number in range(self.mesh.ndim):
@@ -43,7 +44,7 @@ class Split(AnySplit):
         return self.mesh.size(axis)
 
     def index(self, dim: int) -> int:
-        """The number of this process's part along a dimension."""
+        """Returns the number of this process's part along a dimension."""
         coordinate = self.mesh.get_coordinate()
         index = 0
         for axis in self.axes[dim]:
@@ -51,7 +52,10 @@ class Split(AnySplit):
         return index
 
     def placements(self, dims: Sequence[int | None]) -> tuple[Any, ...]:
-        """Of an array whose dimensions are these of the split one; None for one of its own."""
+        """Returns the placements of an array.
+
+        `dims` has for each of its dimensions the dimension of the split array, or None.
+        """
         result: list[Any] = [Replicate()] * self.mesh.ndim
         for own, dim in enumerate(dims):
             for axis in () if dim is None else self.axes[dim]:
