@@ -1,15 +1,15 @@
-"""Declarations: an op as one Python function of rows, from which everything else follows.
+"""Declarations: an op is written once, as a Python function of rows.
 
-The function runs once, on values that record what is done with them, and leaves a program: a short
-list of operations. Its derivatives are programs again.
+The function runs once, on values that record each operation, and leaves a program: a short list of
+operations. The derivatives of a program are programs too.
 
-- `roles`: the annotations of operands; `functions`: what can be computed from them.
-- `values`, `tracing`: the recording; `errors`, `refusals`, `suggestions`: what cannot be recorded,
-  by line, and what to write instead.
-- `program`: what is left; `limits`: how large it may be; `derivatives`: forward and reverse mode;
-  `reference`: in float64 NumPy.
+- `roles`: the annotations of operands; `functions`: the operations on them.
+- `values`, `tracing`: the recording; `errors`, `refusals`, `suggestions`: the error for each thing
+  that cannot be recorded, with its line and a replacement.
+- `program`: the recorded operations; `limits`: the largest program; `derivatives`: forward and
+  reverse mode; `reference`: evaluation in float64 NumPy.
 
-NumPy alone is needed here, neither framework.
+This package needs NumPy alone, neither framework.
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -102,7 +102,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # checkers are to tell that there is no such function
+if not TYPE_CHECKING:  # type checkers shall report an unknown function themselves
 
     def __getattr__(name: str) -> NoReturn:
         if name.startswith("__"):

@@ -1,10 +1,10 @@
-"""Programs as the words that the interpreter runs: cpp/interpreter/program.h describes them.
+"""Bytecode: a program as 32-bit words for the interpreter. cpp/interpreter/program.h describes it.
 
-A program is cut into phases, as row reductions stand between its operations. What is needed at
-every place of a row is computed piece by piece in a phase's tile section; what a row has one of in
-the row section before it. Where a row is longer than a piece, a later phase computes again what an
-earlier one had: such instructions are marked, and passed over where a row is a single piece.
-Results are stored in the last phase: they may lie in the memory of operands.
+A program is cut into phases at its row reductions. The tile section of a phase computes the values
+needed at every place of a row, one piece of the row after another; the row section before it
+computes per-row values. In a row longer than a piece, a later phase computes again values of an
+earlier phase. The instructions for that are marked `again`, and are skipped where a row is a single
+piece. Results are stored in the last phase, so they may share memory with operands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
 VERSION = 9
-HEADER_WORDS = 11  # of a program, before its floating constants, of two words each
+HEADER_WORDS = 11  # of a program, before its floating constants of two words each
 
 # In the order of the enumerations in cpp/interpreter/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
@@ -78,24 +78,24 @@ _ROLE_OF = {
 _LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}
 REDUCTIONS = frozenset({"sum", "max", "argmax"})
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
-# The other operands of an instruction are registers.
+# Operations whose arguments are arrays; the others read registers.
 _ON_ARRAYS = frozenset({"load_row", "load_label", "load", "load_mask"})
 
 
 @functools.lru_cache(maxsize=4096)
 def words_of(program: Program, has_start: bool = False) -> bytes:
-    """The words of a program.
+    """Returns the bytecode of a program.
 
     Args:
       program: any.
-      has_start: whether one more operand, an Integer, says from which number on elements are
-        counted where random words are drawn.
+      has_start: True if one more operand, an Integer, is the number of the first element, for
+        random words.
     """
     return Writer(program, has_start).words()
 
 
 class _Lowered:
-    """The operations of the interpreter that a program's operations are, each once."""
+    """The operations of a program translated to operations of the interpreter, each once."""
 
     def __init__(self, program: Program, has_start: bool) -> None:
         program = written_out(program)
@@ -155,14 +155,14 @@ class _Section:
 
 
 class Writer:
-    """Cuts the operations into sections, gives values registers, and writes the words.
+    """Cuts the operations into sections, assigns registers to values, and writes the bytecode.
 
-    A value is named by ("tile", node) or ("row", node): one that a row has one of may be spread to
-    all places of the row as well.
+    A value is named by ("tile", node) or ("row", node). A per-row value may have both names: an
+    instruction spreads it to all places of the row.
     """
 
     def __init__(self, program: Program, has_start: bool) -> None:
-        """Raises ProgramTooLarge for a program that the interpreter does not take."""
+        """Raises ProgramTooLarge for a program beyond the limits of the interpreter."""
         check_arrays(program.name, program)
         self.program = program
         self.has_start = has_start
@@ -177,7 +177,7 @@ class Writer:
         ]
         reductions = [n for n, node in enumerate(self.nodes) if node.operation in REDUCTIONS]
         self.reductions = {node: number for number, node in enumerate(self._needed(reductions))}
-        # What is stored at every place may be a reduction itself, which is known behind its phase.
+        # A stored value may be a reduction itself, known only after its phase.
         stored = [
             self.phases[node] + (self.nodes[node].operation in REDUCTIONS)
             for _, role, nodes in self.results
@@ -230,7 +230,7 @@ class Writer:
         return bool(self.nodes[number].axes & COLUMNS)
 
     def _emit(self) -> None:
-        self._emitted: set[Any] = set()  # of values, in any section
+        self._emitted: set[Any] = set()  # values computed in any section
         for phase in range(self.count):
             present: set[Any] = set()
             for number in self.reductions:
@@ -238,8 +238,8 @@ class Writer:
                     self._emit_reduction(number, phase, present)
             if phase == self.count - 1:
                 self._emit_stores(phase, present)
-            # A chain of reductions computes again in each phase what stands before: it takes long
-            # to get through all of one that is too large.
+            # Each phase of a chain of reductions computes the earlier part again: check early,
+            # because emitting all of a program that is too large takes long.
             self._check_length()
         for number, role, nodes in self.results:
             if role == "per_row":
@@ -276,12 +276,12 @@ class Writer:
         self.tiles[phase].instructions += stores
 
     def _emit_row(self, number: int, phase: int) -> None:
-        """Has a value that a row has one of in a register by the tile section of a phase."""
+        """Emits instructions that load per-row value `number` into a register for phase `phase`."""
         for each in self._in_order(number, lambda i: ("row", i) in self._emitted):
             node = self.nodes[each]
             if node.operation == "constant":
                 continue
-            # As early as it can be: a phase before may have asked for it already.
+            # Emitted as early as possible: an earlier phase may have it already.
             instruction = Instruction(
                 node.operation, ("row", each), [("row", i) for i in node.inputs]
             )
@@ -291,7 +291,7 @@ class Writer:
             self._emitted.add(("row", each))
 
     def _emit_tile(self, number: int, phase: int, present: set[Any]) -> None:
-        """Has a value at every place in a register of this phase's tile section."""
+        """Emits instructions that compute value `number` at every place in this tile section."""
 
         def is_there(i: int) -> bool:
             return ("tile", i) in present
@@ -326,9 +326,9 @@ class Writer:
             self._emitted.add(value)
 
     def _in_order(self, number: int, is_there: Any, wide: bool = False) -> list[int]:
-        """A node and what it is computed from, inputs first, without what is there already.
+        """Lists a node and the nodes it depends on, inputs first, without nodes already present.
 
-        `wide`: up to what a row has one of, which is spread.
+        `wide`: stop at per-row values, which are spread.
         """
         order: list[int] = []
         seen: set[int] = set()
@@ -351,7 +351,7 @@ class Writer:
     # ---- Registers ----
 
     def sections(self) -> list[tuple[bool, list[Instruction]]]:
-        """Instructions as they stand in the words, and whether they run for each piece of a row."""
+        """Returns the instructions by section, in order; True for sections run for each piece."""
         sections = []
         for phase in range(self.count):
             sections.append((False, self.rows[phase].instructions))

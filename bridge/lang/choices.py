@@ -1,8 +1,9 @@
-"""Choices (where, minimum, maximum, max) in reverse mode: where a cotangent counts.
+"""Select operations (where, minimum, maximum, max) in reverse mode.
 
-A choice sends 0 to what it did not choose. Below it may stand an operation whose partial derivative
-is infinite or NaN just there, and 0 times that is NaN: so the cotangent goes on with the condition
-of its choice, and is chosen behind the last such operation.
+A select sends 0 to the operand that it did not choose. The operation that computed this operand may
+have an infinite or NaN partial derivative just there, and 0 times that is NaN. So a cotangent
+carries the condition of its select with it, and the select is applied after the last such
+operation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bridge.lang.values import Value
 
 @dataclass(frozen=True)
 class Condition:
-    """Where a choice fell on something: where a truth value holds, or where it does not."""
+    """The condition for a select to choose an operand: `truth` is True, or False if not `holds`."""
 
     truth: Value
     holds: bool = True
@@ -31,7 +32,7 @@ class Condition:
 
     @property
     def is_one_column(self) -> bool:
-        """Whether it holds in one column of a row at most, by what is compared."""
+        """True if the comparison itself shows that it holds in at most one column of a row."""
         column = sole_column(self.truth.builder.nodes, self.truth.number)
         return self.holds and column is not None
 
@@ -42,7 +43,7 @@ class Condition:
         return f.where(self.truth, value, 0.0) if self.holds else f.where(self.truth, 0.0, value)
 
 
-Conditions = tuple[Condition, ...]  # all of them are met; of none, everywhere
+Conditions = tuple[Condition, ...]  # a conjunction; the empty tuple holds everywhere
 
 
 def both(a: Conditions, b: Conditions) -> Conditions:
@@ -50,7 +51,7 @@ def both(a: Conditions, b: Conditions) -> Conditions:
 
 
 def joined(conditions: Conditions) -> Condition:
-    """One condition for all, of one at least: those of rows first, which are cheap to join."""
+    """Joins one or more conditions into one, conditions of whole rows first: they cost little."""
     first, *others = sorted(conditions, key=lambda one: one.truth.axes & COLUMNS)
     for other in others:
         first = Condition(first.as_truth() & other.as_truth())
@@ -62,7 +63,7 @@ def selected(value: Value | float, conditions: Conditions) -> Value | float:
 
 
 def either(a: Conditions, b: Conditions) -> Conditions:
-    """Where one or the other is met."""
+    """Returns the conditions for the places where a or b holds."""
     if not a or not b:
         return ()
     one, other = joined(a), joined(b)
@@ -73,7 +74,7 @@ def either(a: Conditions, b: Conditions) -> Conditions:
 
 @dataclass(frozen=True)
 class Cotangent:
-    """A value where all its conditions are met, and 0 elsewhere, whatever the value is there."""
+    """A value where all its conditions hold, and 0 elsewhere, even where the value is NaN."""
 
     value: Value
     conditions: Conditions = ()
@@ -89,10 +90,10 @@ class Cotangent:
         return selected(self.value, self.conditions)  # type: ignore[return-value]
 
     def plus(self, other: Cotangent, late: bool) -> Cotangent:
-        """Their sum: what both share is asked once, of the sum.
+        """Adds two cotangents; a condition that both share is applied once, to the sum.
 
-        Elsewhere the sum is 0 where neither counts. `late`: but what it may be multiplied by can
-        make it NaN, so that it is to be chosen again.
+        If `late`, the sum keeps the condition that one of the two counts: a later factor may be
+        infinite or NaN, so the select must be applied again.
         """
         shared = tuple([one for one in self.conditions if one.is_among(other.conditions)])
         own, its = (
@@ -105,7 +106,7 @@ class Cotangent:
         )
 
     def summed(self) -> Cotangent:
-        """Its sum along the row, which counts where it does at any place of the row."""
+        """Sums along the row; the sum counts in rows where a condition holds at some place."""
         along = tuple([one for one in self.conditions if one.truth.axes & COLUMNS])
         beside = tuple([one for one in self.conditions if not one.truth.axes & COLUMNS])
         total = f.sum(selected(self.value, along))
@@ -115,7 +116,7 @@ class Cotangent:
 
 
 def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
-    """Where a node's value depends on each of its inputs."""
+    """Returns for each input of a node the conditions for the node's value to depend on it."""
     if node.operation == "where":
         return [(), (Condition(x[0]),), (Condition(x[0], holds=False),)]
     if node.operation in ("minimum", "maximum"):
@@ -127,9 +128,9 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
 
 
 def _sum(value: Value, own: Conditions, other: Value, its: Conditions) -> Value:
-    """The sum of two values, each where its conditions are met.
+    """Adds two values, each where its conditions hold.
 
-    What counts in one column of a row alone is added there, and nowhere else.
+    A term that counts in one column of each row is added in that column only.
     """
     for a, met, b, others in ((value, own, other, its), (other, its, value, own)):
         alone = tuple([one for one in met if one.is_one_column])
@@ -140,14 +141,14 @@ def _sum(value: Value, own: Conditions, other: Value, its: Conditions) -> Value:
     return selected(value, own) + selected(other, its)  # type: ignore[return-value]
 
 
-# Their partial derivatives are numbers, whatever is there: those of all others may be NaN.
+# Operations with finite partial derivatives for any operands; other derivatives may be NaN.
 _BOUNDED = frozenset(
     ("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs")
 )
 
 
 def select_late(program: Program, moving: Sequence[bool]) -> list[bool]:
-    """Whether a cotangent may yet be multiplied by what is infinite or NaN, for each node."""
+    """True for each node whose cotangent may yet be multiplied by an infinite or NaN derivative."""
     late: list[bool] = []
     for number, node in enumerate(program.nodes):
         late.append(
@@ -174,6 +175,6 @@ def _is_bounded(program: Program, node: Node) -> bool:
 
 
 def is_first(operation: str, x: Sequence[Value]) -> Value:
-    """Whether the first of two is the minimum or maximum; where one is NaN, it is that one."""
+    """True where the first of two values is the minimum or maximum, or is NaN."""
     before = x[0] <= x[1] if operation == "minimum" else x[1] <= x[0]
     return before | (x[0] != x[0])

@@ -1,8 +1,8 @@
-"""Programs as text that names them for good: a declaration's, or how a derivative follows from one.
+"""Serialized programs: text that identifies a traced program, or a derivative by its source.
 
-A traced program is written out; a derivative is written as what it is the derivative of, and
-derived again where it is needed. So a program can stand in a compiled graph or an exported file,
-and its own derivatives are known there.
+The text of a traced program contains all of it. The text of a derivative contains the text of the
+program it is the derivative of; `parse` derives it again. So a program can stand in a traced graph
+or an exported file and still be differentiated there.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from bridge.lang.program import (
 
 _ROLES = {role.__name__: role for role in roles.ANNOTATIONS}
 
-# Where an operand of a derivative comes from: ("operand", i), ("kept", i), ("tangent", i) or
-# ("cotangent", i), with the position of an operand, a kept value or a result of what is derived.
+# The source of an operand of a derivative: ("operand", i), ("kept", i), ("tangent", i) or
+# ("cotangent", i), with the position of an operand, residual or result of the source program.
 Tag = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Coded:
-    """What a text says.
+    """A parsed serialized program.
 
     Attributes:
-      program: with those operands alone that are needed; the first one has the shape.
-      tags: where they come from.
-      of: the text of what is derived; None of a declaration.
-      keeps: values that are kept for derivatives, nodes of the program.
-      kept: whether it reads the kept values of what is derived.
-      rule: the reverse rule that it states itself.
-      columns: of the rows of which it runs on a part; 0: it runs on whole rows.
-      accuracy: the 16-bit type of all floating arrays; "": there are others.
-      rounds_sums: whether column sums are of that type too, as cotangents of row vectors are.
-      has_shape_alone: whether the first operand is there for its shape, and nothing else.
+      program: with only the operands that it needs; the first one gives the shape.
+      tags: the sources of the operands.
+      of: the text of the source program of a derivative; None for a traced program.
+      keeps: the residuals, nodes of the program.
+      kept: True if it reads the residuals of its source program.
+      rule: the custom VJP, or None.
+      columns: the columns of a whole row for a program on a part of it; 0 for whole rows.
+      accuracy: the 16-bit type of all floating arrays; "" if there are others.
+      rounds_sums: True if column sums have that type too, as cotangents of row vectors do.
+      has_shape_alone: True if the first operand only gives the shape.
     """
 
     program: Program
@@ -64,22 +64,22 @@ class Coded:
 
 
 def code_of(program: Program, keeps: Sequence[int] = (), rule: Program | None = None) -> str:
-    """The text of a traced program.
+    """Serializes a traced program.
 
     Args:
-      keeps: nodes whose values are kept for derivatives.
-      rule: its reverse rule, of `pinned.traced_rule`, where that is not the derived one.
+      keeps: nodes whose values are residuals.
+      rule: its custom VJP, made by `pinned.traced_rule`, or None.
     """
     fields = {**_fields(program), "keeps": list(keeps)}
     return _text(fields if rule is None else {**fields, "rule": _fields(rule)})
 
 
 def texts_of(code: str) -> dict[str, str]:
-    """The texts of a traced program on floating arrays that are all of one 16-bit type, and "" of
-    all others.
+    """Serializes a program once for each 16-bit type of all arrays, and as "" for other arrays.
 
-    With such a type its functions, and those of its derivatives, need be no more accurate: see
-    narrowing.py. What is kept for derivatives must be what they would compute again.
+    With a 16-bit type, the functions of the program and its derivatives may be less accurate: see
+    narrowing.py. If that would change a residual there is only "": a derivative may compute the
+    residual again and must get the same value.
     """
     coded = parse(code)
     if narrowing.depends_on_functions(coded.program, coded.keeps):
@@ -98,18 +98,18 @@ def _fields(program: Program) -> dict[str, Any]:
 
 
 def jvp(code: str, moved: Sequence[bool], kept: bool) -> str:
-    """The text of the tangents of all results, from those of the operands that are moved."""
+    """Serializes the jvp: the tangents of all results, for operands that are `moved`."""
     return _derived(code, {"jvp": [int(is_moved) for is_moved in moved], "kept": int(kept)})
 
 
 def vjp(code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool) -> str:
-    """The text of the cotangents of the wanted operands, from those of the given results."""
+    """Serializes the vjp: the cotangents of the wanted operands, for the given results."""
     masks = [[int(is_set) for is_set in mask] for mask in (given, wanted)]
     return _derived(code, {"vjp": masks, "kept": int(kept)})
 
 
 def without_kept(code: str) -> str:
-    """The text of the same derivative, which computes again what was kept."""
+    """Serializes the same derivative without residuals; it computes their values again."""
     fields = json.loads(code)
     return _derived(_text(fields["of"]), {**fields, "kept": 0})
 
@@ -124,10 +124,10 @@ def _text(fields: Any) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def parse(code: str) -> Coded:
-    """What a text says.
+    """Parses a serialized program.
 
     Raises:
-      ValueError: if it is none.
+      ValueError: if the text is not a serialized program.
     """
     try:
         fields = json.loads(code)
@@ -175,7 +175,7 @@ def _program(fields: Any) -> Program:
 
 
 def saving(coded: Coded) -> Program:
-    """The program with the values that are kept as further results."""
+    """Returns the program with its residuals as further results."""
     nodes = coded.program.nodes
     kept = [
         Result(roles.Full if nodes[n].axes & COLUMNS else roles.PerRow, (n,), name="kept")
@@ -185,7 +185,7 @@ def saving(coded: Coded) -> Program:
 
 
 def kept_results(coded: Coded, dtypes: Sequence[str | None], arithmetic: str) -> list[int | None]:
-    """For each value that is kept the result, of these dtypes, that holds it; None if none does."""
+    """Finds for each residual a result that holds the same values, by its dtype; else None."""
     found: list[int | None] = []
     for kept in coded.keeps:
         node = coded.program.nodes[kept]
@@ -197,7 +197,7 @@ def kept_results(coded: Coded, dtypes: Sequence[str | None], arithmetic: str) ->
 
 
 def computed(coded: Coded) -> Program:
-    """The program, with what is kept as further results, at the accuracy that its arrays need."""
+    """Returns the program with residuals as further results, lowered to its arrays' precision."""
     program = saving(coded)
     if not coded.accuracy:
         return program
@@ -210,7 +210,7 @@ def computed(coded: Coded) -> Program:
 
 
 def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:
-    """That program with those of its results, and of the values that are kept, that are wanted."""
+    """Returns the program of `computed` with only the wanted results."""
     program = computed(coded)
     results = zip(program.results, are_wanted, strict=False)
     return replace(program, results=tuple(result for result, is_wanted in results if is_wanted))
@@ -226,7 +226,7 @@ def _jvp(of: str, moved: list[bool], kept: bool) -> Coded:
     needed = {tags[i] for i in _read(program)}
     if kept:
         needed.update(parse(jvp(of, moved, False)).tags)
-    # Its transpose is the reverse mode of what it is the forward mode of.
+    # The transpose of a jvp is the vjp of its source program: it needs these operands too.
     given = [True] * len(base.program.results)
     needed.update(t for t in parse(vjp(of, given, moved, kept)).tags if t[0] != "cotangent")
     return _trimmed(program, tags, needed, of, kept)
@@ -242,7 +242,7 @@ def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
     tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
     tags += [("kept", i) for i in range(len(keeps))]
     tags += [("cotangent", i) for i, is_given in enumerate(given) if is_given]
-    # The cotangent of a table is summed by who knows its shape.
+    # The caller, who knows the shape of the table, sums its cotangent.
     results = tuple(
         replace(result, role=roles.Full) if result.role is roles.Table else result
         for result in program.results
@@ -273,15 +273,15 @@ def _stage(of: str, fields: dict[str, Any]) -> Coded:
 
 
 def _read(program: Program) -> set[int]:
-    """Positions of the operands whose values a program reads."""
+    """Returns the positions of the operands whose values a program reads."""
     return {node.static[0] for node in program.nodes if node.operation == "operand"}
 
 
 def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, kept: bool) -> Coded:
-    """The program with the needed operands alone, one that has the shape in front."""
+    """Removes operands that are not needed; one with the shape of the space comes first."""
     places = [i for i, tag in enumerate(tags) if tag in needed]
     spacious = [i for i, each in enumerate(program.operands) if each.role in roles.SPACIOUS]
-    # Where no value is needed, that of a derivative is there in any case.
+    # If no value of that shape is needed, the tangent or cotangent is at hand in any case.
     derived = [i for i in spacious if tags[i][0] in ("tangent", "cotangent")]
     first = next(iter([i for i in spacious if i in places] or derived), 0)
     order = [first, *(i for i in places if i != first)]
@@ -306,12 +306,12 @@ def _trimmed(program: Program, tags: Sequence[Tag], needed: set[Tag], of: str, k
 
 
 def draws(program: Program) -> bool:
-    """Whether it draws random words, which are numbered by element."""
+    """True if a program draws random words, which are numbered by element."""
     return any(node.operation == "keep" for node in program.nodes)
 
 
 def tells_columns_apart(program: Program) -> bool:
-    """Whether a row's elements cannot be computed by themselves."""
+    """True if an element's result depends on its column or on the rest of its row."""
     whole = {*REDUCTIONS, "column", "columns"}
     return any(node.operation in whole for node in program.nodes)
 
@@ -319,10 +319,11 @@ def tells_columns_apart(program: Program) -> bool:
 def reverse(
     code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool
 ) -> tuple[str, tuple[Tag, ...], list[int]]:
-    """The text of the wanted cotangents, where its operands come from, and whose its results are.
+    """Returns the text of the wanted cotangents, the sources of its operands, and the positions of
+    the wanted operands in the order of its results.
 
-    Of forward mode towards tangents alone it is the reverse mode of what was differentiated: so a
-    framework whose reverse mode transposes forward mode has the bits of one that does not.
+    The vjp of a jvp towards tangents alone is the vjp of the source program. So a framework that
+    transposes forward mode gets the same bits as one that does not.
     """
     coded = parse(code)
     places = [i for i, is_wanted in enumerate(wanted) if is_wanted]
@@ -339,13 +340,13 @@ def reverse(
     inner = [("tangent", i) in chosen for i in range(len(fields["jvp"]))]
     text = vjp(coded.of, given, inner, coded.kept)
     if not {tag for tag in parse(text).tags if tag[0] != "cotangent"} <= {*coded.tags}:
-        # One that is there for its shape, which forward mode has of another.
+        # It needs an operand for its shape that the jvp does not have.
         return plain()
     tags: list[Tag] = []
     for tag in parse(text).tags:
-        # An operand of what was differentiated is one of its forward mode, at a place of its own.
+        # The operands of the source program have other positions in the jvp.
         tags.append(tag if tag[0] == "cotangent" else ("operand", coded.place(tag)))
-    # Its results are in the order of what was differentiated, where a tangent may stand in front.
+    # The results are in the order of the source program; in the jvp a tangent may come first.
     places = [coded.place(("tangent", i)) for i, is_wanted in enumerate(inner) if is_wanted]
     return text, tuple(tags), places
 
@@ -353,11 +354,12 @@ def reverse(
 def passed_on(
     code: str, sources: Sequence[Tag], wanted: Sequence[type[roles.Annotation]]
 ) -> list[Tag | None]:
-    """For each result of a derivative the tangent or cotangent that it is, unchanged; or None.
+    """Finds for each result of a derivative the tangent or cotangent that it equals, or None.
 
     Args:
-      sources: where the operands come from.
-      wanted: the roles of what the results are derivatives of: that of a table is yet to be summed.
+      sources: the sources of the operands.
+      wanted: the roles of the operands towards which it differentiates; the cotangent of a table
+        still has to be summed.
     """
     program = parse(code).program
     found: list[Tag | None] = []
@@ -374,14 +376,14 @@ def passed_on(
 
 
 def twins(code: str) -> list[int]:
-    """For each result the number of the first one that is the same."""
+    """Returns, for each result, the number of the first result that equals it."""
     results = parse(code).program.results
     same = [(result.nodes, result.role) for result in results]
     return [same.index(each) for each in same]
 
 
 def zeros(code: str) -> list[bool]:
-    """For each result of a derivative whether it is 0 whatever the operands are."""
+    """True for each result of a derivative that is 0 for all operands."""
     program = parse(code).program
 
     def is_zero(node: Node) -> bool:
@@ -392,10 +394,10 @@ def zeros(code: str) -> list[bool]:
 
 @functools.lru_cache(maxsize=4096)
 def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
-    """Whether the results are linear in an operand, as they are in tangents and cotangents.
+    """True if the results are linear in an operand, as they are in tangents and cotangents.
 
-    Those of a declared function are where its derivative towards the operand reads nothing of the
-    unknown ones.
+    A traced program is linear in an operand if its derivative towards it reads no operand among
+    the unknown ones.
     """
     coded = parse(code)
     if coded.tags[position][0] in ("tangent", "cotangent"):
@@ -410,7 +412,7 @@ def is_linear_in(code: str, position: int, unknown: frozenset[int]) -> bool:
 
 
 def summands(code: str, wanted: Sequence[bool]) -> str:
-    """The text of the arrays whose sums over the rows the wanted results of that kind are."""
+    """Serializes the program of the terms that the wanted column sums add up."""
     return _derived(code, {"summands": [int(is_wanted) for is_wanted in wanted]})
 
 
@@ -418,7 +420,7 @@ def summands(code: str, wanted: Sequence[bool]) -> str:
 def stage(
     code: str, are_wanted: tuple[bool, ...], number: int, columns: int, is_summed: bool
 ) -> str:
-    """The text of a stage of the wanted results: see bridge/lang/stages.py."""
+    """Serializes a stage of the wanted results: see bridge/lang/stages.py."""
     masks = {"wanted": [int(is_wanted) for is_wanted in are_wanted]}
     fields = {"stage": number, "columns": columns, "summed": int(is_summed)}
     return _derived(code, {**fields, **masks})
@@ -426,7 +428,7 @@ def stage(
 
 @functools.lru_cache(maxsize=4096)
 def reductions(code: str, are_wanted: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
-    """The row reductions of the wanted results, "sum", "max" or "argmax", by stage."""
+    """Lists the row reductions of the wanted results, "sum", "max" or "argmax", by stage."""
     program = stages.prepared(wanted(parse(code), are_wanted))
     return tuple(
         tuple(program.nodes[number].operation for number in numbers)

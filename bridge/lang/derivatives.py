@@ -1,17 +1,17 @@
 """Derivatives of programs, which are programs: forward and reverse mode, to any order.
 
 Both modes share one table, `_PARTIALS`: the partial derivatives of an operation as values computed
-from its inputs and its value. They are written so that the chain rule never subtracts nearly equal
-numbers: 1 − tanh² is 4·σ(2x)·σ(−2x), e^(−x²) an operation of its own. The derivative of a square
-is one product, doubled, which is exact.
+from its inputs and its value. The formulae avoid the subtraction of nearly equal numbers: 1 − tanh²
+is 4·σ(2x)·σ(−2x), and e^(−x²) is an operation of its own. The derivative of a square is one
+product, doubled, which is exact.
 
-The order of additions is part of the result (docs/numerics.md): a value's cotangents are added in
-the order in which reverse mode meets its uses, the last use first and of one operation the left
-input first; those at every place of the space before their sum along the row, and that before what
-came a row at a time. Tangents are added from the left input to the right. What is known to be zero
-from the structure alone is left out; no number is.
+The order of additions is part of the result (docs/numerics.md). The cotangents of a value are added
+in the order in which reverse mode meets its uses: the last use first, and the left input first
+within one operation. Cotangents at every place of a row are added before their sum along the row,
+and this sum before cotangents that came once per row. Tangents are added from the left input to the
+right. Zeros known from the structure of the program are left out; computed zeros are not.
 
-Where a choice (where, minimum, maximum, max) sends its cotangent is in choices.py.
+choices.py applies the conditions of selects (where, minimum, maximum, max) to cotangents.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
 
 
 def silu_slope(x: Value) -> Value:
-    """At infinity the limits, as GELU's; no σ is both above 0 and below 1 where x is cut."""
+    """The derivative of SiLU, with its limits at ±∞: `_cut` changes x only where σ is 0 or 1."""
     s = f.sigmoid(x)
     return s + s * (_cut(x) * f.sigmoid(-x))
 
 
 def _cut(x: Value) -> Value:
-    """x where that is a number, to be multiplied by what is 0 far out."""
+    """Clamps x to ±1000, for products with a factor that is 0 there: 0 times ∞ would be NaN."""
     return f.maximum(f.minimum(x, 1e3), -1e3)
 
 
 def _gelu(x: Value, kind: str, order: int) -> Value:
-    """The next derivative of a derivative of GELU.
+    """The derivative of the GELU derivative of the given order.
 
-    The first two are operations of their own, since the chain rule would cancel in them. That of
-    the second is the derivative of its formula, where only true zeros are left.
+    The first two are operations of their own, because the chain rule would cancel digits. From the
+    third on, the derivative is taken of the formula of the second.
     """
     if order < 2:
         return f.apply("gelu", x, static=(kind, order + 1))
@@ -72,7 +72,7 @@ def _gelu(x: Value, kind: str, order: int) -> Value:
 
 
 def differentiated(y: Value, x: Value) -> Value:
-    """dy/dx, for a y that was computed from x in the same program."""
+    """dy/dx, for a y computed from x in the same program."""
     builder = x.builder
     read = {y.number}
     for number in range(y.number, x.number, -1):
@@ -117,23 +117,25 @@ _LOG_SUMS = ("logsumexp", "logsumexp_rest")
 
 
 def _rest_of(x: Sequence[Value], y: Value) -> Value:
-    """log Σ e^(x − most), an input of log Σ e^x, or the node itself."""
+    """Returns log Σ e^(x − most): an input of a logsumexp node, or the node itself."""
     return x[2] if len(x) > 2 else y
 
 
 def _over_sum(rest: Value) -> Value:
-    """1 / Σ e^(x − most) from its logarithm, which is not negative."""
+    """1 / Σ e^(x − most), computed from the logarithm of the sum, which is not negative."""
     return f.apply("exp_low", -rest)
 
 
 def _beside(x: Value, most: Value) -> Value:
-    """e^(x − most), where that is at least the row's largest x: the softmax of a row, but for what
-    the row has one of. 0 in a row of -inf."""
+    """e^(x − most), for a `most` at least as large as the row's x; 0 in a row of -inf.
+
+    It is the softmax without its per-row factor.
+    """
     return f.apply("exp_low", x - f.where(most == -inf, 0.0, most))
 
 
 def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -> Value | None:
-    """The tangent of a node from those of its inputs; None is zero by structure."""
+    """Computes the tangent of a node from the tangents of its inputs; None stands for zero."""
     if all(tangent is None for tangent in t):
         return None
     operation = node.operation
@@ -159,7 +161,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
     if operation == "add":
         terms = [tangent for tangent in t if tangent is not None]
     elif operation == "max":
-        # Chosen, not multiplied: what is not chosen may be infinite.
+        # A select, not a product: the other elements may be infinite.
         assert t[0] is not None
         return f.sum(f.where(f.column() == f.argmax(x[0]), t[0], -0.0))
     elif operation == "div":
@@ -183,7 +185,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
 
 
 def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value | None]:
-    """The cotangents of a node's inputs from its own; for a choice, of those that it chose."""
+    """Computes the cotangents of a node's inputs; for a select without its conditions."""
     operation = node.operation
     if operation == "where":
         return [None, g, g]
@@ -199,7 +201,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [g, -g]
     if operation in ("sum", "max"):
         return [g]
-    if operation in _LOG_SUMS:  # one product an element, the other once a row
+    if operation in _LOG_SUMS:  # one product for each element, the other once for each row
         down = (g * _over_sum(_rest_of(x, y))) * _beside(*x[:2])
         return [down, *[None] * (len(x) - 1)]
     if operation == "div":
@@ -211,13 +213,13 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
 
 
 def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
-    """The operands in which kept values come."""
+    """Returns the operands through which residuals come in."""
     by_axes = {FULL: roles.Full, ROWS: roles.PerRow, COLUMNS: roles.Row}
     return [Operand(f"kept {number}", by_axes[program.nodes[number].axes]) for number in kept]
 
 
 def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
-    """The program's nodes written into another builder; those that are kept are read."""
+    """Writes the program's nodes into another builder; residuals are read as operands."""
 
     def read(number: int, inputs: tuple[int, ...]) -> Value | None:
         if number not in kept:
@@ -229,7 +231,7 @@ def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Va
 
 
 def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:
-    """Which nodes depend, differentiably, on the operands that are moved."""
+    """True for each node that depends, differentiably, on a moved operand."""
     moving: list[bool] = []
     for node in program.nodes:
         if node.operation == "operand":
@@ -245,16 +247,16 @@ def _halves(role: type[roles.Annotation]) -> range:
 
 
 def jvp(program: Program, moved: Sequence[bool], kept: Sequence[int] = ()) -> Program:
-    """The tangents of a program's results.
+    """Forward mode: the tangents of a program's results.
 
     Args:
       program: any.
-      moved: for each operand whether it has a tangent; those that have none are held fixed.
-      kept: nodes of the program whose values come in as operands instead of being computed again.
+      moved: for each operand, True if it has a tangent; the others are constants.
+      kept: the residuals: nodes of the program whose values are operands of the derivative.
 
     Returns:
-      A program of the operands, the kept values and the tangents of the moved operands, in this
-      order. Its results are the tangents of all results, a constant 0 where there is none.
+      A program of the operands, the residuals and the tangents of the moved operands, in this
+      order. It returns the tangents of all results, a constant 0 for a result that does not move.
     """
     builder = Builder()
     operands = [*program.operands, *kept_operands(program, kept)]
@@ -304,19 +306,18 @@ def vjp(
     wanted: Sequence[bool],
     kept: Sequence[int] = (),
 ) -> Program:
-    """The cotangents of a program's operands.
+    """Reverse mode: the cotangents of a program's operands.
 
     Args:
       program: any.
-      given: for each result whether it has a cotangent; the others count as zero.
-      wanted: for each operand whether its cotangent is wanted: floating ones alone.
-      kept: nodes of the program whose values come in as operands instead of being computed again.
+      given: for each result, True if it has a cotangent; the others count as zero.
+      wanted: for each operand, True if its cotangent is wanted; False for operands not floating.
+      kept: the residuals: nodes of the program whose values are operands of the derivative.
 
     Returns:
-      A program of the operands, the kept values and the given cotangents, in this order, whose
-      results are the wanted cotangents, each with the dtype of its operand: Row operands get a
-      column sum, PerRow operands a sum along the row, tables a sum over what they were repeated
-      along.
+      A program of the operands, the residuals and the given cotangents, in this order. Its results
+      are the wanted cotangents, each in the dtype of its operand: a column sum for a Row operand, a
+      sum along the row for a PerRow operand, a sum over the repeated dimensions for a Table.
     """
     builder = Builder()
     operands = [*program.operands, *kept_operands(program, kept)]
@@ -325,7 +326,7 @@ def vjp(
         values = replayed(program, builder, kept)
         moving = _moving(program, wanted)
         late = select_late(program, moving)
-        # What came at every place of a row, and what came a row at a time.
+        # Cotangents received at every place of a row, and cotangents received once per row.
         along: list[Cotangent | None] = [None] * len(values)
         beside: list[Cotangent | None] = [None] * len(values)
 
@@ -334,7 +335,7 @@ def vjp(
                 return
             is_wider = cotangent.axes & COLUMNS and not program.nodes[number].axes & COLUMNS
             if came_along and not cotangent.axes & COLUMNS:
-                # The same number came at every place of the row.
+                # The same number arrived at every place of the row.
                 cotangent = replace(cotangent, value=f.columns() * cotangent.value)
             received = along if is_wider else beside
             own = received[number]

@@ -1,9 +1,9 @@
-"""Programs as C++: what cpp/interpreter/generated.h runs instead of the words of bytecode.py.
+"""Generated C++ for the CPU: cpp/interpreter/generated.h runs it instead of the bytecode.
 
-The sections are those of the words. Within a section all operations stand in one loop, in
-registers; what an earlier section had is computed again where that is cheap, and read from where
-it was kept where it is not. Each operation is the same C++ function that the interpreter calls, so
-that both give the same bits.
+The sections are those of the bytecode. Within a section all operations stand in one loop, in
+registers. A value of an earlier section is computed again if that is cheap, else it is saved and
+read back. Each operation is the C++ function that the interpreter calls, so both give the same
+bits.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ def source_of(
     has_start: bool = False,
     free: Sequence[int] = (),
 ) -> str:
-    """The C++ of a program.
+    """Returns the C++ of a program.
 
     Args:
       program: any.
       arithmetic: "float32" or "float64".
-      dtypes: of its operands and then of its results.
+      dtypes: of the operands, then of the results.
       has_start: as in `bytecode.words_of`.
-      free: as `free_constants` has them: the same C++ runs programs with others.
+      free: a result of `free_constants`, or a part of it: these constants are read from the
+        bytecode of each call, so one C++ text serves programs that differ in them.
     """
     return _Emitter(Writer(program, has_start), arithmetic, dtypes, free).text()
 
 
 def free_constants(program: Program, has_start: bool = False) -> list[int]:
-    """Numbers of the constants whose values no operation is made for, as the words have them."""
+    """Returns the numbers, in bytecode order, of constants without a special case in the C++."""
     writer = Writer(program, has_start)
     return [
         number
@@ -55,7 +56,7 @@ class _Emitter(Registers):
     # ---- Row sections ----
 
     def _constants(self) -> list[str]:
-        """What fills the row registers of constants."""
+        """Emits the assignments of constants to row registers."""
         lines = [
             f"m.set_{'integer_' * self.is_integer(number)}row({register}, "
             f"{self.name(('row', number))});"
@@ -70,7 +71,7 @@ class _Emitter(Registers):
         return f"{pointer}* const a{number} = m.{kind}({self.register(number)});"
 
     def _used_later(self, section: int) -> set[int]:
-        """Nodes whose row values are read behind a row section, or by what is no loop."""
+        """Returns the nodes with per-row values read after a row section or outside its loop."""
         used = {value[1] for tile in self.tiles[section:] for value in tile.rows}
         for tile in self.tiles[section:]:
             for instruction in tile.instructions:
@@ -132,7 +133,7 @@ class _Emitter(Registers):
 
     def _tile_section(self, phase: int) -> list[str]:
         before = {stream for tile in self.tiles[:phase] for stream in streams_of(tile)}
-        # What fetches the next row ahead spares its first section the wait.
+        # The section that fetches the next row ahead spares the first section the wait.
         is_in_cache = self._fetching >= 0 or before.issuperset(streams_of(self.tiles[phase]))
         return Section(self, self.tiles[phase], is_in_cache, phase == self._fetching).text(phase)
 
@@ -140,7 +141,7 @@ class _Emitter(Registers):
     def _fetching(self) -> int:
         """The section that fetches the next row ahead; -1: none.
 
-        Of those that read the row again, which wait for nothing, the one that computes longest.
+        It is the longest of the sections that read the row again and so do not wait for memory.
         """
         streams = [streams_of(tile) for tile in self.tiles]
         again = [i for i, own in enumerate(streams) if own and any(streams[:i])]

@@ -1,10 +1,9 @@
-"""Programs as CUDA C++: what cpp/interpreter/generated_rows.cuh runs instead of the words of
-bytecode.py.
+"""Generated CUDA C++: cpp/interpreter/generated_rows.cuh runs it instead of the bytecode.
 
-A program is one function of a row. What a row has one of stands in variables; a section over its
-elements is a loop over chunks, vectors and elements, before which everything that it reads of the
-chunk is loaded. Where rows stay in registers, sections after the first take from there what they
-read again, and what would take long to compute again, as far as registers are to spare.
+A program is one function of a row. Per-row values are variables. A section over the elements is a
+loop over chunks, vectors and elements; all loads of a chunk come before its computations. In
+kernels whose rows stay in registers, later sections find there the elements they read again and the
+values that are expensive to compute again, as far as registers suffice.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from bridge.lang.program import Program
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
 
-# With more operations in its sections a program is no longer written out for each element of a
-# thread: it would be slow to compile, and too long for the instruction cache.
+# A longer program is not unrolled for the elements of a thread: it would be slow to compile, and
+# too long for the instruction cache.
 _MOST_UNROLLED = 110
-_LIGHT = 10  # as much as a root, and less than an exponential
-# Of programs whose warps may have several chunks of a row: those with fewer wait for memory alone,
-# and have more warps without, those with more have code too long for the instruction cache.
+_LIGHT = 10  # the weight of a square root, below that of an exponential
+# Programs whose warps may have several chunks of a row. Shorter programs only wait for memory and
+# are better off with more warps. The code of longer ones is too long for the instruction cache.
 _WIDE = range(12, 48)
-_LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # as some ten of the short ones are
+_LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # about as long as ten short operations
 _SHORT = frozenset(
     (
         *("load", "load_mask", "column", "neg", "abs", "not", "float", "add", "sub", "mul", "fma"),
@@ -40,15 +39,15 @@ _SHORT = frozenset(
 
 @dataclass(frozen=True)
 class Emitted:
-    """The text, and what who launches its kernels must know.
+    """The text of a program, with the facts needed to launch its kernels.
 
     Attributes:
       source: C++.
-      vector: columns side by side that a thread has.
-      cells: 8 bytes of shared memory that are needed for each chunk of a row.
-      held: bytes of a chunk that several sections read.
-      kinds: 1 << kind for each kind of cpp/interpreter/generated_call.h that there is.
-      staged: operands of all rows that threads find once for the rows that they go down.
+      vector: adjacent columns of a thread.
+      cells: shared memory for each chunk of a row, in units of 8 bytes.
+      held: bytes of each chunk that several sections read.
+      kinds: a bit 1 << kind for each available kind of cpp/interpreter/generated_call.h.
+      staged: the number of shared vectors that a column driver stages in shared memory.
     """
 
     source: str
@@ -59,7 +58,7 @@ class Emitted:
     staged: int
 
 
-# As cpp/interpreter/generated_call.h numbers them.
+# In the order of cpp/interpreter/generated_call.h.
 KINDS = (
     "ShortAligned",
     "ShortAny",
@@ -79,12 +78,12 @@ def cuda_source_of(
     has_start: bool = False,
     free: Sequence[int] = (),
 ) -> Emitted:
-    """The CUDA C++ of a program. The arguments are those of `emission.source_of`."""
+    """Returns the CUDA C++ of a program. The arguments are those of `emission.source_of`."""
     return _Emitter(Writer(program, has_start), arithmetic, dtypes, free).emitted()
 
 
 def _weight(instruction: Instruction) -> int:
-    """About how many short operations an instruction is."""
+    """Estimates the cost of an instruction, in short operations."""
     name = instruction.operation.removeprefix("integer_")
     return 1 if name in _SHORT else 10 if name in _LONG else 25
 
@@ -95,10 +94,10 @@ class _Emitter(Residents):
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, free)
         self.cells = self.areas = 0
-        self.waits = False  # for numbers of a row, before it computes its elements
+        self.waits = False  # True if the elements of a row need per-row numbers from memory
 
     def _rows(self) -> list[str]:
-        """What is done for a row."""
+        """Emits the function of a row."""
         rows = RowTexts(self)
         texts = [SectionText(self, rows.order, i) for i in range(self.writer.count)]
         lines = [*rows.declared]
@@ -116,9 +115,9 @@ class _Emitter(Residents):
         lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
-        # Random words are most of what a row costs.
+        # Random words are most of the cost of a row.
         draws = any(i.operation == "keep" for i in instructions)
-        # There column sums are kept too, but where a thread goes down its columns.
+        # Such kernels also add column sums, if no column driver does.
         stays = self._is_resident or (bool(self.sums) and not self._keeps_columns)
         absent = {
             "ResidentAligned": not stays,
@@ -179,13 +178,14 @@ class _Emitter(Residents):
         return Emitted("\n".join(source), *facts)
 
     def _blocks(self, instructions: Sequence[Instruction]) -> tuple[int, int]:
-        """How many blocks of a multiprocessor the kernels of more than short rows leave registers:
-        that with a warp for each chunk, and that whose warps go on from chunk to chunk.
+        """Returns the fewest blocks on a multiprocessor, a bound on the registers of a thread.
 
-        A compiler takes all that it may, without being the faster for it, and fewer warps are left
-        to work while others wait. More than two are for programs on numbers of 16 bits that were
-        seen to spill nothing on the way of whole chunks, or little, and to be faster (on an H100),
-        and for those on 32 bits that keep a row at most and write none.
+        The first number is for kernels with a warp for each chunk, the second for those whose warps
+        go from chunk to chunk. Kernels of short rows have a bound of their own. A compiler takes
+        all the registers it may have without being faster for it, and fewer warps are left to work
+        while others wait. More than two blocks are for 16-bit programs that spilled no or few
+        registers in the code of whole chunks and were faster (measured on an H100), and for 32-bit
+        programs that keep at most one row and write none.
         """
         if self.real_bytes == 8:
             return 1, 1
@@ -206,15 +206,17 @@ class _Emitter(Residents):
 
     @property
     def _is_resident(self) -> bool:
-        """Whether there is a kernel with a warp for each chunk of a row: what it has of it stays,
-        or is on its way while the warp waits for what the row has one of."""
+        """True for a kernel with a warp for each chunk of a row.
+
+        The warp keeps its elements, or loads them while it waits for per-row numbers.
+        """
         return self.keeps or self.waits
 
     def _may_be_wide(self, instructions: Sequence[Instruction]) -> bool:
-        """Whether there is a kernel whose warps have several chunks of a row each.
+        """True for a kernel whose warps have several chunks of a row each.
 
-        It keeps one stream of 16 bits, and computes again what is made of it. What a row asks of
-        a thread beside its elements is asked once for more of them.
+        It keeps one 16-bit stream and computes derived values again. The per-row work of a thread
+        is done once for more elements.
         """
         kept = [self._bytes(stream) for stream in self.kept_loads]
         beside = self.sums or any(i.operation == "keep" for i in instructions)
@@ -223,9 +225,9 @@ class _Emitter(Residents):
 
     @property
     def _keeps_columns(self) -> bool:
-        """Whether there is a kernel whose threads go down the rows of their columns.
+        """True for a column driver: a kernel whose threads go down the rows of their columns.
 
-        Each adds up what it has of a column, and reads once what all rows share.
+        A thread adds the column sums of its columns and reads vectors shared by all rows once.
         """
         program = self.writer.program
         used = {each.role for each in program.operands} | {each.role for each in program.results}
@@ -255,5 +257,5 @@ class _Emitter(Residents):
 
 
 def _entry(kind: str) -> str:
-    """As cpp/interpreter/generated_call.h names the kernels."""
+    """Returns the C name of a kernel, as in cpp/interpreter/generated_call.h."""
     return "bridge" + "".join(f"_{c.lower()}" if c.isupper() else c for c in kind)

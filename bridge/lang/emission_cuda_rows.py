@@ -1,4 +1,4 @@
-"""What a program's rows have one of as CUDA C++ (emission_cuda.py)."""
+"""Per-row values of a program as CUDA C++ (emission_cuda.py)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bridge.lang.sections import Pick, part_of
 
 
 class RowTexts:
-    """The lines of a program's row values, by where they stand.
+    """The lines for a program's per-row values, grouped by their place in the kernel.
 
     Attributes:
-      order: where that is.
+      order: the places.
       declared: variables that later lines assign.
-      of_section: what is computed before each section of elements.
-      beside: assignments for all who share a row, while its first elements are on their way.
-      beside_first: those of the warp of its first chunk.
-      end: what that warp does behind all sections.
+      of_section: lines before each section of elements.
+      beside: assignments in all warps of a row while its first elements are being loaded.
+      beside_first: the same, in the warp of its first chunk only.
+      end: lines in that warp after all sections.
     """
 
     def __init__(self, emitter: Residents) -> None:
@@ -68,7 +68,7 @@ class RowTexts:
             self._lines(place).append(f"{name} = {text};")
 
     def _pick(self, section: int, value: Any, pick: Pick) -> None:
-        """A sum of one term, which is read by itself."""
+        """Emits a sum of one term: the element is read by itself."""
         emitter, place, lines = self.emitter, self.order.place(value), []
         for instruction in part_of(emitter.all[section], (), (pick.value,)).instructions:
             if instruction.operation in ("load", "load_mask"):
@@ -95,6 +95,8 @@ class RowTexts:
 
 
 def _is_computed(line: str) -> int:
-    """Numbers of the row are asked for before any of them is waited for; labels last of them, for
-    they are of several types, of which a branch takes one."""
+    """Sort key: loads come first, so that all are under way before one is waited for.
+
+    Labels are the last loads, because they branch on their type.
+    """
     return 0 if "w.template load_row<" in line else 1 if "w.load_label(" in line else 2

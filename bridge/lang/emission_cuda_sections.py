@@ -23,11 +23,11 @@ from bridge.lang.sections import (
 
 
 class SectionText:
-    """A tile section: what it declares, and what it does for a chunk, a vector and an element.
+    """The text of a tile section: its declarations, and its code for a chunk, a vector, an element.
 
     Attributes:
-      cells: 8 bytes of shared memory that it needs for each chunk of a row.
-      at_end: what it reduces elements to for what a row's first warp does alone, at last.
+      cells: shared memory for each chunk of a row, in units of 8 bytes.
+      at_end: code of a row's first warp after all sections, for reductions used there only.
     """
 
     def __init__(self, emitter: Residents, order: RowOrder, section: int) -> None:
@@ -42,15 +42,15 @@ class SectionText:
         self.vector: list[str] = []
         self.body: list[str] = []
         self.stored: list[str] = []
-        self.added: list[str] = []  # behind each vector
-        self.ended: list[str] = []  # and each chunk
+        self.added: list[str] = []  # after each vector
+        self.ended: list[str] = []  # after each chunk
         self.sums: list[tuple[Instruction, int]] = []  # with their cells
-        self.left: list[str] = []  # for other warps, of each chunk
-        self.shared: list[str] = []  # before the warps of a row meet
+        self.left: list[str] = []  # partial results for other warps, after each chunk
+        self.shared: list[str] = []  # before the warps of a row synchronize
         self.behind: list[str] = []
         self.at_end: list[str] = []
         self.draws = Numbers()
-        self.counts: dict[Any, LargestCount] = {}  # by what is the count
+        self.counts: dict[Any, LargestCount] = {}  # by the value of the count
         for instruction in tile.instructions:
             if instruction.operation == "sum" and (count := self._largest_count(instruction)):
                 self.counts[instruction.to] = count
@@ -67,7 +67,7 @@ class SectionText:
         self._end_sums(self.behind, [each for each in self.sums if each not in late])
 
     def _apart(self, tile: Tile) -> list[str]:
-        """What is done with an element in other instructions."""
+        """Emits other instructions for an element, without a change to the section's text."""
         lists = ("declared", "vector", "body", "stored")
         before = {name: [*getattr(self, name)] for name in lists}
         self.body = []
@@ -78,7 +78,7 @@ class SectionText:
         return lines
 
     def _constant_rows(self, tile: Tile) -> tuple[list[str], str]:
-        """What stores a chunk of a row that has constants alone, and when it has."""
+        """Emits the code for a chunk of a row that stores constants only, and its condition."""
         emitter = self.emitter
         found = constant_rows_of(emitter.writer, tile, emitter.free)
         if found is None:
@@ -95,7 +95,7 @@ class SectionText:
         return lines, f"{'' if found.holds else '!'}{emitter.name(found.condition)}"
 
     def _in_one_column(self, column: Any, tile: Tile) -> list[str]:
-        """What is done again for an element of the column that differs."""
+        """Emits the code that computes an element again in the one column that differs."""
         self.is_aside = True
         lines = self._apart(tile)
         self.is_aside = False
@@ -106,7 +106,7 @@ class SectionText:
         ]
 
     def _place_of(self, column: Any) -> str:
-        """Of a row's value the column that it names, as a number of 32 bits."""
+        """Returns the 32-bit variable with the column that a per-row label names."""
         place = f"at{column[1]}"
         self._of_row(place, f"w.place_of({self.emitter.name(column)})")
         return place
@@ -168,7 +168,7 @@ class SectionText:
         self.body.append(f"{name}.{put}({_element(emitter.each(array), half)}, {value});")
 
     def _before_rounding(self, value: Any, array: int) -> Any:
-        """What a store into an array rounds to the same, where nothing else wants it rounded."""
+        """Returns the value before a rounding that the store repeats, if it has no other use."""
         maker = makers(self.written).get(value)
         if maker is None or maker.operation != f"round_{self.emitter.dtypes[array]}":
             return value
@@ -200,7 +200,7 @@ class SectionText:
         self.cells += 1
 
     def _counted(self, term: Any) -> str | None:
-        """The condition of a term that is 1 where it holds and 0 elsewhere."""
+        """Returns the condition of a term that is 1 where it holds and 0 elsewhere, or None."""
         maker = self.made_by.get(term)
         if maker is None or maker.operation != "where":
             return None
@@ -228,7 +228,7 @@ class SectionText:
         self.vector.append(f"s{number}.{kind.format('vector')}(part, q, {arguments});")
 
     def _sets_apart(self, count: LargestCount) -> bool:
-        """Whether nothing but the terms of what is less reads elements behind their count."""
+        """True if only log Σ eˣ terms read the elements after the count: the largest may go."""
 
         def readers(value: Any) -> list[Instruction]:
             instructions = self.emitter.tiles[self.section].instructions
@@ -245,7 +245,7 @@ class SectionText:
     def _largest(self, instruction: Instruction) -> None:
         number, value = instruction.to[1], self.emitter.as_stored(instruction.reads[0])
         is_place = instruction.operation == "argmax"
-        source = self.made_by.get(instruction.reads[0])  # None of a number, and of a row's own
+        source = self.made_by.get(instruction.reads[0])  # None for constants and per-row values
         if is_place:
             self.declared.append(f"RowPlaceOfLargest<W> s{number};")
             self.body.append(f"s{number}.put(part.is_in(q, e), w.col(q) + e, {value});")
@@ -272,7 +272,7 @@ class SectionText:
         return is_last and self.order.place(instruction.to) is Place.END
 
     def _end_sums(self, where: list[str], sums: list[tuple[Instruction, int]]) -> None:
-        """Finds sums side by side: they ask the same of the row."""
+        """Ends sums together, so that the warps of a row communicate once."""
         if not sums:
             return
         cells = ", ".join(str(cell) for _, cell in sums)
@@ -283,11 +283,11 @@ class SectionText:
             where.append(self.emitter.defined(instruction.to, f"{found}[{place}]"))
 
     def _is_vector(self, instruction: Instruction) -> bool:
-        """Whether a value is what memory has, side by side."""
+        """True for elements loaded from an array whose columns are adjacent."""
         return instruction.operation == "load" and self.emitter.each(instruction.arguments[0]) == 1
 
     def _define(self, instruction: Instruction) -> None:
-        """Computes a value, or takes it from where it stayed."""
+        """Emits the computation of a value, or takes it from registers where it stayed."""
         emitter, value = self.emitter, instruction.to
         text, name = self._text(instruction), f"k{value[1]}"
         if value in emitter.kept and instruction.again:
@@ -325,7 +325,7 @@ class SectionText:
         return emitter.expression(instruction)
 
     def _element_of(self, text: str) -> str:
-        """What registers have of element e."""
+        """Returns the text for element e of an array in registers, also where e is not constant."""
         return f"w.chosen(e, [&](int e) {{ return {text}; }})" if self.is_aside else text
 
     def _drawn(self, instruction: Instruction) -> str:
@@ -341,19 +341,21 @@ class SectionText:
         return f"d{self.draws[drawn]}[e] > {last}"
 
     def _of_row(self, name: str, text: str) -> None:
-        """What a row has one of is found once, for later sections too: in the branches of vectors
-        a compiler computes it in each."""
+        """Defines a per-row variable once, for later sections too.
+
+        Within the branches of vectors, a compiler would compute it in each.
+        """
         if name not in self.emitter.of_rows:
             self.emitter.of_rows.add(name)
             self.of_rows.append((name, text))
 
     def lines(self, beside: list[str], beside_first: list[str]) -> list[str]:
-        """The section's text.
+        """Returns the text of the section.
 
         Args:
-          beside: what is to be done while the first elements are on their way: assignments to
-            variables that are declared before, and
-          beside_first: those of the warp of the first chunk alone.
+          beside: code to run while the first elements are being loaded: assignments to variables
+            declared before.
+          beside_first: the same, for the warp of the first chunk only.
         """
         declared = [f"const auto {name} = {text};" for name, text in self.of_rows]
         if beside:
@@ -363,13 +365,13 @@ class SectionText:
             beside.append("w.join();")
         loads = list(self.loads)
         if beside:
-            # A compiler would move what it can before a loop of chunks, and run out of registers.
+            # A compiler would move it before the loop of chunks and run out of registers.
             beside = ["const auto beside = [&] {", *(f"  {line}" for line in beside), "};"]
             beside.append("if constexpr (!W::kStays) beside();")
             loads.append("if constexpr (W::kStays) beside();")
         loads += within("if (w.chunk() == 0)", beside_first)
         if self.constants and not beside_first:
-            # Where a row is known to have nothing else before its elements are, these are not read.
+            # If a row is known to store constants only before its elements are read, skip reading.
             store = f"if ({{}}W::kStays && {self.has_constants}) return store_constants(part);"
             loads = [store.format("!"), *loads, store.format("")]
             declared += self.constants
@@ -379,7 +381,7 @@ class SectionText:
             *declared,
             *(["w.turn_cells();"] if self.cells else []),
             *beside,
-            # What was read last is read first again.
+            # Chunks read last are read first again.
             f"w.{'template each_chunk<true>' if self.section % 2 else 'each_chunk'}"
             "([&](const auto& part) {",
             *(f"  {line}" for line in [*loads, *self.chunk]),
@@ -396,8 +398,14 @@ class SectionText:
 def each_vector(
     vector: list[str], element: list[str], behind: list[str], added: Iterable[str] = ()
 ) -> list[str]:
-    """The loop over a chunk's vectors: what is done for each, for its elements, behind these where
-    the row has any, and behind all of it."""
+    """Emits the loop over the vectors of a chunk.
+
+    Args:
+      vector: lines at the start of each vector.
+      element: lines for each element.
+      behind: lines after the elements, in vectors that the row reaches.
+      added: lines at the end of each vector.
+    """
     return [
         "  w.each_vector([&](int q) {",
         *(f"    {line}" for line in vector),
@@ -413,15 +421,15 @@ def each_vector(
 
 
 def within(condition: str, lines: list[str]) -> list[str]:
-    """Lines of a branch, a step further in."""
+    """Emits a block of lines under a condition; nothing if there are no lines."""
     return [f"{condition} {{", *(f"  {line}" for line in lines), "}"] if lines else []
 
 
 def _each(each: int) -> list[str]:
-    """The last argument of templates of streams of which a column has so many elements."""
+    """Returns the last template argument of a stream, if a column has more than one element."""
     return [str(each)] if each > 1 else []
 
 
 def _element(each: int, half: int) -> str:
-    """The element of a vector that is that of column e in a half."""
+    """Returns the index, in a vector, of the element of column e in a half."""
     return f"2 * e + {half}" if each > 1 else "e"

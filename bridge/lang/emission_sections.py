@@ -22,13 +22,13 @@ from bridge.lang.sections import (
 )
 from bridge.lang.starts import starts_of
 
-# Where a section has more operations, what it takes to write its terms and read them is little.
+# In a section with more operations, the cost to store the terms and read them back is small.
 _MOST_FOLDED = 24
-_FETCHES = 4  # of the row behind, while a chunk is folded
+_FETCHES = 4  # parts in which the next row is fetched while a chunk is folded
 
 
 class Section:
-    """A tile section as a struct: its loop, and what spares it work in rows of several pieces."""
+    """A tile section as a C++ struct: its loop, and shortcuts for rows of several pieces."""
 
     def __init__(
         self, emitter: Registers, tile: Tile, is_in_cache: bool, fetches_ahead: bool
@@ -96,7 +96,7 @@ class Section:
     def _in_two_loops(
         self, starts: Mapping[tuple[str, Any], Sequence[Any]], written: Sequence[str]
     ) -> list[str]:
-        """The first starts functions for all elements, of which the second has long chains less."""
+        """Emits two loops with short chains: one starts functions, the other finishes them."""
         first = TileText(self.emitter, part_of(self.tile, (), [of for _, of in starts]))
         arrays, lines, started = [], first.loop, {}
         for n, ((operation, of), values) in enumerate(starts.items()):
@@ -111,7 +111,7 @@ class Section:
         return [*arrays, *_loop("count", lines), *_loop("count", [*rest.loop, *written])]
 
     def _constant_rows(self) -> list[str]:
-        """What is stored without a look at the operands where a row has nothing else."""
+        """Emits stores of constants, without a read of operands, for rows with nothing else."""
         found = constant_rows_of(self.emitter.writer, self.tile, self.emitter.free)
         if found is None:
             return []
@@ -125,8 +125,10 @@ class Section:
         ]
 
     def _beside_one_column(self, one: OneColumn, loop: Sequence[str]) -> list[str]:
-        """What differs in one column of a row is computed there alone, before it is written: the
-        result may stand where the operand does."""
+        """Emits one loop for all columns but one, and the other results for this column.
+
+        The latter are computed first, because the loop may overwrite the operand.
+        """
         own = TileText(self.emitter, self.tile, holds=True)
         others = TileText(self.emitter, one.others)
         return [
@@ -148,9 +150,9 @@ class Section:
 
     @property
     def _folds(self) -> bool:
-        """Whether there is a loop whose terms are nowhere in memory."""
+        """True if reductions take their terms from registers, without arrays of terms in memory."""
         operations = {self.whole.reductions[number].operation for number in self.folded}
-        # Quarters are read side by side, which memory serves at a third of its speed.
+        # A sum reads four quarters of a chunk at once, which memory serves at a third of its speed.
         some = ({"max"}, {"sum"}) if self.is_in_cache else ({"max"},)
         return operations in some and len(self.tile.instructions) <= _MOST_FOLDED
 
@@ -190,7 +192,7 @@ class Section:
         )
 
     def _folding(self, part: TileText, numbers: Sequence[int], are_sums: bool) -> list[str]:
-        """The loop of a whole chunk."""
+        """Emits the loop over a whole chunk, with its reductions."""
         begun, folds, ends = [], [], []
         for place, number in enumerate(numbers):
             if are_sums:
@@ -221,8 +223,10 @@ class Section:
         ]
 
     def _whole_loop(self, count: str, lines: Sequence[str]) -> list[str]:
-        """That of a whole chunk. More requests for the row behind than a core can have under way
-        wait for each other: they are made in parts."""
+        """Emits the loop over a whole chunk, in parts with fetches of the next row between them.
+
+        More requests than a core can have under way would wait for each other.
+        """
         if not self.fetches_ahead:
             return _loop(count, lines)
         part, columns = f"{count} / {_FETCHES}", f"kSumChunk / {_FETCHES}"
@@ -234,14 +238,14 @@ class Section:
         ]
 
     def _largest_in_memory(self, number: int) -> Instruction | None:
-        """What loads the elements of a reduction that looks for the largest of them."""
+        """Returns the load of the elements whose maximum a reduction takes, or None."""
         reduction = self.whole.reductions[number]
         load = self.whole.made_by.get(reduction.reads[0])
         is_one = reduction.operation == "max" and load is not None and load.operation == "load"
         return load if is_one else None
 
     def _set_apart(self, number: int, count: LargestCount) -> list[str]:
-        """Of the few chunks that have a row's largest, a copy without it."""
+        """Emits a copy of a chunk without the row's largest elements, for chunks with some."""
         element, _, _ = self.emitter.element(count.load.arguments[0])
         x = f"x{self.emitter.loads[tuple(count.load.arguments)]}"
         name, register = f"less{count.load.to[1]}", self.emitter.register(count.largest[1])
@@ -256,7 +260,7 @@ class Section:
             "}",
         ]
 
-    # ---- The terms that are alone. ----
+    # ---- Sums of one term. ----
 
     def _picks(self) -> list[str]:
         lines = ["constexpr bool kFlat = false;"]

@@ -1,4 +1,4 @@
-"""What the loops of tile sections have in C++ for the CPU (emission_sections.py)."""
+"""Text of the loops of tile sections in C++ for the CPU; emission_sections.py joins them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from bridge.lang.sections import LargestCount, Tile, makers, named_column, tile_
 
 
 class Registers(Expressions):
-    """What sections read and write, by number: arrays, row registers, kept values and words."""
+    """Numbers of the arrays, row registers, saved values and random words that sections use."""
 
     def __init__(
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int] = ()
     ) -> None:
         super().__init__(writer, arithmetic, dtypes, "m", free)
         self.loads, self.stores, self.sums, self.draws = (Numbers() for _ in range(4))
-        self.thresholds = Numbers()  # those that are free constants
+        self.thresholds = Numbers()  # of dropout, if they are free constants
         self.rows, self.integer_rows, self.kept = (Numbers() for _ in range(3))
         self.tiles = tile_sections(writer)
 
     def register(self, number: int) -> int:
-        """The row register of a node's value."""
+        """Returns the row register of a node's value."""
         return (self.integer_rows if self.is_integer(number) else self.rows)[number]
 
     def is_vector(self, number: int) -> bool:
-        """Whether an array is an operand that all rows share, in a 16-bit type."""
+        """True for a 16-bit vector shared by all rows."""
         operands = self.writer.program.operands
         is_shared = number < len(operands) and operands[number].role is roles.Row
         return is_shared and self.dtypes[number] in ("float16", "bfloat16")
 
     def element(self, number: int) -> tuple[str, int, bool]:
-        """The C++ type of an array's elements, its size, and whether they come converted.
+        """Returns the C++ type of an array's elements, its size, and True if they come converted.
 
-        There are instructions for float16 that no loop is made of. A vector is converted once for
-        many rows.
+        float16 is converted by instructions that compilers use in no loop of their own. A shared
+        vector is converted once for many rows.
         """
         dtype = self.dtypes[number]
         if dtype in ELEMENTS and dtype != "float16" and not self.is_vector(number):
@@ -47,12 +47,12 @@ class Registers(Expressions):
 
 
 class TileText:
-    """One tile section, or a part of one: what stands before its loop, and in it.
+    """The text of a tile section or a part of one: its loop, and the lines before it.
 
     Args:
-      apart: counts of what equals a row's largest, which stands apart from what is less.
-      holds: what it stores it has in variables instead, which `held` names by their streams.
-      started: values whose functions another loop has started, by the numbers of the arrays.
+      apart: counts of largest elements, in a chunk whose other elements are copied apart.
+      holds: True to assign results to variables instead of memory; `held` has their streams.
+      started: values whose functions another loop has started, with the numbers of its arrays.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TileText:
             text = self.emitter.expression(instruction)
             column = named_column(self.emitter.writer, instruction.to)
             if column is not None:
-                # Numbers of 32 bits are compared, twice as many at once.
+                # Compares 32-bit numbers: a register has twice as many.
                 place = f"d{instruction.to[1]}"
                 at = f"place_in_piece({self.of_row(column)}, at.col, kSumChunk)"
                 self.before.append(f"const auto {place} = static_cast<int32_t>({at});")
@@ -131,7 +131,7 @@ class TileText:
         self.loop.append(self.emitter.defined(instruction.to, text))
 
     def of_row(self, value: Any) -> str:
-        """What a row has one of, where all places are of one row."""
+        """Returns the text of a per-row value in code for one row."""
         return f"c{value[1]}" if value in self.tile.rows else self.emitter.name(value)
 
     def _load(self, instruction: Instruction) -> str:
@@ -188,10 +188,10 @@ class TileText:
 
     @property
     def terms(self) -> list[str]:
-        """What its reductions take."""
+        """The terms of the reductions."""
         return [self.emitter.as_stored(instruction.reads[0]) for instruction in self.reductions]
 
     def head(self, *others: str) -> list[str]:
-        """What stands before the loop, and before other expressions of what it defines."""
+        """Returns the lines before the loop, or before `others`, which use the loop's variables."""
         lines = [*self.loop, *self.terms, *others]
         return [*self.emitter.free_in(lines, "at.constant[{}]"), *self.before]

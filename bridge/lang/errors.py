@@ -1,4 +1,4 @@
-"""Errors of declarations, which name the line of the user's function that cannot be."""
+"""Errors of declarations; each names the offending line of the user's function."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from types import FrameType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# What they pass a value on to is no line that the user wrote.
+# Frames in these packages are not lines of the user, even if a value passes through them.
 _LIBRARIES = frozenset({"bridge", "torch", "jax", "numpy"})
-# How the names of files begin which stand for code that was generated.
+# Prefix of the file names of code generated at run time.
 GENERATED = "<bridge.op "
 
 
@@ -19,19 +19,19 @@ class DeclarationError(TypeError):
 
 
 class TooLarge(DeclarationError):
-    """What is beyond what a kernel takes: code for any op leaves out what only might be asked."""
+    """A limit of the kernels is exceeded; code that only probes for support catches it."""
 
 
 class ProgramTooLarge(TooLarge):
-    """A program, of a declaration or a derivative, that is beyond what an interpreter takes."""
+    """A program, of a declaration or a derivative, that exceeds a limit of the interpreter."""
 
 
 class MissingAttribute(DeclarationError, AttributeError):
-    """What a value does not have, as for `hasattr` and `getattr`."""
+    """An attribute that values lack; also an AttributeError, for `hasattr` and `getattr`."""
 
 
 def refuse(message: str, kind: type[DeclarationError] = DeclarationError) -> DeclarationError:
-    """The error for the line of the user's code that is running now."""
+    """Makes the error for the line of the user's code that is running now."""
     frame = _user_frame()
     file, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line).strip()
@@ -40,7 +40,7 @@ def refuse(message: str, kind: type[DeclarationError] = DeclarationError) -> Dec
 
 
 def _user_frame() -> FrameType:
-    """The innermost one of no library, inside of the declaration where one is traced."""
+    """Returns the innermost frame outside libraries, within the declaration if one is traced."""
     frame = sys._getframe(2)
     while frame.f_back is not None and _is_here(frame):
         frame = frame.f_back

@@ -1,6 +1,6 @@
 """The operations of a program as C++ expressions, the same for every processor.
 
-Each is the C++ function that the interpreter calls, so that what is compiled gives the same bits.
+Each calls the C++ function of the interpreter, so that a generated kernel gives the same bits.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _INTEGER_INFIX = {"add": "+", "sub": "-", "mul": "*"}
 
 
 def code_of(operation: str) -> str:
-    """The name that the interpreter's C++ has for an operation."""
+    """Returns the name of an operation in the interpreter's C++."""
     parts = (part.capitalize() for part in operation.split("_"))
     return f"k{_CPP_NAMES.get(operation) or ''.join(parts)}"
 
 
 class Numbers(dict[Any, int]):
-    """Numbers of things, in the order in which they are asked for."""
+    """Numbers of things, in the order of their first use."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = len(self)
@@ -52,14 +52,15 @@ class Numbers(dict[Any, int]):
 
 
 class Expressions:
-    """The values of a program by their names in C++: `v` and the number of the node.
+    """C++ expressions for the values of a program; node 3 is the variable `v3`.
 
     Args:
       writer: of the program.
       arithmetic: "float32" or "float64".
-      dtypes: of its operands and then of its results.
-      walk: what the walk over the rows is called where values are computed.
-      free: numbers of constants, in the order of the words, that are read from a call's words.
+      dtypes: of the operands, then of the results.
+      walk: the C++ name of the row driver in the code around.
+      free: numbers of constants, in the order of the bytecode, that the kernel reads from the
+        bytecode of a call instead of containing them.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Expressions:
 
     @property
     def constant_count(self) -> int:
-        """How many constants are read, up to the last one that is free."""
+        """The number of constants to read: up to the last free one."""
         return max(self.free.values(), default=-1) + 1
 
     def dtype(self, value: Any) -> str:
@@ -88,7 +89,7 @@ class Expressions:
         return self.nodes[number].dtype == "int"
 
     def name(self, value: Any) -> str:
-        """A value where it is used: a constant itself, or a variable."""
+        """Returns the text for a value: a variable, or the number of a constant."""
         node = self.nodes[value[1]]
         if value[1] in self.free:
             return f"p{self.free[value[1]]}"
@@ -128,7 +129,7 @@ class Expressions:
         return f"compute<{code_of(operation)}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
 
     def _is_rounded_there(self, instruction: Instruction) -> bool:
-        """Whether a number is rounded to the dtype of the operand that it is an element of."""
+        """True if an operand's element is rounded to the operand's own dtype: a no-op."""
         if not instruction.operation.startswith("round_"):
             return False
         source = self.nodes[instruction.reads[0][1]]
@@ -139,11 +140,11 @@ class Expressions:
         return f"const {TYPES[self.dtype(value)]} {self.name(value)} = {text};"
 
     def read(self, value: Any, text: str) -> str:
-        """A value out of memory, where a truth value is a number."""
+        """Defines a value read from memory; a boolean is a number there."""
         return self.defined(value, f"{text} != 0" if self.dtype(value) == "bool" else text)
 
     def free_in(self, lines: Sequence[str], source: str) -> list[str]:
-        """Definitions of the free constants that lines name, from where `source` has them."""
+        """Defines the free constants that lines use, each read by the expression `source`."""
         text = "\n".join(lines)
         return [
             f"const Real p{number} = {source.format(number)};"
@@ -152,11 +153,11 @@ class Expressions:
         ]
 
     def last_dropped(self, instruction: Instruction) -> str:
-        """The largest random word for which a `keep` drops an element."""
+        """Returns the largest random word for which a `keep` drops an element."""
         (node,) = (n for n, number in self.writer.constants.items() if number == instruction.extra)
         return f"uint32_t({int(constant_of(self.nodes[node])) - 1})"
 
     def as_stored(self, value: Any) -> str:
-        """A value as memory has it."""
+        """Returns the text of a value in its form in memory."""
         name = self.name(value)
         return f"truth<Real>({name})" if self.dtype(value) == "bool" else name

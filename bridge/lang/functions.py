@@ -1,4 +1,4 @@
-"""The functions of declarations, under NumPy's names where it has them."""
+"""The functions of declarations, named as in NumPy where NumPy has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 
 
 def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
-    """An operation by its name."""
+    """Applies an operation, given by its name."""
     for argument in arguments:
         if isinstance(argument, Unusable):
             argument.refused()
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 def _along_the_row(function: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """The function, which refuses an axis in words of its own."""
+    """Wraps a row reduction: an axis raises an error that says what to write instead."""
 
     @functools.wraps(function)
     def along(x: Any, *others: Any, **keywords: Any) -> _T:
@@ -45,9 +45,9 @@ def _along_the_row(function: Callable[[Any], _T]) -> Callable[[Any], _T]:
 
 
 def where(condition: Any, x: Any, y: Any) -> Value:
-    """x where the condition holds, else y; what was not chosen gets a gradient of 0.
+    """x where the condition holds, else y; the operand not chosen gets a gradient of 0.
 
-    Also where the derivative of an operation there is infinite, as log's at 0; an operand that is
+    That holds also where its derivative is infinite, as that of log at 0. An operand that is itself
     NaN there may still give NaN.
     """
     return apply("where", condition, x, y)
@@ -59,12 +59,18 @@ def abs(x: Any) -> Value:
 
 
 def minimum(x: Any, y: Any) -> Value:
-    """The smaller one, x where they are equal; NaN if either is. The gradient goes to that one."""
+    """The smaller of two values, x if they are equal; NaN if either is NaN.
+
+    The gradient goes to the operand that is returned.
+    """
     return apply("minimum", x, y)
 
 
 def maximum(x: Any, y: Any) -> Value:
-    """The larger one, x where they are equal; NaN if either is. The gradient goes to that one."""
+    """The larger of two values, x if they are equal; NaN if either is NaN.
+
+    The gradient goes to the operand that is returned.
+    """
     return apply("maximum", x, y)
 
 
@@ -94,7 +100,7 @@ def exp2(x: Any) -> Value:
 
 
 def expm1(x: Any) -> Value:
-    """e^x − 1, also where x is small."""
+    """e^x − 1, accurate also for small x."""
     return apply("expm1", x)
 
 
@@ -104,7 +110,7 @@ def log(x: Any) -> Value:
 
 
 def log1p(x: Any) -> Value:
-    """log(1 + x), also where x is small."""
+    """log(1 + x), accurate also for small x."""
     return apply("log1p", x)
 
 
@@ -139,17 +145,17 @@ def gauss(x: Any, *, halved: bool = False) -> Value:
 
 
 def gelu(x: Any, kind: Literal["tanh", "none", "sigmoid"] = "tanh") -> Value:
-    """GELU, its kinds as `approximate` of bias_gelu: "none" is x·Φ(x)."""
+    """GELU; the kinds are those of `approximate` in bias_gelu: "none" is x·Φ(x)."""
     if kind not in GELU_KINDS:
         raise refuse(f"gelu has no kind {kind!r}: one of {', '.join(map(repr, GELU_KINDS))}")
     return apply("gelu", x, static=(kind, 0))
 
 
 def rounded(x: Any, dtype: str) -> Value:
-    """x as it comes back from an array of a floating dtype: rounded to the nearest, ties to even.
+    """x rounded to the nearest number of a floating dtype, ties to even.
 
-    Its tangents and cotangents are rounded too: what passes through here has the bits that it would
-    have if the op ended here and another one read its results.
+    Tangents and cotangents are rounded too: they have the same bits as if the op ended here, stored
+    the value in that dtype, and another op read it.
     """
     if dtype not in ROUNDINGS:
         raise refuse(f"rounded has no dtype {dtype!r}: one of {', '.join(map(repr, ROUNDINGS))}")
@@ -157,7 +163,7 @@ def rounded(x: Any, dtype: str) -> Value:
 
 
 def like(x: Any, operand: Value) -> Typed:
-    """x, to be returned in the dtype of an operand instead of the promoted one of all."""
+    """x, to be returned in the dtype of one operand instead of the promoted dtype of all."""
     builder = builder_of(x, operand)
     node = builder.nodes[operand.number] if isinstance(operand, Value) else None
     if node is None or node.operation != "operand" or node.dtype != "float":
@@ -167,83 +173,83 @@ def like(x: Any, operand: Value) -> Typed:
 
 @_along_the_row
 def sum(x: Any) -> Value:
-    """The sum along the row, in the tree of docs/numerics.md; −0.0 of an empty row."""
+    """The sum along the row, in the tree of docs/numerics.md; −0.0 for an empty row."""
     return apply("sum", x)
 
 
 @_along_the_row
 def mean(x: Any) -> Value:
-    """The sum along the row over the number of columns."""
+    """The mean along the row: the sum divided by the number of columns."""
     return sum(x) / columns()
 
 
 @_along_the_row
 def max(x: Any) -> Value:
-    """The largest of the row, NaN if one is; −∞ of an empty row.
+    """The largest number of the row, NaN if one is NaN; −∞ for an empty row.
 
-    Its gradient goes to one place, the first of those that are largest.
+    The gradient goes to one place, the first of the largest numbers.
     """
     return apply("max", x)
 
 
 @_along_the_row
 def argmax(x: Any) -> Value:
-    """The column of the first of the largest numbers of the row, an integer; of the first NaN."""
+    """The column of the row's largest number, an integer: the first on ties, or the first NaN."""
     return apply("argmax", x)
 
 
 @_along_the_row
 def logsumexp(x: Any) -> Value:
-    """log Σ e^x along the row, without overflow; −∞ of an empty row and of one of −∞."""
-    # Derivatives read the parts, which keep what their sum has lost.
+    """log Σ e^x along the row, without overflow; −∞ for an empty row and for a row of −∞."""
+    # Derivatives read the two parts, which have digits that their rounded sum lacks.
     return apply("logsumexp", x, *logsumexp_parts(x))
 
 
 @_along_the_row
 def logsumexp_parts(x: Any) -> tuple[Value, Value]:
-    """Two numbers a row whose sum is `logsumexp(x)`: its largest x, and log Σ e^(x − largest).
+    """Two numbers for each row with the sum `logsumexp(x)`: max x and log Σ e^(x − max x).
 
-    y − logsumexp(x) is then (y − largest) − rest, which keeps the digits that a sum beside a large
-    number has lost. Derivatives are those of the sum of both: all through the second, the first is
-    a constant to them. Where the largest is infinite, the second is 0.
+    y − logsumexp(x) loses digits if the sum is large; (y − first) − second keeps them. The
+    derivative of the second part is the one of the sum, and the first part counts as a constant.
+    Where max x is infinite, the second part is 0.
     """
     largest = stop_gradient(max(x))
     return largest, apply("logsumexp_rest", x, largest)
 
 
 def beyond_largest(largest: Value, rest: Value) -> Value:
-    """The second of `logsumexp_parts`, or NaN in a row of −∞, where logarithms of softmax are NaN.
+    """The second part of `logsumexp_parts`; NaN in a row of −∞, where the log of softmax is NaN.
 
-    A factor and not a choice: so the gradient of such a row is NaN too, in every column. Without it
-    a loss of NaN would have the gradient −1 in the label's column.
+    NaN enters by a factor and not by `where`, so the gradient of such a row is NaN too, in every
+    column. Otherwise a loss of NaN would have the gradient −1 in the label's column.
     """
     return rest * where(largest == -math.inf, math.nan, 1.0)
 
 
 @_along_the_row
 def log_softmax(x: Any) -> Value:
-    """x − log Σ e^x along the row, without the rounding of a large sum; e^ of it is softmax(x)."""
+    """x − log Σ e^x along the row, without the rounding of a large sum; its exp is softmax(x)."""
     largest, rest = logsumexp_parts(x)
     return (x - largest) - beyond_largest(largest, rest)
 
 
 def stop_gradient(x: Any) -> Value:
-    """x, a constant to all derivatives."""
+    """x, treated as a constant by all derivatives."""
     return apply("stop_gradient", x)
 
 
 def column() -> Value:
-    """The number of the column, an integer, from 0."""
+    """The index of the column, an integer, from 0."""
     return builder_of().node("column", axes=COLUMNS, dtype="int")
 
 
 def columns() -> Value:
-    """How many columns a row has, a floating number."""
+    """The number of columns of a row, a floating number."""
     return builder_of().node("columns", axes=0)
 
 
 def column_sum(x: Any) -> ColumnSum:
-    """The sum over the rows in the tree of docs/numerics.md, a Row: only to be returned."""
+    """The sum over the rows in the tree of docs/numerics.md, a Row. It can only be returned."""
     if isinstance(x, Unusable):
         x.refused()
     builder = builder_of(x)
@@ -267,7 +273,7 @@ def _joined(first: Any, second: Any, role: type[roles.Annotation]) -> HalvesValu
 
 
 def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
-    """A truth value at every place, false with the probability p: Philox of docs/numerics.md.
+    """A truth value at every place, false with probability p, drawn by Philox (docs/numerics.md).
 
     Args:
       p: a number in [0, 1].
@@ -289,7 +295,7 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
 
 
 def _signed(number: Any) -> Any:
-    """The same 64 bits with a sign."""
+    """Converts an unsigned 64-bit number to the signed one with the same bits."""
     if isinstance(number, int) and 1 << 63 <= number < 1 << 64:
         return number - (1 << 64)
     return number

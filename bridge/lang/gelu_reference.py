@@ -1,4 +1,4 @@
-"""GELU and its derivatives in float64: what right is."""
+"""GELU and its derivatives in float64, the reference for tests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 
 def gelu_derivative(h: Any, form: str, order: int) -> Any:
-    r"""gelu⁽ⁿ⁾(h) in float64, with the tails kept relative and the limits at ±∞ exact.
+    r"""gelu⁽ⁿ⁾(h) in float64, with small relative errors in the tails and exact limits at ±∞.
 
     tanh: h·σ(2√(2/π)(h + 0.044715 h³)); sigmoid: h·σ(1.702 h); none: h·Φ(h)
-    (Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415). Derivatives of the
-    logistic forms by truncated Taylor arithmetic, of the exact form by Φ′ = φ and
+    (Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415). The derivatives of the
+    logistic forms come from truncated Taylor series, those of the exact form from Φ′ = φ and
     dᵏ(φ·P)/dhᵏ = φ·(P′ − h·P).
     """
     h = np.asarray(h, np.float64)
-    # Past this every derivative is 0 or its limit to the last bit of float64.
+    # Beyond this bound every derivative equals its limit in float64.
     bound = 500.0 if form == "sigmoid" else 40.0
     at = np.clip(h, -bound, bound)
     with np.errstate(all="ignore"):
@@ -28,7 +28,7 @@ def gelu_derivative(h: Any, form: str, order: int) -> Any:
 
 
 def _normal(h: Any) -> Any:
-    """Φ, with its tail."""
+    """Φ, with small relative errors in its lower tail."""
     return 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(h * -math.sqrt(0.5))
 
 
@@ -46,8 +46,8 @@ def _erf_derivative(h: Any, order: int) -> Any:
 
 def _logistic(h: Any, form: str, order: int) -> Any:
     a, b = (1.702, 0.0) if form == "sigmoid" else (2.0 * math.sqrt(2.0 / math.pi), 0.044715)
-    # These are Taylor coefficients of the argument around h, then of s = σ(argument), which follow
-    # from s′ = q·argument′ with q = s(1 − s).
+    # `inner` has the Taylor coefficients of the argument around h, `sigma` those of s =
+    # σ(argument), which follow from s′ = q·argument′ with q = s(1 − s).
     inner = [a * (h + b * h**3), a * (1.0 + 3.0 * b * h * h), a * 3.0 * b * h, a * b + 0.0 * h]
     small = np.exp(-np.abs(inner[0]))
     high, low = 1.0 / (1.0 + small), small / (1.0 + small)

@@ -1,14 +1,13 @@
-"""Programs on arrays of one 16-bit type: their functions are as accurate as that type needs.
+"""Reduced-precision lowering: programs on arrays of one 16-bit type use cheaper functions.
+ A function may have a small relative error if its value reaches the results only through operations
+that keep a relative error small, and the results are rounded to 16 bits. cpp/math has such
+functions at a third of the cost. Values that are added, compared, summed along a row, saved as
+residuals or returned in float32 keep the accuracy of the arithmetic. If only one column of each row
+needs the accurate value, both values are computed. log Σ eˣ of 16-bit numbers is an exception: it
+has a version with fewer operations and nearly the same accuracy, used everywhere.
 
-Where a function's value reaches results by nothing that can cancel, a small error of it is one of
-the result and does not show there; cpp/math has such functions, at a third of the cost.
-All else keeps the accuracy of the arithmetic: what is added, compared, summed along a row, kept for
-a derivative or returned in float32. A value that one column of each row needs like that is computed
-twice: for that column, and for all others. But log Σ eˣ of what has 16 bits itself takes fewer
-operations for nearly the same accuracy, whatever becomes of it.
-
-A program is looked at as a whole, before it is cut into stages or loses results that are not
-wanted, so that a value does not depend on what else is computed.
+The lowering sees the whole program, before it is cut into stages or loses unwanted results, so a
+value does not depend on the choice of other results.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
 _GELU_ORDERS = 2  # value and derivative
 _FUNCTIONS = frozenset({"sigmoid", "silu", "gelu", "exp_low"})
 _LOG_SUMS = frozenset({"logsumexp", "logsumexp_rest"})
-# With the inputs of which a relative error is passed on as one.
+# Operations with the inputs whose relative error they pass on as a relative error.
 _PASSES = {"mul": (0, 1), "div": (0, 1), "neg": (0,), "abs": (0,), "where": (1, 2)}
 
 
 def with_short_log_sums(program: Program, dtype: str) -> Program:
-    """A declared program with the log Σ eˣ of a 16-bit type, of what has so many bits.
+    """Marks each log Σ eˣ of 16-bit numbers in a declared program to be computed in the short form.
 
-    Derivatives have those of the program: what they read of it may be kept, which looks like an
-    operand.
+    Derivatives use the marks of the program and set none: a residual would look like an operand to
+    them.
     """
 
     def shortened(node: Node) -> Node:
@@ -46,10 +45,10 @@ def with_short_log_sums(program: Program, dtype: str) -> Program:
 
 
 def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
-    """The program with the functions of a 16-bit type where their accuracy is enough.
+    """Replaces functions by those of a 16-bit type where their accuracy suffices.
 
     Args:
-      is_exact: for each result whether its numbers are not rounded to that type.
+      is_exact: for each result, True if its numbers are not rounded to that type.
     """
     slopes = _slopes(program)
     may = _may_be_rough(program, is_exact, slopes)
@@ -57,7 +56,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     def narrow(number: int, node: Node) -> Node:
         if number in slopes:
             return replace(node, operation="silu_slope", inputs=(slopes[number],), static=dtype)
-        # What a row has one of is not worth it.
+        # A per-row power is not worth it.
         is_power = node.operation == "exp_low" and node.axes & COLUMNS
         if node.operation in LOGISTIC or is_power:
             return replace(node, static=dtype)
@@ -66,7 +65,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
         return node
 
     nodes: list[Node] = []
-    places: list[int] = []  # of the program's nodes among these
+    places: list[int] = []  # the new numbers of the program's nodes
 
     def add(node: Node, inputs: Sequence[int]) -> int:
         nodes.append(replace(node, inputs=tuple(inputs)))
@@ -74,7 +73,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
 
     @functools.cache
     def rough(number: int) -> int:
-        """The place of what is computed as a node is, for those alone who may have it rough."""
+        """Returns the number of a less accurate copy of a node, for readers that accept it."""
         if may[number]:
             return places[number]
         node = program.nodes[number]
@@ -92,7 +91,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
         inputs = [places[i] for i in node.inputs]
         is_choice = node.operation == "where" and may[number]
         if is_choice and sole_column(program.nodes, node.inputs[0]) is not None:
-            # What it is in that column may need more of a value than all others do.
+            # This column may need an accurate value; all other columns do not.
             inputs[2] = rough(node.inputs[2])
         places.append(add(node, inputs))
     results = [replace(r, nodes=tuple(places[i] for i in r.nodes)) for r in program.results]
@@ -100,7 +99,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
 
 
 def _is_of_16_bits(program: Program, number: int) -> bool:
-    """Whether a value is an operand, or one times a number."""
+    """True for an operand, or an operand times a constant."""
     node = program.nodes[number]
     if node.operation == "mul":
         operations = [program.nodes[i].operation for i in node.inputs]
@@ -109,7 +108,7 @@ def _is_of_16_bits(program: Program, number: int) -> bool:
 
 
 def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:
-    """Whether nodes are computed from values that `narrowed` may change."""
+    """True if nodes are computed from values that `narrowed` may change."""
     read = set(numbers)
     for number in range(len(program.nodes) - 1, -1, -1):
         if number in read:
@@ -127,7 +126,7 @@ def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, 
     for number in range(len(program.nodes) - 1, -1, -1):
         node = program.nodes[number]
         if number in slopes and may[number]:
-            continue  # it is computed from its argument alone
+            continue  # it is computed from its argument only
         passed = _PASSES.get(node.operation, ()) if may[number] else ()
         for place, i in enumerate(node.inputs):
             may[i] = may[i] and place in passed
@@ -135,7 +134,7 @@ def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, 
 
 
 def _slopes(program: Program) -> dict[int, int]:
-    """The derivatives of SiLU as derivatives.py writes them, and their x."""
+    """Finds the derivatives of SiLU in the form of derivatives.py; returns x for each."""
     nodes, found = program.nodes, {}
     for number, node in enumerate(nodes):
         if node.operation == "add" and nodes[node.inputs[0]].operation == "sigmoid":
@@ -150,7 +149,7 @@ def _slopes(program: Program) -> dict[int, int]:
 def _is_copy(
     nodes: Sequence[Node], number: int, other: Sequence[Node], same: dict[int, int]
 ) -> bool:
-    """Whether a node is computed as the last of other ones, from the nodes that are `same`."""
+    """True if a node is computed as the last node of `other`, where `same` maps equal nodes."""
     wanted = [(len(other) - 1, number)]
     while wanted:
         theirs, own = wanted.pop()

@@ -12,7 +12,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def threshold_of(p: float) -> int:
-    """round(p·2³²): a random word below it drops its element."""
+    """round(p·2³²): an element is dropped if its random word is smaller."""
     return round(p * 2.0**32)
 
 

@@ -1,4 +1,4 @@
-"""Reverse rules that a declaration states itself, in the place of the derived one."""
+"""Custom VJPs: derivative rules that a declaration states instead of the derived rule."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Rule = Callable[..., Any]
 def traced_rule(
     rule: Rule, program: Program, present: Sequence[bool], static: Mapping[str, Any]
 ) -> Program:
-    """The program of a rule: the cotangents of all floating operands.
+    """Traces a custom VJP to a program that returns the cotangents of all floating operands.
 
-    Its operands are those of the program and the cotangents of all results, and its first nodes are
-    the program's, so that those which are kept can be told.
+    Its operands are those of the program and the cotangents of all results. Its first nodes are the
+    nodes of the program, in order, so that residuals can be identified by their numbers.
 
     Args:
-      rule: rule(*operands, *results, *cotangents, **static) returns a value for each floating
-        operand that is there; operands that are not are None.
+      rule: rule(*operands, *results, *cotangents, **static) returns one value for each floating
+        operand that is given; an operand that is not given is None.
 
     Raises:
       DeclarationError: if it returns something else, or a result is a column sum.
@@ -82,7 +82,7 @@ def traced_rule(
         ]
 
     results = while_active(builder, write)
-    # Nothing is left out: the numbers of the program's nodes stay.
+    # No pruning here: the numbers of the program's nodes must not change.
     return Program(f"vjp of {program.name}", tuple(operands), tuple(builder.nodes), tuple(results))
 
 
@@ -108,7 +108,7 @@ def specialised(
     wanted: Sequence[bool],
     kept: Sequence[int],
 ) -> Program:
-    """What `derivatives.vjp` would give: the rule for some cotangents, reading kept values."""
+    """Returns the rule for the given cotangents, reading residuals, as `derivatives.vjp` does."""
     builder = Builder()
     base = len(program.operands)
     operands = [*program.operands, *kept_operands(program, kept)]
@@ -135,13 +135,13 @@ def specialised(
 
 
 def check_rule(rule: Program, program: Program) -> None:
-    """Holds a rule against the derived one, in float64 on random operands of the domain.
+    """Compares a rule with the derived rule, in float64 on random operands of the domain.
 
-    Outside of the domain results are NaN. A rule that reads them is NaN there too, where the
-    derived one may have a number: 1/x for the logarithm of a negative x.
+    Outside the domain the results are NaN. A rule that reads them is NaN there too, while the
+    derived rule may give a number, such as 1/x for the logarithm of a negative x.
 
     Raises:
-      DeclarationError: with the operand whose cotangent is another.
+      DeclarationError: with the operand whose cotangent differs.
     """
     wanted = [operand.dtype == "float" for operand in program.operands]
     given = [True] * len(program.results)
@@ -159,7 +159,7 @@ def check_rule(rule: Program, program: Program) -> None:
             break
     found = evaluate(specialised(rule, program, given, wanted, ()), operands)
     for result, a, b in zip(rule.results, found, expected, strict=True):
-        # Where the derived one has no number a rule may have one.
+        # A rule may give a number where the derived rule gives none.
         compared = np.isfinite(b) if is_inside else np.isfinite(a) & np.isfinite(b)
         a, b = (np.where(compared, each, 0.0) for each in (a, b))
         if not np.allclose(a, b, rtol=1e-9, atol=1e-9):
@@ -171,8 +171,8 @@ def check_rule(rule: Program, program: Program) -> None:
 
 Draw = Callable[[Any], Any]
 
-# Numbers of any size, and of the domains that functions have: logarithms and roots, numbers between
-# -1 and 1 or 0 and 1, and those beyond 1, of both signs.
+# Distributions for the domains of different functions: any number; positive numbers; (-1, 1);
+# (0, 1); above 1, of both signs; large numbers.
 _DRAWS: tuple[Draw, ...] = (
     lambda normal: normal,
     lambda normal: 0.25 + np.abs(normal),
@@ -186,7 +186,7 @@ _MOST_DRAWS = 64
 
 
 def _draws_of(numbers: np.random.Generator, operands: int) -> Iterator[list[Draw]]:
-    """Yields a draw for each operand: the same for all of them first, then any."""
+    """Yields one distribution for each operand: first the same for all operands, then any mix."""
     for draw in _DRAWS:
         yield [draw] * operands
     for _ in range(_MOST_DRAWS if operands > 1 else 0):

@@ -1,9 +1,8 @@
-"""Programs: what a declaration leaves behind, a short list of operations on whole rows.
+"""Programs: a declaration as a short list of operations on whole rows.
 
-A value varies over the rows of the space, over its columns, over both or over neither; that, and
-whether it is floating, an integer or a truth value, is all that there is to its type. Arithmetic
-broadcasts. A row reduction takes the columns away; a column sum, which takes the rows away, is
-possible in results alone.
+The type of a value is the set of dimensions along which it varies (the rows of the space, its
+columns, both or neither) and its kind: floating, integer or boolean. Arithmetic broadcasts. A row
+reduction removes the columns. A column sum removes the rows and is allowed in results only.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp", "logsumexp_rest"})
 
 @dataclass(frozen=True)
 class Operand:
-    """An array of a program.
+    """An array that a program reads.
 
     Attributes:
-      name: as its parameter is called.
-      role: the annotation.
+      name: the name of its parameter.
+      role: the annotation of its parameter.
     """
 
     name: str
@@ -59,10 +58,10 @@ class Node:
     Attributes:
       operation: its name; "operand" and "constant" have no inputs.
       inputs: numbers of the nodes that it reads, all smaller than its own.
-      static: what of it is fixed: a constant (a floating one as its hexadecimal text, for 0.0 and
-        -0.0 are equal and not the same), the operand and its half, the kind and order of a GELU, a
-        threshold.
-      axes: over what the value varies, ROWS | COLUMNS.
+      static: parameters fixed when the program is made: the number of a constant (a floating one as
+        hexadecimal text, which distinguishes 0.0 and -0.0), the position and half of an operand,
+        the kind and order of a GELU, a threshold.
+      axes: the dimensions along which the value varies, ROWS | COLUMNS.
       dtype: "float", "int" or "bool".
     """
 
@@ -74,8 +73,10 @@ class Node:
 
 
 def sole_column(nodes: Sequence[Node], number: int) -> int | None:
-    """The node that the number of the column is compared to, if a truth value is that of the column
-    being the one that a row names."""
+    """Returns `label` for a node `column == label` with one label for each row, else None.
+
+    Such a condition holds in at most one column of a row.
+    """
     node = nodes[number]
     if node.operation not in ("eq", "integer_eq"):
         return None
@@ -87,21 +88,21 @@ def sole_column(nodes: Sequence[Node], number: int) -> int | None:
 
 
 def constant_of(node: Node) -> Any:
-    """The number of a constant."""
+    """Returns the number of a constant node."""
     return float.fromhex(node.static) if node.dtype == "float" else node.static
 
 
 @dataclass(frozen=True)
 class Result:
-    """An array that a program gives.
+    """An array that a program returns.
 
     Attributes:
       role: Full, PerRow, Row (the sum over the rows), Table (the sum over the dimensions along
         which the table was repeated), Halves or Pairs.
       nodes: its node, two for Halves and Pairs.
-      like: the operand whose dtype it has, by its position; -1: Full, Halves and Pairs have the
-        promoted dtype of all floating operands, Row and PerRow the type of the arithmetic.
-      name: for errors and print.
+      like: the position of the operand whose dtype it has; -1: Full, Halves and Pairs have the
+        promoted dtype of all floating operands, Row and PerRow the arithmetic type.
+      name: used in errors and in print.
     """
 
     role: type[roles.Annotation]
@@ -112,12 +113,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Program:
-    """Operations in the order in which they are written, each once.
+    """Operations in the order in which they were traced, each once.
 
     Attributes:
-      name: of the declaration, and of the derivative.
-      operands, nodes, results: see there.
-      named: local variables of the declaration, and their nodes: what `keep=` chooses from.
+      name: the name of the declaration, or "vjp of …" and the like for a derivative.
+      operands, nodes, results: see the classes.
+      named: local variables of the declaration and their nodes, from which `keep=` selects.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Program:
     named: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     def phase(self) -> list[int]:
-        """For each node the number of row reductions that must be done before it."""
+        """Returns, for each node, the number of row reductions that must be done before it."""
         phases: list[int] = []
         for node in self.nodes:
             phases.append(
@@ -139,7 +140,7 @@ class Program:
         return phases
 
     def __str__(self) -> str:
-        # Derivatives alone read more of log Σ eˣ than what it is the sum of.
+        # Only derivatives read the further inputs of logsumexp; the text shows the first one.
         nodes = [
             replace(node, inputs=node.inputs[:1]) if node.operation == "logsumexp" else node
             for node in self.nodes
@@ -154,7 +155,7 @@ def pruned(
     results: Sequence[Result],
     named: Sequence[tuple[str, int]] = (),
 ) -> Program:
-    """The program without the nodes that no result needs."""
+    """Makes a program without the nodes that no result needs."""
     used = {number for result in results for number in result.nodes}
     for number in range(len(nodes) - 1, -1, -1):
         if number in used:

@@ -1,4 +1,4 @@
-"""Programs in float64 NumPy: what right is. Sums are NumPy's, not those of the kernels' tree."""
+"""Programs evaluated in float64 NumPy, the reference for tests. Sums are NumPy's, not our tree."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _softplus(x: Array) -> Array:
 
 
 def _silu_slope(x: Array) -> Array:
-    """The derivative of SiLU; at infinity its limits."""
+    """The derivative of SiLU, with its limits at ±∞."""
     s = _sigmoid(x)
     return np.where(np.isinf(x), s, s + s * (x * _sigmoid(-x)))
 
@@ -44,7 +44,7 @@ def _logsumexp_rest(x: Array, largest: Array) -> Array:
     away = x - np.where(np.isfinite(largest), largest, 0)
     powers = np.exp(away)
     if x.shape[-1]:
-        # Where x has moved and the largest is held, its own power is not 1.
+        # In a jvp x moves while the largest is held, so its own power is not 1.
         place = _argmax(x)
         np.put_along_axis(powers, place, np.expm1(np.take_along_axis(away, place, -1)), axis=-1)
     rest = np.log1p(np.sum(powers, axis=-1, keepdims=True))
@@ -57,12 +57,12 @@ def _argmax(x: Array) -> Array:
     return np.argmax(x, axis=-1, keepdims=True)
 
 
-# Bits of the significand, exponents of the smallest number and of what is beyond the largest.
+# Bits of the significand, exponents of the smallest number and of the first one out of range.
 _FORMATS = {"float16": (11, -24, 16), "bfloat16": (8, -133, 128), "float32": (24, -149, 128)}
 
 
 def _rounded(x: Array, dtype: str) -> Array:
-    """The nearest numbers of a narrower type, ties to even."""
+    """Rounds to the nearest numbers of a narrower type, ties to even."""
     bits, smallest, beyond = _FORMATS[dtype]
     _, exponent = np.frexp(x)
     unit = np.ldexp(1.0, np.maximum(exponent - bits, smallest))
@@ -117,14 +117,14 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 def evaluate(
     program: Program, operands: Sequence[Array], held: dict[int, Array] | None = None
 ) -> tuple[Array, ...]:
-    """The results of a program in float64.
+    """Evaluates a program in float64.
 
     Args:
       program: any.
       operands: NumPy arrays or numbers of any dtype, in the shapes of their roles.
-      held: for calls on operands that differ a little, empty in the first of them: what derivatives
-        take for a constant is what it was in that, and what was rounded in it moves as it would if
-        it were not, so that derivatives are slopes.
+      held: a dict for finite differences, empty in the first call and filled by it. In later calls,
+        on slightly different operands, a stopped gradient keeps its value of the first call, and a
+        rounding keeps its offset, so that differences of results approach the derivatives.
     """
     space = _space(program, operands)
     rows, columns = _sizes(space)
@@ -179,7 +179,7 @@ def _space(program: Program, operands: Sequence[Array]) -> tuple[int, ...]:
 
 
 def _sizes(space: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns; a number is one of one."""
+    """Returns the numbers of rows and columns; a scalar counts as one row of one column."""
     return math.prod(space[:-1]), space[-1] if space else 1
 
 
@@ -188,7 +188,7 @@ def _loaded(
 ) -> list[Array]:
     rows, columns = _sizes(space)
     if array.dtype == np.uint64 and dtype == "int":
-        array = np.minimum(array, np.uint64(2**63 - 1))  # as kernels read the upper half
+        array = np.minimum(array, np.uint64(2**63 - 1))  # kernels clamp the upper half likewise
     array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
     if role is roles.Full:
         return [array.reshape(rows, columns)]

@@ -1,4 +1,4 @@
-"""What can be done to arrays and not to values: each says what to write instead."""
+"""Array operations that values refuse; each error says what to write instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _no_function_of(library: str) -> str:
 
 
 class Foreign:
-    """What no library but bridge.lang computes with: they are told so in the ways they ask."""
+    """Refuses the functions of PyTorch, JAX and NumPy, through the protocol of each library."""
 
     __slots__ = ()
 
@@ -26,16 +26,16 @@ class Foreign:
 
     @property
     def __jax_array__(self) -> NoReturn:
-        """JAX asks whether there is one before it asks for anything else."""
+        """Raises at JAX's first protocol check, before JAX tries any other conversion."""
         raise refuse(_no_function_of("JAX"))
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise refuse(_no_function_of("NumPy"))
 
-    if not TYPE_CHECKING:  # checkers are to tell that there is no such attribute
+    if not TYPE_CHECKING:  # type checkers shall report an unknown attribute themselves
 
         def __getattr__(self, name: str) -> NoReturn:
-            # Protocols are asked for by such names.
+            # Libraries look up protocols under such names and expect an AttributeError.
             if name.startswith("__"):
                 raise AttributeError(f"{type(self).__name__} has no {name}")
             raise refuse(self._instead_of(name), MissingAttribute)
@@ -45,7 +45,7 @@ class Foreign:
 
 
 class NoNumber(Foreign):
-    """A value, in all that would need its numbers or another shape than that of rows."""
+    """Refuses operations that need a value's numbers, its elements or its shape."""
 
     __slots__ = ()
 

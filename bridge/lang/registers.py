@@ -1,6 +1,6 @@
-"""Registers for the values of a program's instructions: as few as are alive at once.
+"""Register allocation for the values of a program: only values that are alive need registers.
 
-A value is named by ("tile", node) or ("row", node), and has a register of that pool, or of the
+A value is named by ("tile", node) or ("row", node). Its pool has the same name, or is the pool of
 integers of that kind.
 """
 
@@ -19,32 +19,32 @@ class Instruction:
     operation: str
     to: Any = None
     reads: Sequence[Any] = ()
-    arguments: Sequence[int] = ()  # operands, results and halves
+    arguments: Sequence[int] = ()  # numbers of operands, results and halves
     extra: int = 0
     again: bool = False
 
 
 @dataclass
 class _Life:
-    """Where a value is written first and read last, in the order of all instructions."""
+    """The instructions that write a value first and read it last, counted over all sections."""
 
     begin: int
     end: int
 
 
-# Instructions, and whether they run for each piece of a row.
+# The instructions of each section; True if they run once for each piece of a row.
 Sections = Sequence[tuple[bool, Sequence[Instruction]]]
 
 
 def allocated(
     sections: Sections, pool_of: Callable[[Any], str | None], first: Mapping[str, int]
 ) -> tuple[dict[Any, int], dict[str, int]]:
-    """Gives values registers; what is read last by an instruction leaves its own to it.
+    """Assigns registers to values; an instruction may write to the register of its last read.
 
     Args:
       sections: in their order.
       pool_of: the pool of a value; None for a constant, which has a register already.
-      first: for each pool its first register that is free.
+      first: the first free register of each pool.
 
     Returns:
       Registers by value, and the size of each pool.
@@ -58,7 +58,7 @@ def allocated(
         ended = []
         while taken and taken[0][0] <= life.begin:
             ended.append(heapq.heappop(taken)[1:])
-        # In the order in which they began: which one is taken next is part of the words.
+        # In the order of their beginnings: the order of reuse is part of the bytecode.
         for _, other in sorted(ended):
             free[pool_of(other)].append(registers[other])  # type: ignore[index]
         pool = pool_of(value)
@@ -82,7 +82,7 @@ def _lives(sections: Sections, pool_of: Callable[[Any], str | None]) -> dict[Any
             for value in instruction.reads:
                 if pool_of(value) is None:
                     continue
-                # What came from outside must still be there for the next piece.
+                # The next piece reads a value from outside the section again.
                 is_inner = not is_repeated or value in written
                 life = lives[value]
                 life.end = max(life.end, position if is_inner else end)
@@ -91,6 +91,6 @@ def _lives(sections: Sections, pool_of: Callable[[Any], str | None]) -> dict[Any
                 life = lives.setdefault(instruction.to, _Life(position, position))
                 life.end = max(life.end, position)
                 if instruction.operation in REDUCTIONS:
-                    life.end = max(life.end, end)  # it is written behind the last piece
+                    life.end = max(life.end, end)  # written after the last piece
             position += 1
     return lives

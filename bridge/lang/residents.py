@@ -1,4 +1,4 @@
-"""What of a row a thread of a CUDA kernel has in its registers, and how wide it reads."""
+"""Register allocation for a CUDA thread: the parts of a row that stay, and the load widths."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from bridge.lang.sections import (
     without_picks,
 )
 
-# A thread has so many elements of a chunk. Of the 128 registers that two blocks of a multiprocessor
-# leave it, so many are for what it keeps from section to section, and with what a section loads
-# before it computes so many; fewer where numbers of 16 bits, two in one, will take one each.
+# A thread has 32 elements of a chunk. Two blocks on a multiprocessor leave it 128 registers:
+# _KEPT_REGISTERS for values that stay from section to section, _LOADED_REGISTERS for these and the
+# numbers that a section loads before it computes. The latter budget is smaller for 16-bit numbers:
+# two share a register as loaded, and each takes a register when converted.
 _ELEMENTS_OF_THREAD = 32
 _COLUMNS_OF_CHUNK = 1024
 _KEPT_REGISTERS = 72
-_KEPT_MORE_REGISTERS = 80  # where operands are staged
-_STAGED_AND_SUMS = 3  # of columns: two blocks have 96 KiB each
-_SUM_REGISTERS = 26  # for a sum beside another
+_KEPT_MORE_REGISTERS = 80  # if operands are staged
+_STAGED_AND_SUMS = 3  # staged operands and column sums: two blocks have 96 KiB each
+_SUM_REGISTERS = 26  # for each sum beside the first
 _DRAWN_REGISTERS = 18  # for random words
-_SPARE_REGISTERS = 24  # of them, with which a compiler may join sections
+_SPARE_REGISTERS = 24  # out of _KEPT_REGISTERS, for a compiler that joins sections
 _LOADED_REGISTERS, _LOADED_REGISTERS_OF_16_BITS = 80, 64
 
 
 class Residents(Expressions):
-    """The sections of a program, and what stays in registers from one to the next.
+    """The sections of a program, and the values that stay in registers from one to the next.
 
     Attributes:
-      all: with all that each computes.
-      tiles: without sums of which all terms but one are absent.
-      picks: those sums, of each section.
-      loads, stores, sums: numbers of streams that are read and written, and of column sums.
-      load_counts: how many sections read a stream.
-      kept_loads, kept: streams and values that stay, where rows do.
-      staged: streams of 16 bits of all rows which, where a thread goes down rows, it finds once, as
-        numbers of the arithmetic type in shared memory.
-      kept_more: values of `kept` that stay there alone, each instead of a stream of which later
-        sections compute nothing else.
-      held: where in what a long row's warps keep of a chunk in shared memory a stream is that
-        several sections read, in bytes; held_bytes: of all of them.
-      is_tight: whether a compiler that joins sections would run out of registers.
-      whole: streams of which a section loads a whole chunk before it computes.
-      loaded_registers: that these take with what stays, in the section where they are most.
-      of_rows: names of what has been found of a row, beside its values.
+      all: the sections with all of their instructions.
+      tiles: the sections without sums that are picks.
+      picks: these sums, for each section.
+      loads, stores, sums: numbers of the streams that are read and written, and of column sums.
+      load_counts: the number of sections that read each stream.
+      kept_loads, kept: streams and values that stay, in kernels with resident rows.
+      staged: 16-bit vectors shared by all rows. A column driver converts them once to the
+        arithmetic type, in shared memory.
+      kept_more: values of `kept` that stay only in such a driver, each instead of a stream that
+        later sections need for nothing else.
+      held: streams that several sections read, with their offsets, in bytes, in the shared memory
+        that a warp of a long row has for a chunk; held_bytes: their total size.
+      is_tight: True if a compiler that joins sections would run out of registers.
+      whole: streams that a section loads for a whole chunk before it computes.
+      loaded_registers: registers for these and for values that stay, in the fullest section.
+      of_rows: names of further per-row variables that are already defined.
     """
 
     def __init__(
@@ -70,14 +71,14 @@ class Residents(Expressions):
         self._choose_kept()
 
     def each(self, array: int) -> int:
-        """How many elements side by side a column of an array has."""
+        """Returns the number of adjacent elements that an array has for each column."""
         program = self.writer.program
         number = array - self.operands
         of = program.operands[array] if number < 0 else program.results[number]
         return 2 if of.role is roles.Pairs else 1
 
     def stream(self, operand: int, half: int) -> tuple[int, int]:
-        """What an element is loaded with: halves that alternate are one stream."""
+        """Returns the stream of an operand's half; the two halves of Pairs are one stream."""
         return operand, half if self.each(operand) == 1 else 0
 
     def streams_of(self, tile: Tile) -> list[tuple[int, int]]:
@@ -85,7 +86,7 @@ class Residents(Expressions):
 
     @property
     def vector(self) -> int:
-        """As many columns as the shortest numbers that are read have in 16 bytes."""
+        """The columns of a vector: as many as 16 bytes have of the shortest numbers read."""
         sizes = [self.element(operand)[1] for operand, _ in self.load_counts]
         shortest = min((size for size in sizes if size > 1), default=self.real_bytes)
         return min(16 // shortest, 4 if self.real_bytes == 8 else 8)
@@ -95,7 +96,7 @@ class Residents(Expressions):
         return bool(self.kept or self.kept_loads)
 
     def is_shared(self, array: int) -> bool:
-        """Whether an array is an operand that all rows share."""
+        """True for a vector shared by all rows."""
         operands = self.writer.program.operands
         return array < len(operands) and operands[array].role is roles.Row
 
@@ -103,15 +104,15 @@ class Residents(Expressions):
         return ELEMENTS[self.dtypes[array]]
 
     def _bytes(self, stream: tuple[int, int]) -> int:
-        """What a stream has of a column."""
+        """Returns the bytes of a stream for each column."""
         return self.element(stream[0])[1] * self.each(stream[0])
 
     def _registers(self, size: int) -> int:
         return _ELEMENTS_OF_THREAD * size // 4
 
     def _choose_kept(self) -> None:
-        """Streams that several sections read first, those of all rows last, then values in the
-        order of sections."""
+        """Chooses streams read by several sections, vectors shared by all rows last, then values in
+        the order of sections, until the budget of registers is spent."""
         sums = max(
             (sum(i.operation == "sum" for i in tile.instructions) for tile in self.tiles), default=0
         )
@@ -127,7 +128,7 @@ class Residents(Expressions):
         self.held: dict[Any, int] = {}
         self.held_bytes = 0
         for stream in several:
-            if not self.is_shared(stream[0]):  # else caches have it
+            if not self.is_shared(stream[0]):  # shared vectors are in the caches
                 self.held[stream] = self.held_bytes
                 self.held_bytes += _COLUMNS_OF_CHUNK * self._bytes(stream)
         candidates = [(self.kept_loads, s, self._bytes(s)) for s in several if s not in self.staged]
@@ -152,8 +153,11 @@ class Residents(Expressions):
         self._choose_whole(most - kept - beside)
 
     def _choose_staged(self) -> list[Any]:
-        """As many as shared memory has room for beside the sums of columns, without which threads
-        go down no rows. A row's sums are what its elements are read again for."""
+        """Chooses vectors to stage, as many as fit shared memory beside the column sums.
+
+        Only programs with column sums use column drivers, and only those with row sums read
+        elements again.
+        """
         names = [i.operation for tile in self.tiles for i in tile.instructions]
         sums = names.count("add_columns")
         if self.vector < 8 or not sums or "sum" not in names or {"max", "argmax"} & {*names}:
@@ -162,7 +166,7 @@ class Residents(Expressions):
         return of_all[: max(_STAGED_AND_SUMS - sums, 0)]
 
     def _choose_kept_more(self, left: int) -> None:
-        """Where operands are staged, a compiler needs fewer registers for elements of them."""
+        """Keeps more if operands are staged: a compiler then needs fewer registers for elements."""
         for stream in sorted(s for s in self.kept_loads if self.each(s[0]) == 1):
             value = value_instead(self.writer, self.tiles, stream)
             registers = self._registers(self.real_bytes - self._bytes(stream))
@@ -172,8 +176,8 @@ class Residents(Expressions):
         self.kept |= self.kept_more
 
     def _choose_whole(self, left: int) -> None:
-        """Streams of which a whole chunk is loaded at once: those of all rows last, which caches
-        have."""
+        """Chooses streams to load for a whole chunk at once, vectors shared by all rows last: the
+        caches have them."""
         self.whole = set(self.kept_loads)
 
         def rank(stream: tuple[int, int]) -> bool:

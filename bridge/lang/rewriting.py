@@ -1,4 +1,4 @@
-"""Programs written into another builder, with other values in the place of some nodes."""
+"""Copies of a program in another builder, with replacements for some nodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bridge.lang.values import Builder, Value
 def rewritten(
     program: Program, builder: Builder, replacement: Callable[[int, tuple[int, ...]], Value | None]
 ) -> list[Value]:
-    """The values that stand for a program's nodes in the builder.
+    """Copies the nodes of a program into a builder and returns the copies, in order.
 
     Args:
-      replacement: replacement(number, inputs) returns what stands for a node, given the numbers of
-        what stands for its inputs; None where the node stays as it is.
+      replacement: replacement(number, inputs) returns the value that replaces a node, given the
+        numbers of the copies of its inputs; None to copy the node unchanged.
     """
     values: list[Value] = []
     for number, node in enumerate(program.nodes):
@@ -31,5 +31,5 @@ def rewritten(
 
 
 def result_of(values: Sequence[Value], result: Result) -> Result:
-    """A result of the program, from the values that stand for its nodes."""
+    """Returns a copy of the result that refers to the copied nodes."""
     return replace(result, nodes=tuple(values[i].number for i in result.nodes))

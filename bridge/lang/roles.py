@@ -1,4 +1,4 @@
-"""What an operand of a declared op may be: the annotations of its parameters.
+"""Roles of the operands of a declared op: the annotations of its parameters.
 
 A call works in a row space of shape `[*rows, d]`. Each class says how an array lies in it.
 """
@@ -12,7 +12,7 @@ _Kind = TypeVar("_Kind")
 
 
 class _Arithmetic:
-    """What type checkers see of operands: a declaration runs on values that can all of this."""
+    """The operators of an operand, for type checkers: a declaration runs on values with these."""
 
     if TYPE_CHECKING:
 
@@ -27,7 +27,7 @@ class _Arithmetic:
 
 
 class Annotation(_Arithmetic):
-    """What all of them have in common: they are written, never made."""
+    """Base class of all roles. A role is used as an annotation and never instantiated."""
 
     integer = False
 
@@ -43,11 +43,11 @@ class Full(Annotation):
 
 
 class Row(Annotation):
-    """A floating number a column, the same for all rows: `[d]`."""
+    """One floating number for each column, the same for all rows: `[d]`."""
 
 
 class PerRow(Annotation, Generic[_Kind]):
-    """A floating number a row: `[*rows]`. `PerRow[int]` is an integer a row."""
+    """One floating number for each row: `[*rows]`. `PerRow[int]` is one integer for each row."""
 
     def __class_getitem__(cls, kind: type) -> type[PerRow]:
         if kind is float:
@@ -58,17 +58,17 @@ class PerRow(Annotation, Generic[_Kind]):
 
 
 class PerRowOfIntegers(PerRow):
-    """An integer a row: `[*rows]`, of any integer dtype."""
+    """One integer for each row: `[*rows]`, of any integer dtype."""
 
     integer = True
 
 
 class Table(Annotation):
-    """Floating numbers that broadcast against the space from the right, read as they lie."""
+    """Floating numbers that broadcast against the space from the right, read without a copy."""
 
 
 class Mask(Annotation):
-    """Booleans that broadcast against the space from the right, read as they lie."""
+    """Booleans that broadcast against the space from the right, read without a copy."""
 
 
 class Halves(Annotation):
@@ -76,15 +76,15 @@ class Halves(Annotation):
 
 
 class Pairs(Annotation):
-    """As Halves, of an array whose two Fulls alternate: the even and the odd columns."""
+    """An array `[*rows, 2d]` seen as two Fulls that alternate: the even and the odd columns."""
 
 
 class Integer(Annotation):
-    """One 64-bit integer of the whole call that is known when it runs, as a seed."""
+    """One 64-bit integer for the whole call, such as a seed, known only when the call runs."""
 
     integer = True
 
 
 DOUBLE = (Halves, Pairs)  # two Fulls in one array
-SPACIOUS = (Full, *DOUBLE)  # with a number at every place: the first operand's gives the shape
+SPACIOUS = (Full, *DOUBLE)  # a number at every place: the first operand's shape gives the space
 ANNOTATIONS = (Full, Row, PerRow, PerRowOfIntegers, Table, Mask, Halves, Pairs, Integer)

@@ -1,5 +1,4 @@
-"""When a CUDA kernel has what a row has one of: as late as may be, and of no more warps than need
-it."""
+"""The order of per-row values in a CUDA kernel: as late as possible, in as few warps as needed."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _OF_ROWS = (roles.PerRow, roles.PerRowOfIntegers)
 
 
 class Place(Enum):
-    """Where in the kernel a row's value is computed."""
+    """The place in the kernel at which a per-row value is computed."""
 
     BEFORE = "before the elements of its section"
     BESIDE = "while the first elements are on their way from memory"
@@ -25,20 +24,20 @@ class Place(Enum):
 
 
 class RowOrder:
-    """The places of a program's row values: instructions of row sections, reductions and picks.
+    """The places of a program's per-row values: instructions of row sections, reductions and picks.
 
-    What elements are computed from all warps need, and what reads memory for it is asked for behind
-    the first elements, which are then on their way meanwhile. What only results with one number for
-    each row are made of has one warp; what of it lies in memory is asked for there as well.
+    All warps of a row need the values from which elements are computed. Their memory reads are
+    issued after the loads of the first elements, to overlap with them. Values that are only used
+    for per-row results are computed by one warp; their memory reads are issued at the same point.
     """
 
     def __init__(self, emitter: Residents) -> None:
         self.emitter = emitter
         self._reads: dict[int, set[int]] = {}
         self._section: dict[int, int] = {}
-        self._known_early: set[int] = set()  # what reductions have no part in
-        self._loaded: set[int] = set()  # what memory has a part in
-        asked: list[int] = []  # of memory
+        self._known_early: set[int] = set()  # values that no reduction contributes to
+        self._loaded: set[int] = set()  # values that depend on a memory read
+        asked: list[int] = []  # values read from memory
         picked: list[int] = []
         for section in range(emitter.writer.count + 1):
             for instruction in emitter.writer.rows[section].instructions:
@@ -63,18 +62,18 @@ class RowOrder:
         tiles = [each for tile in emitter.tiles for each in tile.instructions]
         self._wanted = self._closure(value[1] for each in tiles for value in each.reads)
         self._early: set[int] = set()
-        for number in asked if emitter.tiles else ():  # else nothing is on its way meanwhile
+        for number in asked if emitter.tiles else ():  # without tiles no load is under way
             needed = self._closure([number])
-            # What elements of later sections want is not there yet.
+            # A value that the elements of a later section need is not known yet.
             late = {n for n in needed & self._wanted if self._section[n] > 0}
             if number in self._known_early and number not in self._wanted and not late:
                 self._early |= needed
         if any(each.operation == "store" for each in tiles):
-            # What is picked late is picked before results may lie where it was.
+            # A pick reads operands: it comes before the stores, which may overwrite them.
             self._wanted |= self._closure(n for n in picked if n not in self._early)
 
     def _add(self, value: Any, section: int, reads: Iterable[Any], is_asked: bool) -> None:
-        """Takes up a value, whose inputs were before it."""
+        """Registers a value; its inputs are registered before."""
         number = value[1]
         found = {read[1] for read in reads}
         self._reads[number] = found
@@ -102,7 +101,7 @@ class RowOrder:
         return found
 
     def place(self, value: Any) -> Place:
-        """Where a value of a row section, of a reduction or of a pick is to be had."""
+        """Returns the place of a value of a row section, of a reduction or of a pick."""
         number = value[1]
         is_known = number in self._known_early
         if number in self._wanted:

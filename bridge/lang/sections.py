@@ -1,4 +1,4 @@
-"""What the tile sections of a program compute, where all of one stands in a single loop."""
+"""Analysis of tile sections: the operations of each, and patterns with a cheaper kernel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bridge.lang.bytecode import REDUCTIONS, Writer
 from bridge.lang.program import Node, constant_of, sole_column
 from bridge.lang.registers import Instruction
 
-# What costs no more than to read it from where it was kept.
+# Operations that cost no more than to read their value from where it was saved.
 _CHEAP = frozenset(
     (
         *("neg", "abs", "not", "add", "sub", "mul", "fma", "minimum", "maximum", "where"),
         *("lt", "le", "eq", "ne", "and", "or", "float", "column", "round_float32"),
     )
 )
-_MOST_AGAIN = 8  # such operations
+_MOST_AGAIN = 8  # cheap operations to compute a value again rather than save it
 _FREE = ("load", "load_mask", "store", "spread", "add_columns", *REDUCTIONS)
 
 
@@ -27,9 +27,9 @@ class Tile:
     """A tile section.
 
     Attributes:
-      instructions: in their order; of what earlier sections had, those that run again.
-      read, written: values that are kept between sections.
-      rows: values that a row has one of, which it reads.
+      instructions: in their order; instructions of earlier sections only if they run again.
+      read, written: values saved between sections.
+      rows: per-row values that it reads.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -43,8 +43,10 @@ def is_constant(writer: Writer, value: Any) -> bool:
 
 
 def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
-    """Those of a program. What takes more to compute again is kept by the section that has it, if
-    it `keeps` anything."""
+    """Returns the tile sections of a program.
+
+    If `keeps`, a value that is expensive to compute again is saved by its first section.
+    """
     producers: dict[Any, Instruction] = {}
     first_section: dict[Any, int] = {}
     for number, section in enumerate(writer.tiles):
@@ -54,9 +56,9 @@ def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
                 first_section[instruction.to] = number
 
     def cost(value: Any) -> int:
-        """How many cheap operations it takes to compute a value again; too many, if others."""
+        """Returns the cheap operations that compute a value again; above the limit for others."""
         producer = producers.get(value)
-        if producer is None:  # a row has one of it, or it is a constant
+        if producer is None:  # a per-row value or a constant
             return 0
         if producer.operation in ("load", "load_mask"):
             return 1
@@ -73,7 +75,7 @@ def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
             is_root = value is None or instruction.operation in REDUCTIONS
             if not is_root and value not in needed:
                 continue
-            # What is kept is kept as a floating number: no integer.
+            # Values are saved as floating numbers, so integers are not.
             is_kept = keeps and instruction.again and writer.nodes[value[1]].dtype != "int"
             if is_kept and cost(value) > _MOST_AGAIN:
                 tile.read.insert(0, value)
@@ -95,7 +97,7 @@ def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
 
 
 def streams_of(tile: Tile) -> list[tuple[int, int]]:
-    """The operands and halves that a section loads, each once."""
+    """Returns the (operand, half) pairs that a section loads, each once."""
     found = [
         (i.arguments[0], i.arguments[1])
         for i in tile.instructions
@@ -105,13 +107,13 @@ def streams_of(tile: Tile) -> list[tuple[int, int]]:
 
 
 def weight_of(tile: Tile) -> int:
-    """How long it computes, roughly, in cheap operations."""
+    """Estimates the time of a section, in cheap operations."""
     names = [each.operation.removeprefix("integer_") for each in tile.instructions]
     return sum(1 if name in _CHEAP else 8 for name in names if name not in _FREE)
 
 
 def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) -> Tile:
-    """What of a tile section some of its instructions, by number, and some values need."""
+    """Returns the part of a section that some instructions, by number, and some values need."""
     needed = set(values)
     part = Tile()
     for number, instruction in reversed([*enumerate(tile.instructions)]):
@@ -126,9 +128,12 @@ def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) ->
 
 
 def value_instead(writer: Writer, tiles: Sequence[Tile], stream: tuple[int, int]) -> Any:
-    """What all sections behind the first that reads a stream could take of that one instead: a
-    value that takes two operations or more on elements of the stream alone, the longest to compute;
-    None if there is none, or no such sections."""
+    """Returns a value that later sections can read instead of the stream it is computed from.
+
+    The value is computed in the first section that loads the stream, by two or more operations on
+    elements of the stream only; of several values the longest is taken. Later sections that have it
+    do not load the stream. None if there is no such value or no later section.
+    """
     first, *later = [tile for tile in tiles if stream in streams_of(tile)]
     found, most = None, 2
     for value in [each.to for each in first.instructions if later and each.to is not None]:
@@ -145,7 +150,7 @@ def value_instead(writer: Writer, tiles: Sequence[Tile], stream: tuple[int, int]
 
 
 def _reads_beside(tile: Tile, value: Any, stream: tuple[int, int]) -> bool:
-    """Whether a section would read a stream if it had a value."""
+    """True if a section would still read a stream if it had a value."""
     given = [replace(each, reads=()) if each.to == value else each for each in tile.instructions]
     roots = [
         number
@@ -156,26 +161,26 @@ def _reads_beside(tile: Tile, value: Any, stream: tuple[int, int]) -> bool:
 
 
 def makers(tile: Tile) -> dict[Any, Instruction]:
-    """What a tile section computes, by value."""
+    """Returns the instructions of a tile section by the values they compute."""
     return {each.to: each for each in tile.instructions if each.to is not None}
 
 
 def named_column(writer: Writer, condition: Any) -> Any:
-    """The value of a row that the number of the column is compared to, if a condition is that."""
+    """Returns `label` for a condition `column() == label` with a per-row label, else None."""
     number = sole_column(writer.nodes, condition[1])
     return None if number is None else ("tile", number)
 
 
 @dataclass
 class Pick:
-    """A sum whose terms are -0.0 in every column but one: what a value is there."""
+    """A sum whose terms are -0.0 in every column but one: it equals a value at that column."""
 
     value: Any
-    column: Any  # a row has one of it
+    column: Any  # a per-row value
 
 
 def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
-    """Whether a reduction of the section is one: sum(where(column() == label, value, -0.0))."""
+    """Matches sum(where(column() == label, value, -0.0))."""
     made_by = makers(tile)
     term = made_by.get(reduction.reads[0])
     if reduction.operation != "sum" or term is None or term.operation != "where":
@@ -190,13 +195,13 @@ def pick_of(writer: Writer, tile: Tile, reduction: Instruction) -> Pick | None:
 
 @dataclass
 class LargestCount:
-    """A sum of a 1 for each element of a row that equals the largest one."""
+    """A sum with a 1 for each element of a row that equals the largest one."""
 
     load: Instruction  # of the element
-    largest: Any  # a row has one of it
+    largest: Any  # a per-row value
 
     def is_taken_by(self, instruction: Instruction) -> bool:
-        """Whether that is a term of what is less, beside the count."""
+        """True for the log Σ eˣ term of the same elements and the same largest one."""
         is_term = instruction.operation.startswith("log_sum_term")
         return is_term and tuple(instruction.reads) == (self.load.to, self.largest)
 
@@ -204,7 +209,7 @@ class LargestCount:
 def largest_count_of(
     writer: Writer, made_by: dict[Any, Instruction], reduction: Instruction, free: Collection[int]
 ) -> LargestCount | None:
-    """Whether a reduction is one: sum(where(x < max(x), 0, 1)), no constant being free."""
+    """Matches sum(where(x < max(x), 0, 1)) with constants that are not free."""
     term = made_by.get(reduction.reads[0])
     if reduction.operation != "sum" or term is None or term.operation != "where":
         return None
@@ -225,16 +230,16 @@ def largest_count_of(
 
 @dataclass
 class OneColumn:
-    """A section whose results are others in one column of each row, by some choice."""
+    """A section whose results differ in one column of each row, by selects on the column."""
 
-    column: Any  # a row has one of it
-    others: Tile  # what it computes in the others
+    column: Any  # a per-row value
+    others: Tile  # the computation for all other columns
 
 
 def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
-    """Whether a section is one: where(column() == label, a, b) in each result, and no more.
+    """Matches a section whose results are where(column() == label, a, b).
 
-    What is drawn, kept or reduced is so in every column.
+    It must not draw, save or reduce values: that happens in every column.
     """
     instructions = tile.instructions
     found = {*REDUCTIONS, "keep", "add_columns"} & {each.operation for each in instructions}
@@ -261,23 +266,24 @@ def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
     )
     roots = [number for number, each in enumerate(instructions) if each.operation == "store"]
     part = part_of(others, roots)
-    # Where it spares no function, another loop is not worth its code.
+    # If no instruction is saved, another loop is not worth its code.
     return OneColumn(columns[0], part) if len(part.instructions) < len(instructions) else None
 
 
 @dataclass
 class ConstantRows:
-    """A section that stores nothing but constants in rows of which a condition says so."""
+    """A section that stores only constants in rows selected by a condition."""
 
-    condition: Any  # a row has one of it
-    holds: bool  # in these rows
+    condition: Any  # a per-row value
+    holds: bool  # the value of the condition in these rows
     stores: Tile
 
 
 def constant_rows_of(writer: Writer, tile: Tile, free: Collection[int]) -> ConstantRows | None:
-    """Whether a section is one, no constant being free: rows that a loss ignores have no gradient.
+    """Matches a section that stores constants in some rows, such as rows that a loss ignores.
 
-    What is drawn, kept or reduced is so in every row.
+    The constants must not be free. The section must not draw, save or reduce values: that happens
+    in every row.
     """
     if tile.written or any(
         each.operation in (*REDUCTIONS, "keep", "add_columns") for each in tile.instructions
@@ -294,7 +300,7 @@ def constant_rows_of(writer: Writer, tile: Tile, free: Collection[int]) -> Const
 
 
 class _Known:
-    """Nodes that are constants where a condition holds, or does not."""
+    """The nodes that are constants if a condition has the given value."""
 
     def __init__(self, writer: Writer, free: Collection[int], condition: int, holds: bool) -> None:
         self.nodes, self.condition, self.holds = writer.nodes, condition, holds
@@ -323,7 +329,7 @@ class _Known:
         return first + second if 0 in (first, second) else None  # others would have to be rounded
 
     def stored(self, store: Instruction) -> Instruction | None:
-        """A store of the constant."""
+        """Returns the store of the constant, or None if its value is no known constant."""
         ((kind, value),) = store.reads
         number = self._number(value)
         constant = None if number is None else self._constants.get(_bits(number))
@@ -335,9 +341,10 @@ def _bits(number: float) -> tuple[float, float]:
 
 
 def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:
-    """A section without those of its sums that are picks, and these by what they are the sum of.
+    """Separates the sums that are picks from a section; returns the rest, and picks by their sums.
 
-    Only of sections that still reduce something: behind that all who share a row have read it.
+    Only for sections with other reductions: after these, all threads of a row have read its
+    elements.
     """
     found = {}
     for instruction in tile.instructions:

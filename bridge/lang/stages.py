@@ -1,8 +1,8 @@
-"""Programs cut by their row reductions, to be run on parts of the columns.
+"""Programs cut at their row reductions, to be run on parts of the columns.
 
-A *stage* is the part of a program up to its next reductions: it gives what they reduce, or what the
-columns that are here come to. Stages and the *ending*, which has no reduction left, take those of
-whole rows that are known by then as operands.
+A *stage* is the part of a program up to its next reductions. It returns their operands, or their
+results over the columns of this part. The *ending* is the part after the last reduction. Stages and
+the ending take the results of earlier reductions over whole rows as operands.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LOG_SUMS = {"logsumexp": "log_sum", "logsumexp_rest": "log_sum_rest"}
 
 
 def written_out(program: Program) -> Program:
-    """The program with every log Σ eˣ as the operations that it is made of, and nothing that only
-    derivatives know of."""
+    """Returns the program with each log Σ eˣ written as simple operations, without nodes that only
+    derivatives need."""
     if all(node.operation not in (*_LOG_SUMS, "stop_gradient") for node in program.nodes):
         return program
     builder = Builder()
@@ -40,8 +40,8 @@ def written_out(program: Program) -> Program:
 
 
 def _log_sum(operation: str, of_16: str, x: Value) -> Value:
-    """What is less than the row's largest is added, and what equals it is counted:
-    cpp/math/log_sum.h."""
+    """log Σ eˣ as in cpp/math/log_sum.h: adds the terms below the row's largest number, and counts
+    the elements equal to it."""
 
     def along(operation: str, *inputs: Value, dtype: str = "float") -> Value:
         numbers = tuple(value.number for value in inputs)
@@ -58,14 +58,14 @@ def _log_sum(operation: str, of_16: str, x: Value) -> Value:
 
 
 def prepared(program: Program) -> Program:
-    """The program whose reductions `reductions` and `stage` count."""
+    """Returns the form of a program to which the numbers in `reductions` and `stage` refer."""
     return written_out(pruned(program.name, program.operands, program.nodes, program.results))
 
 
 def reductions(program: Program) -> list[list[int]]:
-    """The nodes of a prepared program's reductions, those that can be computed together in a list.
+    """Groups the reductions of a prepared program: one list for each phase, in order.
 
-    The lists are in the order in which they can be computed.
+    The reductions of one list can be computed together.
     """
     phases: dict[int, list[int]] = {}
     for number, phase in enumerate(program.phase()):
@@ -75,19 +75,19 @@ def reductions(program: Program) -> list[list[int]]:
 
 
 def stage(program: Program, phase: int, columns: int, is_summed: bool) -> Program:
-    """A stage of a prepared program, or its ending where `phase` is that behind the last.
+    """Returns a stage of a prepared program, or its ending if `phase` is the number of stages.
 
-    Its operands are those of the program, all reductions of earlier phases and, where columns are
-    counted, the number of the first one.
+    The operands are those of the program, then all reductions of earlier phases and, if the program
+    uses column numbers, the number of the first column of the part.
 
     Args:
-      columns: of a whole row.
-      is_summed: whether a sum's part of the row is added up. Its terms are the result otherwise.
+      columns: the number of columns of a whole row.
+      is_summed: True to return the partial sum of a sum over this part, False to return its terms.
 
     Returns:
-      A program that gives, of a sum, that or those; of the largest number, the largest that is
-      here; of its place, that and the place among the columns that are here, as a floating number.
-      The ending gives the results.
+      A program. Its results are: for a sum, the partial sum or the terms; for a max, the largest
+      number of the part; for an argmax, that number and its column within the part, as a floating
+      number. The results of the ending are those of the program.
     """
     found = reductions(program)
     known = [number for numbers in found[:phase] for number in numbers]

@@ -1,8 +1,8 @@
-"""Functions that a loop of their own starts, before another finishes them.
+"""Functions split in two loops: the first starts them, the second finishes them.
 
-A processor looks some hundred instructions ahead. What is one long chain of them, as a logistic
-function is, it computes for two or three vectors at a time, and waits; of half a chain it has twice
-as many under way.
+A processor looks some hundred instructions ahead. A long chain of dependent instructions, such as a
+logistic function, fills that window with two or three vectors, and the processor waits. Half a
+chain leaves room for twice as many vectors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import Tile, part_of, weight_of
 
-# Those whose starts are alike have them in common; that of sigmoid is e^-|x|, thus that of -x.
+# Operations with the same first half share it; sigmoid starts with e^-|x|, so it shares that of -x.
 _STARTS = {
     "sigmoid": "silu",
     "silu": "silu",
@@ -24,17 +24,19 @@ _STARTS = {
     "gelu_sigmoid_1": "gelu_sigmoid_1",
     "gelu_sigmoid_2": "gelu_sigmoid_1",
 }
-_LONG = 8  # by sections.weight_of: a function, or so many cheap operations
-_MOST = 8  # starts of a section: what they leave lies on the stack, and in a first-level cache
+_LONG = 8  # in units of sections.weight_of: one function, or 8 cheap operations
+_MOST = 8  # starts of a section; their arrays lie on the stack and shall fit the first-level cache
 
 
 def starts_of(tile: Tile, made_by: Mapping[Any, Instruction]) -> dict[tuple[str, Any], list[Any]]:
-    """What a section starts in a loop of its own: the values that it is for, by the operation that
-    starts them and the value that it takes.
+    """Selects the functions that a section starts in a loop of its own.
 
     Args:
       tile: the section.
-      made_by: its instructions by the values that they make.
+      made_by: its instructions, by the values that they compute.
+
+    Returns:
+      The values to finish, by (starting operation, argument of the function).
     """
     found: dict[tuple[str, Any], list[Any]] = {}
     for instruction in tile.instructions:
@@ -46,7 +48,7 @@ def starts_of(tile: Tile, made_by: Mapping[Any, Instruction]) -> dict[tuple[str,
         if instruction.operation == "sigmoid" and made is not None and made.operation == "neg":
             of = made.reads[0]
         is_new = (start, of) not in found
-        # Both loops compute what that is made from.
+        # The argument is computed in both loops.
         if is_new and (len(found) == _MOST or weight_of(part_of(tile, (), [of])) >= _LONG):
             continue
         found.setdefault((start, of), []).append(instruction.to)

@@ -1,11 +1,11 @@
-"""What to write in a declaration for what other libraries have, by their names for it."""
+"""Replacements for functions and attributes of other libraries, by their names there."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-# They are functions of bridge.lang, where other libraries have methods of arrays.
+# Functions of bridge.lang that other libraries also have as array methods.
 _FUNCTIONS = (
     *("abs", "argmax", "column_sum", "erf", "exp", "exp2", "expm1", "gelu", "log", "log1p"),
     *("log_softmax", "logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus", "sqrt"),
@@ -73,13 +73,13 @@ _INSTEAD = {
 
 
 def instead_of_attribute(name: str) -> str:
-    """For an attribute or a method that a value does not have."""
+    """Returns the message for an attribute or a method that a value does not have."""
     otherwise = "what can be computed are Python's operators and the functions of bridge.lang"
     return f"a value has no {name}: {_INSTEAD.get(name, otherwise)}"
 
 
 def instead_of_function(name: str, known: Sequence[str]) -> str:
-    """For a function that bridge.lang does not have; `known` are the names that it has."""
+    """Returns the message for a missing function of bridge.lang; `known` are its existing names."""
     instead = _INSTEAD.get(name)
     if instead is None:
         close = difflib.get_close_matches(name, known)

@@ -1,4 +1,4 @@
-"""Declarations: a Python function that is run once, on values, and leaves a program."""
+"""Tracing: a declaration runs once, on values, and leaves a program."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from bridge.lang.values import (
     while_active,
 )
 
-# Keyword arguments of `op.compile` and `bridge.check`.
+# Keyword arguments of `op.compile` and `bridge.check`, not available as static parameters.
 _TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """An operand of a declaration: its name, its role, and whether it may be left out."""
+    """An operand of a declaration: its name, its role, and whether it is optional."""
 
     name: str
     role: type[roles.Annotation]
@@ -40,14 +40,14 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class Declaration:
-    """A function as it was declared.
+    """A declared function with its signature and options.
 
     Attributes:
-      function: the user's.
+      function: the user's function.
       parameters: its operands, by position.
-      static: its keyword parameters, and their defaults (`inspect.Parameter.empty` without one).
-      keep: names of local variables whose values are saved for the backward pass.
-      vjp: the reverse rule, where it is not the derived one.
+      static: its keyword parameters and their defaults (`inspect.Parameter.empty` if none).
+      keep: names of local variables whose values are saved as residuals.
+      vjp: the custom VJP, or None.
     """
 
     function: Callable[..., Any]
@@ -66,10 +66,11 @@ def declared(
     keep: Sequence[str] = (),
     vjp: Callable[..., Any] | None = None,
 ) -> Declaration:
-    """Reads a function's signature.
+    """Reads the signature of a function.
 
     Raises:
-      DeclarationError: if a parameter has no annotation of bridge's and is not keyword-only.
+      DeclarationError: if a positional parameter has no bridge annotation, or the rest of the
+        signature does not fit.
     """
     if not isinstance(function, types.FunctionType):
         raise DeclarationError(
@@ -80,12 +81,12 @@ def declared(
     name = function.__name__
     if not name.isidentifier() or keyword.iskeyword(name):
         raise DeclarationError(f"{where}: an op has its function's name, and {name!r} is none")
-    # Names that an annotation uses may be local to where the function is declared.
+    # An annotation may name local variables of the scope in which the function is declared.
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
     try:
         signature = inspect.signature(function, locals=local, eval_str=True)
-    except Exception as error:  # an annotation that is a text may raise anything
+    except Exception as error:  # evaluating an annotation given as a string may raise anything
         raise DeclarationError(f"{where}: an annotation is not known: {error}") from error
     keep = (keep,) if isinstance(keep, str) else tuple(keep)
     code = _code_of(function)
@@ -155,16 +156,16 @@ def _shown(annotation: Any) -> str:
 
 
 def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str, Any]) -> Program:
-    """Runs a declaration once.
+    """Runs a declaration once and returns its program.
 
     Args:
-      declaration: of `declared`.
-      present: for each operand whether it is there; those that are not are None to the function.
-      static: all keyword parameters.
+      declaration: a result of `declared`.
+      present: for each operand, True if it is given; the function gets None for the others.
+      static: the values of all keyword parameters.
 
     Raises:
-      DeclarationError: naming the line of the function that cannot be.
-      ProgramTooLarge: for more operands or results than a call has.
+      DeclarationError: with the line of the function that cannot be traced.
+      ProgramTooLarge: if there are more operands or results than a call can have.
     """
     builder = _Watching(_code_of(declaration.function)) if declaration.keep else Builder()
     operands: list[Operand] = []
@@ -197,7 +198,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
         raise DeclarationError(f"{where}: no result")
     named = [(name, v.number) for name, v in variables.items() if isinstance(v, Value)]
     for name in declaration.keep:
-        # One that this path does not set, or sets to a number or None, needs no keeping.
+        # A variable that is not set on this path, or is a number or None, needs no residual.
         value = variables.get(name)
         if isinstance(value, Unusable) or (isinstance(value, Value) and value.kind != "float"):
             raise DeclarationError(f"{where}: keep={name!r} is no floating value")
@@ -221,15 +222,15 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def _code_of(function: Callable[..., Any]) -> types.CodeType:
-    """Of the function itself, below decorators."""
+    """Returns the code of the function under its decorators."""
     return inspect.unwrap(function).__code__  # type: ignore[no-any-return,attr-defined]
 
 
 class _Watching(Builder):
-    """Also finds the local variables of a function, which `keep=` names.
+    """A builder that also finds the local variables of the function, for `keep=`.
 
-    A frame has them for as long as somebody has the frame: so no profiler's hook is needed, which
-    a profiler that runs could not be given back.
+    A reference to the frame keeps its variables alive, so no profiler hook is needed; a hook would
+    replace a profiler that is already running.
     """
 
     def __init__(self, code: types.CodeType) -> None:
@@ -246,7 +247,7 @@ class _Watching(Builder):
         return super().node(*arguments, **keywords)
 
     def variables(self) -> dict[str, Any]:
-        """Those at its end; none if it computed nothing."""
+        """Returns the local variables at the end of the call; empty if it made no node."""
         frame, self._frame = self._frame, None
         return dict(frame.f_locals) if frame is not None else {}
 

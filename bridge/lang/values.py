@@ -1,4 +1,4 @@
-"""Values: what the parameters of a declaration are while it is traced, and what it computes."""
+"""Values: the parameters of a declaration while it is traced, and the results of operations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_
 from bridge.lang.refusals import Foreign, NoNumber
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
-_MOST_BITS = 1023  # of a whole number that floats have for sure
+_MOST_BITS = 1023  # of a whole number that always fits float64
 _LOGIC = frozenset({"and", "or", "not"})
 _OF_NUMPY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div"}
 
 
 def _as_float(x: numbers.Real) -> float:
-    """The number as a float64; fractions and longer floats may be beyond its range."""
+    """Converts a number to float64; fractions and longer floats may be beyond its range."""
     try:
         number = float(x)
     except OverflowError as error:
@@ -33,7 +33,7 @@ def _as_float(x: numbers.Real) -> float:
 
 
 class Builder:
-    """The operations of one program, each once, in the order in which they were first asked for."""
+    """The operations of one program, each once, in the order of their first use."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -67,7 +67,7 @@ class Builder:
         return self.node("operand", static=(position, half), axes=axes, dtype=dtype)
 
     def value(self, x: Any) -> Value:
-        """A value of this program: one of its own, or a Python number."""
+        """Converts to a value of this program: x is one already, or a Python number."""
         if isinstance(x, Value):
             if x.builder is not self:
                 raise refuse("a value of another declaration: pass it as an operand")
@@ -88,7 +88,7 @@ class Builder:
         )
 
     def apply(self, operation: str, *inputs: Any, static: Any = None) -> Value:
-        """An operation on values and numbers, with types checked and integers made floating."""
+        """Applies an operation to values and numbers; checks types, makes integers floating."""
         values = [self.value(x) for x in inputs]
         kinds = {value.kind for value in values}
         if operation in _LOGIC:
@@ -137,9 +137,9 @@ def _numbers(values: list[Value]) -> tuple[int, ...]:
 def _simplified(
     builder: Builder, operation: str, values: list[Value], static: Any, dtype: str
 ) -> Value:
-    """The operation, or what has the same bits for every input.
+    """The operation, or a simpler one that has the same bits for every input.
 
-    x + 0.0 is not among them: it makes +0.0 of -0.0.
+    x + 0.0 is not simplified: it turns -0.0 into +0.0.
     """
     nodes = builder.nodes
 
@@ -173,10 +173,10 @@ def _simplified(
 
 
 class Value(NoNumber):
-    """A number at each place of the row space, or a row, or a column.
+    """A number at each place of the row space, or one for each row or each column.
 
     Attributes:
-      axes: over what it varies: ROWS | COLUMNS.
+      axes: the dimensions along which it varies: ROWS | COLUMNS.
       kind: "float", "int" or "bool".
     """
 
@@ -231,7 +231,7 @@ class Value(NoNumber):
     def __pow__(self, exponent: Any) -> Value:
         """x**n by squaring: x**2 is x·x, x**3 (x·x)·x, x**4 (x·x)·(x·x); x**-n is 1/x**n.
 
-        x**0 is 1, whatever x is, as everywhere.
+        x**0 is 1 for every x, as in NumPy.
         """
         is_number = isinstance(exponent, numbers.Real) and not isinstance(exponent, bool)
         if not is_number or exponent % 1 != 0:
@@ -281,7 +281,7 @@ class Value(NoNumber):
         return self.builder.apply("not", self)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Value:
-        """Arithmetic whose left operand is a number of NumPy's; nothing else of NumPy works."""
+        """Arithmetic with a NumPy number on the left; all other NumPy functions are refused."""
         operation = _OF_NUMPY.get(ufunc.__name__)
         if operation is None or method != "__call__" or kwargs:
             self.__array__()
@@ -293,7 +293,7 @@ class Value(NoNumber):
 
 
 class Unusable(Foreign):
-    """What nothing can be computed from as it is: `instead` says what to do."""
+    """A value that allows no further operation; `instead` is the advice in its error message."""
 
     instead = ""
     __hash__ = object.__hash__
@@ -313,7 +313,7 @@ class Unusable(Foreign):
 
 
 class HalvesValue(Unusable):
-    """Two Fulls that are one array, an operand or a result: `first, second = x`."""
+    """Two Fulls in one array, an operand or a result: `first, second = x`."""
 
     instead = "an operand of two halves: take it apart first, `first, second = x`"
 
@@ -348,7 +348,7 @@ class Typed(Unusable):
 
 
 def builder_of(*arguments: Any) -> Builder:
-    """The program that is being written, by the values among the arguments."""
+    """Returns the builder of the program being traced, from the values among the arguments."""
     for argument in arguments:
         if isinstance(argument, Value):
             return argument.builder
@@ -371,12 +371,12 @@ def current() -> Builder | None:
 
 
 def while_active(builder: Builder, call: Callable[[], Any]) -> Any:
-    """Runs a call with the functions that take no value, as `column()`, writing to `builder`."""
+    """Runs a call while functions without a value argument, such as `column()`, use `builder`."""
     _active.builders.append(builder)
     try:
         return call()
     except TypeError as error:
-        # JAX puts an error of its own in the place of what a value told it.
+        # JAX replaces the error that a value raised by an error of its own.
         told = error.__context__
         if isinstance(told, DeclarationError) and not isinstance(error, DeclarationError):
             raise told from None
