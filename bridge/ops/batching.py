@@ -1,4 +1,4 @@
-"""How any op takes one more batch dimension: the part of vmap that needs no framework."""
+"""One more batch dimension for any op: the part of vmap that needs no framework."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from bridge.ops.definition import Op, Role
 
 
 class Move(enum.Enum):
-    """What to do with an operand before the batched call."""
+    """The preparation of an operand for the batched call."""
 
     KEEP = "keep"  # absent, or shared by all batches as it is
-    FRONT = "front"  # bring its batch dimension to the front
-    BROADCAST = "broadcast"  # give it a batch dimension in front
-    ALIGN = (
-        "align"  # FRONT, then dimensions of size 1 behind it up to the rank of the first operand
-    )
+    FRONT = "front"  # move its batch dimension to the front
+    BROADCAST = "broadcast"  # add a batch dimension in front
+    ALIGN = "align"  # FRONT, then dimensions of size 1 after it up to the rank of the first operand
 
 
 _ONE_FOR_EACH_BATCH = (Role.ROW, Role.INTEGER)
@@ -26,11 +24,11 @@ _ONE_FOR_EACH_BATCH = (Role.ROW, Role.INTEGER)
 def batch_call(
     op: Op, params: Any, present: Sequence[bool], batched: Sequence[bool]
 ) -> tuple[Any, list[Move]]:
-    """Returns the parameters of the batched call and what to do with each operand.
+    """Returns the parameters of the batched call and the preparation of each operand.
 
-    The results all carry the batch dimension in front. While no operand that every batch has one of
-    is batched, and the op does not tell batches apart, the new dimension is only more rows;
-    otherwise every batch gets row vectors and integers of its own.
+    All results have the batch dimension in front. The new dimension is only more rows, unless a row
+    vector or an integer is batched, or the op treats batches separately. Then each batch has its
+    own row vectors and integers.
     """
     roles = op.operand_roles(len(present), params)
     own_batched = any(
@@ -43,8 +41,8 @@ def batch_call(
         if not is_present or (role in _ONE_FOR_EACH_BATCH and not separate):
             moves.append(Move.KEEP)
         elif role.broadcasts:
-            # A mask that is not batched broadcasts as it did; the results' batch is the first
-            # operand's, which fills the space.
+            # An unbatched mask or table broadcasts as before: the first operand, which fills the
+            # space, gives the batch dimension of the results.
             moves.append(Move.ALIGN if is_batched else Move.KEEP)
         else:
             moves.append(Move.FRONT if is_batched else Move.BROADCAST)

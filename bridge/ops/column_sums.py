@@ -1,11 +1,11 @@
-"""Scratch memory on CUDA of the column sums, which programs have as results."""
+"""Scratch memory of column sums on CUDA."""
 
 from __future__ import annotations
 
 import math
 
-# As in cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h: a lane of the
-# tree, a chunk, how many nodes have one above them, and from how much on a kernel goes down lanes.
+# As in cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h: rows of a
+# leaf, rows of a chunk, children of a node, and the fewest leaves and elements for a column driver.
 _LANE_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
 _MANY_LANES, _MANY_ELEMENTS = 66, 1 << 24
 
@@ -13,8 +13,9 @@ _MANY_LANES, _MANY_ELEMENTS = 66, 1 << 24
 def column_sums_workspace_bytes(
     sums: int, shape: tuple[int, ...], batch_ndim: int, is_float64: bool
 ) -> int:
-    """Bytes that so many sums over the rows of `[*batch, *rows, d]` take, or never exceed where a
-    size is symbolic. `shape` has at least one dimension.
+    """Returns the bytes for `sums` sums over the rows of `[*batch, *rows, d]`.
+
+    It is an upper bound if a size is symbolic. `shape` has at least one dimension.
     """
     size = 8 if is_float64 else 4
     batch, rows, cols = math.prod(shape[:batch_ndim]), math.prod(shape[batch_ndim:-1]), shape[-1]
@@ -25,7 +26,7 @@ def column_sums_workspace_bytes(
         chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
         return _rounded(sums * rows * vector) + vector * (chunks + chunks // 32) + 256
     lanes, chunks = -(-rows // _LANE_ROWS), -(-rows // _CHUNK_ROWS)
-    # Of a sum whose chunks are added by the kernel that goes down the columns, or behind the rows.
+    # For sums whose chunks a column driver adds, or that follow a row driver.
     added = 0 if chunks <= 1 else _rounded(chunks * vector) + _levels(chunks, vector)
     if batch * lanes >= _MANY_LANES and batch * rows * cols >= _MANY_ELEMENTS:
         own = _rounded(sums * lanes * vector) + _levels(lanes, vector)
@@ -35,7 +36,7 @@ def column_sums_workspace_bytes(
 
 
 def _levels(count: int, vector: int) -> int:
-    """What stands above so many nodes, but for the root."""
+    """Returns the bytes of the levels above `count` nodes, without the root."""
     found = 0
     while (count := -(-count // _WIDTH)) > 1:
         found += _rounded(count * vector)

@@ -1,4 +1,4 @@
-"""A call on a part of the columns: what is reduced along the row is exchanged, never the row.
+"""A call on a part of the columns: only reductions along the row are exchanged, never the row.
 
 Sums keep the tree of docs/numerics.md.
 """
@@ -19,9 +19,9 @@ from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.sums import sum_along_rows, sum_of
 
-# Columns of a chunk, whose sums meet in a binary tree: cpp/walks/rows/row_sum_tree.h.
+# Columns of a chunk; a binary tree adds the sums of chunks: cpp/walks/rows/row_sum_tree.h.
 CHUNK = 1024
-# Places in a chunk of the two numbers that are added first.
+# Places in a chunk of two numbers that are added first.
 _FIRST = (np.arange(2)[:, None] * 512 + np.arange(256)).ravel()
 _PAIRS = (_FIRST, _FIRST + 256)
 
@@ -34,11 +34,11 @@ def call_on_columns(
     params: Any,
     hidden: Any | None,
 ) -> tuple[Any, ...]:
-    """The call on this part, stage after stage.
+    """Calls the op on this part, one stage after the other.
 
     Args:
-      again: takes an op, operands and parameters to the results of the call on this part.
-      hidden: as `Op.stage` has it.
+      again: again(op, operands, params) returns the results of a call on this part.
+      hidden: as in `Op.stage`.
     """
     columns = int(part.split.shape[-1])
     nodes = _Nodes.of(int(part.split.local(len(part.split.shape) - 1)), columns)
@@ -56,7 +56,7 @@ def call_on_columns(
 
 
 def _reduced(part: Any, nodes: _Nodes, kinds: Sequence[str], results: Any) -> list[Any]:
-    """The reductions of whole rows, from what this part has of them, in one exchange."""
+    """Returns the reductions over whole rows, from those over this part, in one exchange."""
     if not kinds:
         return []
     own, given = [], iter(results)
@@ -82,18 +82,18 @@ def _whole(part: Any, nodes: _Nodes, kind: str, received: Iterator[Any]) -> Any:
 
 
 class _Nodes:
-    """What parts of `local` columns send of a sum, and where it is found among all that was sent.
+    """The numbers that each part of `local` columns sends for a sum, and their order on arrival.
 
-    A part sends the sums of the subtrees that it has whole, and terms of chunks that it shares. Two
-    terms that the tree adds first, if it has both, it sends as their sum.
+    A part sends the sums of its complete subtrees, and the terms of chunks it shares with other
+    parts. Two terms that the tree adds first are sent as their sum, if the part has both.
 
     Attributes:
-      is_subtree: whether a part is one complete subtree.
-      touched: of how many subtrees a part sends the sum, though some be another's as well.
-      before: for each part the columns of its first subtree that are not its own.
-      first, second: for each part the columns whose sums it sends; `local` stands for none.
-      terms: for each column of each shared chunk, where it is found.
-      order: for each subtree where its sum is found; those of shared chunks are behind the rest.
+      is_subtree: True if a part is one complete subtree.
+      touched: the number of subtree sums that a part sends, including incomplete subtrees.
+      before: for each part, the columns of its first subtree that belong to another part.
+      first, second: for each part, the columns of the terms to send; `local` stands for none.
+      terms: for each column of each shared chunk, the position of its term among all received.
+      order: for each subtree, the position of its sum; shared chunks come after all others.
     """
 
     @staticmethod
@@ -103,7 +103,7 @@ class _Nodes:
 
     def __init__(self, local: int, columns: int) -> None:
         chunks, rest = divmod(local, CHUNK)
-        # Where parts are whole chunks, they are cut into the fewest complete subtrees.
+        # A part of whole chunks is cut into the fewest complete subtrees.
         size = CHUNK if rest else CHUNK * (chunks & -chunks)
         self.local, self.size, self.is_subtree = local, size, size == local
         start = np.arange(0, columns, local)[:, None]
@@ -138,7 +138,7 @@ class _Nodes:
         self.order[shared] = none + 1 + np.arange(len(shared))
 
     def sent(self, part: Any, given: Any) -> Any:
-        """`[*rows, sums and terms]` of this part, from its terms, or its sum if it is a subtree."""
+        """Returns `[*rows, sums and terms]` of this part, from its terms, or a subtree's sum."""
         if self.is_subtree:
             return given[..., None]
         own = []
@@ -156,7 +156,7 @@ class _Nodes:
         return part.concatenate(own, -1)
 
     def added(self, part: Any, everyones: Any) -> Any:
-        """`[*rows]`: the sums of whole rows, from `[*rows, parts, sums and terms]`."""
+        """Sums whole rows to `[*rows]`, from `[*rows, parts, sums and terms]`."""
         rows = everyones.shape[:-2]
         flat = everyones.reshape(*rows, math.prod(everyones.shape[-2:]))
         if len(self.terms):
@@ -174,11 +174,11 @@ class _Nodes:
 
 @functools.lru_cache(maxsize=256)
 def _neighbours_first(count: int) -> Any:
-    """Where nodes stand in chunks so that the tree in a chunk adds them as the one above chunks.
+    """Returns the order of nodes in chunks for which a chunk's tree equals the tree above chunks.
 
-    That adds neighbours, then neighbouring pairs: the bits of a node's number from the lowest on. A
-    chunk adds along the bits of a place from the highest on, but for the highest two, which it
-    swaps. `count` stands for a node that is missing.
+    The tree above chunks adds neighbours, then neighbouring pairs: it goes through the bits of a
+    node's number from the lowest on. A chunk goes through the bits of a place from the highest on,
+    with the highest two swapped. `count` stands for a missing node.
     """
     levels = min(count - 1, CHUNK - 1).bit_length()
     bits = [*reversed(range(levels))]
@@ -201,7 +201,7 @@ def _largest(x: roles.Full) -> Any:
 
 
 def _first_of_the_largest(x: roles.Full, place: roles.Full) -> Any:
-    """The number of the first part that has the largest number, and its place there."""
+    """The number of the first part with the largest number, and the column within that part."""
     number = functions.argmax(x)
     own = functions.where(functions.column() == number, place, -0.0)
     return number * 1.0, functions.sum(own)
@@ -213,7 +213,7 @@ def _code(function: Callable[..., Any], count: int) -> str:
 
 
 def _run(part: Any, function: Callable[..., Any], *operands: Any) -> tuple[Any, ...]:
-    """Results a row of a declaration, in the dtype of the operands."""
+    """Runs a declaration whose results are per row, in the dtype of the operands."""
     code, dtype = _code(function, len(operands)), part.dtype(operands[0])
     count = len(codes.parse(code).program.results)
     params = ProgramParams(code, dtype, ",".join([dtype] * count))

@@ -1,4 +1,4 @@
-"""A declaration for one choice of operands and static arguments, and functions that call it."""
+"""A declaration traced for given operands and static arguments, and functions that call it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bridge.ops.scalars import told_apart
 
 
 class Traced:
-    """A declaration that was traced for the operands that are there and for static arguments.
+    """A declaration traced for the present operands and the static arguments.
 
-    The same object for the same of all these.
+    Equal arguments give the same object.
 
     Attributes:
-      name: of the declaration.
-      program: of these; code: its text; texts: by the dtypes of a call, as `codes.texts_of` has
-        them; form: what operands are held against.
-      returns_several: whether the function returned a tuple.
+      name: the name of the declaration.
+      program: the traced program; code: its serialized form; texts: by the dtypes of a call, see
+        `codes.texts_of`; form: the expected operands.
+      returns_several: True if the function returned a tuple.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Traced:
 
 
 def _kept(declaration: Declaration, program: Program) -> list[int]:
-    """Nodes of what `keep=` names. What no result depends on needs no keeping."""
+    """Returns the nodes of `keep=`; a variable that no result depends on needs no residual."""
     named = dict(program.named)
     kept = []
     for name in declaration.keep:
@@ -72,7 +72,7 @@ def _traced(
 
 
 def traced(declaration: Declaration, present: tuple[bool, ...], *values: Any) -> Traced:
-    """The program for these operands and static arguments.
+    """Returns the program for these operands and static arguments.
 
     Raises:
       TypeError: if a static argument cannot be hashed.
@@ -99,22 +99,23 @@ def function_of(
     integer: Callable[..., Any] | None = None,
     takes_out: bool = False,
 ) -> Callable[..., Any]:
-    """A function with the parameters of a declaration, that calls run(traced, operands[, out]).
+    """Makes a function with a declaration's parameters that calls run(traced, operands[, out]).
 
-    It is compiled from text: so Python itself binds the arguments, and nothing stands between a
-    call and `run`. What it uses is in its closure, where torch.compile looks.
+    The function is compiled from text: Python itself binds the arguments, and no code stands
+    between the call and `run`. The objects it uses are in its closure, where torch.compile looks
+    for them.
 
     Args:
-      declaration: of what.
-      member: the attribute of the op that the function is, by which it is pickled.
+      declaration: the source of name, parameters and docstring.
+      member: the attribute of the op under which the function is pickled.
       find: find(present, *static) calls `traced`.
-      run: run(traced, operands[, out]) takes the operands that are there; without `find` it is
-        run(operands, out, *static), and takes None for the absent.
+      run: run(traced, operands[, out]) takes the present operands. If `find` is None it is
+        run(operands, out, *static), with None for absent operands.
       integer: integer(name, value, first operand) makes an operand of a seed.
-      takes_out: there is a keyword argument `out` more, handed to `run`.
+      takes_out: True to add a keyword argument `out`, passed to `run`.
     """
     signature = inspect.signature(declaration.function)
-    # Names that no operand and no op has.
+    # Names that no operand and no op can have.
     used: dict[str, Any] = {
         "_bridge_find": find,
         "_bridge_run": run,
@@ -164,7 +165,7 @@ def function_of(
 
 
 class _Name:
-    """What a signature prints as a name."""
+    """A default value that a signature prints as a name."""
 
     def __init__(self, name: str) -> None:
         self.name = name

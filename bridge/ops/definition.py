@@ -1,9 +1,9 @@
-"""What an op is, without any framework: the form that `bridge.torch` and `bridge.jax` lower.
+"""The interface of an op, without any framework: `bridge.torch` and `bridge.jax` lower it.
 
-An op is called with a tuple of operands, some of which may be absent (`None`), and a hashable
-record of parameters, and returns a tuple of results, some of which may not be wanted. Its
-derivatives are calls of ops again. That is the whole interface: an adapter which can run a call,
-batch it, and follow the two derivative rules has every transform of its framework.
+A call has a tuple of operands, some of which may be absent (`None`), and a hashable record of
+parameters. It returns a tuple of results, of which the caller may want only some. The derivatives
+of a call are calls of ops too. That is the whole interface: an adapter which can run a call, batch
+it, and follow the two derivative rules has every transform of its framework.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Role(enum.Enum):
-    """How an operand or result lies in a call whose space has shape `[*batch, *rows, d]`."""
+    """Shape of an operand or result of a call whose row space is `[*batch, *rows, d]`."""
 
     FULL = "full"  # [*batch, *rows, d]
     HALVES = "halves"  # [*batch, *rows, 2d]: two arrays of the space side by side
@@ -29,39 +29,39 @@ class Role(enum.Enum):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether nothing is differentiated towards operands of this role."""
+        """True for integer and boolean roles, which have no gradient."""
         return self in (Role.LABEL, Role.MASK, Role.INTEGER)
 
     @property
     def fills_space(self) -> bool:
-        """Whether there is a number at every place of the space: the first operand's role does."""
+        """True if there is a number at every place of the space, as the first operand must have."""
         return self is Role.FULL or self.is_double
 
     @property
     def is_double(self) -> bool:
-        """Whether it is two arrays of the space in one."""
+        """True for two arrays of the space in one array."""
         return self in (Role.HALVES, Role.PAIRS)
 
     @property
     def has_all_rows(self) -> bool:
-        """Whether an array has all dimensions of the space but, maybe, that of the columns."""
+        """True if an array has all dimensions of the space, except perhaps the columns."""
         return self.fills_space or self in (Role.PER_ROW, Role.LABEL)
 
     @property
     def broadcasts(self) -> bool:
-        """Whether an array lies against the space from the right, with a shape of its own."""
+        """True if an array has its own shape, which broadcasts to the space from the right."""
         return self in (Role.TABLE, Role.MASK)
 
 
 def space_of(shape: Sequence[int], role: Role) -> tuple[int, ...]:
-    """The space `[*batch, *rows, d]` of an array that fills it."""
+    """Returns the space `[*batch, *rows, d]` of an array that fills it."""
     if role.is_double:
         return (*shape[:-1], shape[-1] // 2)
     return tuple(shape)
 
 
 def shape_in(role: Role, space: tuple[int, ...], batch_ndim: int) -> tuple[int, ...]:
-    """The shape of an array of a role in this space; of integers, where they are no word pairs.
+    """Returns the shape of an array of a role in this space; an INTEGER counts as int64.
 
     Raises:
       ValueError: for a role whose arrays have a shape of their own.
@@ -79,10 +79,10 @@ def shape_in(role: Role, space: tuple[int, ...], batch_ndim: int) -> tuple[int, 
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and dtype name of an array, all that a rule may look at.
+    """Shape and dtype name of an array: the only properties that a rule may read.
 
-    Sizes may be symbolic. Shapes are compared by the methods alone, which a framework whose tracing
-    has rules of its own for that overrides.
+    Sizes may be symbolic. Shapes are compared only by these methods; a framework that traces with
+    symbolic sizes overrides them.
     """
 
     shape: tuple[int, ...]
@@ -92,7 +92,7 @@ class Spec:
         return self.shape == shape
 
     def broadcasts_to(self, shape: tuple[int, ...]) -> bool:
-        """Whether the array, repeated along dimensions of size 1 and in front, has that shape."""
+        """True if the array broadcasts to that shape from the right."""
         return len(self.shape) <= len(shape) and all(
             own == 1 or own == full
             for own, full in zip(reversed(self.shape), reversed(shape), strict=False)
@@ -100,17 +100,17 @@ class Spec:
 
 
 class Parameters(Protocol, Hashable):
-    """Parameters of a call. `batch_ndim` leading dimensions have row vectors of their own."""
+    """Parameters of a call. Each batch, an index of `batch_ndim` dimensions, has own row vectors."""
 
     @property
     def batch_ndim(self) -> int: ...
 
     def with_batch(self) -> Any:
-        """The same call with one more batch dimension in front."""
+        """Returns the parameters with one more batch dimension in front."""
         ...
 
     def attributes(self) -> dict[str, Any]:
-        """What the kernel is told besides its arrays: names to int, float or str."""
+        """Returns the kernel's attributes besides its arrays: names to int, float or str."""
         ...
 
 
@@ -120,16 +120,16 @@ Operands = tuple[Any, ...]  # arrays of one framework, Spec or None, by position
 
 @dataclass(frozen=True)
 class ZerosLike:
-    """Stands in a call of a derivative rule for zeros of an operand's shape and dtype."""
+    """Placeholder in a call of a derivative rule: zeros with an operand's shape and dtype."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class Call(Generic[P]):
-    """An op applied to operands: what a derivative rule answers with.
+    """An op applied to operands, the answer of a derivative rule.
 
-    Without an op the results are the operands themselves: an array is passed on, not copied.
+    If `op` is None the results are the operands themselves: an array is passed on, not copied.
     """
 
     op: Op[P] | None
@@ -137,12 +137,12 @@ class Call(Generic[P]):
     params: P | None = None
 
 
-# Of each result of a call the operand that it belongs to, operands, or None.
+# For each result of a call, the operand or operands whose cotangent it is, or None.
 Places = tuple[int | tuple[int, ...] | None, ...]
 
 
 def each_place(places: Places) -> list[tuple[int, int]]:
-    """(result, operand) for all that belong to each other."""
+    """Lists the pairs (result, operand) of `places`."""
     found = []
     for i, place in enumerate(places):
         if place is not None:
@@ -151,88 +151,90 @@ def each_place(places: Places) -> list[tuple[int, int]]:
 
 
 def passed_on(*operands: Any) -> Call[Any]:
-    """The call whose results are its operands."""
+    """Returns the call whose results are its operands."""
     return Call(None, operands)
 
 
 class Op(Protocol[P]):
     """The rules of one op. Instances are stateless singletons.
 
-    The first operand fills the space of the call. Without a tuple of `result_names` the number of
-    results depends on the parameters.
+    The first operand fills the space of the call. If `result_names` is None, the number of results
+    depends on the parameters.
     """
 
     name: str
-    # Operands have these names by position; all but the first may be absent.
+    # Names of the operands, by position; all but the first operand may be absent.
     operand_names: tuple[str, ...]
-    # Its parameters are this (frozen) dataclass. Fields are str, int, float, or `str | None`.
+    # The parameters, a frozen dataclass. Fields are str, int, float, or `str | None`.
     params_type: type[P]
     result_names: tuple[str, ...] | None
 
     @property
     def kernel_name(self) -> str:
-        """What the native module calls the kernel."""
+        """The name of the kernel in the native module."""
         return self.name
 
     def words(self, params: P) -> tuple[str, tuple[str, ...]]:
-        """What messages call the op, and its operands by position."""
+        """Returns the names of the op and its operands, by position, for messages."""
         return self.name, self.operand_names
 
     def code(self, params: P, dtypes: Sequence[str | None]) -> bytes | None:
-        """What the kernel is told besides arrays and attributes: 32-bit words of this machine.
+        """Returns the bytecode of the kernel: 32-bit words in this machine's byte order.
 
-        `dtypes` are those of the operands, by position. None, always or never: there is none.
+        `dtypes` are those of the operands, by position. None if the op has no bytecode, for all
+        parameters or for none.
         """
         return None
 
     def ask_for_machine_code(
         self, params: P, dtypes: Sequence[str | None], platform: str, function: str = ""
     ) -> None:
-        """Has machine code made for what `code` says, before the first call on "cpu" or "cuda".
+        """Requests machine code for the bytecode of `code` before the first call on a platform.
 
-        `function` is the public one that was called, if that is known: messages name it.
+        `platform` is "cpu" or "cuda". `function` is the public function that was called, if known; messages name it.
         """
         return
 
     def operand_roles(self, count: int, params: P) -> tuple[Role, ...]:
-        """Roles of `count` operands, by position."""
+        """Returns the roles of `count` operands, by position."""
         ...
 
     def operand_count(self, used: int) -> int:
-        """Number of operands of a call whose last present operand is the `used`-th."""
+        """Returns the number of operands of a call whose last present operand is the `used`-th."""
         ...
 
     def result_roles(self, params: P) -> tuple[Role, ...]:
-        """Roles of all results, wanted or not: their shapes follow from the space."""
+        """Returns the roles of all results, wanted or not; the space determines their shapes."""
         ...
 
     def result_dtypes(self, params: P) -> tuple[str | None, ...]:
-        """Dtypes of all results, None for one that is not wanted."""
+        """Returns the dtypes of all results, None for a result that is not wanted."""
         ...
 
     def with_dtypes(self, params: P, dtypes: Sequence[str | None]) -> P:
-        """The same call with results of these dtypes."""
+        """Returns the parameters with other dtypes of the results."""
         ...
 
     def summands(self, params: P, dtype: str) -> P:
-        """Parameters of the call that gives what the wanted sums over rows are sums of.
+        """Returns parameters of a call that returns the terms of the wanted sums over rows.
 
-        Its wanted results are as many FULL arrays of this dtype, in the order of the sums.
+        The terms are FULL arrays of this dtype, in the order of the sums.
         """
         raise TypeError(f"{self.name} has no sums over rows")
 
     def saving(self, params: P) -> P:
-        """The same call with further results behind its own, which derivative rules may place.
+        """Returns the parameters with residuals as further results, for derivative rules.
 
-        It runs where derivatives follow, and `results` of `jvp` and `vjp` has all of them. They are
-        constants to rules: a call that takes one as an operand answers for it as a function of its
-        other operands. So no rule gives a tangent of such a result, or looks at a cotangent. A call
-        that saves may itself be differentiated; it saves nothing more.
+        Such a call runs if derivatives follow, and `results` of `jvp` and `vjp` includes the
+        residuals. Rules treat residuals as constants: a call with a residual as an operand is
+        differentiated as a function of its other operands. So no rule returns a tangent of a
+        residual or reads a cotangent of one. A call that saves residuals may be differentiated
+        itself; it saves no more than these.
         """
         return params
 
     def results(self, operands: Sequence[Spec | None], params: P) -> tuple[Spec | None, ...]:
-        """Shapes and dtypes of the results; None where one is not wanted.
+        """Returns shapes and dtypes of the results; None for a result that is not wanted.
 
         Raises:
           TypeError, ValueError: if the operands do not fit each other or the parameters.
@@ -247,12 +249,12 @@ class Op(Protocol[P]):
         specs: Sequence[Spec | None],
         params: P,
     ) -> list[Call[Any]]:
-        """Calls whose results add up to the tangents of this call's results.
+        """Returns calls whose results add up to the tangents of this call's results.
 
-        Here and in `vjp` a rule places operands and results (those of the call, None for the
-        unwanted), it computes nothing: it may look at which are None and at the dtypes in `specs`
-        (of the operands), at nothing else, so that an adapter may ask once and remember the answer.
-        What no rule places needs not be kept for the derivatives.
+        Here and in `vjp` a rule only arranges operands and results of the call (None for a result
+        that is not wanted). It may read which of them are None, and the operands' dtypes in
+        `specs`, and nothing else, so that an adapter may ask once and cache the answer. An array
+        that no rule uses need not be saved for the derivatives.
         """
         ...
 
@@ -265,48 +267,48 @@ class Op(Protocol[P]):
         specs: Sequence[Spec | None],
         params: P,
     ) -> list[tuple[Call[Any], Places]]:
-        """Calls that give the cotangents of the wanted operands.
+        """Returns calls that compute the cotangents of the wanted operands.
 
-        Each comes with the operand position, or positions, that each of its results belongs to.
-        That of a TABLE is a FULL array in the dtype of the arithmetic, which the adapter sums over
-        what the table was repeated along and rounds (`tables.summed`). A linear operand's
-        cotangent never needs the value of that operand, which may then be None; `ZerosLike` asks
-        for its shape alone.
+        Each call comes with the operand position, or positions, of each of its results. The
+        cotangent of a TABLE is a FULL array in the arithmetic dtype; the adapter sums it over the
+        repeated dimensions and rounds it (`tables.summed`). The cotangent of a linear operand never
+        needs the value of that operand, which may then be None; `ZerosLike` asks for its shape
+        alone.
         """
         ...
 
     def needs_separate_batches(self, params: P) -> bool:
-        """Whether another batch dimension is more than more rows to this call.
+        """True if another batch dimension cannot be treated as more rows of one call.
 
-        So it is with sums over rows, and with what counts elements from the start of a batch.
+        That holds for sums over rows, and for element numbers that start again with each batch.
         """
         ...
 
     def fixed_ndim(self, params: P) -> int:
-        """How many last dimensions of the array are told apart.
+        """Returns the number of trailing dimensions of the array that have a meaning to the op.
 
-        Another dimension that comes before them all is only more rows, wherever it is.
+        A dimension in front of all of these is only more rows, at any position.
         """
         ...
 
     def tells_columns_apart(self, params: P) -> bool:
-        """True for a call whose result in a column depends on other columns, or on its number."""
+        """True for a call whose result in a column depends on the column or on other columns."""
         return self.fixed_ndim(params) > 0
 
     def counts_from(self, params: P) -> int | None:
-        """The position of the operand that says how many elements are in front of the array's.
+        """Returns the position of the operand with the number of the array's first element.
 
-        None for a call to which the number of an element makes no difference. The others have a
-        parameter `index_cols`: the length of rows of the array in which elements are counted, 0 for
-        that of the call's own rows.
+        None for a call that does not number elements. The parameters of other calls have a field
+        `index_cols`: the length of the rows by which elements are numbered, 0 for the call's own
+        rows.
         """
         return None
 
     def reductions(self, params: P, columns: int) -> tuple[tuple[str, ...], ...] | None:
-        """What a call on rows of so many columns reduces along the row, by stage.
+        """Lists the row reductions of a call on rows of `columns` elements, by stage.
 
-        Each is a "sum", "max" or "argmax". A later stage needs those of the earlier ones. None for
-        a call that is not made in stages: where columns are told apart, it must have whole rows.
+        Each is a "sum", "max" or "argmax". A later stage needs the results of earlier stages. None
+        for a call that cannot run in stages: if `tells_columns_apart` it must have whole rows.
         """
         return None
 
@@ -321,52 +323,55 @@ class Op(Protocol[P]):
         is_summed: bool,
         hidden: Any | None,
     ) -> Call[Any]:
-        """The call of a stage on a part of the columns; behind the last it gives the results.
+        """Returns the call of stage `number` on a part of the columns, or of the ending after them.
 
-        Its results are, in the dtype of the arithmetic: for a sum, that over the part as PER_ROW
-        where `is_summed`, else its terms as FULL; for the largest number, that of the part; for its
-        place, the largest number of the part and its place in the part.
+        The results of a stage are, in the arithmetic dtype: for a sum, the partial sum as PER_ROW
+        if `is_summed`, else its terms as FULL; for a max, the largest number of the part; for an
+        argmax, the largest number of the part and its column within the part. The ending returns
+        the results of the whole call.
 
         Args:
-          operands: parts of those of the whole call.
-          known: the reductions of earlier stages, PER_ROW; places are LABEL.
-          first: gives the number of the part's first column, an INTEGER.
-          columns: of the whole row.
-          hidden: the elements of the part that the causal rule hides, a MASK; None without it.
+          operands: the parts of the whole call's operands.
+          known: the reductions of earlier stages, PER_ROW; columns are LABEL.
+          first: returns the number of the part's first column, an INTEGER.
+          columns: the columns of a whole row.
+          hidden: the elements of the part that the causal rule hides, a MASK; None without the
+            rule.
         """
         raise TypeError(f"{self.name} is not made in stages")
 
     def without_causal_rule(self, params: P) -> P | None:
-        """The parameters without the rule that hides later keys from a query; None: it has none.
+        """Returns the parameters without the rule that hides later keys from a query; None if none.
 
-        An op that takes a mask then needs one that hides them. To any other what is hidden is 0.
+        An op with a mask operand then needs a mask that hides them; for other ops hidden elements
+        are 0.
         """
         return None
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:
-        """Bytes of scratch memory that the CUDA kernel never exceeds.
+        """Returns an upper bound on the scratch memory of the CUDA kernel, in bytes.
 
-        Known without the CUDA library, as a program may be compiled where there is none. Sizes may
-        be symbolic.
+        It needs no CUDA library, because a program may be compiled on a machine without one. Sizes
+        may be symbolic.
         """
         ...
 
     def is_linear_in(self, position: int, unknown: Sequence[int], params: P) -> bool:
-        """Whether the results are linear in this operand, but for what the others add.
+        """True if the results are linear in this operand, apart from terms of other operands.
 
-        `unknown`: the operands that nothing may be read of, this one among them.
+        `unknown`: the operands whose values may not be read, this one among them.
         """
         ...
 
     def reference(self, operands: Sequence[Any], params: P) -> tuple[Any, ...]:
-        """The same in float64 NumPy, straight from the formula: what right is."""
+        """Evaluates the formula directly in float64 NumPy, as the reference of tests."""
         ...
 
 
 class OpWithNamedResults(Op[P]):
-    """An op with one set of results.
+    """An op with a fixed set of results.
 
-    Its parameters have a field for each, of its name: its dtype, or None where it is not wanted.
+    Its parameters have a field of the name of each result: its dtype, or None if it is not wanted.
     """
 
     result_names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Names of the dtypes that the kernels compute in, and how they promote."""
+"""Names of the dtypes that kernels compute in, and their promotion."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 def promote(*names: str) -> str:
-    """Returns the dtype that holds a result of operands of these dtypes.
+    """Returns the dtype that holds every number of these dtypes.
 
-    The frameworks agree on this table: the widest of the operands, and float32 for float16 with
-    bfloat16, neither of which holds the other.
+    Both frameworks agree on it: the widest dtype, and float32 for float16 with bfloat16, neither of
+    which holds the other.
     """
     distinct = set(names)
     if len(distinct) == 1:

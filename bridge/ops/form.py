@@ -1,4 +1,4 @@
-"""What the operands of a declared op are held against before it is called."""
+"""Checks of the operands of a declared op, before it is called."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bridge.ops.program_params import ROLES, ProgramParams
 
 @dataclass(frozen=True)
 class Form:
-    """What the operands of a declared op are held against, in types that torch.compile can trace.
+    """The dtypes and shapes that a declared op expects, in types that torch.compile can trace.
 
     Attributes:
-      names, roles, dtypes: of the operands: the dtypes are those that an operand may have.
-      fills_space: for each result whether it has a number at every place.
-      like: for each result the operand whose dtype it has; -1: as its role says.
-      takes_number: whether the first operand may have no dimensions.
+      names, roles, dtypes: of the operands; `dtypes` lists the allowed ones.
+      fills_space: for each result, True if it has a number at every place of the space.
+      like: for each result, the operand whose dtype it has; -1: the dtype follows from its role.
+      takes_number: True if the first operand may be 0-dimensional.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
-    """Names of the dtypes that an operand may have."""
+    """Returns the names of the dtypes that an operand may have."""
     if role is roles.Mask:
         return ("bool", "uint8")
     return INTEGERS if role.integer else FLOATING
@@ -61,8 +61,8 @@ def check_operands(
     """Checks the operands of a declared op, all present, and returns the parameters of the call.
 
     Args:
-      function: the name of the public one, for messages.
-      texts: of the program, as `codes.texts_of` has them.
+      function: the name of the public function, for messages.
+      texts: the serialized programs, a result of `codes.texts_of`.
 
     Raises:
       TypeError: for a dtype that the operand's role does not have.
@@ -103,7 +103,7 @@ def check_shapes(function: str, form: Form, specs: Sequence[Spec]) -> None:
         )
     space = space_of(first.shape, form.roles[0])
     for name, role, spec in zip(form.names, form.roles, specs, strict=True):
-        if role is Role.INTEGER:  # checked where it became one
+        if role is Role.INTEGER:  # checked when it was converted
             continue
         if role.broadcasts:
             fits = spec.broadcasts_to(space)

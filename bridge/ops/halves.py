@@ -1,8 +1,8 @@
-"""Arrays in halves whose last dimension is split: which device needs which columns.
+"""Halves arrays split along the last dimension: the exchange of columns between devices.
 
 With n parts, `[first | second]` has 2·n blocks. Device s holds the blocks 2·s and 2·s + 1. Its part
 of a call needs the blocks s and n + s, its columns of both halves. So block b moves from device
-b // 2 to device b % n, and each device sends one part. A result in halves moves back.
+b // 2 to device b % n, and each device sends one part. The halves of a result move back.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from bridge.ops.definition import Role
 
 
 def rounds(parts: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Two permutations of the devices, (source, target), that move all blocks.
+    """Returns two permutations of the devices, (source, target), that move all blocks.
 
-    A source sends `half(source, parts)` in the first one and its other block in the second. An even
-    target receives its columns of the first half in the first one, an odd target in the second.
+    A source sends block `half(source, parts)` in the first round and its other block in the second.
+    An even target receives its columns of the first half in the first round, an odd target in the
+    second.
     """
     first, second = [], []
     for source in range(parts):
@@ -28,10 +29,10 @@ def rounds(parts: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def half(source: Any, parts: int) -> Any:
-    """The block of its two, 0 or 1, that a device sends in the first round; 0 for odd `parts`.
+    """Returns the block, 0 or 1 of a device's two, to send in the first round.
 
-    With an even number of parts the blocks 2·s of both halves of the devices have the same targets,
-    so that the second half of them begins with the block 2·s + 1.
+    With an odd number of parts it is 0. With an even number, devices s and s + parts/2 have the
+    same target for their block 2·s, so the second half of the devices sends block 2·s + 1 first.
     """
     return 0 * source if parts % 2 else 2 * source // parts
 
@@ -39,7 +40,7 @@ def half(source: Any, parts: int) -> Any:
 def in_own_columns(
     move: Callable[[Any], Any], roles: Sequence[Role], arrays: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """The arrays, of which those in halves were moved; None stays."""
+    """Applies `move` to the Halves arrays; other arrays and None stay."""
     return tuple(
         move(array) if role is Role.HALVES and array is not None else array
         for array, role in zip(arrays, roles, strict=True)

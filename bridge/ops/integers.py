@@ -1,4 +1,4 @@
-"""Checks of seeds and offsets: 64-bit integers, with the words of both frameworks."""
+"""Checks of seeds and offsets, 64-bit integers, with the same messages in both frameworks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bridge.ops.definition import Spec
 
 
 def check_integer(function: str, argument: str, value: Any) -> int:
-    """Returns a seed or an offset that is a number, not an array, as 64 bits without a sign.
+    """Returns a seed or an offset, given as a number, as an unsigned 64-bit integer.
 
     Raises:
       TypeError: if it is no integer.
-      ValueError: if it has no place in 64 bits, with or without a sign.
+      ValueError: if it does not fit 64 bits, signed or unsigned.
     """
     try:
         if isinstance(value, bool):
@@ -33,10 +33,10 @@ def check_integer(function: str, argument: str, value: Any) -> int:
 
 
 def check_integer_array(function: str, argument: str, spec: Spec) -> None:
-    """Checks a seed or an offset that is an array.
+    """Checks a seed or an offset given as an array.
 
     Raises:
-      TypeError: if its dtype is none of integers.
+      TypeError: if its dtype is not an integer dtype.
       ValueError: if it is not 0-dimensional.
     """
     if spec.dtype.removeprefix("u") not in ("int8", "int16", "int32", "int64"):

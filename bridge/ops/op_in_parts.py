@@ -1,4 +1,4 @@
-"""Ops with kernels for whole rows, whose calls on parts of the columns are those of a program."""
+"""Ops with kernels for whole rows that run as a program on parts of the columns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bridge.ops.program_params import ProgramParams
 
 
 class OpInParts(OpWithNamedResults[P]):
-    """An op that says which program has the bits of its kernel."""
+    """An op that names the program with the same bits as its kernel."""
 
     def program(self, present: Sequence[bool], params: P, is_causal: bool) -> ProgramParams:
-        """The call on those operands that are present, and on what the causal rule hides if any."""
+        """Returns the program for the present operands, plus a causal mask if `is_causal`."""
         raise NotImplementedError
 
     def reductions(self, params: P, columns: int) -> tuple[tuple[str, ...], ...] | None:
-        # No operand that is absent makes them more.
+        # Absent operands add no reduction.
         everything = [True] * len(self.operand_names)
         return PROGRAM.reductions(self.program(everything, params, False), columns)
 

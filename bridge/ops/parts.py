@@ -1,9 +1,9 @@
 """A call on one part of split arrays, with the bits of the call on the whole arrays.
 
-Five things depend on where a part lies: the numbers by which elements are counted, which keys a
-query sees under the causal rule, in which order rows are added up, what is reduced along a row
-(`columns`; docs/sharding.md), and which columns of two halves belong together (`halves`). What a
-framework must do for them is in its subclass of `Part`.
+Five things depend on the position of a part: the numbers of its elements, the keys that a query
+sees under the causal rule, the order in which rows are added, the reductions along a row
+(`columns`; docs/sharding.md), and the pairing of the columns of two halves (`halves`). Each
+framework implements its operations in a subclass of `Part`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Run = Callable[[Any, tuple[Any, ...], Any], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Part(ABC):
-    """The rows of a part as runs that are consecutive in the whole array.
+    """A part of a split array. Its rows form runs that are consecutive in the whole array.
 
     Attributes:
-      run: takes an op, operands and parameters to the results.
-      split: of the whole array; it has a method `index(dim)`, the number of this part.
+      run: run(op, operands, params) returns the results.
+      split: the split of the whole array; its method `index(dim)` returns the number of this part.
       batch_ndim: of the call.
-      dim: the last split dimension of rows: a run is what the part has of it and of all behind.
+      dim: the last split dimension among the rows. A run consists of this dimension and the
+        dimensions after it, within the part.
     """
 
     run: Run
@@ -48,28 +49,28 @@ class Part(ABC):
 
     @property
     def batch(self) -> tuple[int, ...]:
-        """Sizes of the call's own batch in this part."""
+        """Sizes of the call's batch dimensions in this part."""
         return tuple(map(self.split.local, range(self.batch_ndim)))
 
     @property
     def outer(self) -> tuple[int, ...]:
-        """Sizes of the dimensions of rows in front of `dim`: the part's runs."""
+        """Sizes of the row dimensions before `dim`: the part has one run for each index."""
         return tuple(map(self.split.local, range(self.batch_ndim, self.dim)))
 
     @property
     def count(self) -> int:
-        """How many runs a batch has in this part."""
+        """The number of runs of a batch in this part."""
         return math.prod(self.outer)
 
     @property
     def rows(self) -> int:
-        """Rows of a run."""
+        """The number of rows of a run."""
         return math.prod(map(self.split.local, range(self.dim, len(self.split.shape) - 1)))
 
     def call(
         self, op: Any, operands: Sequence[Any], params: Any, parts: int = 1
     ) -> tuple[Any, ...]:
-        """The call with each part of each run as a batch of its own, if there are several."""
+        """Calls the op on this part; each of `parts` pieces of each run is a batch of its own."""
         x, count, at = operands[0], self.count * parts, self.batch_ndim
         roles = op.operand_roles(len(operands), params)
         space = space_of(x.shape, roles[0])
@@ -90,7 +91,7 @@ class Part(ABC):
             params = params.with_batch()
         start = op.counts_from(params)
         if start is not None:
-            placed += [None] * (start + 1 - len(placed))  # it may be behind those that were given
+            placed += [None] * (start + 1 - len(placed))  # its position may be after the last one
             placed[start] = self.starts(parts, params.index_cols, placed[start], x)
         results = self.run(op, tuple(placed), params)
         return tuple(
@@ -101,96 +102,98 @@ class Part(ABC):
         )
 
     def arithmetic(self, op: Any, operands: Sequence[Any], params: Any) -> str:
-        """The dtype in which rows are added up."""
+        """Returns the dtype in which rows are added."""
         dtypes = {self.dtype(operand) for operand in operands if operand is not None}
         return "float64" if "float64" in {*op.result_dtypes(params), *dtypes} else "float32"
 
     def folded(self, nodes: Any, dtype: str) -> Any:
-        """`[*batch, d]` of the nodes `[*batch, nodes, d]` of all parts."""
+        """Sums the nodes `[*batch, nodes, d]` of all parts to `[*batch, d]`."""
         return folded(nodes, self.dtype(nodes), dtype, self.run, self.concatenate)
 
     def first_column(self, like: Any) -> Any:
-        """The number of this part's first column, an integer operand of the call."""
+        """Returns the number of this part's first column, an integer operand of the call."""
         return replace(self, dim=self.batch_ndim).starts(1, 0, None, like)
 
     @staticmethod
     @abstractmethod
     def dtype(array: Any) -> str:
-        """The name of its dtype."""
+        """Returns the name of an array's dtype."""
 
     @staticmethod
     @abstractmethod
     def concatenate(arrays: Any, dim: int) -> Any:
-        """The arrays side by side along a dimension."""
+        """Concatenates arrays along a dimension."""
 
     @staticmethod
     @abstractmethod
     def repeated(array: Any, at: int, shape: tuple[int, ...]) -> Any:
-        """The array with a new dimension `at`, repeated along it to a shape."""
+        """Adds a new dimension `at` and repeats the array along it to a shape."""
 
     @staticmethod
     @abstractmethod
     def hidden(last: Any, queries: int, keys: int, like: Any) -> Any:
-        """Booleans `[queries, keys]`: which keys are hidden.
+        """Returns booleans `[queries, keys]`, True for hidden keys.
 
-        The first query sees those up to the number `last`, each other one more than that before it.
+        The first query sees keys up to number `last`; each further query sees one key more.
         """
 
     @abstractmethod
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
-        """The numbers of the first elements of all parts of runs, in rows of `width`, plus `given`.
+        """Returns the numbers of the first elements of all pieces of runs, in rows of `width`, plus
+        `given`.
 
-        An integer operand of the call with, or without, another dimension of batches behind its
-        own, on the device of `like`.
+        It is an integer operand of the call, on the device of `like`. With several runs it has
+        one more batch dimension after the call's own.
         """
 
     @abstractmethod
     def exchanged(self, nodes: Any, parts: int) -> Any:
-        """`[*batch, nodes, d]` of all parts in the order of the rows, from those of this part.
+        """Gathers the nodes of all parts to `[*batch, nodes, d]`, in the order of the rows.
 
-        These are `[*batch, d]` where there is one, `[*batch, nodes, d]` where there are several.
+        `nodes` has `parts` nodes of this part: `[*batch, d]` for one, `[*batch, nodes, d]` for
+        several.
         """
 
     @abstractmethod
     def rows_added(self, rows: Any, dtype: str) -> Any:
-        """`[*batch, d]`: sums over the rows of all parts, whose runs share leaves of the tree."""
+        """Sums over the rows of all parts to `[*batch, d]`, for runs that share leaves."""
 
     @abstractmethod
     def of_all_columns(self, own: Any) -> Any:
-        """`[*rows, parts, n]`: what all parts of the columns have for `own` `[*rows, n]`."""
+        """Gathers `own` `[*rows, n]` of all parts of the columns to `[*rows, parts, n]`."""
 
     @abstractmethod
     def halves_of_columns(self, array: Any) -> Any:
-        """This part's columns of both halves, from its part of the array in halves."""
+        """Returns this part's columns of both halves, from its part of a Halves array."""
 
     @abstractmethod
     def halves_as_they_lie(self, array: Any) -> Any:
-        """The inverse of `halves_of_columns`."""
+        """Inverts `halves_of_columns`."""
 
     @abstractmethod
     def own(self, table: Any) -> Any:
-        """What a table, a NumPy array of integers, has for this part of the columns."""
+        """Returns the entry of a table, a NumPy array of integers, for this part of the columns."""
 
     @staticmethod
     @abstractmethod
     def padded(array: Any, before: Any, width: int) -> Any:
-        """The array with so many columns, −0.0 in front of its own and behind them."""
+        """Pads the array with −0.0 to `width` columns, `before` of them in front."""
 
     @staticmethod
     @abstractmethod
     def taken(array: Any, columns: Any) -> Any:
-        """The array's columns of these numbers, a NumPy array or what `own` gave."""
+        """Returns the columns of these numbers, given as a NumPy array or a result of `own`."""
 
     @staticmethod
     @abstractmethod
     def integers(array: Any) -> Any:
-        """Floating numbers that are integers as such."""
+        """Converts floating numbers that are whole to integers."""
 
 
 def call_on_part(
     kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
 ) -> tuple[Any, ...]:
-    """The call on this part of the operands; `split` is that of the space."""
+    """Calls the op on this part of the operands; `split` is the split of the space."""
     operands, ndim = tuple(operands), len(split.shape)
     call = partial(_call_on_own_columns, kind, run, split=split)
     if ndim == 0 or split.parts(ndim - 1) == 1:
@@ -204,7 +207,7 @@ def call_on_part(
 def _call_on_own_columns(
     kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
 ) -> tuple[Any, ...]:
-    """The call on this part; of arrays in halves it has its own columns of both."""
+    """Calls the op on this part; Halves operands have this part's columns of both halves."""
     operands, ndim = tuple(operands), len(split.shape)
     free = op.without_causal_rule(params)
     are_columns_split = ndim > 0 and split.parts(ndim - 1) > 1
@@ -219,7 +222,7 @@ def _call_on_own_columns(
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
     is_split = is_split_in_rows or are_columns_split
     if counts_elements(op, params) and is_split:
-        # Elements are counted in rows of this length, that of the whole array.
+        # Elements are numbered in rows of the whole array's length.
         params = replace(params, index_cols=params.index_cols or split.shape[-1])
     elif not sums_are_spread:
         return run(op, operands, params)
@@ -230,7 +233,7 @@ def _call_on_own_columns(
 
 
 def _with_sums(part: Any, op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
-    """The call, whose sums over rows are those of the rows of all parts."""
+    """Calls the op; its sums over rows include the rows of all parts."""
     dtypes, dtype = op.result_dtypes(params), part.arithmetic(op, operands, params)
     roles = op.result_roles(params)
     sums = [i for i, role in enumerate(roles) if role is Role.ROW and dtypes[i] is not None]
@@ -260,7 +263,7 @@ def _with_sums(part: Any, op: Any, operands: tuple[Any, ...], params: Any) -> tu
 def _with_hidden_keys(
     kind: type[Part], op: Any, operands: tuple[Any, ...], params: Any, split: Any
 ) -> tuple[Any, ...]:
-    """The operands of the same call on some of the queries, without the rule that counts these."""
+    """Returns operands with the causal rule as a mask, for a call on some of the queries."""
     roles = op.operand_roles(op.operand_count(len(operands)), params)
     if Role.MASK not in roles:
         return operands
@@ -273,7 +276,7 @@ def _with_hidden_keys(
 
 
 def _hidden_keys(kind: type[Part], x: Any, split: Any) -> Any:
-    """Booleans `[queries, keys]` of this part: the keys that the causal rule hides."""
+    """Returns booleans `[queries, keys]` of this part, True for keys hidden by the causal rule."""
     ndim = len(split.shape)
     queries, keys = split.shape[-2:]
     own_queries, own_keys = x.shape[-2:]

@@ -1,8 +1,8 @@
-"""Declared ops: one op that runs any program of `bridge.lang`, and whose derivatives it runs too.
+"""Declared ops: one op that runs any program of `bridge.lang`, including its derivatives.
 
-A call is told its program as text (bridge/lang/codes.py). Its operands are those of the program.
-Behind them comes an integer where random words are drawn and the array is a part of another: the
-number from which elements are counted.
+A call has its program as text (bridge/lang/codes.py). Its operands are those of the program. If the
+program draws random words and the array is a part of another one, an integer follows: the number of
+the first element.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bridge.ops.splitting import wanted_roles
 
 @functools.lru_cache(maxsize=4096)
 def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
-    """Of the operands, and of the results with what may be saved behind them."""
+    """Returns the roles of the operands, and of the results including possible residuals."""
     coded = codes.parse(code)
     return (
         tuple(ROLES[operand.role] for operand in coded.program.operands),
@@ -45,15 +45,15 @@ def _roles_of(code: str) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
 
 @functools.lru_cache(maxsize=4096)
 def _wanted(code: str, dtypes: str) -> Program:
-    """The program with its wanted results alone."""
+    """Returns the program with only its wanted results."""
     return codes.wanted(codes.parse(code), are_wanted(dtypes))
 
 
 class RunProgram(Op[ProgramParams]):
-    """The op. See the module's docstring for what it computes."""
+    """The op; the module docstring describes it."""
 
     name = "program"
-    # One more than a program has, for the number from which elements are counted.
+    # One operand more than a program has, for the number of the first element.
     operand_names = tuple(f"operand{i}" for i in range(MOST_OPERANDS + 1))
     params_type = ProgramParams
     result_names = None
@@ -73,7 +73,7 @@ class RunProgram(Op[ProgramParams]):
         function: str = "",
     ) -> None:
         program = _wanted(params.code, params.dtypes)
-        # JAX has integers as words of 32 bits, which a call puts together.
+        # JAX passes a 64-bit integer as two 32-bit words; the call joins them.
         roles = self.operand_roles(len(dtypes), params)
         given = zip(roles, dtypes, strict=True)
         takes = ["int64" if role is Role.INTEGER else dtype for role, dtype in given if dtype]
@@ -111,7 +111,7 @@ class RunProgram(Op[ProgramParams]):
         coded = codes.parse(params.code)
         if not coded.keeps:
             return params
-        # Of a call that saved, what was saved may have been dropped since.
+        # A call may have dropped some of its residuals since it saved them.
         own = split(params.dtypes)[: len(coded.program.results)]
         held = codes.kept_results(coded, own, params.arithmetic)
         kept = [params.arithmetic if result is None else None for result in held]
@@ -138,7 +138,7 @@ class RunProgram(Op[ProgramParams]):
             return None
         stages = codes.reductions(params.code, are_wanted(params.dtypes))
         kinds = [kind for stage in stages for kind in stage]
-        # Places travel as floating numbers.
+        # Columns are exchanged as floating numbers.
         is_too_long = "argmax" in kinds and params.arithmetic == "float32" and columns > 2**24
         most = len(coded.program.operands) + len(kinds) + 2  # operands of the ending
         has_places = most <= MOST_OPERANDS and all(2 * len(s) <= MOST_RESULTS for s in stages)
@@ -207,12 +207,12 @@ class RunProgram(Op[ProgramParams]):
             for role, dtype in zip(self.result_roles(params), split(params.dtypes), strict=True)
         )
 
-    # Functions of the op, and so methods of it.
+    # These functions become methods of the op.
     jvp = program_derivatives.jvp
     vjp = program_derivatives.vjp
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
-        """The program in float64 NumPy; None for what is not wanted."""
+        """Evaluates the program in float64 NumPy; None for a result that is not wanted."""
         program = _wanted(params.code, params.dtypes)
         found = iter(evaluate(program, operands[: len(program.operands)]))
         return tuple(None if d is None else next(found) for d in split(params.dtypes))

@@ -1,8 +1,8 @@
-"""The derivative rules of programs: calls of the derivatives' programs, in parts of a call's size.
+"""The derivative rules of programs: calls of derivative programs, split to the size of a call.
 
-Where forward mode has more operands than a call takes, tangents are sums of those from parts of the
-operands. Reverse mode has the same parts: so a framework whose reverse mode transposes forward mode
-has the bits of one that does not.
+If forward mode has more operands than a call can take, the operands are split into groups and the
+tangents are sums over the groups. Reverse mode uses the same groups. So a framework that transposes
+forward mode gets the same bits as one that does not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _tangents(
     tangents: Operands,
     specs: Sequence[Spec | None],
 ) -> Call[ProgramParams]:
-    """The tangents of all results from those of the operands at the positions `moved`."""
+    """Returns the call for the tangents of all results, with the operands `moved`."""
     code = rule.jvp(moved)
     passed: list[Any] = []
     found = codes.parse(code)
@@ -72,7 +72,7 @@ def vjp(
     params: ProgramParams,
 ) -> list[tuple[Call[Any], Places]]:
     own = codes.parse(params.code)
-    # Towards tangents alone kept values are what they are: constants.
+    # Towards tangents alone residuals are constants, as they are.
     linear = all(
         tag[0] == "tangent" for tag, is_wanted in zip(own.tags, wanted, strict=False) if is_wanted
     )
@@ -83,7 +83,7 @@ def vjp(
     ]
     if not any(given) or not positions:
         return []
-    # A forward mode that is transposed has been taken apart already.
+    # A jvp that is transposed has been split already.
     parts = [positions] if linear else rule.forward_parts(positions)
     return [call for part in parts for call in _cotangents(rule, part, given, cotangents, specs)]
 
@@ -95,11 +95,11 @@ def _cotangents(
     cotangents: Operands,
     specs: Sequence[Spec | None],
 ) -> list[tuple[Call[Any], Places]]:
-    """The cotangents of the operands at these positions, in one call where that can be."""
+    """Returns calls for the cotangents of the operands at these positions, one call if possible."""
     try:
         return _cotangents_at_once(rule, [*positions], given, cotangents, specs)
     except ProgramTooLarge:
-        # Towards fewer operands, or else from fewer results, whose parts are added up.
+        # Split the operands, or else the results, whose cotangents are added.
         results = [i for i, is_given in enumerate(given) if is_given]
         if len(positions) > 1:
             asked = [(part, given) for part in _in_two(positions)]
@@ -123,7 +123,7 @@ def _cotangents_at_once(
     own, params = rule.own, rule.params
 
     def reverse() -> tuple[str, tuple[codes.Tag, ...], list[int]]:
-        """Of the positions, in the order of its results."""
+        """Returns code, sources and the positions of the operands in the order of its results."""
         asked = rule.in_base(rule.mask(positions))
         code, sources, places = codes.reverse(rule.code, given, asked, rule.has_kept)
         return code, sources, [rule.position(place) for place in places]
@@ -140,13 +140,13 @@ def _cotangents_at_once(
             calls.append((passed_on(cotangents[tag[1]]), (position,)))
             positions.remove(position)
         elif is_zero and own.of is not None:
-            # Of a derivative nothing, and no zeros: with a -0.0 from elsewhere they add up to 0.0.
+            # Drop operands that have no derivative instead of adding zeros: -0.0 + 0.0 is 0.0.
             positions.remove(position)
     if not positions:
         return calls
     if len(positions) < asked_before:
         code, sources, positions = reverse()
-    # What is the cotangent of several operands, as of summands, is written once.
+    # A cotangent shared by several operands, such as summands, is computed once.
     alike: dict[Any, list[int]] = {}
     for position, first in zip(positions, codes.twins(code), strict=True):
         own_dtype = specs[position].dtype  # type: ignore[union-attr]
@@ -171,10 +171,10 @@ def _in_two(positions: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
 
 
 class _Rule:
-    """What derivative rules look at: the operands and kept values of a call by what they are.
+    """The operands and residuals of a call, as derivative rules look them up.
 
-    A derivative that reads kept values is differentiated as what computes them again: they are
-    functions of its other operands.
+    A derivative that reads residuals is differentiated in the form that computes them again: they
+    are functions of its other operands.
     """
 
     def __init__(
@@ -199,11 +199,11 @@ class _Rule:
             saved if result is None else results[result]
             for saved, result in zip(results[plain:], held, strict=False)
         )
-        # Of a call that is transposed there are none: it has not been run.
+        # A call that is transposed has no residuals: it has not been run.
         self.has_kept = bool(self.saved) and None not in self.saved and not coded.kept
 
     def is_smooth(self, position: int) -> bool:
-        """Whether there is a derivative towards an operand; stages run below all derivatives."""
+        """True if an operand has a derivative; stages run below all derivatives and have none."""
         if self.own.columns:
             return False
         role = ROLES[self.own.program.operands[position].role]
@@ -213,12 +213,11 @@ class _Rule:
         return [i in positions for i in range(self.count)]
 
     def jvp(self, moved: Sequence[int]) -> str:
-        """The text of the tangents from those of the operands at these positions."""
+        """Serializes the tangents for the operands at these positions."""
         return codes.jvp(self.code, self.in_base(self.mask(moved)), self.has_kept)
 
     def forward_parts(self, moved: Sequence[int]) -> list[Sequence[int]]:
-        """Operands in parts, towards each of which forward mode has no more operands than a call,
-        or towards one alone."""
+        """Splits operands into groups; forward mode for each fits a call, or has one operand."""
         most = len(self.base.program.operands) + len(self.saved) + len(moved)
         if most <= MOST_OPERANDS or len(moved) == 1:
             return [moved]
@@ -227,11 +226,11 @@ class _Rule:
         return [part for half in _in_two(moved) for part in self.forward_parts(half)]
 
     def position(self, base: int) -> int:
-        """That of an operand of what is differentiated."""
+        """Returns the position in the call of operand `base` of the differentiated program."""
         return self.own.place(self.base.tags[base])
 
     def in_base(self, mask: Sequence[bool]) -> list[bool]:
-        """A choice of operands among those of what is differentiated."""
+        """Converts a mask over the call's operands to one over the differentiated program's."""
         if self.base is self.own:
             return list(mask)
         chosen = {tag for tag, is_set in zip(self.own.tags, mask, strict=True) if is_set}
@@ -246,7 +245,7 @@ class _Rule:
         sources: Sequence[codes.Tag] | None = None,
     ) -> Call[ProgramParams]:
         coded = codes.parse(code)
-        # The op itself may have as many as there can be.
+        # The op itself may have the most operands possible, so the message names the others.
         operands = "operands, tangents and cotangents among them"
         check_arrays(coded.program.name, coded.program, operands)
         placed: list[Any] = []
@@ -258,7 +257,7 @@ class _Rule:
             else:
                 position = self.position(i)
                 own = (tangents if name == "tangent" else self.operands)[position]
-                # For its shape alone nothing is kept in forward mode, which rarely needs that.
+                # Forward mode saves no array for its shape alone, which is rarely needed.
                 is_shape = not placed and coded.has_shape_alone and len(tangents) > 0
                 placed.append(ZerosLike(position) if own is None or is_shape else own)
         start = self.op.counts_from(self.params)

@@ -27,11 +27,11 @@ class ProgramParams:
     """Parameters of a call.
 
     Attributes:
-      code: the program's text.
-      arithmetic: "float32" or "float64": of all that is computed.
-      dtypes: those of the results, with commas between them; nothing for one that is not wanted.
+      code: the serialized program.
+      arithmetic: "float32" or "float64", the type of all computation.
+      dtypes: the dtypes of the results, joined by commas; empty for a result that is not wanted.
       batch_ndim: leading dimensions that have row vectors, column sums and integers of their own.
-      index_cols: the length of rows of the array in which elements are counted; 0: its own.
+      index_cols: the length of the rows by which elements are numbered; 0: of the call's own rows.
     """
 
     code: str
@@ -41,7 +41,7 @@ class ProgramParams:
     index_cols: int = 0
 
     def __repr__(self) -> str:
-        """Short, and another one for other parameters: programs are told apart by a hash."""
+        """A short text that differs for other parameters: it has a hash of the program."""
         digest = hashlib.sha256(self.code.encode()).hexdigest()[:16]
         name = codes.parse(self.code).program.name
         rest = f"{self.arithmetic}, {self.dtypes}, {self.batch_ndim}, {self.index_cols}"

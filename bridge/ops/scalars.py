@@ -1,4 +1,4 @@
-"""Checks of arguments that are one number each, with the words of both frameworks."""
+"""Checks of arguments that are one number, with the same messages in both frameworks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import math
 import operator
 from typing import Any
 
-# Normal numbers of float32, in which much is computed that takes a number in Python.
+# The range of normal float32 numbers; many computations convert a Python number to float32.
 LEAST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 _REAL_DTYPES = ("float", "bfloat", "int", "uint")
 
 
 def real_number(function: str, argument: str, value: Any, expected: str = "a number") -> float:
-    """The number as a float, of what is one in Python, NumPy or a framework.
+    """Converts a number of Python, NumPy or a framework to float.
 
     Raises:
-      TypeError: if it is none, is complex, is an array with dimensions, or requires a gradient.
+      TypeError: if it is no real number, is an array with dimensions, or requires a gradient.
     """
     if type(value) is float:
         return value
-    if getattr(value, "is_nested", False):  # a tensor of torch that has no shape
+    if getattr(value, "is_nested", False):  # a nested tensor of torch has no shape
         raise TypeError(f"{function}: {argument} is nested, expected {expected}")
     if getattr(value, "requires_grad", False):
         raise TypeError(
@@ -43,7 +43,7 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a num
 
 
 def whole_number(function: str, argument: str, value: Any, least: int = 0) -> int:
-    """The integer as an int.
+    """Converts to int.
 
     Raises:
       TypeError: if it is no integer.
@@ -64,7 +64,10 @@ def whole_number(function: str, argument: str, value: Any, least: int = 0) -> in
 
 
 def told_apart(value: Any) -> Any:
-    """What differs where values do that are equal, in tuples too: 1, 1.0 and True, 0.0 and -0.0."""
+    """Returns a cache key that also distinguishes values that compare equal, in tuples too.
+
+    Such values are 1, 1.0 and True, or 0.0 and -0.0.
+    """
     kind = type(value)
     if kind in _PLAIN or (kind is float and value):
         return kind

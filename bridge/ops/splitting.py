@@ -1,4 +1,4 @@
-"""Which splits of an array over devices a call can keep, whatever the framework."""
+"""Splits of an array over devices: the part of a split that a call can keep, in any framework."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bridge.ops.definition import Role
 
 @dataclass(frozen=True)
 class AnySplit:
-    """Over which axes of a mesh each dimension of a space is split, the first one slowest.
+    """The mesh axes over which each dimension of a space is split, the slowest axis first.
 
     Attributes:
       shape: of the whole space.
-      axes: for each dimension, axes of the mesh: what names them is the framework's.
+      axes: for each dimension, axes of the mesh, in the framework's own form.
     """
 
     shape: tuple[int, ...]
     axes: tuple[tuple[Any, ...], ...]
 
     def size(self, axis: Any) -> int:
-        """Devices along an axis of the mesh."""
+        """Returns the number of devices along an axis of the mesh."""
         raise NotImplementedError
 
     def parts(self, dim: int) -> int:
@@ -33,7 +33,7 @@ class AnySplit:
         return self.shape[dim] // self.parts(dim)
 
     def is_one_group(self, dim: int) -> bool:
-        """True where all devices that share a dimension can exchange what they have in one step."""
+        """True if all devices that share a dimension can exchange data in one step."""
         return True
 
 
@@ -41,17 +41,17 @@ Split = TypeVar("Split", bound=AnySplit)
 
 
 def counts_elements(op: Any, params: Any) -> bool:
-    """Whether a call counts the elements of the array."""
+    """True if a call numbers the elements of the array."""
     return op.counts_from(params) is not None
 
 
 def adds_rows(op: Any, params: Any) -> bool:
-    """Whether a call adds up the rows."""
+    """True if a call adds up the rows."""
     return Role.ROW in wanted_roles(op, params)
 
 
 def wanted_roles(op: Any, params: Any) -> list[Role]:
-    """Roles of the results that are wanted."""
+    """Returns the roles of the results that are wanted."""
     results = zip(op.result_roles(params), op.result_dtypes(params), strict=True)
     return [role for role, dtype in results if dtype is not None]
 
@@ -61,7 +61,7 @@ def row_dims(split: AnySplit, params: Any) -> range:
 
 
 def without(split: Split, dims: Collection[int]) -> Split:
-    """The same, but whole along these dimensions."""
+    """Returns the split without these dimensions, which become whole."""
     axes = tuple(() if dim in dims else own for dim, own in enumerate(split.axes))
     return replace(split, axes=axes)
 
@@ -69,9 +69,9 @@ def without(split: Split, dims: Collection[int]) -> Split:
 def has_whole_rows(
     op: Any, params: Any, operands: Sequence[Role], columns: int, *, alone: bool = False
 ) -> bool:
-    """Whether a call on rows of so many columns cannot be made on parts of them.
+    """True if a call on rows of `columns` elements cannot run on parts of them.
 
-    `operands`, `alone`: as `supported` has them.
+    `operands`, `alone`: as in `supported`.
     """
     if alone and has_halves(op, params, operands):
         return True
@@ -79,17 +79,17 @@ def has_whole_rows(
 
 
 def has_halves(op: Any, params: Any, operands: Sequence[Role]) -> bool:
-    """True where a part of the columns is not what a part of every array has: `halves`."""
+    """True if an array has halves: a part of its columns holds other columns (`halves`)."""
     return Role.HALVES in (*operands, *wanted_roles(op, params))
 
 
 def supported(
     op: Any, params: Any, operands: Sequence[Role], split: Split, *, alone: bool = False
 ) -> Split:
-    """The part of a split that a call can keep; the rest is gathered.
+    """Returns the part of a split that a call can keep; other dimensions are gathered.
 
-    `operands`: the roles of those that are present.
-    `alone`: shards can neither tell their number nor talk.
+    `operands`: the roles of the present operands.
+    `alone`: True if shards can neither know their number nor communicate.
     """
     ndim = len(split.shape)
     whole: set[int] = set()
@@ -106,7 +106,7 @@ def supported(
     for dim, size in enumerate(split.shape):
         if size == 0 or size % split.parts(dim):
             whole.add(dim)
-    if op.fixed_ndim(params) > 1:  # the causal rule tells queries apart: `parts.call_on_part`
+    if op.fixed_ndim(params) > 1:  # the causal rule depends on the query: `parts.call_on_part`
         is_in_stages = ndim - 1 not in whole and split.parts(ndim - 1) > 1
         if alone or (len(operands) > 2 and not is_in_stages):
             whole.add(ndim - 2)
@@ -114,10 +114,10 @@ def supported(
 
 
 def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) -> list[int | None]:
-    """Which dimensions of the split space those of an operand or a result are; None: its own.
+    """Maps the dimensions of an operand or a result to those of the split space; None: no such one.
 
-    The last dimension of a double array is that of the columns: a part has twice as many.
-    An operand with dimensions behind these, as an integer in two words, has them for itself.
+    The last dimension of a Halves or Pairs array maps to the columns: a part has twice as many.
+    The further dimensions of an integer, such as its two words, map to None.
     """
     ndim = len(split.shape)
     if role.fills_space:

@@ -1,8 +1,7 @@
 """Sums of arrays with the rounding of the kernels, as calls of declared ops.
 
-Their operands are of the type of the arithmetic, float32 or float64, of which `own` is the name.
-
-A framework may have been told to flush denormals, and XLA does so on the CPU; a kernel does not.
+The operands have the arithmetic dtype, float32 or float64, whose name is `own`. The framework's own
+sum would not do: it may flush denormals, as XLA does on the CPU.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ from bridge.ops.definition import Call
 from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
 
-# So many rows are added one after the other: they are a leaf of the tree in which rows are added up
-# (docs/numerics.md). Whole leaves can be added in different places.
+# Rows added in one chain: a leaf of the tree of column sums (docs/numerics.md). Different parts can
+# add different leaves.
 LEAF_ROWS = 16
 
 
 def sum_of(x: Any, y: Any, own: str, dtype: str) -> Call[Any]:
-    """The call whose result is x + y, both of the dtype `own`, rounded to a dtype once."""
+    """Returns the call for x + y, both of dtype `own`, rounded once to `dtype`."""
     return Call(PROGRAM, (x, y), ProgramParams(_code(_sum), own, dtype))
 
 
 def rounded(x: Any, own: str, dtype: str) -> Call[Any]:
-    """The call whose result is x, of the dtype `own`, rounded to a dtype."""
+    """Returns the call that rounds x from dtype `own` to `dtype`."""
     return Call(PROGRAM, (x,), ProgramParams(_code(_same), own, dtype))
 
 
 def sum_of_rows(x: Any, own: str, dtype: str, batch_ndim: int) -> Call[Any]:
-    """The call whose result is `[*batch, d]`: x, `[*batch, *rows, d]`, summed over rows."""
+    """Returns the call that sums x `[*batch, *rows, d]` over rows to `[*batch, d]`."""
     return Call(PROGRAM, (x,), ProgramParams(_code(_column_sum), own, dtype, batch_ndim))
 
 
 def sum_along_rows(x: Any, own: str, dtype: str) -> Call[Any]:
-    """The call whose result is `[*rows]`: x, `[*rows, d]` of the dtype `own`, summed along rows."""
+    """Returns the call that sums x `[*rows, d]`, of dtype `own`, along rows to `[*rows]`."""
     return Call(PROGRAM, (x,), ProgramParams(_code(_row_sum), own, dtype))
 
 
@@ -71,12 +70,12 @@ def folded(
     run: Callable[..., tuple[Any, ...]],
     concatenate: Callable[[Any, int], Any],
 ) -> Any:
-    """`[*batch, d]` of the nodes `[*batch, nodes, d]`: the rest of the tree, rounded once.
+    """Sums `[*batch, nodes, d]` to `[*batch, d]` by the upper part of the tree; rounds once.
 
     Args:
-      own, dtype: of the nodes, and of the result.
-      run: takes an op, operands and parameters to the results.
-      concatenate: puts a list of arrays together along a dimension.
+      own, dtype: the dtypes of the nodes and of the result.
+      run: run(op, operands, params) returns the results.
+      concatenate: concatenate(arrays, dim) joins a list of arrays.
     """
 
     def result(call: Call[Any]) -> Any:

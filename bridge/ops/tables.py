@@ -1,4 +1,4 @@
-"""The cotangents of tables: sums over what they were repeated along, rounded as the kernels do."""
+"""Cotangents of tables: sums over the repeated dimensions, rounded as the kernels round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def summed(
     run: Callable[..., tuple[Any, ...]],
     permute: Callable[[Any, tuple[int, ...]], Any],
 ) -> Any:
-    """An array of a table's shape and dtype from one at every place of the space.
+    """Sums an array over the space to a table's shape and rounds it to a dtype.
 
-    Rows are added first, in the tree of column sums, then columns, in that of row sums.
+    Rows are added first, in the tree of column sums, then columns, in the tree of row sums.
 
     Args:
-      own: the dtype of `full`, in which is added.
-      run: takes an op, operands and parameters to the results.
-      permute: puts the dimensions of an array into an order.
+      own: the dtype of `full` and of the additions.
+      run: run(op, operands, params) returns the results.
+      permute: permute(array, order) reorders the dimensions of an array.
     """
     last = full.ndim - 1
     aligned = (*[1] * (full.ndim - len(shape)), *shape)
