@@ -1,1 +1,1 @@
-"""The command line: what this build is, whether it is right, and how fast it is."""
+"""The command line: information about the build, parity checks, and benchmarks."""

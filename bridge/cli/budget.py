@@ -1,4 +1,4 @@
-"""Goes through cases for as long as the time lasts that a command was given."""
+"""Time limits of commands: run as many cases as fit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from bridge.cli.terminal import terminal
 
 
 class Budget:
-    """The time of a command: over when it is spent, or at a SIGTERM or Ctrl-C.
+    """The time budget of a command. It is spent after `seconds`, or at a SIGTERM or Ctrl-C.
 
-    The clock starts at `begin`, so that imports and the start of the frameworks do not count. A
-    signal counts inside a `with` block; a second one of its kind ends the process as ever.
+    The clock starts at `begin`, so imports and the start of the frameworks do not count. Signals
+    count inside a `with` block; a second signal of the same kind ends the process as usual.
 
     Raises:
-      CommandError: if `seconds` is not more than 0. None stands for as long as it takes.
+      CommandError: if `seconds` is not more than 0. None means no limit.
     """
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -52,7 +52,7 @@ class Budget:
         return self._asked_to_end or time.monotonic() >= self._end
 
     def __enter__(self) -> Budget:
-        with contextlib.suppress(ValueError):  # signals are the main thread's
+        with contextlib.suppress(ValueError):  # only the main thread may set signal handlers
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._ask_to_end)
         return self
@@ -72,11 +72,11 @@ def run_within(
     show: Callable[[Report, Console], None],
     **writers: Callable[[Report, Path], None],
 ) -> Report:
-    """Measures for as long as is asked for, writes the files, prints; returns the report.
+    """Measures within the time that the user asked for, writes files, prints; returns the report.
 
     Args:
       measure: takes `recording` and `budget`.
-      writers: as `outputs.write` takes them.
+      writers: functions that write files, as in `outputs.write`.
     """
     outputs.check(options)
     console = terminal()
@@ -90,13 +90,13 @@ def run_within(
 
 @dataclass(frozen=True)
 class Step:
-    """A case to be done.
+    """A case to run.
 
     Attributes:
-      op: its op, or "border".
-      turn: keys of the case, the first of which take turns, then the second, and so on.
-      words: of the progress bar.
-      rows: does it, and yields its rows.
+      op: the op of the case, or "border".
+      turn: keys of the case for `in_turn`.
+      words: text for the progress bar.
+      rows: runs the case and yields its rows.
     """
 
     op: str
@@ -106,10 +106,10 @@ class Step:
 
 
 def in_turn(turns: Sequence[tuple[Hashable, ...]]) -> list[int]:
-    """Returns the places of `turns` in an order in which a short beginning is a fair sample.
+    """Returns the indices of `turns` in an order whose first few entries are a fair sample.
 
-    First keys take turns; among the places of one first key the second keys do, and so on. The
-    places of equal tuples are mixed, the same in every run.
+    The first keys alternate. Among the entries with one first key the second keys alternate, and so
+    on. Entries with equal tuples are shuffled, in the same way in every run.
     """
     return _in_turn(list(range(len(turns))), turns, 0)
 
@@ -127,10 +127,10 @@ def _in_turn(places: list[int], turns: Sequence[tuple[Hashable, ...]], depth: in
 
 
 def go_through(steps: Sequence[Step], recording: Recording, budget: Budget) -> bool:
-    """Does the steps until the time is spent, which starts here; returns whether all were done.
+    """Runs the steps until the time is spent, which starts here; returns True if all were done.
 
     Raises:
-      CommandError: if the time was spent before the first.
+      CommandError: if the time was spent before the first step.
     """
     budget.begin()
     with bar() as progress:

@@ -1,7 +1,7 @@
-"""The ops of the catalogue, each beside what a user of a framework writes without it.
+"""The ops of the catalogue, each with the code that a framework's user writes without it.
 
-One entry an op: parity compares it, `tools/bench` times it, and tests hold its rows to depend on
-nothing but themselves.
+Each op has an entry: parity compares it, `tools/bench` times it, and tests check that its rows are
+independent of one another.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _layer_norm_in_jax(p: Operands) -> Any:
 
 
 def _after_sum(function: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
-    """Of x + residual, which is returned too."""
+    """Wraps a function of x to take x + residual, and to return this sum too."""
 
     def run(p: Operands) -> Any:
         h = p["x"] + p["residual"]
@@ -59,7 +59,7 @@ def _norm(
     in_torch: Callable[[Operands], Any],
     in_jax: Callable[[Operands], Any],
 ) -> tuple[Entry, Entry]:
-    """Without and with a residual."""
+    """Returns the entries of a norm, without and with a residual."""
 
     def call(ops: Any, p: Operands) -> Any:
         own = {name: p[name] for name in others}
@@ -86,7 +86,7 @@ def _of_torch(activation: str, x: Any) -> Any:
     from torch.nn import functional
 
     if activation == "gelu" and x.dtype is torch.float64:
-        # The reference has right digits where 1 + erf has none.
+        # The reference has correct digits where 1 + erf cancels to none.
         return 0.5 * x * torch.special.erfc(-math.sqrt(0.5) * x)
     return getattr(functional, activation)(x)
 
@@ -100,7 +100,10 @@ def _of_jax(activation: str, x: Any) -> Any:
 
 
 def _gate(name: str, activation: str, form: str) -> Entry:
-    """`form`: "packed"; "apart"; "weighted", apart with a bias and a number for each row."""
+    """Returns the entry of a gated unit.
+
+    `form` is "packed", "apart", or "weighted": apart with a bias and one weight per row.
+    """
     roles = {
         "packed": {"x": "packed"},
         "apart": {"x": "full", "up": "full"},
@@ -160,7 +163,7 @@ def _rotary(is_interleaved: bool) -> Entry:
         lambda ops, p: ops.rotary(p["x"], p["cos"], p["sin"], interleaved=is_interleaved),
         turned(in_torch),
         turned(in_jax),
-        moved=(6, 6),  # the gradient of x does not need x; each row has tables of its own here
+        moved=(6, 6),  # the gradient of x does not need x; here each row has its own tables
     )
 
 
@@ -175,7 +178,7 @@ def _log_softmax_in_jax(p: Operands) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    """16-bit numbers as float32, in which the op returns one number a row."""
+    """Returns 16-bit numbers as float32, the dtype of ops that return one number per row."""
     if hasattr(x, "astype"):
         return x.astype("float32") if x.dtype.itemsize == 2 else x
     return x.float() if x.element_size() == 2 else x
@@ -211,7 +214,7 @@ def _cross_entropy(p: Operands) -> Any:
 
 
 def _smoothed(p: Operands) -> Any:
-    """Of either framework: smoothing and z-loss as the definition has them."""
+    """Computes smoothing and z-loss from their definitions, in either framework."""
     x = _wide(p["x"])
     lse = x.logsumexp(-1) if hasattr(x, "logsumexp") else _logsumexp_in_jax(p)
     own = _token_log_probs(p) if hasattr(x, "logsumexp") else _token_log_probs_in_jax(p)
@@ -225,7 +228,7 @@ def _hidden(x: Any, mask: Any) -> Any:
 
 
 def _beside_sink(scores: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
-    """The softmax of scores and one more column, which is cut off."""
+    """Appends the sink as one more column to the scores, and cuts it off after the softmax."""
 
     def run(p: Operands) -> Any:
         x, sink = scores(p), p["sink"]
@@ -242,7 +245,7 @@ def _beside_sink(scores: Callable[[Operands], Any]) -> Callable[[Operands], Any]
 
 
 def _of_logits(function: Callable[[Operands], Any]) -> Callable[[Operands], Any]:
-    """Of x @ weightᵀ + bias."""
+    """Wraps a function of logits to compute them as x @ weightᵀ + bias."""
     return lambda p: function({**p, "x": p["x"] @ p["weight"].T + p["bias"]})
 
 
@@ -328,7 +331,7 @@ ENTRIES = {
     )
 }
 
-# What parity compares. The matrix products are the framework's own; here they are exact.
+# The ops that parity compares. Matrix products are the framework's own; here they are exact.
 COMPARED = {
     **ENTRIES,
     "linear_cross_entropy": Entry(
@@ -343,7 +346,7 @@ COMPARED = {
     ),
 }
 
-# Ops with kernels of their own whose rows too depend on themselves alone.
+# Ops with kernels of their own whose rows must also be independent of one another.
 ROW_OPS = {
     **ENTRIES,
     "bias_gelu": Entry(

@@ -1,4 +1,4 @@
-"""The commands by name, and where their modules are: in the package, or in its source tree."""
+"""The commands by name, and the location of their modules: the package or its source tree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = Path(__file__).resolve().parents[2]
 
 
 def is_here(path: str) -> bool:
-    """Whether the module is part of what is installed, or of the tree that the package lies in."""
+    """True if the module is installed, or in the source tree that contains the package."""
     return path.startswith("bridge.") or (
         (SOURCES / "pyproject.toml").is_file() and (SOURCES / "tools" / "bench").is_dir()
     )
@@ -34,7 +34,7 @@ def load(path: str) -> ModuleType:
     """Imports the module of a command.
 
     Raises:
-      CommandError: if it, or a package that it needs, is not here.
+      CommandError: if the module, or a package that it needs, is missing.
     """
     if not path.startswith("bridge."):
         if not is_here(path):
@@ -49,10 +49,10 @@ def load(path: str) -> ModuleType:
 
 
 def _let_tools_be_ours() -> None:
-    """Puts the source tree first on the path, which processes that a command starts inherit.
+    """Puts the source tree first on the path, which child processes inherit.
 
     Raises:
-      CommandError: if `tools` still is somebody else's package.
+      CommandError: if `tools` is still another package.
     """
     if sys.path[0] != str(SOURCES):
         sys.path.insert(0, str(SOURCES))

@@ -1,4 +1,4 @@
-"""`python -m bridge compare module:function`: where a JAX port parts from its original."""
+"""`python -m bridge compare module:function`: finds where a JAX port differs from its original."""
 
 from __future__ import annotations
 

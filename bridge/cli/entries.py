@@ -1,4 +1,4 @@
-"""What parity, bench and tests know of an op: its operands by role, and its plain form."""
+"""Descriptions of ops for parity, bench and tests: operands by role, and a reference form."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import Any
 import numpy as np
 
 Shape = tuple[int, ...]
-Operands = Mapping[str, Any]  # arrays of a framework by name, the first of them "x"
+Operands = Mapping[str, Any]  # arrays of a framework by name; the first one is "x"
 
-# Shapes by role, of rows `[*rows, d]`. A table has one row for each position, the last of `rows`.
+# Shapes by role, for rows `[*rows, d]`. A table has one row per position, the last dimension of
+# `rows`.
 _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "full": lambda rows, d: (*rows, d),
     "packed": lambda rows, d: (*rows, 2 * d),
     "row": lambda rows, d: (d,),
     "per row": lambda rows, d: rows,
-    "label": lambda rows, d: rows,  # of integers below d
+    "label": lambda rows, d: rows,  # integers below d
     "mask": lambda rows, d: (*rows, d),
     "sink": lambda rows, d: (*rows, 1),
     "table": lambda rows, d: (*rows[-1:], d),
-    # Of a product. A row has a few features to itself, each of which belongs to one column.
+    # Factors of a matrix product. Each row has its own few features; each feature has one column.
     "hidden": lambda rows, d: (*rows, math.prod(rows) * _own(d)),
     "projection": lambda rows, d: (d, math.prod(rows) * _own(d)),
     "offset": lambda rows, d: (d,),
 }
-ARRAYS = {"full": 1, "packed": 2}  # how many numbers are at a place of a row
-# These belong to single rows.
+ARRAYS = {"full": 1, "packed": 2}  # the number of elements per column
+# Roles whose operands have a part for each row.
 OF_ROWS = ("full", "packed", "per row", "label", "mask", "sink", "hidden")
 FACTORS = ("hidden", "projection")
-FIXED = ("label", "mask", "table", "offset")  # nobody asks for gradients of these
+FIXED = ("label", "mask", "table", "offset")  # roles without gradients here
 
 
 def _own(d: int) -> int:
-    """Features that are a row's own."""
+    """Returns the number of features that belong to one row."""
     return min(d, 8)
 
 
@@ -44,7 +45,7 @@ def shape_of(role: str, space: Shape) -> Shape:
 
 
 def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np.ndarray:
-    """An operand of a role, of normal numbers in a dtype of NumPy where they are floating."""
+    """Draws an operand of a role; floating operands are normal numbers in a NumPy dtype."""
     shape = shape_of(role, space)
     if role == "label":
         return np.asarray(random.integers(0, space[-1], shape))
@@ -52,17 +53,17 @@ def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np
         return random.random(shape) < 0.3
     if role in FACTORS:
         return _factor(role, space, random).astype(dtype)
-    if role == "offset":  # of such a product, to which it is added without a rounding too
+    if role == "offset":  # added to an exact product, also without a rounding
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
-    # Without dimensions, arithmetic leaves a number of NumPy and no array.
+    # In 0 dimensions, NumPy's arithmetic returns a scalar instead of an array.
     return np.asarray(random.standard_normal(shape), dtype)
 
 
 def _factor(role: str, space: Shape, random: np.random.Generator) -> np.ndarray:
-    """One of the factors of a product without roundings, nor are there any in its derivatives.
+    """Returns a factor of a product that is exact, and whose derivatives are exact.
 
-    All sums of it have one term that is not 0, of powers of two: a framework adds them in its own
-    order.
+    Each sum of the product has one nonzero term, made of powers of two: a framework may add the
+    terms in any order.
     """
     shape = shape_of(role, space)
     powers = np.exp2(random.integers(0, 2, shape))
@@ -70,7 +71,7 @@ def _factor(role: str, space: Shape, random: np.random.Generator) -> np.ndarray:
 
 
 def is_filled(role: str, space: Shape) -> np.ndarray:
-    """Where such a factor is not 0: in both, a feature belongs to one row and one column."""
+    """Returns a mask of the nonzero elements: each feature belongs to one row and one column."""
     shape = shape_of(role, space)
     features = np.arange(shape[-1])
     belongs = features // _own(space[-1]) if role == "hidden" else features % space[-1]
@@ -82,14 +83,14 @@ class Entry:
     """An op with operands.
 
     Attributes:
-      name: of the public function, and what tells the entry from others of it.
-      roles: of the operands by name.
-      results: roles of what is returned: a tuple, where there are several.
+      name: the name of the public function, with a suffix if it has several entries.
+      roles: the roles of the operands by name.
+      results: the roles of the results; call returns a tuple if there are several.
       call: call(ops, operands) with `ops` bridge.torch or bridge.jax.
-      in_torch, in_jax: the same of a framework's own operations.
-      added: two operands whose sum is rounded to an array's dtype before all else.
-      moved: arrays of a row's size that each pass reads or writes at least, where that is not all
-        operands, and in the backward pass their gradients too.
+      in_torch, in_jax: the same with a framework's own operations.
+      added: two operands whose sum is first rounded to an array's dtype.
+      moved: the least number of arrays of a row's size that the forward and the backward pass read
+        or write. None means all operands, and in the backward pass also their gradients.
     """
 
     name: str
@@ -103,20 +104,20 @@ class Entry:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Operands that it is differentiated by."""
+        """Operands that the op is differentiated by."""
         return tuple(name for name, role in self.roles.items() if role not in FIXED)
 
     def has_rows(self, operand: str) -> bool:
-        """Whether an operand of `[rows, d]`, or a cotangent, has a part for each row."""
+        """True if an operand `[rows, d]`, or a cotangent, has a part for each row."""
         return self.roles.get(operand, "full") in (*OF_ROWS, "table")
 
     @property
     def arrays_moved(self) -> tuple[float, float]:
-        """Arrays of a row's size that each pass reads or writes at least."""
+        """The least number of arrays of a row's size that each pass reads or writes."""
         if self.moved is not None:
             return self.moved
         operands = sum(ARRAYS.get(role, 0) for role in self.roles.values())
         results = sum(ARRAYS.get(role, 0) for role in self.results)
-        # Of the summands the sum is read again, and one gradient is that of both.
+        # The sum of two summands is read again instead of them; both have the same gradient.
         again = operands - (1 if self.added else 0)
         return operands + results, 2 * again + results

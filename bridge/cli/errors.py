@@ -2,4 +2,4 @@
 
 
 class CommandError(Exception):
-    """What the user asked for cannot be done here; the message says why and what to do."""
+    """A command cannot do what the user asked for; the message says why and what to do."""

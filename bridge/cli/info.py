@@ -1,6 +1,6 @@
-"""`python -m bridge info`: what this build holds and what it found on this machine.
+"""`python -m bridge info`: the features of this build and the software and devices it finds.
 
-It is asked for where something is missing, so it needs bridge and its dependencies alone.
+Users run it when something is missing, so it needs only bridge and its dependencies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(sections, indent=2))
         return 0
-    # A line without a known width, as in a pipe, is as long as its value.
+    # If the width is unknown, as in a pipe, lines are not folded.
     width = max(shutil.get_terminal_size((100_000, 24)).columns, 12)
     print(f"bridge {bridge.__version__}")
     for name, section in sections.items():
@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(section: dict[str, Any], width: int) -> Iterator[str]:
-    """A line for each fact, folded where it is wider."""
-    # Names of environment variables stay as they are.
+    """Yields a line for each fact, folded if it is too wide."""
+    # Names of environment variables are not changed.
     names = {key: key if key.isupper() else key.replace("_", " ") for key in section}
     most = max(map(len, names.values()))
     for key, value in section.items():
@@ -91,7 +91,7 @@ def usable_isas() -> list[str]:
             usable.append(isa)
     finally:
         _native.set_cpu_isa(None)
-        if _native.cpu_isa() != current:  # it had been set, not chosen
+        if _native.cpu_isa() != current:  # the user had set it; it was not the default
             _native.set_cpu_isa(current)
     return usable
 
@@ -107,7 +107,7 @@ def _torch() -> dict[str, Any]:
         "cuda_build": torch.version.cuda,
         "cuda_available": torch.cuda.is_available(),
     }
-    # Here: importing bridge.torch takes as long as all else that is told.
+    # Import it here: importing bridge.torch takes as long as everything else together.
     from bridge.torch._adapter import nodes
 
     facts["autograd_records_calls_in"] = nodes.prospect()
@@ -116,7 +116,7 @@ def _torch() -> dict[str, Any]:
     return facts
 
 
-# This chooses JAX's other client for GPUs, which does not lend every stream that crossings ask for.
+# This variable chooses JAX's other GPU client, which lacks a stream that conversions need.
 _OTHER_CLIENT = "XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT"
 
 
@@ -137,8 +137,8 @@ def _jax() -> dict[str, Any]:
     return facts
 
 
-# What both allocators are told about a GPU that they share. JAX takes three quarters of it at the
-# start unless the first is false; nothing here is set by bridge.
+# Settings of both allocators for a GPU that they share. JAX takes three quarters of the GPU's
+# memory at its start unless the first variable is false. bridge sets none of them.
 ALLOCATOR_VARIABLES = (
     "XLA_PYTHON_CLIENT_PREALLOCATE",
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
@@ -149,7 +149,7 @@ ALLOCATOR_VARIABLES = (
 
 
 def _allocators() -> dict[str, Any]:
-    """Who holds how much of each GPU: torch's and JAX's allocators, and what steers them."""
+    """Returns the memory that torch's and JAX's allocators hold on each GPU, and their settings."""
     facts: dict[str, Any] = {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES}
     if importlib.util.find_spec("torch") is not None:
         import torch
@@ -180,7 +180,7 @@ def _allocators() -> dict[str, Any]:
 
 
 def _preallocates() -> bool:
-    """Whether JAX takes most of a GPU's memory at its start, as it reads its variables."""
+    """True if JAX will take most of a GPU's memory at its start, according to its variables."""
     wanted = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
     return wanted and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") != "platform"
 

@@ -1,4 +1,4 @@
-"""What the numbers of a run were made on: versions, processor, commit."""
+"""The environment of a run's numbers: versions, processor, commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require(package: str) -> ModuleType:
     """Imports a package.
 
     Raises:
-      CommandError: if it, or a package that it needs, is not installed.
+      CommandError: if the package, or a package that it needs, is not installed.
     """
     try:
         return importlib.import_module(package)
@@ -32,7 +32,7 @@ def require(package: str) -> ModuleType:
 
 
 def lacks(package: str) -> CommandError:
-    """The error for a package that is not installed; a module in it names it too."""
+    """Returns the error for a missing package, given its name or the name of a module in it."""
     package = package.partition(".")[0]
     wanted = f"'{package}{VERSIONS[package]}'" if package in VERSIONS else package
     return CommandError(
@@ -41,7 +41,7 @@ def lacks(package: str) -> CommandError:
 
 
 def versions() -> dict[str, str | None]:
-    """Returns the version of bridge and of each package beside it, None where one is missing."""
+    """Returns the versions of bridge and its packages, None for a missing package."""
     found: dict[str, str | None] = {
         "bridge": bridge.__version__,
         "python": platform.python_version(),
@@ -65,12 +65,12 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def commit() -> str | None:
-    """Returns the commit of the source tree this package lies in, with "+" if it was changed."""
+    """Returns the commit of the source tree of this package, with "+" if it has changes."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
@@ -99,7 +99,7 @@ def require_cuda() -> None:
 
 
 def load(doubtful: str) -> tuple[float, list[str]]:
-    """Returns how busy the machine is, and a note where that makes what is `doubtful` so."""
+    """Returns the machine's load, and a note if it makes the `doubtful` results unreliable."""
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if busy <= 0.5 * cores():
         return busy, []
@@ -108,7 +108,7 @@ def load(doubtful: str) -> tuple[float, list[str]]:
 
 
 def describe() -> dict[str, Any]:
-    """Returns the record that every JSON file of this command line carries."""
+    """Returns the record that every JSON file of the command line contains."""
     build = bridge.build_info()
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -11,9 +11,10 @@ from bridge.cli.errors import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 1 if it found a failure, 2 if it cannot run.
+    """Runs a command and returns the exit status.
 
-    130 if Ctrl-C ended it, as shells have it.
+    The status is 1 if the command found a failure, 2 if it cannot run, and 130 after Ctrl-C, as in
+    shells.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m bridge", description=__doc__)

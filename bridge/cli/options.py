@@ -1,4 +1,4 @@
-"""Options that several commands have, said once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# A command may write these files, which hold what is named here.
+# Files that a command may write, with a word for their contents.
 FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _SHARED: dict[str, dict[str, Any]] = {
@@ -26,7 +26,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def add(parser: argparse.ArgumentParser, **words: str | None) -> None:
-    """Adds shared options by name, in this order, with these words of help where there are any."""
+    """Adds shared options by name, in this order, with these help texts, or the default if None."""
     for name, text in words.items():
         how = _SHARED[name] if text is None else _SHARED[name] | {"help": text}
         parser.add_argument(f"--{name}", **how)
@@ -35,7 +35,7 @@ def add(parser: argparse.ArgumentParser, **words: str | None) -> None:
 def add_choice(
     parser: argparse.ArgumentParser, name: str, known: Iterable[str], metavar: str, words: str
 ) -> None:
-    """Adds an option that takes some of the names that are known; all of them are its default."""
+    """Adds an option that takes some of the known names; the default is all of them."""
     known = tuple(known)
     parser.add_argument(
         f"--{name}",

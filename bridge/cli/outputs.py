@@ -1,4 +1,4 @@
-"""The files that a command writes: tried before it measures, for minutes, what they are to hold."""
+"""The files that a command writes; checked before a measurement that may take minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Report = dict[str, Any]
 
 @contextlib.contextmanager
 def naming(option: str, path: Path) -> Iterator[None]:
-    """Makes what the system refuses a CommandError that names option and path."""
+    """Turns an OSError into a CommandError that names option and path."""
     try:
         yield
     except OSError as error:
@@ -27,20 +27,20 @@ def naming(option: str, path: Path) -> Iterator[None]:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Makes the folders of the files that are asked for.
+    """Makes the folders of the requested files.
 
     Raises:
-      CommandError: if one of the files cannot be written, or a plot not in its format.
+      CommandError: if a file cannot be written, or a plot has an unknown format.
     """
     for option in FILES:
         path: Path | None = getattr(options, option, None)
         if path is None:
             continue
         with naming(option, path):
-            with contextlib.suppress(FileExistsError):  # a file; `open` says it better
+            with contextlib.suppress(FileExistsError):  # a file; the error of `open` is clearer
                 path.parent.mkdir(parents=True, exist_ok=True)
             existed = path.exists()
-            if not existed or path.is_file() or path.is_dir():  # a pipe is not opened twice
+            if not existed or path.is_file() or path.is_dir():  # a pipe must not be opened twice
                 path.open("ab").close()
             if not existed:
                 path.unlink()
@@ -63,10 +63,10 @@ def _check_format(path: Path) -> None:
 def write(
     options: argparse.Namespace, report: Report, **writers: Callable[[Report, Path], None]
 ) -> None:
-    """Writes the files that are asked for, before anything is printed: the terminal may be gone.
+    """Writes the requested files before anything is printed, because the terminal may be gone.
 
     Args:
-      writers: by option, what writes a file other than the report in JSON.
+      writers: for each option, the function that writes its file; JSON has a default.
     """
     for option, writer in {"json": _write_json, **writers}.items():
         if (path := getattr(options, option)) is not None:
@@ -79,7 +79,7 @@ def _write_json(report: Report, path: Path) -> None:
 
 
 def name(options: argparse.Namespace, console: Console) -> None:
-    """Prints which files there are."""
+    """Prints the paths of the written files."""
     for option, what in FILES.items():
         if (path := getattr(options, option, None)) is not None:
             console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -41,7 +41,7 @@ details > summary { cursor: pointer; color: #0550ae; }
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], lead: str = "") -> None:
-    """Writes the page, making its folder."""
+    """Writes the page and makes its folder."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
         "<meta name=viewport content='width=device-width, initial-scale=1'>",
@@ -59,17 +59,17 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def heading(text: str) -> str:
-    """A heading inside a section."""
+    """Returns a heading inside a section."""
     return f"<h3>{html.escape(text)}</h3>"
 
 
 def details(summary: str, body: str) -> str:
-    """A part that opens on a click."""
+    """Returns a part that opens on a click."""
     return f"<details><summary>{html.escape(summary)}</summary>{body}</details>"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> str:
-    """A table; columns whose cells are not numbers are set to the left."""
+    """Returns a table; columns with cells that are not numbers are aligned left."""
     text = [not _is_numeric([row[i] for row in rows]) for i in range(len(header))]
 
     def cells(tag: str, values: Sequence[str]) -> str:

@@ -7,13 +7,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def bar() -> Progress:
-    """Returns a bar on stderr (a piped table stays clean) that disappears when it is done."""
+    """Returns a bar on stderr (a piped table stays clean) that disappears at the end."""
     console = Console(stderr=True)
     return Progress(
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),  # last: the one to be cut
+        TextColumn("{task.description}"),  # the last column is the one that is cut
         console=console,
         transient=True,
         disable=not console.is_terminal,

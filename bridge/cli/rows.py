@@ -1,12 +1,12 @@
-"""What a long command finds, row by row: kept, written as JSON lines, and read back from them.
+"""The recorded rows of a long command: stored, written as JSON lines, and read back.
 
 Every line of such a file is an object:
 
-- the first: {"header": {...}}: command, machine, options, `cases`, how many there are to do;
-- one for each row, as soon as it is known: {"case": which, "op": ..., "seconds": since the start,
-  "row": {...}};
-- the last, which the file of a run that was killed lacks: {"end": {"seconds": ..., "complete":
-  whether all cases were done, ...}}.
+- the first: {"header": {...}}: command, machine, options, and `cases`, the number of cases;
+- one for each row, as soon as it is known: {"case": its index, "op": ..., "seconds": since the
+  start, "row": {...}};
+- the last, missing in the file of a run that was killed: {"end": {"seconds": ..., "complete": true
+  if all cases were done, ...}}.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from bridge.cli.outputs import naming
 
 Row = dict[str, Any]
 
-# Each module has report(recording), the report that the command writes.
+# Each module has report(recording), which returns the report of the command.
 REPORTS = {"parity": "bridge.cli.parity.command", "bench": "tools.bench.command"}
 
 
 class Recording:
-    """What was found so far, in memory and, where there is a path, line by line in a file.
+    """The rows found so far, in memory and, if there is a path, line by line in a file.
 
     Attributes:
-      header, records, end: the objects of the lines; `records` as they came, `end` empty as long as
-        the run goes on.
+      header, records, end: the objects of the lines; `records` in the order of arrival, `end` empty
+        during the run.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -72,12 +72,12 @@ class Recording:
                 print(json.dumps(line, allow_nan=False), file=self._file, flush=True)
 
     def rows(self) -> list[tuple[str, Row]]:
-        """Op and row, in the order of the cases, whatever the order in which they were done."""
+        """Returns (op, row) pairs in the order of the cases, not in the order of arrival."""
         ordered = sorted(self.records, key=lambda record: record["case"])
         return [(record["op"], record["row"]) for record in ordered]
 
     def facts(self) -> dict[str, Any]:
-        """What every report says of its run, a run that was killed included."""
+        """Returns the facts of a run for its report, also for a run that was killed."""
         last = self.records[-1]["seconds"] if self.records else 0.0
         return {
             **self.header,
@@ -89,7 +89,7 @@ class Recording:
 
 
 def unfinished(report: dict[str, Any]) -> str | None:
-    """A sentence for a report that is not of all cases."""
+    """Returns a sentence if the report does not contain all cases, else None."""
     if report["complete"]:
         return None
     done, cases = report["cases_done"], report["cases"]
@@ -97,12 +97,12 @@ def unfinished(report: dict[str, Any]) -> str | None:
 
 
 def read(path: Path | str) -> dict[str, Any]:
-    """Returns the report of a file of JSON lines, as the command itself would have written it.
+    """Returns the report of a file of JSON lines, the same as the command's own report.
 
-    What is behind the last whole line, where a run was killed while it wrote, is left out.
+    Text after the last whole line, from a run that was killed while it wrote, is ignored.
 
     Raises:
-      CommandError: if the file cannot be read or is of another kind.
+      CommandError: if the file cannot be read or has another format.
     """
     with naming("jsonl", path := Path(path)):
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]

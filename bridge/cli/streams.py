@@ -1,4 +1,4 @@
-"""stdout and stderr of a command: characters that they lack, and an end that takes no more."""
+"""stdout and stderr of a command: replacements for missing characters, and write errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HANDLER = "bridge.plain"
 
 
 def plain(text: str, encoding: str) -> str:
-    """Returns the text with every character written out that the encoding does not have."""
+    """Returns the text, with replacements for characters that the encoding lacks."""
 
     def has(part: str) -> bool:
         try:
@@ -66,7 +66,7 @@ def plain(text: str, encoding: str) -> str:
 
 
 def _written_out(character: str) -> str:
-    # Letters lose their accents; a sign without its strokes might say the opposite.
+    # Letters lose their accents; a sign without its strokes could mean the opposite.
     if character in PLAIN or not character.isalnum():
         return PLAIN.get(character, "?")
     base = unicodedata.normalize("NFKD", character)
@@ -79,11 +79,11 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 class OutputError(Exception):
-    """stdout cannot be written to; the cause says why."""
+    """An error of writing to stdout; the cause has the reason."""
 
 
 class _Output(io.TextIOWrapper):
-    """stdout, whose errors are told from those of other files."""
+    """stdout with its own type of error."""
 
     def write(self, text: str, /) -> int:
         with _as_output_error():
@@ -105,8 +105,8 @@ def _as_output_error() -> Iterator[None]:
 def run(command: Callable[[], int]) -> int:
     """Runs the command of a process and returns its exit status.
 
-    Where stdout takes no more, the command ends: with a line on stderr and status 2, or, where its
-    reader has gone (`| head`), without a word and with the status of a program that SIGPIPE ends.
+    If stdout cannot be written to, the command ends with a line on stderr and status 2. If its
+    reader is gone (`| head`), it ends silently, with the status of a program that SIGPIPE ends.
     """
     codecs.register_error(_HANDLER, _replace)
     if isinstance(sys.stderr, io.TextIOWrapper):
@@ -121,7 +121,7 @@ def run(command: Callable[[], int]) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except OutputError as error:
-        # What is left in the buffers goes nowhere, so that Python's own end has nothing to say.
+        # Discard the buffers, so that Python prints no error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         reason = error.__cause__
         if isinstance(reason, BrokenPipeError):

@@ -1,4 +1,4 @@
-"""The terminal as commands see it: its width, its characters, and tables that keep their values."""
+"""The terminal of commands: its width, its characters, and tables that show all values."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rich.text import Text
 from bridge.cli.streams import plain
 
 PIPED_WIDTH = 110  # wide enough for every table
-FOLDED_WIDTH = 24  # of a column whose long words may be cut in lines
-# It stands for SIMPLE_HEAD on terminals that lack its line.
+FOLDED_WIDTH = 24  # of a column whose long words may be broken
+# The replacement of SIMPLE_HEAD on terminals that lack its line character.
 ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class _Console(Console):
-    """Writes out what the terminal has no characters for before it is laid out."""
+    """Replaces characters that the terminal lacks before the layout."""
 
     def render_str(self, text: str, **how: Any) -> Text:
         return super().render_str(plain(text, self.encoding), **how)
 
 
 def terminal() -> Console:
-    """Returns the console for tables, as wide as the terminal, or as COLUMNS says."""
+    """Returns the console for tables, with the width of the terminal, or COLUMNS if set."""
     console = _Console()
     if console.is_terminal or os.environ.get("COLUMNS", "").strip("0").isdigit():
         return console
@@ -49,13 +49,13 @@ def print_cells(
     ruled: bool = False,
     styles: Sequence[str] | None = None,
 ) -> None:
-    """Prints rows of cells under a header; nothing where there are none.
+    """Prints rows of cells under a header; nothing if there are none.
 
     Args:
-      left: columns that are set to the left; the others hold numbers.
+      left: columns that are aligned left; the others have numbers.
       wrap: columns that may be wrapped.
-      group: how many cells at the beginning of a row are left out where the row above has the same.
-      ruled: whether a line parts these groups.
+      group: the number of leading cells that are left blank if the row above has the same ones.
+      ruled: True to draw a line between these groups.
       styles: a style for each row.
     """
     if not rows:
@@ -75,7 +75,7 @@ def print_cells(
 
 
 def print_method(console: Console, method: str, notes: Sequence[str]) -> None:
-    """Prints how a report was made, and what is to be known of this one."""
+    """Prints the method of a report, and the notes on this one."""
     console.print(f"[dim]{method}[/]", highlight=False)
     for note in notes:
         console.print(f"[yellow]{note}[/]", highlight=False)
@@ -84,7 +84,7 @@ def print_method(console: Console, method: str, notes: Sequence[str]) -> None:
 def print_table(console: Console, table: Table) -> None:
     """Prints a table with all of its values.
 
-    Where it is too wide, columns that may be wrapped are; where that is not enough, each row is a
+    A table that is too wide wraps its wrappable columns. If that is not enough, each row becomes a
     paragraph.
     """
     if console.options.ascii_only and table.box is box.SIMPLE_HEAD:
@@ -108,7 +108,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _print_rows(console: Console, table: Table) -> None:
-    """A paragraph for each row: the words that it begins with, then each value after its header."""
+    """Prints a paragraph for each row: its leading words, then each value after its header."""
     width = max(console.width, 20)
 
     def text(cell: Any) -> str:

@@ -1,7 +1,7 @@
-"""How far a result is from float64, in ULP, and how far it may be: what all ops share.
+"""Errors of results against float64 in ULP, and their bounds: the part that all ops share.
 
-An op knows its true values and what its arithmetic may make of them; the rounding to a narrower
-dtype and the tree of column sums come here. All bounds of an op are stated once, in its `BOUNDS`.
+An op provides its true values and the errors of its arithmetic. This module adds the rounding to a
+narrower dtype and the tree of column sums. Each op states all its bounds in its `BOUNDS`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Format:
-    """An IEEE format: bits of the significand, the smallest and largest exponent."""
+    """An IEEE format: bits of the significand, and the smallest and largest exponent."""
 
     bits: int
     lowest: int
     highest: int
 
     def ulp(self, values: Array) -> Array:
-        """The distance between neighbouring numbers at `values`."""
+        """Returns the distance between neighbouring numbers at `values`."""
         exponent = np.where(values == 0, self.lowest, np.frexp(values)[1] - 1)
         return np.ldexp(1.0, np.clip(exponent, self.lowest, self.highest) - self.bits + 1)
 
@@ -41,21 +41,21 @@ FORMATS = {
     "float64": Format(53, -1022, 1023),
 }
 
-# A result narrower than the arithmetic rounds once more, by half an ULP of its own. A sum of
-# columns rounds once per addition of its tree, relative to the sum of the absolute values.
+# A result narrower than the arithmetic has one more rounding, half an ULP of its own dtype. A sum
+# of columns has one rounding per addition of its tree, relative to the sum of the absolute values.
 BOUNDS: dict[str, Any] = {"result_ulp": 0.5, "chunk_rows": 128, "lane_rows": 16}
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Largest error of a result.
+    """The largest errors of a result.
 
     Attributes:
-      ulp: in ULP of the result's dtype at the true value (for sums: at the sum of absolute values);
-        where the arithmetic's own ULP, carried through the computation, is larger, in that.
-      of_bound: as a fraction of what the bounds allow there; above 1 fails.
-      wrong: how many elements are not finite where the true value is, or the other way round, or
-        not the bits that the contract promises there.
+      ulp: in ULP of the result's dtype at the true value (for sums: at the sum of absolute values),
+        or in ULP of the arithmetic, carried through the computation, if that is larger.
+      of_bound: as a fraction of the bound at the same element; above 1 fails.
+      wrong: the number of elements that are finite where the true value is not or the reverse, or
+        that differ from bits promised by the contract.
     """
 
     ulp: float
@@ -69,10 +69,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Truth:
-    """True values, their natural unit of error and the error allowed.
+    """True values, their natural unit of error, and the allowed error.
 
     Attributes:
-      values, unit, allowed: float64, alike in shape; `allowed` without the rounding of the result.
+      values, unit, allowed: float64 arrays of one shape; `allowed` excludes the rounding of the
+        result.
     """
 
     values: Array
@@ -81,7 +82,7 @@ class Truth:
 
 
 def of_elements(got: Array, true: Truth, dtype: str) -> Errors:
-    """Errors of an array of results in `dtype`."""
+    """Returns the errors of an array of results in `dtype`."""
     fmt = FORMATS[dtype]
     rounding = BOUNDS["result_ulp"] * fmt.ulp(true.values) if fmt.bits < 24 else 0.0
     unit = np.maximum(fmt.ulp(true.values), true.unit)
@@ -89,7 +90,7 @@ def of_elements(got: Array, true: Truth, dtype: str) -> Errors:
 
 
 def of_sums(got: Array, terms: Truth, dtype: str, arithmetic: str) -> Errors:
-    """Errors of column sums over the first axis of `terms`, in `dtype`."""
+    """Returns the errors of column sums over the first axis of `terms`, in `dtype`."""
     fmt, inner = FORMATS[dtype], FORMATS[arithmetic]
     rows = terms.values.shape[0]
     chunks = max(1, math.ceil(rows / BOUNDS["chunk_rows"]))
@@ -100,25 +101,25 @@ def of_sums(got: Array, terms: Truth, dtype: str, arithmetic: str) -> Errors:
     allowed = allowed + BOUNDS["result_ulp"] * fmt.ulp(true)
     if arithmetic == "float64":  # the reference adds in float64 too
         allowed = allowed + np.ldexp(size, -inner.bits) * max(1, rows)
-    # Where the absolute values overflow the arithmetic, partial sums may: nothing is promised.
+    # If the sum of absolute values overflows, partial sums may overflow too: nothing is promised.
     defined = ~(size > np.ldexp(1.0, inner.highest))
     unit = np.maximum(fmt.ulp(size), terms.unit.sum(axis=0))
     return compare(got[defined], true[defined], unit[defined], allowed[defined], fmt)
 
 
 def compare(got: Array, true: Array, unit: Array, allowed: Array, fmt: Format) -> Errors:
-    """Errors of `got` against `true`, where `allowed` is what they may be."""
+    """Returns the errors of `got` against `true`; `allowed` is the largest permitted error."""
     got = np.asarray(got, np.float64)
-    beyond = np.ldexp(1.0, fmt.highest) * 2.0  # what an overflow stands for; inf for float64
+    beyond = np.ldexp(1.0, fmt.highest) * 2.0  # the value of an overflow; inf for float64
     with np.errstate(all="ignore"):
         finite = np.isfinite(true) & ~np.isnan(got)
         same = (np.isnan(true) & np.isnan(got)) | (np.isinf(true) & (got == true))
-        overflow = beyond - np.ldexp(1.0, fmt.highest - fmt.bits)  # from here on rounds to inf
+        overflow = beyond - np.ldexp(1.0, fmt.highest - fmt.bits)  # larger values round to inf
         same |= np.isinf(got) & (np.sign(got) == np.sign(true)) & (np.abs(true) >= overflow)
         got = np.where(np.isinf(got), np.copysign(beyond, got), got)
         error = np.where(finite & ~same, np.abs(got - true), 0.0)
         lost = ~np.isfinite(error) | (~finite & ~same)
-        # An infinity for a number that is not at the border of the range is wrong, not far.
+        # An infinity in place of a number well inside the range is wrong, not just inaccurate.
         lost |= finite & ~same & (np.abs(got) >= beyond) & (error > allowed)
         error = np.where(lost, 0.0, error)
         off = error > 0

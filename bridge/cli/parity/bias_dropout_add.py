@@ -1,4 +1,4 @@
-"""bias_dropout_add: its grid, how it is called, its bounds and the judge of its results."""
+"""bias_dropout_add: its grid, its calls, its bounds and the judge of its results."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements, of_s
 from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
 from bridge.ops.dtypes import FLOATING
 
-# These are probabilities of dropping; "inference" is training=False.
+# Probabilities of dropping an element; "inference" is training=False.
 FORMS = ("p=0.1", "p=0.5", "p=0", "p=1", "inference")
 
-# All bounds stand here. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
-# residual + t once more, each by half an ULP of the arithmetic.
+# All bounds of the op. t = keep·factor·(x + bias) rounds the sum, factor and the product, and
+# residual + t rounds once more. Each rounding is half an ULP of the arithmetic.
 BOUNDS: dict[str, Any] = {"roundings_of_t": 3, "roundings_of_y": 1}
 BOUNDS_IN_WORDS = (
-    "Bounds: three roundings of what is kept and one of the sum with the residual, in the "
-    "arithmetic's dtype, then that of the result; a bias gradient's sum rounds at each addition. "
-    "What is dropped, and the residual's gradient, are exact."
+    "Bounds: three roundings for the elements that are kept and one for the sum with the "
+    "residual, in the arithmetic's dtype, then the rounding of the result; the sum of a bias "
+    "gradient rounds at each addition. Dropped elements and the residual's gradient are exact."
 )
 
 
 @dataclass(frozen=True)
 class Place(grid.Place):
-    """Values are "normal" or "special x": zeros, denormals, infinities, NaN and extremes there.
+    """A place with "normal" or "special x" values: zeros, denormals, infinities, NaN and extremes.
 
     Attributes:
-      forms: the forms that are run on it.
-      bias, residual: whether there is one.
-      seed, offset: integers; `as_arrays` passes them as 0-dimensional arrays.
-      once: float32 alone.
+      forms: the forms that run on it.
+      bias, residual: True if the operand is present.
+      seed, offset: integers; with `as_arrays` they are passed as 0-dimensional arrays.
+      once: True to run in float32 alone.
     """
 
     forms: tuple[str, ...] = ("p=0.1",)
@@ -86,7 +86,7 @@ PLACES = (
     Place((700, 1030), once=True),
 )
 
-# Each has the dtypes of x, bias and residual.
+# The dtypes of x, bias and residual.
 MIXED = (
     ("bfloat16", "float32", "bfloat16"),
     ("bfloat16", "bfloat16", "float32"),
@@ -99,7 +99,7 @@ _OPERANDS = ("x", "bias", "residual", "g", "t_x", "t_bias", "t_residual")
 
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
-    """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
+    """Yields the grid, or a small part of it that has every dtype, form and quantity."""
     alike = [(dtype, dtype, dtype) for dtype in FLOATING]
     for dtypes, form, place in itertools.product((*alike, *MIXED), forms, PLACES):
         if form not in place.forms or (quick and not place.quick):
@@ -118,8 +118,8 @@ class Case(grid.Case):
     """One point of the grid.
 
     Attributes:
-      x, bias, residual: dtype names; None where there is none.
-      form: how much is dropped.
+      x, bias, residual: dtype names; None if the operand is absent.
+      form: the drop probability, or "inference".
     """
 
     op = "bias_dropout_add"
@@ -137,7 +137,7 @@ class Case(grid.Case):
 
     @property
     def arithmetic(self) -> str:
-        """The dtype the contract computes in."""
+        """The dtype that the contract computes in."""
         return "float64" if "float64" in (self.x, self.bias, self.residual) else "float32"
 
     @property
@@ -169,7 +169,7 @@ class Case(grid.Case):
             x = filled["x"]
             assert x is not None
             x[1:4] = special_values(self.x, 3 * shape[-1]).reshape(3, -1)
-            if self.bias is not None:  # -0.0 leaves every x as it is, -0.0 included
+            if self.bias is not None:  # adding -0.0 changes no x, not even -0.0
                 filled["bias"] = np.full(shape[-1], -0.0).astype(NUMPY[self.bias])
         if self.place.as_arrays:
             filled["seed"], filled["offset"] = self.integers
@@ -177,7 +177,7 @@ class Case(grid.Case):
 
     @property
     def integers(self) -> tuple[Array, Array]:
-        """The seed and the offset as the definition takes them."""
+        """The seed and the offset in the form of the definition."""
         both = (self.place.seed, self.place.offset)
         seed, offset = (np.array(value % 2**64, np.uint64).astype(np.int64) for value in both)
         return seed, offset
@@ -193,7 +193,7 @@ class Case(grid.Case):
 
 
 class Judge(grid.Judge):
-    """True values of a case."""
+    """The true values of a case."""
 
     def __init__(self, case: Case, given: Operands) -> None:
         self.case, self.given = case, case.all_viewed(given)
@@ -201,7 +201,7 @@ class Judge(grid.Judge):
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         case, p, got = self.case, self.given, results[quantity]
         with np.errstate(all="ignore"):
-            if quantity == "dresidual":  # the cotangent itself
+            if quantity == "dresidual":  # equals the cotangent
                 exact = np.asarray(p["g"], np.float64)
                 return of_elements(got, Truth(exact, 0 * exact, 0 * exact), case.result)
             if quantity == "dbias":
@@ -219,7 +219,7 @@ class Judge(grid.Judge):
             return of_elements(got, true, dtype)
 
     def _truth(self, x: str, bias: str | None, residual: str | None) -> Truth:
-        """residual + keep·factor·(x + bias) of operands by name."""
+        """Returns residual + keep·factor·(x + bias) for operands given by name."""
         fmt = FORMATS[self.case.arithmetic]
         added = None if bias is None else self.given[bias]
         rest = None if residual is None else self.given[residual]
@@ -230,12 +230,12 @@ class Judge(grid.Judge):
         y = t + r
         roundings = BOUNDS["roundings_of_t"] * np.abs(t) + BOUNDS["roundings_of_y"] * np.abs(y)
         allowed = roundings * 2.0**-fmt.bits + fmt.least
-        if self.case.arithmetic == "float64":  # the reference rounds as much
+        if self.case.arithmetic == "float64":  # the reference has as many roundings
             allowed = 2.0 * allowed
         return Truth(y, fmt.ulp(np.abs(t) + np.abs(r)), np.where(t == 0, 0.0, allowed))
 
     def _rows(self, name: str) -> Truth:
-        """The same of one operand alone, as rows that are summed."""
+        """Returns the same for one operand alone, as rows that are summed."""
         true, shape = self._truth(name, None, None), self.case.place.shape
         parts = (true.values, true.unit, true.allowed)
         return Truth(*(part.reshape(math.prod(shape[:-1]), shape[-1]) for part in parts))

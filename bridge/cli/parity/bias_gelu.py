@@ -1,4 +1,4 @@
-"""bias_gelu: its grid, how it is called, and the judge of its results."""
+"""bias_gelu: its grid, its calls, and the judge of its results."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 
 @dataclass(frozen=True)
 class Place(grid.Place):
-    """Values are "normal"; "wide", which also covers the tails; "special x" or "special cotangent",
-    which put zeros, denormals, infinities, NaN and extremes there. The quick places are also those
-    of mixed dtypes.
+    """A place with these kinds of values:
+
+    - "normal";
+    - "wide", which also covers the tails;
+    - "special x" or "special cotangent", with zeros, denormals, infinities, NaN and extremes there.
+
+    The quick places are also the places of mixed dtypes.
     """
 
     bias: bool = True
@@ -62,16 +66,16 @@ PLACES = (
 
 MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
 
-# g is the cotangent of the result, t_ begins tangents of inputs, v_ cotangents of gradients.
+# g is the cotangent of the result; t_… are tangents of inputs, v_… cotangents of gradients.
 _OPERANDS = ("x", "bias", "g", "t_x", "t_bias", "v_x", "v_bias")
 _ROWS = ("bias", "t_bias", "v_bias")
 
-# So many elements of a case are compared with float64; bits are compared on all.
+# The number of elements per case that are compared with float64; bits are compared on all.
 _SAMPLE = 1 << 15
 
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
-    """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
+    """Yields the grid, or a small part of it that has every dtype, form and quantity."""
     for dtype, form, place in itertools.product(FLOATING, forms, PLACES):
         if place.quick or not quick:
             yield Case(dtype, dtype if place.bias else None, form, place)
@@ -85,7 +89,7 @@ class Case(grid.Case):
     """One point of the grid.
 
     Attributes:
-      x, bias: dtype names; bias None where there is none.
+      x, bias: dtype names; bias is None if it is absent.
       form: the form of gelu.
     """
 
@@ -109,12 +113,12 @@ class Case(grid.Case):
 
     @property
     def arithmetic(self) -> str:
-        """The dtype the contract computes in."""
+        """The dtype that the contract computes in."""
         return "float64" if "float64" in (self.x, self.bias) else "float32"
 
     @property
     def precision(self) -> str:
-        """The dtype that the kernel aims at: 16-bit where every array is, else the arithmetic's."""
+        """The dtype of the kernel's accuracy: 16-bit if all arrays are, else the arithmetic's."""
         return self.x if self.result in ("float16", "bfloat16") else self.arithmetic
 
     @property
@@ -140,7 +144,7 @@ class Case(grid.Case):
         if self.place.values == "special x":
             x = filled["x"]
             assert x is not None
-            # -0.0 is the bias that leaves every x as it is, -0.0 included.
+            # Adding the bias -0.0 changes no x, not even -0.0.
             filled["bias"] = np.full(shape[-1], -0.0).astype(NUMPY[self.bias or self.x])
             x[0] = self._around(shape[-1])
             x[1:3] = special_values(self.x, 2 * shape[-1]).reshape(2, -1)
@@ -151,7 +155,7 @@ class Case(grid.Case):
         return filled
 
     def _around(self, count: int) -> Array:
-        """Neighbours of the zero of the derivative, in the dtype of x."""
+        """Returns neighbours of the zero of the derivative, in the dtype of x."""
         low, high = -1.0, -0.5
         for _ in range(60):
             middle = 0.5 * (low + high)
@@ -186,7 +190,7 @@ class Case(grid.Case):
 
 
 class Judge(grid.Judge):
-    """True values of a case, on a sample where the case is large."""
+    """The true values of a case, on a sample if the case is large."""
 
     def __init__(self, case: Case, given: Operands) -> None:
         self.case = case
@@ -231,7 +235,7 @@ class Judge(grid.Judge):
             return of_elements(flat[rows], true, dtype)
 
     def _known(self, summed: bool) -> tuple[Operands, Array, dict[int, Array]]:
-        """The sample of the operands, h there, and gelu and its derivatives at h."""
+        """Returns the sample of the operands, and h, gelu and its derivatives on it."""
         if summed not in self.known:
             rows, columns = self.samples[summed]
             part = {

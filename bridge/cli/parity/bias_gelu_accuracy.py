@@ -1,9 +1,9 @@
-"""True values of bias-GELU and its derivatives, and what a kernel may make of them.
+"""True values of bias-GELU and its derivatives, and the errors that a kernel may have.
 
-A result is gelu⁽ⁿ⁾(h)·∏ fᵢ or a sum of such over rows. h = x + bias and each fᵢ (a cotangent, or
-the sum of two tangents) are rounded to the arithmetic's dtype, as the contract says, before the
-reference sees them: what is measured is what the kernel adds to that. A derivative in reverse mode
-of one in reverse mode computes ∏ fᵢ first, also by the contract: where it is beyond the
+A result is gelu⁽ⁿ⁾(h)·∏ fᵢ, or a sum of such products over rows. h = x + bias and each fᵢ (a
+cotangent, or the sum of two tangents) are rounded to the arithmetic's dtype, as the contract says,
+before the reference sees them: the measured error is the kernel's own. A second derivative in
+reverse mode over reverse mode computes ∏ fᵢ first, also by the contract: if it is beyond the
 arithmetic's range, the result is infinite.
 """
 
@@ -20,12 +20,12 @@ from bridge.lang.gelu_reference import gelu_derivative
 
 Array = np.ndarray
 
-# All bounds stand here, by the precision of the call: a 16-bit type where every array has it,
-# else the arithmetic's dtype. `gelu_ulp` bounds gelu⁽ⁿ⁾(h) for n = 0, 1, 2, in ULP of that type,
-# before any rounding to it; where |h| is in `zeros`, about a zero of gelu⁽ⁿ⁾, an error of
-# `zero_error` passes too. Each product then rounds once (half an ULP of the arithmetic). The
-# float64 reference itself is off by `reference_ulp`, and by `exponent_ulp` times what it takes exp
-# of: allowed where the arithmetic is float64 too.
+# All bounds of the op, by the precision of the call: a 16-bit type if every array has it, else the
+# arithmetic's dtype. `gelu_ulp` bounds the error of gelu⁽ⁿ⁾(h) for n = 0, 1, 2, in ULP of that
+# type, before any rounding to it. If |h| is in `zeros`, an interval around a zero of gelu⁽ⁿ⁾, an
+# error of `zero_error` passes too. Each product then rounds once (half an ULP of the arithmetic).
+# The float64 reference has an error of `reference_ulp`, and of `exponent_ulp` times the argument of
+# exp; both are allowed if the arithmetic is float64.
 BOUNDS: dict[str, Any] = {
     "gelu_ulp": {
         "float16": (0.0125, 0.0125, 0.5),
@@ -58,10 +58,10 @@ class Quantity:
 
     Attributes:
       order: n.
-      factors: the pairs, by names of operands.
-      column_sum: whether it is summed over rows.
-      like: the operand whose dtype the result has; "g" is the dtype of the op's result.
-      factors_first: whether ∏ (f + f_row) is a number of the arithmetic.
+      factors: the pairs of factors, by names of operands.
+      column_sum: True if the product is summed over rows.
+      like: the operand whose dtype the result has; "g" has the dtype of the op's result.
+      factors_first: True if ∏ (f + f_row) is rounded to the arithmetic's dtype.
     """
 
     order: int
@@ -100,7 +100,7 @@ def product(
     arithmetic: str,
     precision: str,
 ) -> Truth:
-    """Returns derivative·∏ factors with what a kernel of this precision may make of it."""
+    """Returns derivative·∏ factors with the errors that a kernel of this precision may have."""
     fmt = FORMATS[arithmetic]
     h = np.asarray(h, np.float64)
     order, values = quantity.order, derivative
@@ -125,13 +125,13 @@ def product(
         zero_error = zero_error * (1.0 + BOUNDS["reference_ulp"])
     allowed = magnitude * np.maximum(error, zero_error)
     rounding = BOUNDS["product_ulp"] * fmt.ulp(values)
-    # A product that underflows before the last is off by the smallest number, times what follows.
+    # If a partial product underflows, it is off by the smallest number, times the later factors.
     underflow = fmt.least * at_least_one if factors else 0.0
     return Truth(values, unit, allowed + len(factors) * rounding + underflow)
 
 
 def _exponent(h: Array, form: str) -> Array:
-    """What the float64 reference takes exp of; its rounding is an error of that many ULP."""
+    """Returns the reference's argument of exp; its rounding is an error of that many ULP."""
     a = np.minimum(np.abs(h), 40.0)
     if form == "none":
         return 0.5 * a * a

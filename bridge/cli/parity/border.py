@@ -1,4 +1,4 @@
-"""The border between the frameworks: what crosses there and back, and comes home as it left."""
+"""Round trips between the frameworks: every dtype and layout must return with the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.exchange.from_tensor import is_aligned, is_compact
 
 DIRECTIONS = ("torch → JAX → torch", "JAX → torch → JAX")
 
-# Views of a dense tensor [6, 5, 8]: what lies in one block crosses as it is, the rest by a copy.
+# Views of a dense tensor [6, 5, 8]: views that fill one block are shared, the others are copied.
 LAYOUTS = {
     "contiguous": lambda t: t,
     "permuted": lambda t: t.permute(2, 0, 1),
@@ -32,21 +32,23 @@ LAYOUTS = {
     "0-d": lambda t: t[0, 0, 0],
 }
 LAZY = {"conjugate": lambda t: t.conj(), "negative": neg_view}
-# What XLA thinks of an address it says when a program reads it: a crossing alone would not tell.
+# XLA checks an address only when a program reads it, so these arrays are also read by a program.
 COMPUTED = ("misaligned",)
 QUICK = ("bool", "int64", "bfloat16", "float32", "complex64", "float8_e4m3fn")
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """One journey there and back.
+    """One round trip.
 
     Attributes:
-      dtype, layout, copy: what crossed, and with which `copy`.
-      elements: how many there are; `differing`: how many came home with other bits, or, in a
-        layout of COMPUTED, out of a program of JAX that got the array.
-      promised: whether memory is shared all along; `shared`: whether it was.
-      refused: whether BufferError was raised, which copy=False asks for where memory is not shared.
+      dtype, layout, copy: the properties of the array, and the argument `copy`.
+      elements: the number of elements.
+      differing: the number of elements that returned with other bits, or, in a layout of COMPUTED,
+        were read with other bits by a JAX program.
+      promised: True if memory must be shared all along.
+      shared: True if it was.
+      refused: True if BufferError was raised, as copy=False demands if memory cannot be shared.
     """
 
     direction: str
@@ -70,12 +72,12 @@ class Crossing:
 
 
 def dtypes(quick: bool = False) -> list[torch.dtype]:
-    """What crosses."""
+    """Returns the dtypes of the round trips."""
     return [dtype for dtype, array in TO_JAX.items() if not quick or array.name in QUICK]
 
 
 def in_json(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
-    """Returns the crossings of a dtype in every layout, in both directions, with each `copy`."""
+    """Returns the round trips of a dtype in every layout, in both directions, for each `copy`."""
     with jax.enable_x64(True):
         return [crossing.to_json() for crossing in _of_dtype(dtype, device)]
 
@@ -113,7 +115,7 @@ def _there_and_back(
         copy,
         tensor.numel(),
         max(_differing(tensor, home), computed),
-        # Nothing is shared where there is nothing.
+        # Without elements there is no memory to share.
         promised,
         home.data_ptr() == tensor.data_ptr() if tensor.numel() else promised,
         refused,
@@ -123,13 +125,13 @@ def _there_and_back(
 @jax.jit
 def _twice(array: Any) -> Any:
     if jnp.issubdtype(array.dtype, jnp.floating):
-        # XLA may copy small numbers as larger ones, which quietens NaN.
+        # XLA may move small floats through wider ones, which makes signaling NaNs quiet.
         array = jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}")
     return jnp.stack([array, array])
 
 
 def _read_twice(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
-    """What a program of JAX finds in the array, two times; nothing where XLA refuses to run it."""
+    """Returns the array as a JAX program reads it, twice; empty if XLA refuses to run it."""
     try:
         return bridge.to_torch(_twice(array).block_until_ready()).view(dtype)
     except jax.errors.JaxRuntimeError:
@@ -157,7 +159,7 @@ def _back_and_there(array: Any, copy: bool | None) -> Crossing:
 
 
 def _random_bits(dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Every bit pattern that the dtype has is likely, NaN payloads among them."""
+    """Returns random bits, so that every bit pattern of the dtype is likely, also NaN payloads."""
     shape = (6, 5, 8)
     random = np.random.default_rng(list(str(dtype).encode()))
     if dtype is torch.bool:
@@ -168,7 +170,7 @@ def _random_bits(dtype: torch.dtype, device: str) -> torch.Tensor:
 
 
 def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Counts elements whose bytes differ; all, where shape or dtype do."""
+    """Counts elements whose bytes differ; all of them if shape or dtype differ."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return max(a.numel(), 1)
     bytes_of_a, bytes_of_b = (
@@ -183,7 +185,7 @@ def _differing(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 def aggregate(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record per direction and layout, all dtypes together."""
+    """Returns one record per direction and layout, with all dtypes together."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         record = found.setdefault(
@@ -208,15 +210,14 @@ def aggregate(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 NOTE = (
-    "There and back with copy=None, False and True. ≠: elements that came home with other bits, or "
-    "out of a program of JAX in the layout misaligned. "
-    "Memory: whether it is the same on the whole way where no copy is asked for; where it is not, "
-    "copy=False raises BufferError."
+    "Round trips with copy=None, False and True. ≠: elements that returned with other bits, or "
+    "were read with other bits by a JAX program in the layout misaligned. Memory: same if it is "
+    "shared all the way when no copy is requested; if it is not, copy=False raises BufferError."
 )
 
 
 def cells(record: dict[str, Any]) -> list[str]:
-    """A record's line in a table."""
+    """Returns the cells of a record's row in the table."""
     return [
         record["direction"],
         record["layout"],
@@ -229,4 +230,4 @@ def cells(record: dict[str, Any]) -> list[str]:
 
 
 HEADER = ("", "layout", "dtypes", "crossings", "≠", "memory", "")
-TEXTS = (0, 1, 5, 6)  # columns of HEADER that hold no numbers
+TEXTS = (0, 1, 5, 6)  # columns of HEADER with text

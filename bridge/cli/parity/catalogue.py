@@ -1,7 +1,7 @@
 """The ops of the catalogue: their grid, and the judge of their results.
 
-What is right is what torch computes of the same expression in float64. How far roundings may move a
-result follows from it too: the numbers of each operand are moved by half a unit, at random.
+The true results are torch's results for the same expression in float64. The allowed effect of
+roundings is measured too: the numbers of each operand are changed by half a unit, at random.
 """
 
 from __future__ import annotations
@@ -23,28 +23,31 @@ from bridge.ops.dtypes import FLOATING, promote
 
 FORMS = tuple(COMPARED)
 
-# All bounds stand here: `moved` times the most that moving operands makes of a number of the row;
-# units of the arithmetic at the true value, and of its smallest number, for what is rounded behind;
-# and in a row of one number, whose differences are 0, units at that number. In 16 bits so much of
-# the true value beside, of which functions for such arrays may be off. Of what logits are a product
-# of, smallest numbers of the dtype: the gradient of logits is rounded to it first.
+# All bounds of the ops:
+# - `moved`: a multiple of the largest change in the row when operands change by half a unit;
+# - `ulp` and `least`: units of the arithmetic at the true value, and of its smallest number, for
+#   later roundings;
+# - `of_one`: units at the number of a row of one column, whose differences are 0;
+# - `of_factor`: smallest numbers of the dtype, for the factors of logits: the gradient of logits is
+#   rounded to the dtype before it reaches them;
+# - ROUGH: a fraction of the true value, for functions with 16-bit accuracy.
 BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0, "of_factor": 1.0}
 ROUGH = {"bfloat16": 2.0**-14.5, "float16": 2.0**-18}
 BOUNDS_IN_WORDS = (
-    "Bounds: eight times the most that half a unit of the arithmetic, at random in each number of "
-    "each operand, makes of a number of the same row; four units more, in bfloat16 2^-14.5 and in "
-    "float16 2^-18 of the result, and its rounding. Sums with a residual are rounded to their "
-    "dtype before anything is computed of them, and so is their gradient. A product that logits "
-    "are is exact; gradients of its factors have a smallest number of their dtype more."
+    "Bounds: eight times the largest change of a number in the same row when each number of each "
+    "operand changes by half a unit of the arithmetic, at random; plus four units, in bfloat16 "
+    "2^-14.5 and in float16 2^-18 of the result, and its rounding. A sum with a residual is "
+    "rounded to its dtype before it is used, and so is its gradient. The matrix product of logits "
+    "is exact; gradients of its factors may be off by one more smallest number of their dtype."
 )
 
 
 @dataclass(frozen=True)
 class Place(grid.Place):
-    """Values are "normal" or "special x": zeros, denormals and NaN there.
+    """A place with "normal" or "special x" values: zeros, denormals and NaN in x.
 
     Attributes:
-      quick: the quick grid has one such place for each form and dtype.
+      quick: True if the quick grid may use it; it has one such place for each form and dtype.
     """
 
 
@@ -65,12 +68,12 @@ PLACES = (
     Place((4, 4100)),
 )
 
-# The first has operands of the rows' size, the second weights, biases and numbers for each row.
+# The first dtype is for operands of the rows' size, the second for weights, biases and row weights.
 _MIXED = ("bfloat16", "float32")
 
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
-    """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
+    """Yields the grid, or a small part of it that has every dtype, form and quantity."""
     ordinary, others = ([p for p in PLACES if p.own is own] for own in (True, False))
     unusual = [place for place in others if place.quick] or ordinary
     for i, form in enumerate(forms):
@@ -79,16 +82,16 @@ def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
         if roles & {"row", "per row", "sink"}:
             pairs.append(_MIXED)
         chosen = [*itertools.product(pairs, PLACES)]
-        if quick:  # ordinary values in two dtypes, another place in one of the rest
+        if quick:  # ordinary values in two dtypes, and one other place in one of the other dtypes
             usual = [pair for pair in pairs if pair[0] == pair[1] in ("float32", "bfloat16")]
             rest = [pair for pair in pairs if pair not in usual]
             one = rest[i % len(rest)], unusual[i // 2 % len(unusual)]
             chosen = [*itertools.product(usual, ordinary or unusual), one]
         for (x, of_others), place in chosen:
-            # Of no columns there is no label, and torch's tangent of their sum of powers is NaN.
+            # A label needs a column, and torch's tangent of a sum over no columns is NaN.
             has_number = "label" in roles or "per row" in COMPARED[form].results
             is_left_out = place.shape[-1] == 0 and has_number
-            # Products of special values are not exact.
+            # Matrix products of special values are not exact.
             is_left_out |= place.values != "normal" and not roles.isdisjoint(FACTORS)
             if not is_left_out:
                 yield Case(form, x, of_others, place)
@@ -99,9 +102,9 @@ class Case(grid.Case):
     """One point of the grid.
 
     Attributes:
-      form: name of the entry.
-      x: dtype of operands of the rows' size, and of tables.
-      others: of the other floating ones.
+      form: the name of the entry.
+      x: the dtype of operands of the rows' size, and of tables.
+      others: the dtype of the other floating operands.
     """
 
     op = "catalogue"
@@ -130,12 +133,12 @@ class Case(grid.Case):
 
     @property
     def own(self) -> bool:
-        # In float64 they are the reference.
+        # In float64 the frameworks' own ops are the reference.
         return self.place.own and self.x == self.others != "float64"
 
     @property
     def arithmetic(self) -> str:
-        """The dtype the contract computes in."""
+        """The dtype that the contract computes in."""
         return "float64" if self.x == "float64" else "float32"
 
     @property
@@ -175,7 +178,7 @@ class Case(grid.Case):
             x = filled["x"]
             assert x is not None
             x[1:3] = _special_values(self.x, 2 * x.shape[-1]).reshape(2, -1)
-            # Of the row's hidden elements the plain form makes NaN, where the op has 0.
+            # In a row with hidden elements a NaN spreads in the plain form, while the op has 0.
             if len(self.entry.results) == 1 and "mask" not in self.entry.roles.values():
                 x[4, 5] = np.nan
         return filled
@@ -214,7 +217,7 @@ def _side_by_side(results: Any) -> Any:
 
 
 def _special_values(dtype: str, count: int) -> Array:
-    """Zeros, denormals and small numbers of both signs: their squares do not overflow."""
+    """Returns zeros, denormals and small numbers of both signs; their squares do not overflow."""
     limits = ml_dtypes.finfo(NUMPY[dtype])
     least, tiny = float(limits.smallest_subnormal), float(limits.tiny)
     positive = [0.0, least, 3 * least, tiny - least, tiny, tiny * 1.5, 2.0**-20, 0.5, 1.0, 3.0]
@@ -222,13 +225,13 @@ def _special_values(dtype: str, count: int) -> Array:
 
 
 class Judge(grid.Judge):
-    """True values of a case: its expression in float64."""
+    """The true values of a case: its expression in float64."""
 
     def __init__(self, case: Case, given: Operands) -> None:
         self.case = case
         exact = {name: self._exact(name, array) for name, array in case.all_viewed(given).items()}
         if case.entry.added:
-            # What is rounded of the sum is part of what the op computes.
+            # The rounding of the sum is a part of the op's definition.
             first, second = case.entry.added
             dtype = NUMPY[promote(case.dtype_of(first) or "", case.dtype_of(second) or "")]
             exact[first] = (exact[first] + exact[second]).astype(dtype).astype(np.float64)
@@ -243,9 +246,9 @@ class Judge(grid.Judge):
             self.of_one = float(FORMATS[case.arithmetic].ulp(np.asarray(largest)))
 
     def _moved(self, exact: Mapping[str, Array], random: np.random.Generator) -> dict[str, Array]:
-        """What half a unit of each number makes of the results.
+        """Returns the change of each result when each number changes by half a unit.
 
-        One operand after the other: what two of them do may cancel.
+        Operands change one after another, because the changes of two operands may cancel.
         """
         moved = {name: np.zeros_like(values) for name, values in self.true.items()}
         for operand, part in self._parts(exact):
@@ -260,7 +263,7 @@ class Judge(grid.Judge):
         return array if array.dtype.kind in "bi" else array.astype(np.float64)
 
     def _parts(self, operands: Mapping[str, Array]) -> Iterator[tuple[str, Any]]:
-        """Names of floating operands, and what of each is one operand."""
+        """Yields names of floating operands, with a slice for each part that is one operand."""
         d = self.case.place.shape[-1]
         for name, array in operands.items():
             if array.dtype == np.float64:
@@ -269,9 +272,9 @@ class Judge(grid.Judge):
                 yield from ((name, part) for part in (halves if is_packed else (...,)))
 
     def _half_unit(self) -> float:
-        """Half a unit of the arithmetic, of an array's dtype where sums are rounded to that."""
+        """Returns half a unit of the arithmetic, or of the dtype that sums are rounded to."""
         if self.case.arithmetic == "float64":
-            return float(np.finfo(np.float64).eps)  # half of it moves nothing
+            return float(np.finfo(np.float64).eps)  # half of it would change nothing
         bits = FORMATS[self.case.x if self.case.entry.added else "float32"].bits
         return 2.0**-bits
 
@@ -296,6 +299,6 @@ class Judge(grid.Judge):
             allowed += ROUGH.get(dtype, 0.0) * np.abs(true)
             if case.role_of(operand) in FACTORS:
                 allowed += BOUNDS["of_factor"] * FORMATS[dtype].least
-            if case.arithmetic == "float64":  # the reference rounds as much
+            if case.arithmetic == "float64":  # the reference has as many roundings
                 allowed *= 2.0
             return of_elements(results[quantity], Truth(true, moved + self.of_one, allowed), dtype)

@@ -1,4 +1,4 @@
-"""The parity command: options, progress, the table, the files, the exit status."""
+"""The parity command: options, progress, table, files and exit status."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bridge.cli.rows import Recording
 if TYPE_CHECKING:
     from bridge.cli.parity.measure import Variant
 
-# These are no ops: the tensors that go from one framework to the other, and rows in other batches.
+# Parts of the grid besides ops: conversions between frameworks, and rows in other batches.
 BORDER, INVARIANCE = "border", "invariance"
 FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
 EVERYTHING = (*OPS, INVARIANCE, BORDER)
-MOST_THREADS = 1024  # with far more a process ends
+MOST_THREADS = 1024  # far more threads would end the process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,15 +74,15 @@ def measure(
     recording: Recording | None = None,
     budget: Budget | None = None,
 ) -> dict[str, Any]:
-    """Runs the grid, or what of it the budget allows, and returns the report, in JSON's types.
+    """Runs the grid, or the part that the budget allows, and returns the report, in JSON's types.
 
     Raises:
-      CommandError: if a framework, the device or the instruction set is not there.
+      CommandError: if a framework, the device or the instruction set is missing.
     """
     chosen, others = _chosen(ops, forms)
     ops = [*chosen]
     torch, jax = machine.require("torch"), machine.require("jax")
-    # Rows are spread over them. Where JAX has run already it is too late, and fewer devices do.
+    # Rows are split over these devices. If JAX has already started, fewer devices must do.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", 4)
     if device == "cuda":
@@ -129,10 +129,11 @@ def measure(
 def _chosen(
     ops: Sequence[str], forms: Sequence[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The forms of each op, and other parts of the grid. Nothing that is named is left out.
+    """Returns the forms of each op, and the other parts of the grid; every named part is included.
 
     Raises:
-      CommandError: if a form is unknown or of another op, or a named op has none of the forms.
+      CommandError: if a form is unknown or belongs to another op, or a named op has none of the
+        forms.
     """
     for form in forms:
         if form not in FORMS:
@@ -186,7 +187,7 @@ def _steps(
 
 
 def report(recording: Recording) -> dict[str, Any]:
-    """The report of what was recorded."""
+    """Returns the report of a recording."""
     every = recording.rows()
     rows = [row for op, row in every if op in OPS]
     facts = recording.facts()

@@ -1,4 +1,4 @@
-"""What the grids of all ops are made of: layouts, places, values, and the form of a case."""
+"""The building blocks of the grids of all ops: layouts, places, values, and cases."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NUMPY = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array lies in memory: the shape of a dense array, and a view of it.
+    """A memory layout: the shape of a dense array, and a view of it.
 
-    The view is written in operations that NumPy, torch and JAX share, so that one line serves all.
+    The view uses operations that NumPy, torch and JAX share, so that one line serves all.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Place:
     """A shape in a layout, filled with values of a kind.
 
     Attributes:
-      values: "normal", or a kind of its own of the op's.
-      quick: whether the quick grid has it.
-      own: whether the frameworks' own ops are measured beside.
+      values: "normal", or a kind that an op defines.
+      quick: True if the place is in the quick grid.
+      own: True if the frameworks' own ops are measured too.
     """
 
     shape: Shape
@@ -70,27 +70,27 @@ class Place:
 
     @property
     def label(self) -> str:
-        """What tells the place from others, beside its shape."""
+        """Text that distinguishes the place from others of its shape."""
         return f"{self.layout.name}, {self.values}"
 
 
 class Case(ABC):
     """One point of the grid of an op.
 
-    An op's operands have names: those that it is differentiated by are its inputs. Beside them, g
-    is a cotangent of its result, t_… a tangent of an input, v_… a cotangent of an input's gradient.
-    The operands in `laid_out` have the shape and the layout of the place.
+    An op's operands have names: its inputs are the operands that it is differentiated by. In
+    addition, g is a cotangent of its result, t_… a tangent of an input, and v_… a cotangent of an
+    input's gradient. The operands in `laid_out` have the shape and the layout of the place.
 
     Attributes:
-      op: name of the op.
-      form: name of the variant of the op.
+      op: the name of the op.
+      form: the name of the variant of the op.
     """
 
     op: ClassVar[str]
     laid_out: ClassVar[tuple[str, ...]] = ("x", "g")
-    deviation: ClassVar[float] = 1.0  # of x
-    widest: ClassVar[float] = 1.0  # x where the values of the place are "wide"
-    # These say what is computed besides the value, the gradients and the tangent.
+    deviation: ClassVar[float] = 1.0  # standard deviation of x
+    widest: ClassVar[float] = 1.0  # largest |x| if the values of the place are "wide"
+    # Quantities to compute besides the value, the gradients and the tangent.
     second_order: bool = False
     hessian: bool = False
     place: Place
@@ -99,25 +99,25 @@ class Case(ABC):
     @property
     @abstractmethod
     def dtypes(self) -> str:
-        """How a table names the dtypes."""
+        """The text for the dtypes in tables."""
 
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
-        """The inputs that are there."""
+        """The names of the inputs that are present."""
 
     @property
     def quantities(self) -> tuple[str, ...]:
-        """Everything that is compared."""
+        """The names of all quantities that are compared."""
         return quantities(self.inputs, self.second_order, self.hessian)
 
     def compared(self, result: Array) -> Array:
-        """What of a result has the same bits in both frameworks."""
+        """Returns a result in a form that has the same bits in both frameworks."""
         return result
 
     @property
     def own(self) -> bool:
-        """Whether the frameworks' own ops are measured beside."""
+        """True if the frameworks' own ops are measured too."""
         return self.place.own
 
     @property
@@ -131,19 +131,19 @@ class Case(ABC):
         return ()
 
     def has_rows(self, operand: str, shape: Shape) -> bool:
-        """Whether an operand of this shape has a part for each row of the place."""
+        """True if an operand of this shape has a part for each row of the place."""
         return shape == self.place.shape
 
     @abstractmethod
     def dtype_of(self, operand: str) -> str | None:
-        """The dtype of an operand, None where it is absent."""
+        """Returns the dtype of an operand, None if it is absent."""
 
     @abstractmethod
     def operands(self) -> Operands:
-        """The operands as dense arrays, those in `laid_out` before their view is taken."""
+        """Returns the operands as dense arrays; for operands in `laid_out`, before their view."""
 
     def normal(self, names: tuple[str, ...], random: np.random.Generator) -> Operands:
-        """Operands of normal numbers, x as wide as the place says, biases as rows."""
+        """Returns operands of normal numbers; x is as wide as the place says, biases are rows."""
         shape, filled = self.place.shape, Operands()
         for name in names:
             if (dtype := self.dtype_of(name)) is None:
@@ -156,12 +156,12 @@ class Case(ABC):
                 values = self.deviation * values
                 if self.place.values == "wide":
                     values[::2] = random.uniform(-self.widest, self.widest, values[::2].shape)
-            # Without dimensions, arithmetic leaves a number of NumPy and no array.
+            # In 0 dimensions, NumPy's arithmetic returns a scalar instead of an array.
             filled[name] = np.asarray(values, NUMPY[dtype])
         return filled
 
     def viewed(self, name: str, array: Any) -> Any:
-        """An operand in its layout; `array` is of NumPy, torch or JAX, or None."""
+        """Returns an operand in its layout; `array` is of NumPy, torch or JAX, or None."""
         if array is not None and name in self.laid_out:
             return self.place.layout.view(array, self.place.shape)
         return array
@@ -171,22 +171,22 @@ class Case(ABC):
 
     @abstractmethod
     def call(self, ops: Any, p: Mapping[str, Any]) -> Any:
-        """The op on operands of a framework; `ops` is bridge.torch or bridge.jax."""
+        """Calls the op on operands of a framework; `ops` is bridge.torch or bridge.jax."""
 
     def own_torch(self, p: Mapping[str, Any]) -> Any:
-        """What a user of torch writes without bridge."""
+        """Computes the op as a user of torch writes it without bridge."""
         raise NotImplementedError
 
     def own_jax(self, p: Mapping[str, Any]) -> Any:
-        """What a user of JAX writes without bridge."""
+        """Computes the op as a user of JAX writes it without bridge."""
         raise NotImplementedError
 
     @abstractmethod
     def judge(self, given: Operands) -> Judge:
-        """What knows the true values of the quantities for these operands."""
+        """Returns the object that knows the true values of the quantities for these operands."""
 
     def random(self) -> np.random.Generator:
-        """Numbers that every run draws alike, and every case differently."""
+        """Returns a generator that is the same in every run, and different for each case."""
         name = f"{self.op} {self.dtypes} {self.form} {self.place.shape} {self.place.label}"
         return np.random.default_rng(zlib.crc32(name.encode()))
 
@@ -194,15 +194,15 @@ class Case(ABC):
 class Judge(ABC):
     @abstractmethod
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
-        """How far a quantity is from the truth. What it is derived from is taken from `results`."""
+        """Returns the errors of a quantity; values that it is derived from come from `results`."""
 
     def misplaced(self, result: Array) -> int:
-        """Elements that the contract fixes to the bit, and that are something else."""
+        """Counts elements that differ from bits fixed by the contract."""
         return 0
 
 
 def special_values(dtype: str, count: int, infinite: bool = True) -> Array:
-    """Zeros, denormals, extremes, infinities and NaN, both signs, repeated to fill `count`."""
+    """Returns zeros, denormals, extremes, infinities and NaN of both signs, repeated to `count`."""
     limits = ml_dtypes.finfo(NUMPY[dtype])
     least, tiny, most = map(float, (limits.smallest_subnormal, limits.tiny, limits.max))
     positive = [0.0, least, 3 * least, tiny - least, tiny, tiny * 1.5, 2.0**-20, 0.5, 1.0, 3.0]
@@ -215,14 +215,14 @@ def special_values(dtype: str, count: int, infinite: bool = True) -> Array:
 
 
 def spread(size: int, count: int) -> Any:
-    """Up to `count` of the indices below `size`, both ends included, spread evenly."""
+    """Returns up to `count` evenly spaced indices below `size`, both ends included."""
     if size <= count:
         return slice(None)
     return np.unique(np.linspace(0, size - 1, max(count, 2)).astype(int))
 
 
 def rounded_sum(parts: list[Array], arithmetic: str) -> Array:
-    """The sum of arrays as the contract computes it: in the arithmetic's dtype, rounded there."""
+    """Returns the sum of arrays by the contract: computed and rounded in the arithmetic's dtype."""
     total = parts[0].astype(arithmetic)
     with np.errstate(all="ignore"):
         for part in parts[1:]:

@@ -1,4 +1,4 @@
-"""Every quantity in JAX, of any function of named operands."""
+"""All quantities in JAX, for any function of named operands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bridge.cli.parity.grid import CONTIGUOUS, Case
 from bridge.cli.parity.quantities import named
 
-Operands = Mapping[str, Any]  # arrays by name, None where one is absent
+Operands = Mapping[str, Any]  # arrays by name, None for an absent one
 Function = Callable[[Operands], Any]
 
 
 def arrays(operands: Mapping[str, Any], device: Any) -> dict[str, Any]:
-    """The operands as JAX arrays, still dense: `compiled` lays them out."""
+    """Returns the operands as dense JAX arrays; `compiled` applies the layout."""
     return {
         name: None if array is None else jax.device_put(array, device)
         for name, array in operands.items()
@@ -28,7 +28,7 @@ def arrays(operands: Mapping[str, Any], device: Any) -> dict[str, Any]:
 def compiled(
     f: Function, case: Case, first_order: bool = False
 ) -> Callable[[Operands], dict[str, Any]]:
-    """One jitted function for all quantities, or value and gradients alone; lays out inside."""
+    """Returns a jitted function for all quantities, or for value and gradients alone."""
 
     def function(p: Operands) -> dict[str, Any]:
         laid_out = case.all_viewed(p)
@@ -38,7 +38,7 @@ def compiled(
 
 
 def quantities(f: Function, case: Case, p: Operands, first_order: bool = False) -> dict[str, Any]:
-    """The quantities of a case."""
+    """Computes the quantities of a case."""
     names = case.inputs
 
     def call(*inputs: Any) -> Any:
@@ -67,7 +67,7 @@ def quantities(f: Function, case: Case, p: Operands, first_order: bool = False) 
 
 
 def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
-    """Value and gradient of x, by vmap over the first dimension."""
+    """Returns a function for value and gradient of x, by vmap over the first dimension."""
 
     def function(p: Operands) -> dict[str, Any]:
         laid_out = case.all_viewed(p)
@@ -83,7 +83,7 @@ def mapped(f: Function, case: Case) -> Callable[[Operands], dict[str, Any]]:
 
 
 def sharded(case: Case, p: Operands, devices: Sequence[Any]) -> dict[str, Any]:
-    """The operands that have rows with a part of them on each device, the others on all of them."""
+    """Splits operands that have rows over the devices, and replicates the others."""
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
 
     def put(name: str, array: Any) -> Any:
@@ -94,7 +94,7 @@ def sharded(case: Case, p: Operands, devices: Sequence[Any]) -> dict[str, Any]:
 
 
 def shards_of(case: Case, device: str) -> Sequence[Any]:
-    """The devices over which the rows of a case can be spread; few cases, for time's sake."""
+    """Returns the devices for the rows of a case; none for most cases, to save time."""
     shape = case.place.shape
     devices = jax.devices(device)
     is_chosen = case.place.layout is CONTIGUOUS and case.dtypes in _SHARDED
@@ -104,7 +104,7 @@ def shards_of(case: Case, device: str) -> Sequence[Any]:
     return devices[: counts[0]] if counts else ()
 
 
-# One dtype stands for each arithmetic.
+# One dtype represents each arithmetic.
 _SHARDED = ("float32", "bfloat16")
 
 

@@ -1,4 +1,4 @@
-"""Every quantity in torch, of any function of named operands."""
+"""All quantities in torch, for any function of named operands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bridge.cli.parity.grid import NUMPY, Case
 from bridge.cli.parity.quantities import named
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}
-Operands = Mapping[str, Any]  # tensors by name, None where one is absent
+Operands = Mapping[str, Any]  # tensors by name, None for an absent one
 Function = Callable[[Operands], Tensor]
 
 
 def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """The operands as torch tensors in the case's layout."""
+    """Returns the operands as torch tensors in the case's layout."""
     return case.all_viewed(
         {
             name: None if array is None else tensor(array).to(device)
@@ -37,10 +37,10 @@ def tensor(array: np.ndarray) -> Tensor:
 def quantities(
     f: Function, case: Case, p: Operands, forward_over_reverse: bool = True
 ) -> dict[str, Tensor]:
-    """The quantities of a case.
+    """Computes the quantities of a case.
 
-    Hessian-vector products are forward mode over reverse mode, or (what torch compiles for seconds
-    when the ops are its own) reverse over reverse.
+    Hessian-vector products are forward mode over reverse mode, or reverse over reverse, because
+    torch compiles its own ops for seconds in the former.
     """
     names = case.inputs
 
@@ -82,7 +82,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def pieces(f: Function, case: Case, p: Operands) -> dict[str, Tensor]:
-    """Value and gradient of x, computed piece by piece along the first dimension."""
+    """Computes value and gradient of x piece by piece along the first dimension."""
     rows = p["x"].shape[0]
     borders = sorted({0, min(1, rows), rows // 3, rows // 2 + 1, rows})
     values, gradients = [], []
@@ -96,7 +96,7 @@ def pieces(f: Function, case: Case, p: Operands) -> dict[str, Tensor]:
 
 
 def mapped(f: Function, case: Case, p: Operands) -> dict[str, Tensor]:
-    """Value and gradient of x, by vmap over the first dimension."""
+    """Computes value and gradient of x by vmap over the first dimension."""
 
     def both(part: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         x, g = part["x"], part["g"]

@@ -1,4 +1,4 @@
-"""A row alone and in batches of any size, on any number of threads and devices: the same bits."""
+"""Checks that a row has the same bits alone, in any batch, and on any threads and devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray
 Operands = Mapping[str, Any]
 Results = dict[str, Any]
 
-ROWS, COLUMNS = 97, 257  # as many different rows; a batch has them again and again
+ROWS, COLUMNS = 97, 257  # the number of different rows; a batch repeats them
 BATCHES = (2, 3, 8, 100, 1000, 4096)
 THREADS = (1, 2, 3)
 
@@ -35,7 +35,7 @@ def cases(quick: bool) -> Iterator[tuple[str, str]]:
 
 
 def in_json(name: str, dtype: str, device: str, quick: bool = False) -> list[dict[str, Any]]:
-    """Returns a row for each manner of running the op, in JSON's types."""
+    """Returns a row of the report for each way to run the op, in JSON's types."""
     entry, random = ROW_OPS[name], np.random.default_rng(list(f"{name} {dtype}".encode()))
     given: dict[str, Array] = {}
     for operand, role in entry.roles.items():
@@ -61,7 +61,7 @@ def in_json(name: str, dtype: str, device: str, quick: bool = False) -> list[dic
 def _compared(
     entry: Entry, given: Mapping[str, Array], device: str, quick: bool
 ) -> Iterator[tuple[str, int, int]]:
-    """Yields how rows were run, how many elements they have, and how many have other bits."""
+    """Yields each way to run rows, the number of their elements, and the number that differ."""
 
     def run_torch(p: Mapping[str, Array]) -> dict[str, Array]:
         found = _in_torch(entry, _tensors(p, device))
@@ -88,7 +88,7 @@ def _compared(
     yield "alone", *hold(run_torch, *(np.array([row]) for row in range(0, ROWS, 8)))
     yield "batches, torch", *hold(run_torch, *map(batch, BATCHES))
     devices = jax.devices(device)
-    if not quick or len(devices) == 1:  # each size is compiled
+    if not quick or len(devices) == 1:  # JAX compiles for each size
         yield "batches, JAX", *hold(run_jax, *map(batch, BATCHES[1::2]))
     kept = torch.get_num_threads()
     elements = differing = 0
@@ -129,7 +129,7 @@ def _several(results: Any) -> tuple[Any, ...]:
 
 
 def _in_torch(entry: Entry, p: Operands) -> Results:
-    """The results, and gradients of the operands that have rows."""
+    """Returns the results, and gradients of the operands that have rows."""
     leaves = {name: p[name].detach().requires_grad_() for name in entry.inputs}
     results = _several(entry.call(bridge.torch, {**p, **leaves}))
     cotangents = [p[f"g{i}"] for i in range(len(results))]
@@ -154,17 +154,17 @@ def _named(results: Any, names: list[str], gradients: Any) -> Results:
 
 
 NOTE = (
-    f"{ROWS} rows, the value and what a row has of the gradients, beside the same rows alone, in "
+    f"{ROWS} rows: the value and the rows of the gradients, compared with the same rows alone, in "
     f"batches of {BATCHES[0]} to {BATCHES[-1]}, on {THREADS[0]} to {THREADS[-1]} threads, and in "
-    "JAX, there on several devices too: how many elements have other bits."
+    "JAX, there also on several devices: how many elements have other bits."
 )
 _HOWS = ("alone", "batches, torch", "batches, JAX", "threads", "devices, JAX")
 HEADER = ("op", "dtype", *_HOWS, "")
-TEXTS = (0, 1, len(HEADER) - 1)  # columns of HEADER that hold no numbers
+TEXTS = (0, 1, len(HEADER) - 1)  # columns of HEADER with text
 
 
 def aggregate(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record for an op and dtype."""
+    """Returns one record for an op and dtype."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         empty = {"name": row["name"], "dtype": row["dtype"], "how": {}, "passed": True}
@@ -175,7 +175,7 @@ def aggregate(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def cells(record: dict[str, Any]) -> list[str]:
-    """A record's line in a table."""
+    """Returns the cells of a record's row in the table."""
     differing = [record["how"].get(how) for how in _HOWS]
     return [
         record["name"],

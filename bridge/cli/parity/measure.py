@@ -1,4 +1,4 @@
-"""Runs one case and compares: torch with JAX, with float64, and with other runs of it."""
+"""Runs one case and compares torch with JAX, both with float64, and with other ways to run it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Row:
     """One quantity of one case.
 
     Attributes:
-      values: the kind of values, and what else tells the place from others.
-      differing: elements whose bits differ between torch and JAX.
-      variants: how the op was run besides (instruction set and threads, in pieces, mapped, on
-        another device, with its rows on several), and how many elements differ from the first run.
-      torch, jax: errors of bridge's results; own_torch, own_jax: of the frameworks' own ops, where
-        they are measured.
+      values: the kind of values, and other text that distinguishes the place.
+      differing: the number of elements whose bits differ between torch and JAX.
+      variants: other ways to run the op (instruction set and threads, in pieces, mapped, on another
+        device, with its rows on several), with the number of elements that differ from the first
+        run.
+      torch, jax: the errors of bridge's results.
+      own_torch, own_jax: the errors of the frameworks' own ops, if measured.
     """
 
     op: str
@@ -80,8 +81,8 @@ def measure(
     """Returns a row for every quantity of a case.
 
     Args:
-      own_quick: measures value and gradients alone of the frameworks' own ops, which take long to
-        compile.
+      own_quick: True to measure only value and gradients of the frameworks' own ops, which take
+        long to compile.
     """
     given = case.operands()
     tensors = in_torch.tensors(case, given, device)
@@ -146,13 +147,13 @@ def measure(
 
 
 def _errors(judge: Judge, name: str, results: Results) -> Errors:
-    """Errors of bridge's results, which are held to what the contract says of bits too."""
+    """Returns the errors of bridge's results, including differences from bits that are promised."""
     errors = judge.errors(name, results)
     return replace(errors, wrong=errors.wrong + judge.misplaced(results[name]))
 
 
 def differing_bits(a: Array, b: Array) -> int:
-    """Counts elements that are not the same bits; all, where shape or dtype differ."""
+    """Counts elements whose bits differ; all of them if shape or dtype differ."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return max(a.size, b.size, 1)
     unsigned = f"u{a.itemsize}"
@@ -205,7 +206,8 @@ def in_json(
 ) -> list[dict[str, Any]]:
     """Returns the rows in JSON's types.
 
-    For the time of it JAX has float64, and on a GPU products of all digits of float32, as torch.
+    Meanwhile JAX has float64, and on a GPU its matrix products use all digits of float32, like
+    torch.
     """
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         return [row.to_json() for row in measure(case, device, variants, own_quick)]

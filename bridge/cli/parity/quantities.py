@@ -1,4 +1,4 @@
-"""Names of what is computed on a case: the op, its gradients, tangents and second order."""
+"""Names of the quantities of a case: the op, its gradients, tangents and second order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_AN_INPUT = {
 def quantities(
     inputs: Sequence[str], second_order: bool = False, hessian: bool = False
 ) -> tuple[str, ...]:
-    """The value, the gradients, the tangent; grad of grad; Hessian-vector products."""
+    """Returns names: value, gradients, tangent; grad of grad; Hessian-vector products."""
     names = ["forward", *(f"d{name}" for name in inputs), "jvp"]
     if second_order:
         names += [*(f"d2{name}" for name in inputs), "d2g"]
@@ -30,12 +30,12 @@ def quantities(
 
 
 def named(prefix: str, names: Sequence[str], values: Iterable[Any]) -> dict[str, Any]:
-    """Values by the names of quantities of inputs."""
+    """Returns values by the names of quantities of inputs."""
     return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
 def words(quantity: str) -> str:
-    """What a quantity is, for the reader of a table."""
+    """Returns a description of a quantity for the reader of a table."""
     if quantity in _WORDS:
         return _WORDS[quantity]
     prefix = next(prefix for prefix in _OF_AN_INPUT if quantity.startswith(prefix))

@@ -1,4 +1,4 @@
-"""The softmaxes: their grid, how they are called, and the judge of their results."""
+"""The softmax functions: their grid, their calls, and the judge of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 
 FORMS = ("plain", "masked", "causal")
 
-# The masks are named for what they tell apart. Shapes broadcast from the right, as [b, h, sq, sk].
+# Mask shapes by the dimensions that they distinguish. They broadcast from the right, as [b, h, sq,
+# sk].
 MASKS = {
     "full": lambda s: s,
     "keys": lambda s: s[-1:],
@@ -32,16 +33,19 @@ MASKS = {
 
 @dataclass(frozen=True)
 class Place(grid.Place):
-    """Values are "normal"; "wide", whose exponentials span the whole range; "special x", which puts
-    zeros, denormals, infinities, NaN and extremes there (under the mask too, if there is one);
-    "special cotangent".
+    """A place with these kinds of values:
+
+    - "normal";
+    - "wide", whose exponentials span the whole range;
+    - "special x", with zeros, denormals, infinities, NaN and extremes (also under a mask);
+    - "special cotangent", with the same in the cotangent.
 
     Attributes:
-      forms: the forms that are run on it.
-      scale: what x is multiplied by; no 16-bit number.
-      mask, mask_dtype: a kind of `MASKS`, of "bool", or of "uint8" with bytes other than 1.
-      once: float32 alone.
-      first: the value and the gradient alone, not the second order.
+      forms: the forms that run on it.
+      scale: the factor of x, not exact in 16 bits.
+      mask, mask_dtype: a kind of `MASKS`, in "bool", or in "uint8" with bytes other than 1.
+      once: True to run in float32 alone.
+      first: True to compute value and gradient alone, without the second order.
     """
 
     forms: tuple[str, ...] = FORMS
@@ -62,10 +66,10 @@ def _lengths(*lengths: int, **how: Any) -> tuple[Place, ...]:
 
 
 _EDGES = [n + d for n in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096) for d in (-1, 0, 1)]
-# The shape is that of attention scores, [batch, heads, queries, keys].
+# The shape of attention scores, [batch, heads, queries, keys].
 _SCORES = (2, 3, 5, 33)
 PLACES = (
-    # Every kernel takes another path at some of these lengths.
+    # The kernels take different paths at some of these lengths.
     *_lengths(1, 2, 7, 8, 9, *_EDGES, 16385, forms=("plain",), first=True),
     *_lengths(1, 9, 33, 129, 513, 1025, 4097, forms=("masked", "causal"), first=True),
     Place((2, 65537), forms=("plain", "masked"), mask_dtype="uint8"),
@@ -94,12 +98,12 @@ PLACES = (
     Place((64, 257), values="wide", mask="keys", quick=True, own=True),
 )
 
-# These are x, the cotangent g of y, the tangent of x and the cotangent of its gradient.
+# These are x, the cotangent g of y, the tangent of x, and the cotangent of x's gradient.
 _OPERANDS = ("x", "g", "t_x", "v_x")
 
 
 def cases(quick: bool, forms: tuple[str, ...] = FORMS) -> Iterator[Case]:
-    """Yields the grid, or a small part of it in which every dtype, form and quantity occurs."""
+    """Yields the grid, or a small part of it that has every dtype, form and quantity."""
     for dtype, form, place in itertools.product(FLOATING, forms, PLACES):
         asked = form in place.forms and (place.quick or not quick)
         if asked and (dtype == "float32" or not place.once):
@@ -167,7 +171,7 @@ class Case(grid.Case):
         return filled
 
     def _mask(self, random: np.random.Generator) -> Array:
-        """A mask that hides a third, all of some rows and nothing of others."""
+        """Returns a mask that hides a third of the elements; all in some rows, none in others."""
         shape = MASKS[self.place.mask](self.place.shape)
         hidden = random.random(shape) < 1 / 3
         if len(shape) > 1 and shape[-2] > 2:
@@ -196,7 +200,7 @@ class Case(grid.Case):
         x[5, ::3] = -np.inf
         x[6] = x[7] = every
         x[8] = special_values(self.x, columns, infinite=False)
-        if mask is not None:  # row 6: nothing but finite numbers is left
+        if mask is not None:  # row 6: only finite numbers remain visible
             mask[0] = False
             mask[6] = ~np.isfinite(every.astype(np.float64))
             mask[8] = True
@@ -225,7 +229,7 @@ class Case(grid.Case):
         return jax.nn.softmax(z, axis=-1)
 
     def _hidden(self, p: Mapping[str, Any], library: Any) -> Any:
-        """The mask as an array of booleans of torch or jax.numpy, None if nothing is hidden."""
+        """Returns the mask as booleans of torch or jax.numpy, None if nothing is hidden."""
         if self.form == "masked":
             return p["mask"] != 0
         rows, columns = self.place.shape[-2:]
@@ -238,6 +242,6 @@ class Case(grid.Case):
 
 
 def _most(dtype: str) -> float:
-    """The largest number of a dtype."""
+    """Returns the largest number of a dtype."""
     fmt = FORMATS[dtype]
     return float(np.ldexp(2.0 - 2.0 ** (1 - fmt.bits), fmt.highest))

@@ -1,8 +1,8 @@
-"""True values of softmax and its derivatives, and what a kernel may make of them.
+"""True values of softmax and its derivatives, and the errors that a kernel may have.
 
-A derivative is judged from the framework's own y, which is what it was computed from: y itself is
-judged before. An error of an operand (the first derivative, in the second) is carried through the
-formula, as far as it is linear in it.
+A derivative is judged from the framework's own y, because the framework computed it from that y; y
+itself is judged separately. An error of an operand (the first derivative, in the second) is carried
+through the formula, as far as the formula is linear in it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bridge.ops.softmax import (
 
 Array = np.ndarray
 
-# All bounds stand here, by the dtype; the arithmetic is float64 for float64, else float32, whose
-# numbers are `unit` apart at 1. An element y is off by at most (relative + |scale·x − max|)·unit·y
-# before any rounding to 16 bits, and by the smallest number. In 16 bits an exponential of fewer
-# terms is good enough. The float64 reference rounds scale·x too, which costs up to |scale·x| unit
-# more where the arithmetic is float64.
+# All bounds of the op, by dtype. The arithmetic is float64 for float64 and float32 for the others;
+# its numbers near 1 are `unit` apart. An element y is off by at most (relative + |scale·x −
+# max|)·unit·y before any rounding to 16 bits, plus the smallest number. In 16 bits an exponential
+# with fewer terms is accurate enough. The float64 reference rounds scale·x too, which costs up to
+# |scale·x| units more if the arithmetic is float64.
 #
-# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum within it by half a
-# unit: `steps` of them towards an element, and in ⟨a,b⟩ one for the product and one for each
-# addition of the tree (of 32 rows of 32 lanes, then of chunks of 1024), relative to ⟨|a|,|b|⟩.
+# A derivative scale·(u∘v − u⟨v,w⟩ − …) rounds every product and every sum within it by half a unit:
+# `steps` of them for an element. ⟨a,b⟩ has one rounding for the product and one for each addition
+# of the tree (32 rows of 32 lanes, then chunks of 1024), relative to ⟨|a|,|b|⟩.
 BOUNDS: dict[str, Any] = {
     "relative": {"float16": 48.0, "bfloat16": 256.0, "float32": 2.0, "float64": 4.0},
     "unit": {"float32": 2.0**-23, "float64": 2.0**-52},
@@ -56,7 +56,7 @@ BOUNDS_IN_WORDS = (
 
 @dataclass(frozen=True)
 class Approximate:
-    """Values, how far they may be off, to first order, and their natural unit of error."""
+    """Values, their errors to first order, and their natural unit of error."""
 
     values: Array
     error: Array | float = 0.0
@@ -68,7 +68,7 @@ def arithmetic_of(dtype: str) -> str:
 
 
 def value(x: Array, mask: Array | None, scale: float, causal: bool, dtype: str) -> Truth:
-    """Returns softmax(scale·x) of what is not hidden."""
+    """Returns softmax(scale·x) of the visible elements."""
     arithmetic = arithmetic_of(dtype)
     unit = BOUNDS["unit"][arithmetic]
     y = SOFTMAX.reference((x, mask), SoftmaxParams(scale, int(causal), dtype))[0]
@@ -84,7 +84,7 @@ def value(x: Array, mask: Array | None, scale: float, causal: bool, dtype: str) 
 
 
 def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: str) -> Truth:
-    """Returns scale·(y∘v − y⟨v,y⟩), where v may be off; exactly 0 where y is 0."""
+    """Returns scale·(y∘v − y⟨v,y⟩), where v may have errors; exactly 0 where y is 0."""
     u, size = np.abs(y), np.abs(v.values)
     values = _reference((y, v.values, None), JACOBIAN, scale, causal)
     with np.errstate(all="ignore"):
@@ -101,7 +101,7 @@ def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: s
 
 
 def towards_y(y: Array, g: Array, h: Array, scale: float, causal: bool, arithmetic: str) -> Truth:
-    """Returns scale·(h∘g − h⟨g,y⟩ − g⟨h,y⟩): how ⟨h, jacobian(y)·g⟩ changes with y."""
+    """Returns scale·(h∘g − h⟨g,y⟩ − g⟨h,y⟩), the gradient of ⟨h, jacobian(y)·g⟩ towards y."""
     values = _reference((h, g, y), PRODUCT | TERM_U | TERM_V, scale, causal)
     with np.errstate(all="ignore"):
         y, g, h = np.abs(y), np.abs(g), np.abs(h)
@@ -121,12 +121,12 @@ def _reference(operands: Any, terms: int, scale: float, causal: bool) -> Array:
 def _scaled(
     values: Array, unit: Array, allowed: Array, factor: Array, scale: float, arithmetic: str
 ) -> Truth:
-    """The truth with errors times scale, and with what underflows before."""
+    """Returns the truth with errors times scale, plus earlier underflows."""
     least = FORMATS[arithmetic].least * max(1.0, abs(scale))
     with np.errstate(all="ignore"):
         underflow = least * (4.0 + values.shape[-1] * np.where(np.isfinite(factor), factor, 0.0))
         if arithmetic == "float64":
-            allowed = 2.0 * allowed  # the reference rounds as much
+            allowed = 2.0 * allowed  # the reference has as many roundings
         return Truth(values, abs(scale) * unit, abs(scale) * allowed + underflow)
 
 
@@ -135,14 +135,14 @@ def _sum(values: Array) -> Array:
 
 
 def _dot_rounding(columns: int, arithmetic: str) -> float:
-    """The error of ⟨a,b⟩ relative to ⟨|a|,|b|⟩."""
+    """Returns the error of ⟨a,b⟩ relative to ⟨|a|,|b|⟩."""
     chunks = max(1, math.ceil(columns / BOUNDS["chunk"]))
     additions = BOUNDS["chunk_additions"] + math.ceil(math.log2(chunks))
     return 0.5 * BOUNDS["unit"][arithmetic] * (additions + 1)
 
 
 class Judge(grid.Judge):
-    """True values of a case; a derivative's from the value that came with it."""
+    """The true values of a case; a derivative is judged from the measured value."""
 
     def __init__(
         self, dtype: str, shape: grid.Shape, scale: float, causal: bool, given: grid.Operands
@@ -178,7 +178,7 @@ class Judge(grid.Judge):
         return jacobian(y, v, *how, self.arithmetic)
 
     def misplaced(self, result: Array) -> int:
-        """Hidden elements that are anything but +0."""
+        """Counts hidden elements that are not +0."""
         hidden = np.zeros(self.shape, bool)
         if self.causal:
             hidden |= ~visible_columns(self.shape, 1)

@@ -1,4 +1,4 @@
-"""The rows of all shapes drawn together: the table in the terminal and on the page."""
+"""A summary of the rows of all shapes: the table in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BY_FORM = ("op", "form", "dtypes")
 
 
 def aggregate(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns one record for a quantity of a form and dtype: sums of counts, largest errors."""
+    """Returns one record per quantity, form and dtype: sums of counts, largest errors."""
     return merge((_record(row) for row in rows), BY_QUANTITY)
 
 
 def merge(records: Iterable[dict[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Draws records that agree in `keys` together."""
+    """Merges records that agree in `keys`."""
     merged: dict[tuple[str, ...], dict[str, Any]] = {}
     for record in records:
         key = tuple(record[name] for name in keys)
@@ -88,12 +88,12 @@ COLUMNS = {
 NOTE = (
     "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between "
     "other ways to run. bridge, torch, JAX: the largest error of bridge and of the frameworks' own "
-    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|; where the arithmetic's "
-    "own rounding, carried through the formula, is larger: in that); bound: as a part of what is "
-    "allowed. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no correct "
-    "digit: a tail that came out as 0. In float64 the reference's own rounding is part of every "
-    "error. The frameworks' own ops are measured on ordinary values alone, bridge on every shape "
-    "and value."
+    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|), or in the arithmetic's "
+    "own rounding, carried through the formula, where it is larger; bound: as a part of the "
+    "allowed error. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no "
+    "correct digit: a tail that came out as 0. In float64 the reference's own rounding is part of "
+    "every error. The frameworks' own ops are measured on ordinary values alone, bridge on every "
+    "shape and value."
 )
 
 
@@ -104,28 +104,28 @@ def by_op(report: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield op, [record for record in records if record["op"] == op]
 
 
-# What a terminal has room for: a line for each form and dtype.
+# The table for a terminal, which is narrow: a line for each form and dtype.
 SHORT = ("form", "dtype", "≠", "value", "torch", "JAX", "gradients", "torch", "JAX", "bound", "")
 SHORT_NOTE = (
     "≠: elements whose bits differ, between torch and JAX, both through bridge, or between other "
-    "ways to run. The largest errors of the value and of gradients against float64: of bridge, and "
-    "of torch's and JAX's own ops, in ULP of the result's dtype (sums: ULP of Σ|v|; where the "
-    "arithmetic's own rounding, carried through the formula, is larger: in that). bound: of all "
-    "quantities, as a part of what is allowed. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ "
-    "= 256 (bfloat16) mean no correct digit: a tail that came out as 0. The frameworks' own ops "
-    "are measured on ordinary values alone, bridge on every shape and value. --html and --json "
+    "ways to run. The largest errors of the value and of gradients against float64, for bridge, "
+    "and for torch's and JAX's own ops, in ULP of the result's dtype (sums: ULP of Σ|v|), or in "
+    "the arithmetic's own rounding, carried through the formula, where it is larger. bound: over "
+    "all quantities, as a part of the allowed error. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) "
+    "or 2⁸ = 256 (bfloat16) mean no correct digit: a tail that came out as 0. The frameworks' own "
+    "ops are measured on ordinary values alone, bridge on every shape and value. --html and --json "
     "have every quantity by itself."
 )
 
 
 def _by_form(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One record for a form and dtype, those of a form together."""
+    """Returns one record per form and dtype, grouped by form."""
     forms = [*dict.fromkeys(record["form"] for record in records)]
     return sorted(merge(records, BY_FORM), key=lambda record: forms.index(record["form"]))
 
 
 def short_cells(records: list[dict[str, Any]]) -> list[list[str]]:
-    """Lines of an op's table from its records by quantity."""
+    """Returns the lines of an op's table from its records by quantity."""
     lines = []
     for whole in _by_form(records):
         own = [r for r in records if all(r[name] == whole[name] for name in BY_FORM)]
@@ -148,7 +148,7 @@ def _is_gradient(quantity: str) -> bool:
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Prints a table for each op, what failed, and the verdict."""
+    """Prints a table for each op, the failures, and the verdict."""
     console.print("torch and JAX through bridge, and against float64", style="italic")
     for op, records in by_op(report):
         styles = _styles(_by_form(records), "red")
@@ -169,7 +169,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def _parts(report: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is in the report besides ops: each has tables of its own."""
+    """Yields the parts of the report besides ops; each has its own table."""
     from bridge.cli.parity import border, invariance
 
     parts = {"invariance": invariance, "border": border}
@@ -185,7 +185,7 @@ def _styles(records: list[dict[str, Any]], failed: str) -> list[str]:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """One sentence of what was compared and how it went."""
+    """Returns one sentence about the extent and the outcome of the comparison."""
     rows = [*report["rows"], *report["invariance"], *report["border"]]
     elements = sum(row["elements"] for row in rows)
     failed = sum(not row["passed"] for row in rows)
@@ -201,7 +201,7 @@ def verdict(report: dict[str, Any]) -> str:
 
 
 def _left_out(report: dict[str, Any]) -> str | None:
-    """A sentence that names the forms, or other parts, of which a partial report has no case."""
+    """Returns a sentence with the forms or parts that have no case in a partial report."""
     reached = {row["form"] for row in report["rows"]} | {name for name, _ in _parts(report)}
     left = [name for name in report["cases_of"] if name not in reached]
     return f"no case of {', '.join(left)}" if left else None
@@ -212,7 +212,7 @@ def _threads(count: int) -> str:
 
 
 def failures(report: dict[str, Any], most: int = 12) -> list[str]:
-    """The worst of the rows that failed, in words."""
+    """Returns descriptions of the worst failed rows."""
     failed = [row for row in report["rows"] if not row["passed"]]
     failed.sort(key=lambda row: -max(row["torch"]["of_bound"], row["jax"]["of_bound"]))
     lines = []
@@ -252,7 +252,7 @@ def failures(report: dict[str, Any], most: int = 12) -> list[str]:
 
 
 def sections(report: dict[str, Any], brief: bool = False) -> list[Section]:
-    """The same for a page: every quantity, or what a terminal shows."""
+    """Returns sections of a page with every quantity, or, if brief, the terminal's tables."""
     body = paragraph(verdict(report))
     body += "".join(paragraph(line) for line in failures(report))
     for op, records in by_op(report):
@@ -281,7 +281,7 @@ def write_page(report: dict[str, Any], path: Path) -> None:
 
 
 def _cells(records: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The header and a row for each record."""
+    """Returns the header and a row for each record."""
     hidden = set()
     if not any(record["variants"] for record in records):
         hidden.add("variants_differing")
