@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge._installed import need as _need
 
-_need("bridge.torch", "torch")  # before the first import of it from inside
+_need("bridge.torch", "torch")  # before any module here imports torch
 
 # ruff: noqa: E402
 from bridge.torch._adapter import (
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from bridge.torch._from_jax.functions import from_jax as from_jax
     from bridge.torch._from_jax.modules import JaxModule as JaxModule
 
-# These are public as well; they need JAX, which is imported when they are asked for.
+# These names are public as well; they need JAX, which is imported at their first use.
 _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 
 __all__ = [

@@ -2,31 +2,30 @@
 
 Originals: `apex/normalization/fused_layer_norm.py`, in `apex/transformer/functional`
 `fused_softmax.py` and `fused_rope.py`, and in `apex/contrib` `layer_norm/layer_norm.py` and
-`xentropy/softmax_xentropy.py`. Where the norms differ:
+`xentropy/softmax_xentropy.py`. Differences of the norms:
 
-- One path, on the CPU, under torch.compile and in a trace too, where the original composes torch's
-  own operations, of other dtypes there.
+- There is one path, also on the CPU, under torch.compile and in a trace. The original composes
+  torch's own operations there, with other dtypes.
 - Derivatives of any order, in reverse and forward mode, and torch.func.
-- `memory_efficient` is kept as an attribute and changes nothing. The original computes the input
-  again from the rounded result, whose rounding the gradients then have, and which are wrong where a
-  weight is nearer to 0 than eps. Here the backward pass reads the input, and one or two numbers a
-  row.
-- 16-bit tensors are computed in float32 and rounded once. Weights may have any dtype, where the
-  original wants that of the input but in its `mixed_dtype_` functions.
+- `memory_efficient` is only an attribute and changes nothing. The original recomputes the input
+  from the rounded result, so that gradients contain that rounding, and are wrong where a weight is
+  nearer to 0 than eps. Here the residuals are the input and one or two numbers for each row.
+- 16-bit tensors are computed in float32 and rounded once. Weights may have any dtype; the original
+  needs the input's dtype, except in its `mixed_dtype_` functions.
 - `eps` must be positive.
-- `manual_rms_norm` is one path more of the original's. It has its dtypes, and rounds nothing in
-  between.
-- A keyword that MixedFusedLayerNorm and MixedFusedRMSNorm do not know raises TypeError; there it is
-  ignored.
+- `manual_rms_norm` is a separate path in the original. It has the original's dtypes, and does not
+  round intermediate values.
+- An unknown keyword of MixedFusedLayerNorm and MixedFusedRMSNorm raises TypeError; the original
+  ignores it.
 
-- `SoftmaxCrossEntropyLoss` has no limit on what `padding_idx` is, and its losses are computed in
-  float32 and rounded once.
+The cross-entropy: `SoftmaxCrossEntropyLoss` accepts any `padding_idx`, and computes losses in
+float32 and rounds them once.
 
-- The rotary embeddings have gradients towards angles and tables, which may have any floating dtype,
-  and `fused_apply_rotary_pos_emb_thd` writes tokens that belong to no sequence, as they are.
+The rotary embeddings have gradients towards angles and tables, which may have any floating dtype.
+`fused_apply_rotary_pos_emb_thd` copies tokens that belong to no sequence.
 
-For the softmax see `bridge.torch.megatron`, which raises AssertionError where apex raises
-RuntimeError; `FusedScaleMaskSoftmax` here raises RuntimeError too.
+For the softmax see `bridge.torch.megatron`. `FusedScaleMaskSoftmax` here raises RuntimeError, as in
+apex; in Megatron-LM it raises AssertionError.
 """
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
@@ -115,7 +114,7 @@ __all__ = [
 
 
 class _FusedNorm(torch.nn.Module):
-    """What the modules have in common: parameters that start at 1 and 0, of normalized_shape."""
+    """The base of the norms: parameters of normalized_shape, initially 1 and 0."""
 
     _parameters_named: tuple[str, ...] = ("weight",)
     weight: Any
@@ -140,7 +139,7 @@ class _FusedNorm(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The weight is 1, the bias 0."""
+        """Sets the weight to 1 and the bias to 0."""
         for name, parameter in self.named_parameters():
             torch.nn.init.constant_(parameter, 1.0 if name == "weight" else 0.0)
 
@@ -154,17 +153,17 @@ class FusedLayerNorm(_FusedNorm):
     """Layer norm over the trailing dimensions of shape normalized_shape, in the input's dtype.
 
     Args:
-      normalized_shape: the size of the last dimension, or those of several.
-      eps: a positive number.
-      elementwise_affine: whether there are `weight` and `bias`, of that shape.
-      memory_efficient: kept as an attribute, and changes nothing.
+        normalized_shape: the size of the last dimension, or the sizes of several.
+        eps: a positive number.
+        elementwise_affine: if true, the module has `weight` and `bias`, of that shape.
+        memory_efficient: only an attribute; it changes nothing.
     """
 
     _parameters_named = ("weight", "bias")
     bias: Any
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `fused_layer_norm_affine`, or `fused_layer_norm` without parameters."""
+        """Returns `fused_layer_norm_affine`, or `fused_layer_norm` without parameters."""
         if self.weight is None or self.bias is None:
             return fused_layer_norm(input, self.normalized_shape, self.eps)
         return fused_layer_norm_affine(
@@ -177,18 +176,18 @@ class FusedRMSNorm(_FusedNorm):
 
     Args:
       normalized_shape, eps, memory_efficient: as for `FusedLayerNorm`.
-      elementwise_affine: whether there is a `weight`, of that shape.
+        elementwise_affine: if true, the module has a `weight`, of that shape.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `fused_rms_norm_affine`, or `fused_rms_norm` without a weight."""
+        """Returns `fused_rms_norm_affine`, or `fused_rms_norm` without a weight."""
         if self.weight is None:
             return fused_rms_norm(input, self.normalized_shape, self.eps)
         return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
 
 
 class _Mixed(_FusedNorm):
-    """A norm that always has parameters, whose dtype its result has."""
+    """A norm that always has parameters; the result has their dtype."""
 
     def __init__(
         self,
@@ -209,15 +208,15 @@ class _Mixed(_FusedNorm):
 
 
 class MixedFusedLayerNorm(_Mixed, FusedLayerNorm):
-    """`FusedLayerNorm` with parameters, whose dtype its result has.
+    """`FusedLayerNorm` that always has parameters; the result has their dtype.
 
     Raises:
-      RuntimeError: `elementwise_affine` is false; it is warned of where it is true.
+      RuntimeError: `elementwise_affine` is false; if it is true, there is a warning.
       TypeError: an unknown keyword.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `mixed_dtype_fused_layer_norm_affine`."""
+        """Returns `mixed_dtype_fused_layer_norm_affine` with the module's parameters."""
         return mixed_dtype_fused_layer_norm_affine(
             input,
             self.weight,
@@ -228,14 +227,14 @@ class MixedFusedLayerNorm(_Mixed, FusedLayerNorm):
 
 
 class MixedFusedRMSNorm(_Mixed, FusedRMSNorm):
-    """`FusedRMSNorm` with a weight, whose dtype its result has.
+    """`FusedRMSNorm` that always has a weight; the result has its dtype.
 
     Raises:
       RuntimeError, TypeError: as `MixedFusedLayerNorm`.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `mixed_dtype_fused_rms_norm_affine`."""
+        """Returns `mixed_dtype_fused_rms_norm_affine` with the module's weight."""
         return mixed_dtype_fused_rms_norm_affine(
             input,
             self.weight,
@@ -248,12 +247,12 @@ class FastLayerNorm(torch.nn.Module):
     """Layer norm over the last dimension, in the weight's dtype, of `apex/contrib/layer_norm`.
 
     Args:
-      hidden_size: d, the size of the last dimension, any.
-      eps: a positive number, kept as `epsilon`.
-      memory_efficient: kept as an attribute, and changes nothing.
+        hidden_size: d, the size of the last dimension, any.
+        eps: a positive number; the attribute is `epsilon`.
+        memory_efficient: only an attribute; it changes nothing.
 
-    Attributes:
-      weight, bias: parameters `[hidden_size]`, ones and zeros at first.
+      Attributes:
+        weight, bias: parameters `[hidden_size]`, initially ones and zeros.
     """
 
     def __init__(self, hidden_size: int, eps: float = 1e-5, memory_efficient: bool = False) -> None:
@@ -265,12 +264,12 @@ class FastLayerNorm(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The weight is 1, the bias 0."""
+        """Sets the weight to 1 and the bias to 0."""
         torch.nn.init.ones_(self.weight)
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `mixed_dtype_fused_layer_norm_affine`."""
+        """Returns `mixed_dtype_fused_layer_norm_affine` with the module's parameters."""
         weight, bias = self.weight, self.bias
         return mixed_dtype_fused_layer_norm_affine(x, weight, bias, weight.shape, self.epsilon)
 

@@ -1,21 +1,19 @@
-"""Models of Hugging Face's transformers by bridge: whole models, or their layers by name.
+"""Models of Hugging Face's transformers on bridge: whole models, or their layers by name.
 
-`replace(model)` has the layers of any model computed by bridge, where they stand. For modeling code
-of one's own, the names below take the place of those of `transformers`: change the import, nothing
-else.
+`replace(model)` replaces the computation of layers in any model. For modeling code of your own,
+import the names below instead of those of `transformers`; nothing else changes.
 
 Originals: `transformers/models/*/modeling_*.py`, `transformers/activations.py` and
 `transformers/loss/loss_utils.py`, of transformers 5. State dicts are the same. Everything has
-derivatives of any order in reverse and forward mode, torch.func and torch.compile. Where these
-differ:
+derivatives of any order in reverse and forward mode, torch.func and torch.compile. Differences:
 
 - Results of 16 bits are rounded once. The original rounds x·r before the weight (`LlamaRMSNorm`),
   act(gate) before the product with up, each product of the rotary embedding, and every step of
   "gelu_new".
-- Losses of 16-bit logits are computed in float32 without a copy of the logits in float32, which the
-  original makes; those of no label that counts are 0, where the original gives NaN.
+- Losses of 16-bit logits are computed in float32 without a float32 copy of the logits, which the
+  original makes. If all labels are ignored, the loss is 0; the original gives NaN.
 - `eps` must be positive.
-- Rotary embeddings read the first half of the doubled tables.
+- Rotary embeddings read only the first half of the doubled tables.
 """
 
 from __future__ import annotations

@@ -2,32 +2,34 @@
 
 Change the import, nothing else.
 
-Originals: `liger_kernel/transformers` and its `functional.py`, what `liger_kernel/megatron` has
-beside its patches, and the autograd Functions of `liger_kernel/ops`; all are imported from here. Of
-the losses the cross-entropies are here.
-Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
-(but experts, whose sizes depend on values); rounds 16-bit tensors once, matrix products apart; and
-runs on the CPU too. Where these differ:
+Originals: `liger_kernel/transformers` and its `functional.py`, `liger_kernel/megatron` without its
+patches, and the autograd Functions of `liger_kernel/ops`; import all of them from here. Of the
+losses, only the cross-entropies are here.
 
-- What is computed is never written over. Where the original stores gradients in its arguments, or
-  with `in_place` in the gradient that it was given, and a second backward pass is wrong or raises,
-  there is new memory here. `in_place` and `row_mode` change nothing.
-- `casting_mode`: "llama" rounds X·r to 16 bits before the weight, "none" every step. Here nothing
-  is rounded in between, as in "gemma", whatever the mode.
-- silu(a), gelu(a) and what `down_multiplier` multiplies are not rounded in between either.
-- `LigerLayerNorm` keeps its mean and r, two numbers a row, in float32; there in 16 bits.
+Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
+(except experts, whose sizes depend on values). 16-bit tensors are rounded once, apart from matrix
+products. Everything runs on the CPU too. Differences:
+
+- Nothing is overwritten. The original stores gradients in its arguments, or with `in_place` in the
+  incoming gradient, so that a second backward pass is wrong or raises; here gradients get new
+  memory. `in_place` and `row_mode` change nothing.
+- `casting_mode`: "llama" rounds X·r to 16 bits before the weight, "none" rounds every step. Here
+  intermediate values are not rounded in any mode, as in "gemma".
+- silu(a), gelu(a) and the factors of `down_multiplier` are not rounded either.
+- `LigerLayerNorm` keeps mean and r, two numbers for each row, in float32; the original in 16 bits.
 - `eps` must be positive.
-- Rotary embedding gives new tensors, where the original writes into q and k if those lie so that it
-  can; the tables have gradients where they want them; `unsqueeze_dim` is honoured; odd head sizes,
-  whose last column the original passes on, are refused. `position_ids` is not looked at, as there.
-  Each sample has its own table of Llama 4's, where there are several; there all have the first.
-- A loss of 16-bit logits is float32. Class weights are refused, and of the linear loss results
-  beside the loss and `use_token_scaling`. `z_loss` has its gradient, where the original has none.
-  Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype`. Label smoothing of
-  logits that ranks share is over the whole vocabulary, and "partition" is refused there.
-- Tiled MLPs: gradients of parameters are autograd's, where the original adds to their `grad`; fn
+- Rotary embeddings return new tensors; the original writes into q and k if their layout allows it.
+  Tables get gradients if they require them. `unsqueeze_dim` is respected. Odd head sizes are
+  refused; the original leaves their last column as it is. `position_ids` is not used, as in the
+  original. If Llama 4 has a table for each sample, each sample uses its own; in the original all
+  use the first.
+- A loss of 16-bit logits is float32. Class weights are refused; the linear loss also refuses
+  `use_token_scaling` and further results. `z_loss` has its gradient; in the original it has none.
+  Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype` is. For logits that are
+  split over ranks, label smoothing is over the whole vocabulary, and "partition" is refused.
+- Tiled MLPs: autograd computes the gradients of parameters; the original adds to their `grad`. fn
   draws the same random numbers in the backward pass.
-- DTensors stay sharded, where the RMS norm of the original gathers them.
+- DTensors stay sharded; the RMS norm of the original gathers them.
 """
 
 from __future__ import annotations

@@ -2,55 +2,55 @@
 
 Originals: `megatron/core/utils.py`, and in `megatron/core/fusions` `fused_bias_gelu.py`,
 `fused_softmax.py`, `fused_bias_dropout.py`, `fused_bias_swiglu.py`, `fused_bias_geglu.py`,
-`fused_weighted_squared_relu.py`, `fused_layer_norm.py` (for these four see docs/ops/gates.md and
-norms.md) and `fused_cross_entropy.py`; the generic softmax is of apex. Everything here has
-derivatives of any order, forward mode, torch.func and torch.compile(fullgraph=True); computes
-16-bit tensors in float32 and rounds once; and takes sums in a fixed order. An autograd Function of
-the original is one here, whose `apply` has all that; a subclass with a `forward` or `backward` of
-its own has what torch gives to any Function.
-Where these differ:
+`fused_weighted_squared_relu.py`, `fused_layer_norm.py` (for the last four see docs/ops/gates.md and
+norms.md) and `fused_cross_entropy.py`; the generic softmax is from apex.
+
+Everything here has derivatives of any order, forward mode, torch.func and
+torch.compile(fullgraph=True), computes 16-bit tensors in float32, rounds once, and adds in a fixed
+order. The `apply` of an autograd Function has all that. A subclass with its own `forward` or
+`backward` is an ordinary Function of torch. Differences:
 
 Viewless tensors
-- The result shares the version counter, so that a write in place makes a backward pass raise that
-  it would make wrong. The original's has its own, and the gradient is wrong without a word.
+- The result shares the version counter, so that a write in place makes a backward pass raise if it
+  would be wrong. In the original the counter is not shared, and the gradient is silently wrong.
 
 bias-GELU
 - √(2/π) at full precision; the original's 0.79788456 changes the 9th digit.
-- −∞ gives −0 with derivative 0, and float16 gradients stay finite for every finite input: the
-  original gives NaN at −∞, and in float16 from |h| of a few hundred.
+- −∞ gives −0 with derivative 0, and float16 gradients stay finite for every finite input. The
+  original gives NaN at −∞, and in float16 from |h| of a few hundred on.
 - The gradient of a bias `[d]` is summed in the kernel, in float32 and in a fixed order; the
   original gives a full-size gradient, rounded to the tensor's dtype, which autograd sums.
 
 Softmax
-- What is masked is exactly 0, and so is its gradient, whatever the scores hold there. The original
-  fills with −10000, which leaks probability where real scores are near it. A row with nothing
-  visible is 0 here; there that depends on the path taken.
-- `scale` is not rounded to the dtype of the scores. The gradient passed in is never written.
-- No limit on lengths and no divisibility, where the originals stop at 2048 to 16384 keys and want
-  multiples of 4. The causal rule takes sq ≠ sk, aligned at the last query and key, where the
-  original raises AssertionError.
-- One path. A mask is bool or uint8 and hides where it is True, on the path that called `mask_func`
-  too: a `mask_func` that does anything else than to hide is not called here. Mask, causal rule and
-  window all apply at once; the original drops the mask for a window and on its fused causal path,
-  the causal rule on its unfused path where there is a mask, and the window on its fused path.
+- A masked element is exactly 0, and so is its gradient, whatever the scores are there. The original
+  fills with −10000, which leaks probability if real scores are near it. A row with nothing visible
+  is 0 here; in the original its value depends on the path.
+- `scale` is not rounded to the dtype of the scores. The incoming gradient is never overwritten.
+- There is no limit on lengths, and they need not be divisible; the originals stop at 2048 to 16384
+  keys and need multiples of 4. The causal rule takes sq ≠ sk, aligned at the last query and key;
+  the original raises AssertionError.
+- There is one path. A mask is bool or uint8 and hides where it is True, also where the original
+  calls `mask_func`: a `mask_func` with any other effect is not called here. Mask, causal rule and
+  window all apply together. The original drops the mask with a window and on its fused causal path,
+  the causal rule on its unfused path with a mask, and the window on its fused path.
 - −1 in `window_size` is no limit, as elsewhere in Megatron; the original's softmax subtracts it.
-- The result has the dtype of the scores; autocast does not change it (apex's version casts).
-  That of `SoftmaxOne` too, where the original promotes it with the offset's.
+- The result has the dtype of the scores; autocast does not change it (apex's version casts). This
+  holds for `SoftmaxOne` too; the original promotes its result with the offset's dtype.
 
 Cross-entropy
-- The losses are those of whole rows, bit for bit, however many ranks share the columns. The label
-  −100 gives 0, and any other that is no column of the whole ValueError or, on a GPU, NaN: there
-  both give the log of the sum, to be masked by the caller.
-- Logits are never written over. Label smoothing spreads over the whole vocabulary, where the
-  original takes the mean over a rank's part.
+- The losses are equal to those of whole rows, bit for bit, for any number of ranks that share the
+  columns. The label −100 gives 0. Any other label out of range gives ValueError or, on a GPU, NaN.
+  In the original both give the log of the sum, and the caller must mask it.
+- Logits are never overwritten. Label smoothing spreads over the whole vocabulary; the original
+  takes the mean over a rank's part.
 
 bias-dropout-add
-- Another random mask than torch's for the same seed: that of `bridge.torch.bias_dropout_add`,
-  drawn again for the backward pass and never stored.
-- Inference writes its result into x, as the original's does, but not where that would change other
-  tensors (a view, shared memory). The original does so there too, and is wrong where x and the
-  residual share memory.
-- The result has the residual's dtype, as in the newest original; older ones took that of x.
+- The random mask differs from torch's for the same seed: it is the mask of
+  `bridge.torch.bias_dropout_add`, drawn again for the backward pass and never stored.
+- Inference writes its result into x, as in the original, except if that would change other tensors
+  (a view, shared memory). The original writes there too, and is wrong if x and the residual share
+  memory.
+- The result has the residual's dtype, as in the newest original; in older ones it has x's.
 """
 
 from __future__ import annotations
@@ -197,16 +197,16 @@ __all__ = [
 
 
 def bias_gelu(bias: Tensor, y: Tensor) -> Tensor:
-    """tanh-GELU of y + bias. Mind the order of the arguments, which is the original's.
+    """tanh-GELU of y + bias. The bias comes first, as in the original.
 
-    `bias` may have any shape that broadcasts with that of `y`. For other forms of GELU, see
-    `bridge.torch.bias_gelu`, whose errors and dtypes are these.
+    `bias` may have any shape that broadcasts with y's. Errors and dtypes are those of
+    `bridge.torch.bias_gelu`, which also has other forms of GELU.
     """
     return broadcast_bias_gelu(y, bias)
 
 
 def bias_gelu_back(g: Tensor, bias: Tensor, y: Tensor) -> Tensor:
-    """g·gelu′(y + bias) in full size: the gradient of y, and of the bias before it is summed."""
+    """Returns g·gelu′(y + bias) in full size: the gradient of y, and of bias before the sum."""
     return broadcast_bias_gelu_back(g, y, bias)
 
 
@@ -225,7 +225,7 @@ class GeLUFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradient of input for both; that of bias is its sum, which autograd takes."""
+        """Returns the gradient of input for both; autograd sums it to the shape of bias."""
         input, bias = ctx.saved_tensors
         full = broadcast_bias_gelu_back(grad_output, input, bias)
         return full, None if bias is None else full
@@ -239,10 +239,9 @@ def bias_dropout_add_fused_train(
 ) -> Tensor:
     """residual + dropout(x + bias), for the pair (x, bias), of the residual's dtype.
 
-    Bias and residual may have any shapes that broadcast, bias may be None. One pass over memory for
-    a bias `[h]` (leave it so: one expanded to the shape of x is added in a pass of its own). The
-    mask comes from the device's generator, as `torch.nn.functional.dropout` would draw one, without
-    waiting for the device.
+    Bias and residual may have any shapes that broadcast; bias may be None. A bias `[h]` takes one
+    pass over memory; do not expand it to the shape of x, which needs another pass. The mask comes
+    from the device's generator, as in `torch.nn.functional.dropout`; the host does not wait.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.bias_dropout_add`; prob is outside [0, 1].
@@ -255,15 +254,15 @@ def bias_dropout_add_fused_inference(
 ) -> Tensor:
     """residual + x + bias, for the pair (x, bias), written into x; `prob` is only checked.
 
-    As in the original x holds the result, and is what is returned, where none of the three requires
-    a gradient and x has the residual's dtype. A new tensor is returned, and x left as it is, also
+    As in the original, x holds the result and is returned if none of the three requires a gradient
+    and x has the residual's dtype. A new tensor is returned, and x does not change, also
 
-    - where x is a view, or shares memory with bias or residual, or its elements with each other;
-    - where the result is larger than x;
-    - with tangents of forward mode, inside the transforms of `torch.func`, and where torch forbids
-      to write x (an inference tensor outside of inference mode).
+    - if x is a view, or shares memory with bias or residual, or its elements share memory;
+    - if the result is larger than x;
+    - with tangents of forward mode, inside the transforms of `torch.func`, and if torch forbids
+      writing x (an inference tensor outside of inference mode).
 
-    In inference mode torch does not know views: there x is written also if it is one.
+    In inference mode torch does not know views: there x is written even if it is a view.
     """
     return _bias_dropout_add_func(x_with_bias, residual, prob, False)
 
@@ -278,14 +277,14 @@ def get_bias_dropout_add(
 def bias_dropout_add_unfused(
     training: bool,
 ) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
-    """As `get_bias_dropout_add(training, fused=False)`."""
+    """Returns `get_bias_dropout_add(training, fused=False)`."""
     return get_bias_dropout_add(training, False)
 
 
 def _bias_dropout_add_func(
     x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, prob: float, training: bool
 ) -> Tensor:
-    """What the functions above have in common, under the name that tests of the original use."""
+    """The code that both functions above share, under the name that the original's tests use."""
     if not isinstance(x_with_bias, (tuple, list)) or len(x_with_bias) != 2:
         raise TypeError(
             f"bias_dropout_add: x_with_bias has type {type(x_with_bias).__name__}, expected a pair "

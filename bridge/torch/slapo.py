@@ -1,9 +1,10 @@
 """The fused ops of Slapo under their own names: change the import, nothing else.
 
-Originals: `slapo/op/fused_bias.py` (in older versions `slapo/op/bias_gelu.py`). Where these differ:
-as in `bridge.torch.megatron`, whose bias-GELU Slapo took over. `new_gelu` of the original cubes by
-`torch.pow` in the tensor's dtype and overflows in float16 from |h| = 41; this one does not.
-`bias_dropout` draws another mask than torch's for the same seed, and stores none.
+Originals: `slapo/op/fused_bias.py` (in older versions `slapo/op/bias_gelu.py`). Slapo took its
+bias-GELU from Megatron-LM, so the differences are those listed in `bridge.torch.megatron`. In
+addition, the original's `new_gelu` cubes by `torch.pow` in the tensor's dtype and overflows in
+float16 from |h| = 41; this one does not. `bias_dropout` draws another mask than torch for the same
+seed, and stores none.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ def bias_new_gelu(inp: Tensor, bias: Tensor) -> Tensor:
 def bias_dropout(
     x: Tensor, bias: Tensor | None, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
-    """dropout(x + bias), in one pass and a new tensor of the dtype of x + bias.
+    """Returns dropout(x + bias), in one pass, as a new tensor of the dtype of x + bias.
 
-    `bias` may have any shape that broadcasts, one pass being for `[d]`. `inplace` changes nothing
-    that can be seen, in the original neither: there it is about the sum, which nobody else holds;
-    here the sum is never stored. x and bias are never written.
+    `bias` may have any shape that broadcasts; only `[d]` is added in the same pass. x and bias are
+    never written. `inplace` has no visible effect, as in the original: there it allows dropout to
+    overwrite the sum, which no caller sees; here the sum is never stored.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.bias_dropout_add`; p is outside [0, 1].

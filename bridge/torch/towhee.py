@@ -1,15 +1,15 @@
 """The all-gathers of Towhee under their own names: change the import, nothing else.
 
 Originals: `AllGather` and `AllGather2` of Towhee (github.com/towhee-io/towhee), which its models
-for retrieval share with CLIP4Clip. They put the ranks' tensors together along dimension 0 and take
-`args` with `world_size` and `local_rank`. Where these differ:
+for retrieval share with CLIP4Clip. They concatenate the ranks' tensors along dimension 0 and take
+`args` with `world_size` and `local_rank`. Differences:
 
 - `local_rank` counts within one machine. On several machines the original silently returned the
-  gradient of another rank's part; here a rank that is not this process's in the group is an error,
-  on every rank. `args.rank` is read as well, and one of the two has to be right.
+  gradient of another rank's part; here a rank that is not this process's rank in the group is an
+  error, on every rank. `args.rank` is read as well; one of the two must be right.
 - `args.world_size == 1` returns a new tensor, not the same one.
 - Gradients of gradients, forward mode, `torch.func` and `torch.compile` work with `apply`. A
-  subclass with a `forward` or `backward` of its own has what torch gives to any Function.
+  subclass with its own `forward` or `backward` is an ordinary Function of torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
 class AllGather(Function, metaclass=DropIn):
     """`AllGather.apply(tensor, args)`: along dimension 0; the gradient is this rank's part.
 
-    As `bridge.torch.all_gather(tensor, grad="local")`, on the default group.
+    The same as `bridge.torch.all_gather(tensor, grad="local")`, on the default group.
     """
 
     @staticmethod
@@ -53,7 +53,7 @@ class AllGather(Function, metaclass=DropIn):
           args: anything with integers `world_size` and `local_rank`, or `rank`.
 
         Raises:
-          TypeError, ValueError: as `bridge.torch.all_gather`; args is not of this group.
+            TypeError, ValueError: as `bridge.torch.all_gather`; args do not fit the group.
         """
         return differentiable_gather(tensor, _exchange("AllGather", tensor, args, "local"))
 
@@ -66,10 +66,10 @@ class AllGather(Function, metaclass=DropIn):
 
 
 class AllGather2(Function, metaclass=DropIn):
-    """`AllGather2.apply(tensor, args)`: as AllGather, with gradients summed over the ranks first.
+    """`AllGather2.apply(tensor, args)`: the gradient is summed over the ranks first.
 
-    As `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter; the original sums all
-    ranks' gradients on every rank to keep one part.
+    The same as `bridge.torch.all_gather(tensor, grad="sum")`: one reduce-scatter. The original sums
+    all ranks' gradients on every rank to keep one part.
     """
 
     @staticmethod

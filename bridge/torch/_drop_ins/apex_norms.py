@@ -28,12 +28,12 @@ class FusedLayerNormAffineFunction(Function, metaclass=DropIn):
         eps: float,
         memory_efficient: bool = False,
     ) -> Tensor:
-        """Layer norm in the dtype of input; autocast leaves it alone."""
+        """Layer norm in the dtype of input; autocast does not change it."""
         return layer_norm_over(normalized_shape, input, weight, bias, eps).to(input.dtype)
 
 
 class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
-    """The same in the dtype of the weight."""
+    """The same layer norm in the dtype of the weight."""
 
     @staticmethod
     def apply(  # type: ignore[override]
@@ -44,7 +44,7 @@ class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
         eps: float,
         memory_efficient: bool = False,
     ) -> Tensor:
-        """Layer norm in the dtype of weight; autocast leaves it alone."""
+        """Layer norm in the dtype of weight; autocast does not change it."""
         return layer_norm_over(normalized_shape, input, weight, bias, eps).to(weight.dtype)
 
 
@@ -55,7 +55,7 @@ class FusedLayerNormFunction(Function, metaclass=DropIn):
     def apply(  # type: ignore[override]
         input: Tensor, normalized_shape: Shape, eps: float, memory_efficient: bool = False
     ) -> Tensor:
-        """Layer norm without weight and bias; autocast leaves it alone."""
+        """Layer norm without weight and bias; autocast does not change it."""
         return layer_norm_over(normalized_shape, input, None, None, eps)
 
 
@@ -70,12 +70,12 @@ class FusedRMSNormAffineFunction(Function, metaclass=DropIn):
         eps: float,
         memory_efficient: bool = False,
     ) -> Tensor:
-        """RMS norm in the dtype of input; autocast leaves it alone."""
+        """RMS norm in the dtype of input; autocast does not change it."""
         return rms_norm_over(normalized_shape, input, weight, eps).to(input.dtype)
 
 
 class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
-    """The same in the dtype of the weight."""
+    """The same RMS norm in the dtype of the weight."""
 
     @staticmethod
     def apply(  # type: ignore[override]
@@ -85,7 +85,7 @@ class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
         eps: float,
         memory_efficient: bool = False,
     ) -> Tensor:
-        """RMS norm in the dtype of weight; autocast leaves it alone."""
+        """RMS norm in the dtype of weight; autocast does not change it."""
         return rms_norm_over(normalized_shape, input, weight, eps).to(weight.dtype)
 
 
@@ -96,7 +96,7 @@ class FusedRMSNormFunction(Function, metaclass=DropIn):
     def apply(  # type: ignore[override]
         input: Tensor, normalized_shape: Shape, eps: float, memory_efficient: bool = False
     ) -> Tensor:
-        """RMS norm without a weight; autocast leaves it alone."""
+        """RMS norm without a weight; autocast does not change it."""
         return rms_norm_over(normalized_shape, input, None, eps)
 
 
@@ -107,7 +107,7 @@ class FastLayerNormFN(Function, metaclass=DropIn):
     def apply(  # type: ignore[override]
         x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False
     ) -> Tensor:
-        """Layer norm over the trailing dimensions that gamma has, in the dtype of gamma."""
+        """Layer norm over trailing dimensions of gamma's shape, in the dtype of gamma."""
         return FusedLayerNormAffineMixedDtypesFunction.apply(x, gamma, beta, gamma.shape, epsilon)
 
 
@@ -121,7 +121,7 @@ def fused_layer_norm_affine(
 ) -> Tensor:
     """Layer norm over the trailing dimensions of shape normalized_shape, in the dtype of input.
 
-    Under autocast all tensors are converted to its dtype first, but float64 ones, as in the
+    Under autocast all tensors except float64 ones are converted to its dtype first, as in the
     original. `memory_efficient` changes nothing.
 
     Raises:
@@ -164,7 +164,7 @@ def fused_rms_norm_affine(
 ) -> Tensor:
     """RMS norm over the trailing dimensions of shape normalized_shape, in the dtype of input.
 
-    Under autocast all tensors are converted to its dtype first, but float64 ones, as in the
+    Under autocast all tensors except float64 ones are converted to its dtype first, as in the
     original. `memory_efficient` changes nothing.
 
     Raises:
@@ -200,11 +200,11 @@ def mixed_dtype_fused_rms_norm_affine(
 def manual_rms_norm(
     input: Tensor, normalized_shape: Shape, weight: Tensor | None, eps: float
 ) -> Tensor:
-    """RMS norm, which the original composes of torch's operations, in the dtypes that these have.
+    """RMS norm with the dtypes of the original, which composes it of torch's operations.
 
-    Its result has the dtype of a 16-bit weight, and else the promoted one of all and float32: that
-    of a bfloat16 input without a weight is float32. Autocast leaves it alone. Nothing is rounded in
-    between, where the original rounds the normalised input to the dtype of a 16-bit weight.
+    The result has the dtype of a 16-bit weight, else the promoted dtype of all tensors and float32:
+    a bfloat16 input without a weight gives float32. Autocast does not change it. Intermediate
+    values are not rounded; the original rounds the normalised input to a 16-bit weight's dtype.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.rms_norm`; a shape that is not normalized_shape.

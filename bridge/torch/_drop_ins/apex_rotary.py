@@ -1,4 +1,4 @@
-"""The rotary embeddings of apex: of angles, of tables, of packed sequences and of images."""
+"""The rotary embeddings of apex: by angles, by tables, for packed sequences and for images."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from bridge.torch._drop_ins.functions import DropIn
 @declared()
 @named("rotary")
 def _rotary_apart(x: bl.Halves, cos: bl.Table, sin: bl.Table, cos2: bl.Table, sin2: bl.Table):
-    """`rotary` with a table for each half: those of apex need not be doubled."""
+    """`rotary` with a table for each half: apex's tables need not be doubled."""
     first, second = x
     return bl.halves(first * cos - second * sin, second * cos2 + first * sin2)
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _apart = _rotary_apart.torch
 
 
 def fused_apply_rotary_pos_emb(
     t: Tensor, freqs: Tensor, transpose_output_memory: bool = False
 ) -> Tensor:
-    """t turned by the angles freqs, whose cosines and sines are rounded to the dtype of t.
+    """Rotates t by the angles freqs, whose cosines and sines are rounded to the dtype of t.
 
     Args:
       t: `[s, b, h, d]`.
       freqs: `[s, 1, 1, r]` of any floating dtype, r even and at most d: an angle for each of the
-        leading r columns of t, of which column i makes a pair with column i + r/2. The columns
-        behind r stay.
-      transpose_output_memory: whether the result lies in memory as `[b, s, h, d]`.
+        leading r columns of t. Column i makes a pair with column i + r/2. The columns from r on
+        stay as they are.
+      transpose_output_memory: the result's memory has the order `[b, s, h, d]`.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype.
+      TypeError: an argument is not a dense tensor or has another dtype.
       ValueError: shapes that do not fit.
     """
     if is_overridden(given := (t, freqs)):
@@ -56,7 +56,7 @@ def fused_apply_rotary_pos_emb(
 def fused_apply_rotary_pos_emb_cached(
     t: Tensor, cos: Tensor, sin: Tensor, transpose_output_memory: bool = False
 ) -> Tensor:
-    """The same with the cosines and the sines of the angles, which are rounded to the dtype of t.
+    """Does the same with cosines and sines of the angles, which are rounded to the dtype of t.
 
     Args:
       t, transpose_output_memory: as for `fused_apply_rotary_pos_emb`.
@@ -74,14 +74,14 @@ def fused_apply_rotary_pos_emb_cached(
 
 
 def fused_apply_rotary_pos_emb_thd(t: Tensor, cu_seqlens: Tensor, freqs: Tensor) -> Tensor:
-    """The same for sequences behind one another, each of which starts with the first angles.
+    """Does the same for packed sequences, each of which starts with the first angles.
 
-    The host does not wait for cu_seqlens. Tokens behind the last sequence stay as they are, and
-    those that there is no angle for become NaN; the original leaves both unwritten.
+    The host does not wait for cu_seqlens. Tokens after the last sequence stay as they are, and
+    tokens beyond the last angle become NaN; the original leaves both unwritten.
 
     Args:
       t: `[tokens, h, d]`.
-      cu_seqlens: whole numbers `[sequences + 1]`: where each starts, and where the last one ends.
+      cu_seqlens: integers `[sequences + 1]`: the start of each sequence, and the end of the last.
       freqs: `[positions, 1, 1, r]`, as for `fused_apply_rotary_pos_emb`.
 
     Raises:
@@ -120,7 +120,7 @@ def fused_apply_rotary_pos_emb_2d(
     cos_w: Tensor,
     sin_w: Tensor,
 ) -> Tensor:
-    """The first half of each row is turned by the angles of its height, the other of its width.
+    """Rotates the first half of each row by angles of its height, the second by those of its width.
 
     Args:
       t: `[b, img_h * img_w, h, d]`, d a multiple of 4.
@@ -159,7 +159,7 @@ def fused_apply_rotary_pos_emb_2d(
 
 
 def _check(function: str, t: Tensor, dims: str, **tables: tuple[Tensor, Any]) -> None:
-    """Raises ValueError for a table that is none of so many positions, or does not fit t."""
+    """Raises ValueError for a table with another number of positions, or that does not fit t."""
     if t.ndim != len(dims):
         raise ValueError(f"{function}: t has shape {list(t.shape)}, expected [{', '.join(dims)}]")
     columns = next(iter(tables.values()))[0].shape[-1:]
@@ -174,7 +174,7 @@ def _check(function: str, t: Tensor, dims: str, **tables: tuple[Tensor, Any]) ->
 
 
 def _turned(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """t, whose leading columns are turned, in contiguous memory."""
+    """Returns t with its leading columns rotated, in contiguous memory."""
     r = cos.shape[-1]
     cos, sin = cos.to(t.dtype), sin.to(t.dtype)
     (cos1, cos2), (sin1, sin2) = (table.tensor_split(2, -1) for table in (cos, sin))

@@ -1,4 +1,4 @@
-"""The fused ops with operands of any shapes that broadcast, as the originals of the drop-ins."""
+"""The fused ops with operands of any shapes that broadcast, as the drop-ins' originals take."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_times
 def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Returns an equal pair that the fused ops take: a bias `[d]`, or the sum and no bias.
 
-    Only a bias that varies along other dimensions than the last (or that was expanded along them)
-    is added apart, and its sum with x rounded to their dtype, as in the originals; autograd sums
-    its gradient where it broadcast.
+    A bias that varies along other dimensions than the last (or that was expanded along them) is
+    added here, and the sum with x is rounded to their dtype, as in the originals. Autograd sums its
+    gradient over the dimensions along which it was broadcast.
     """
     if bias is None:
         return x, None
@@ -39,7 +39,7 @@ def fused_pair(function: str, x: Tensor, bias: Tensor | None) -> tuple[Tensor, T
 
 
 def common_shape(function: str, **tensors: Tensor) -> torch.Size:
-    """What the shapes of two tensors broadcast to.
+    """Returns the shape to which two tensors broadcast.
 
     Raises:
       ValueError: there is none.
@@ -59,21 +59,21 @@ def _has_shape(tensor: Any) -> bool:
 
 
 def broadcast_bias_gelu(x: Tensor, bias: Tensor | None) -> Tensor:
-    """tanh-GELU of x + bias, whatever shapes broadcast."""
+    """tanh-GELU of x + bias, for all shapes that broadcast."""
     if type(x) is not Tensor and is_overridden((x, bias)):
         return hand_over((x, bias))
     return bias_gelu(*fused_pair("bias_gelu", x, bias), approximate="tanh")
 
 
 def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
-    """g·gelu′(x + bias), of the shape that all three broadcast to."""
+    """Returns g·gelu′(x + bias), of the shape to which all three broadcast."""
     if type(x) is not Tensor and is_overridden((g, x, bias)):
         return hand_over((g, x, bias))
     x, bias = fused_pair("bias_gelu_back", x, bias)
     check_tensors("bias_gelu_back", 2, y=x, g=g)
     if not same_shape(g, x):
         common_shape("bias_gelu_back", y=x, g=g)
-        if bias is not None:  # may have to grow along the last dimension too
+        if bias is not None:  # the last dimension may have to be expanded too
             x, bias = x + bias, None
         x, g = torch.broadcast_tensors(x, g)
     return bias_gelu_times(g, x, bias, approximate="tanh")
@@ -82,16 +82,16 @@ def broadcast_bias_gelu_back(g: Tensor, x: Tensor, bias: Tensor | None) -> Tenso
 def broadcast_bias_dropout_add(
     x: Tensor, bias: Tensor | None, residual: Tensor | None, *, p: float, training: bool
 ) -> Tensor:
-    """residual + dropout(x + bias), whatever shapes broadcast, from the device's generator.
+    """residual + dropout(x + bias), for all shapes that broadcast, with the device's generator.
 
-    As in the originals x is drawn from before it is repeated over a larger residual.
+    As in the originals, the mask has x's shape, even if a larger residual then repeats x.
     """
     if type(x) is not Tensor and is_overridden((x, bias, residual)):
         return hand_over((x, bias, residual))
     x, bias = fused_pair("bias_dropout_add", x, bias)
     if residual is None:
         if bias is not None and bias.dtype != x.dtype:
-            x = x.to(torch.result_type(x, bias))  # bias_dropout_add would keep that of x
+            x = x.to(torch.result_type(x, bias))  # the result of bias_dropout_add has x's dtype
     elif not _has_shape(x) or not _has_shape(residual) or not same_shape(residual, x):
         check_tensors("bias_dropout_add", x=x, residual=residual)
         if common_shape("bias_dropout_add", x=x, residual=residual) != x.shape:
@@ -102,7 +102,7 @@ def broadcast_bias_dropout_add(
 
 
 def broadcast_bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor, *, p: float) -> Tensor:
-    """residual + x + bias, in the memory of x where that may hold it; p is only checked."""
+    """Returns residual + x + bias, written into x if that is allowed; p is only checked."""
     if not _may_be_written(x, bias, residual):
         return broadcast_bias_dropout_add(x, bias, residual, p=p, training=False)
     check_p(p)
@@ -114,7 +114,7 @@ def broadcast_bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor, *, p: 
 
 
 def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
-    """Whether x may take the sum of all: nobody asks for a derivative, or holds x's memory."""
+    """True if the sum may overwrite x: no gradient is wanted and no other tensor changes."""
     others = [residual] if bias is None else [bias, residual]
     return (
         type(x) is Tensor
@@ -123,7 +123,7 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
         and not functorch_active()
         and x.dtype == residual.dtype
         and all(spec_of(other).broadcasts_to(tuple(x.shape)) for other in others)
-        # A tensor that is made like it has its strides if it is dense and does not overlap.
+        # empty_like keeps the strides of a tensor only if it is dense and does not overlap itself.
         and (x.is_contiguous() or torch.empty_like(x, device="meta").stride() == x.stride())
         and x._base is None
         and _is_apart(x, others)
@@ -131,8 +131,8 @@ def _may_be_written(x: Any, bias: Any, residual: Any) -> bool:
 
 
 def _is_apart(x: Tensor, others: list[Tensor]) -> bool:
-    """Whether x can be written, and no other tensor with it."""
-    if torch.compiler.is_compiling():  # which knows no addresses
+    """True if x can be written without changing another of the tensors."""
+    if torch.compiler.is_compiling():  # there are no addresses under tracing
         return not any(other is x or other._base is x for other in others)
     if forward_ad._current_level >= 0 or (
         x.is_inference() and not torch.is_inference_mode_enabled()

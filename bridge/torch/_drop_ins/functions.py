@@ -1,4 +1,4 @@
-"""What the drop-ins for an original's autograd Function have in common."""
+"""The base of all drop-ins for an original's autograd Function."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.autograd.function import FunctionMeta
 
 
 class DropIn(FunctionMeta):
-    """The type of an autograd Function whose `apply` calls a public function.
+    """The metaclass of an autograd Function whose `apply` calls a public function.
 
-    `apply` has the speed and all the derivatives of that function. `forward` and `backward` are
-    there for code that calls them, or derives from the class: a subclass that brings one of them is
-    applied by torch, as any Function is. A class that brings neither gets both from its `apply`.
+    `apply` has the speed and all the derivatives of that function. `forward` and `backward` exist
+    for code that calls them or derives from the class. If a subclass defines one of them, torch
+    applies the subclass as any Function. A class that defines neither gets both from its `apply`.
 
-    Dynamo puts `forward` and `backward` of a class of the type FunctionMeta into its graph in place
-    of `apply`, and refuses those under most transforms of torch.func. Of a class of another type it
-    traces `apply`.
+    For a class of type FunctionMeta, dynamo traces `forward` and `backward` in place of `apply`,
+    and refuses them under most transforms of torch.func. For a class of another type it traces
+    `apply`.
     """
 
     def __init__(cls, name: str, bases: tuple[type, ...], attributes: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ class DropIn(FunctionMeta):
 
 
 def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`forward` and `backward` of a Function that computes what `apply` does."""
+    """Returns `forward` and `backward` of a Function that computes the same as `apply`."""
 
     def forward(ctx: Any, *arguments: Any) -> Any:
         ctx.save_for_backward(*[a if isinstance(a, Tensor) else None for a in arguments])
@@ -49,7 +49,7 @@ def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable
             for argument, tensor in zip(ctx.arguments, ctx.saved_tensors, strict=True)
         ]
         smooth = _smooth(arguments)
-        wanted: list[int] = []  # of the results, of which some may be None or whole numbers
+        wanted: list[int] = []  # the floating results; others may be None or integers
 
         def run(*tensors: Tensor) -> tuple[Tensor, ...]:
             given = dict(zip(smooth, tensors, strict=True))
@@ -63,7 +63,7 @@ def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable
         gradients = dict(zip(smooth, found, strict=True))
         return tuple(gradients.get(i) for i in range(len(arguments)))
 
-    # Code that uses apex asks for the names of the arguments.
+    # Code that uses apex reads the names of the arguments.
     signature = inspect.signature(apply)
     ctx = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [ctx, *signature.parameters.values()]
@@ -72,5 +72,5 @@ def _methods_of(apply: Callable[..., Any]) -> tuple[Callable[..., Any], Callable
 
 
 def _smooth(values: Sequence[Any]) -> list[int]:
-    """Which of them have derivatives."""
+    """Returns the indices of floating tensors: only they have derivatives."""
     return [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_floating_point()]

@@ -16,13 +16,14 @@ class FusedLayerNorm(torch.nn.Module):
     """Layer norm over the last dimension, built from Megatron-LM's config.
 
     Args:
-      config: anything with the attributes of a TransformerConfig that are read:
-        `layernorm_zero_centered_gamma` (the weight is a difference from 1, and starts at 0),
-        `normalization`, which must be `"LayerNorm"`, `sequence_parallel`, which both parameters get
-        as an attribute, and `persist_layer_norm`, which is kept as one of the module.
-      hidden_size: d, the size of the last dimension, or those of several.
+      config: an object with these attributes of a TransformerConfig:
+        `layernorm_zero_centered_gamma`: the weight is a difference from 1, and starts at 0;
+        `normalization`: must be `"LayerNorm"`;
+        `sequence_parallel`: becomes an attribute of both parameters;
+        `persist_layer_norm`: becomes an attribute of the module.
+      hidden_size: d, the size of the last dimension, or the sizes of several.
       eps: a positive number.
-      persist_layer_norm, zero_centered_gamma, normalization: not looked at, as in the original.
+      persist_layer_norm, zero_centered_gamma, normalization: not used, as in the original.
 
     Raises:
       AssertionError: config.normalization is another one, as in the original.
@@ -57,12 +58,12 @@ class FusedLayerNorm(torch.nn.Module):
             parameter.sequence_parallel = self.sequence_parallel  # type: ignore[attr-defined]
 
     def reset_parameters(self) -> None:
-        """The weight is 1, or 0 where it is a difference from 1; the bias is 0."""
+        """Sets the weight to 1, or to 0 if it is a difference from 1, and the bias to 0."""
         torch.nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Returns a tensor of the shape and dtype of input, which is no view of another."""
+        """Returns a tensor of the shape and dtype of input; it is not a view."""
         weight = self.weight + 1 if self.zero_centered_gamma else self.weight
         y = layer_norm_over(self.hidden_size, input, weight, self.bias, self.eps).to(input.dtype)
         if len(self.hidden_size) == 1:

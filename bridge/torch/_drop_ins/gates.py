@@ -1,4 +1,4 @@
-"""Gated units of what is packed in halves, with a bias that broadcasts and a weight per token."""
+"""Gated units of a packed tensor, with a bias that broadcasts and a weight per token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _narrow_glu(
     limit: float | None = None,
     linear_offset: float = 0.0,
 ):
-    """`glu` in the dtype of gate: a router's float32 probabilities leave 16-bit tokens 16-bit."""
+    """`glu` in the gate's dtype: a router's float32 probabilities leave 16-bit tokens 16-bit."""
     first, _ = gate
     static = {"activation": activation, "limit": limit, "linear_offset": linear_offset}
     y = gates.packed_glu.declaration.function(gate, bias, up_bias, weight, **static)
@@ -39,8 +39,8 @@ def _narrow_glu(
 
 _NARROW = gates.glu, _narrow_glu, gates.paired_glu
 
-# By the name for messages and profilers: without weights and with them. They are made now: a first
-# call under torch.compile could not.
+# Key: the name for messages and profilers. Values: the functions without and with weights. They are
+# made now, because a first call under torch.compile could not make them.
 _ENTRIES = {
     name: (glu_entry(name), glu_entry(name, _NARROW)) for name in ("swiglu", "geglu", "quick_geglu")
 }
@@ -55,7 +55,7 @@ def gated(
     clamp_value: float | None = None,
     linear_offset: float = 0.0,
 ) -> Tensor:
-    """`glu` of y + bias, whatever shapes broadcast; with weights, in the dtype of y.
+    """`glu` of y + bias, for all shapes that broadcast; with weights, in the dtype of y.
 
     Args:
       function: "swiglu", "geglu" (the tanh form) or "quick_geglu".
@@ -82,7 +82,7 @@ def gated_back(
     clamp_value: float | None = None,
     linear_offset: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """Cotangents of y + bias, in the dtype promoted of both and g, and of the weights."""
+    """Returns cotangents of y + bias, in the promoted dtype of y, bias and g, and of weights."""
     if type(y) is not Tensor and is_overridden((g, y, bias, weights)):
         return hand_over((g, y, bias, weights))  # type: ignore[no-any-return]
     x, bias = fused_pair(f"{function}_back", y, bias)
@@ -102,9 +102,9 @@ def pulled_back(
     x: Tensor,
     weights: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Cotangents of x and weights from g, that of run(x) or run(x, weights).
+    """Returns cotangents of x and weights from g, the cotangent of run(x) or run(x, weights).
 
-    That of x has the dtype promoted of x and g.
+    The cotangent of x has the promoted dtype of x and g.
     """
     check_tensors(function, 2, y=x, g=g)
     primals = [x.to(torch.promote_types(x.dtype, g.dtype))]
@@ -120,7 +120,7 @@ def pulled_back(
 
 
 def one_a_row(function: str, x: Any, weights: Any) -> Any:
-    """weights `[..., 1]`, repeated where there are fewer."""
+    """Returns weights as `[..., 1]`, one for each row of x; fewer weights are repeated."""
     check_tensors(function, 2, x=x, weights=weights)
     rows, spec = (*x.shape[:-1], 1), spec_of(weights)
     if spec.has_shape(rows):
@@ -134,7 +134,7 @@ def one_a_row(function: str, x: Any, weights: Any) -> Any:
 
 
 def refuse(function: str, **arguments: Any) -> None:
-    """Raises NotImplementedError for arguments that say how the input is kept, and are true."""
+    """Raises NotImplementedError for a true argument that asks to store the input elsewhere."""
     for name, value in arguments.items():
         if value:
             raise NotImplementedError(
@@ -144,10 +144,10 @@ def refuse(function: str, **arguments: Any) -> None:
 
 
 def flat(x: Any) -> Any:
-    """Tokens in one dimension, as the originals' `…_impl` have them."""
+    """Flattens the tokens to one dimension, as the originals' `…_impl` do."""
     return x.flatten(0, -2) if isinstance(x, Tensor) and not x.is_nested and x.ndim > 2 else x
 
 
 def as_before(y: Tensor, x: Tensor) -> Tensor:
-    """y with the leading dimensions that x had before `flat`."""
+    """Returns y with the leading dimensions that x has: the inverse of `flat`."""
     return y.unflatten(0, x.shape[:-1]) if x.ndim > 2 else y

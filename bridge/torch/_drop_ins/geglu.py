@@ -20,17 +20,17 @@ def geglu(y: Tensor) -> Tensor:
 
 
 def bias_geglu(bias: Tensor, y: Tensor) -> Tensor:
-    """geglu(y + bias). Mind the order of the arguments, which is the original's."""
+    """geglu(y + bias). The bias comes first, as in the original."""
     return gated("geglu", y, bias, None)
 
 
 def geglu_back(g: Tensor, y: Tensor) -> Tensor:
-    """The gradient of y from that of geglu(y)."""
+    """Returns the gradient of y from the gradient of geglu(y)."""
     return gated_back("geglu", g, y, None, None)[0]
 
 
 def bias_geglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
-    """The gradient of y + bias, in full size, from that of bias_geglu(bias, y)."""
+    """Returns the gradient of y + bias, in full size, from the gradient of bias_geglu(bias, y)."""
     return gated_back("geglu", g, y, bias, None)[0]
 
 
@@ -39,7 +39,7 @@ class BiasGeGLUFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(input: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        """As `bias_geglu(bias, input)`."""
+        """Returns `bias_geglu(bias, input)`."""
         return gated("geglu", input, bias, None)
 
 
@@ -48,12 +48,12 @@ class GeGLUFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(input: Tensor) -> Tensor:  # type: ignore[override]
-        """As `geglu(input)`."""
+        """Returns `geglu(input)`."""
         return gated("geglu", input, None, None)
 
 
 def bias_geglu_impl(input: Tensor, bias: Tensor | None) -> Tensor:
-    """GEGLU of input + bias, or of input where bias is None, for any leading dimensions."""
+    """GEGLU of input + bias, or of input if bias is None, for any leading dimensions."""
     if is_overridden((input, bias)):
         return hand_over((input, bias))  # type: ignore[no-any-return]
     if bias is None:
@@ -84,14 +84,14 @@ def weighted_bias_quick_geglu(
 
 
 def quick_geglu_back(g: Tensor, y: Tensor, linear_offset: float = 0.0) -> Tensor:
-    """The gradient of y from that of quick_geglu(y, linear_offset)."""
+    """Returns the gradient of y from the gradient of quick_geglu(y, linear_offset)."""
     return gated_back("quick_geglu", g, y, None, None, None, _number(linear_offset))[0]
 
 
 def weighted_quick_geglu_back(
     g: Tensor, y: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
     dy, dweights = gated_back("quick_geglu", g, y, None, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dweights
 
@@ -99,7 +99,7 @@ def weighted_quick_geglu_back(
 def weighted_bias_quick_geglu_back(
     g: Tensor, y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of y, of bias before it is summed, and of weights `[..., 1]`."""
+    """Returns the gradients of y, of bias before it is summed, and of weights `[..., 1]`."""
     dy, dweights = gated_back("quick_geglu", g, y, bias, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dy.to(y.dtype), dweights
 
@@ -114,7 +114,9 @@ class WeightedQuickGeGLUFunction(Function, metaclass=DropIn):
         fp8_input_store: bool = False,
         linear_offset: Tensor | float = 0.0,
     ) -> Tensor:
-        """As `weighted_quick_geglu`; an offset in a tensor is waited for, and has no gradient.
+        """Returns `weighted_quick_geglu`; the host waits for an offset in a tensor.
+
+        Such an offset has no gradient.
 
         Raises:
           NotImplementedError: fp8_input_store is true.
@@ -134,7 +136,7 @@ class WeightedBiasQuickGeGLUFunction(Function, metaclass=DropIn):
         fp8_input_store: bool = False,
         linear_offset: Tensor | float = 0.0,
     ) -> Tensor:
-        """As `weighted_bias_quick_geglu`; see `WeightedQuickGeGLUFunction`.
+        """Returns `weighted_bias_quick_geglu`; see `WeightedQuickGeGLUFunction`.
 
         Raises:
           NotImplementedError: fp8_input_store is true.
@@ -153,8 +155,8 @@ def weighted_bias_quick_geglu_impl(
 ) -> Tensor:
     """Quick GEGLU with a weight for each token, `[tokens, 1]`, for any leading dimensions of input.
 
-    As in the original, what is clamped is the input before the bias comes to it: with both, that
-    takes passes of its own.
+    As in the original, the input is clamped before the bias is added. With both, the clamp takes
+    passes of its own.
 
     Raises:
       NotImplementedError: fp8_input_store is true.
@@ -174,7 +176,7 @@ def weighted_bias_quick_geglu_impl(
             )
     if clamp_value is not None and bias is not None:
         is_up = torch.arange(x.shape[-1], device=x.device) >= x.shape[-1] // 2
-        # At a bound the gradient passes, as in `gated`; that of Tensor.clamp does up to torch 2.13.
+        # At a bound the gradient passes, as in `gated`; Tensor.clamp does so up to torch 2.13.
         x = torch.where(x > clamp_value, clamp_value, x)
         x = torch.where(is_up & (x < -clamp_value), -clamp_value, x)
         clamp_value = None
@@ -182,5 +184,5 @@ def weighted_bias_quick_geglu_impl(
 
 
 def _number(linear_offset: Tensor | float) -> float:
-    """Of what the original's Functions take in a tensor."""
+    """Returns the number in a tensor, in which the original's Functions take it."""
     return linear_offset.detach().item() if isinstance(linear_offset, Tensor) else linear_offset

@@ -1,9 +1,9 @@
-"""The op that computes a layer of Hugging Face's: found by a trial.
+"""Finds by a trial the op that computes a layer of a Hugging Face model.
 
-Some two hundred models have classes of their own for the same few formulas, and a name does not
-tell a norm with weight from one with 1 + weight. So a layer's own `forward` runs on random rows of
-several scales, in a copy that shares nothing with the layer, and an op stands in for it if it says
-the same.
+Some two hundred models have classes of their own for the same few formulas, and a class name does
+not distinguish a norm with weight from one with 1 + weight. So the layer's own `forward` runs on
+random rows of several scales, in a copy that shares nothing with the layer. An op replaces it if
+it gives the same results.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _KINDS = (("norms", norm_trials), ("mlps", mlp_trials), ("activations", activati
 
 
 def form_of(layer: nn.Module, wanted: Sequence[str]) -> Form | str | None:
-    """The form of a layer; why it has none; or None of a layer that is of no wanted kind.
+    """Returns the form of a layer, or the reason why it has none, or None for an unwanted kind.
 
     Args:
-      wanted: of "norms", "mlps" and "activations".
+      wanted: some of "norms", "mlps" and "activations".
     """
     with unseen():
         for kind, find in _KINDS:
@@ -37,6 +37,6 @@ def form_of(layer: nn.Module, wanted: Sequence[str]) -> Form | str | None:
             if arguments is None or len(arguments) != max(trials.counts):
                 return "its forward takes more than one argument"
             found = first_alike(trials)
-            # Most activations are none of these, and nobody wonders.
+            # Most activations have no op, so there is nothing to report.
             return None if kind == "activations" and isinstance(found, str) else found
     return None

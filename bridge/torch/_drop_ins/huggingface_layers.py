@@ -14,7 +14,7 @@ from bridge.torch._ops.gates import glu, squared_relu
 from bridge.torch._ops.norms import rms_norm
 from bridge.torch._ops.rotary import rotary
 
-# What configs call the activations of `glu`.
+# Names of activations in configs, and in `glu`.
 ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -74,11 +74,11 @@ class LlamaMLP(torch.nn.Module):
     """down_proj(act(gate_proj(x))·up_proj(x)).
 
     Args:
-      config: anything with `hidden_size`, `intermediate_size`, `hidden_act` and, where there are
+      config: an object with `hidden_size`, `intermediate_size`, `hidden_act` and, if there are
         biases, `mlp_bias`.
 
     Raises:
-      ValueError: config.hidden_act is none of silu, swish, gelu, gelu_new, gelu_fast,
+      ValueError: config.hidden_act is not one of silu, swish, gelu, gelu_new, gelu_fast,
         gelu_pytorch_tanh, quick_gelu, relu and sigmoid.
     """
 
@@ -106,12 +106,12 @@ class LlamaMLP(torch.nn.Module):
 def apply_rotary_pos_emb(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """q and k turned by the angles of doubled tables, by `bridge.torch.rotary`.
+    """Rotates q and k by the angles of doubled tables, by `bridge.torch.rotary`.
 
     Args:
       q, k: `[batch, heads, positions, d]`, of any numbers of heads.
       cos, sin: `[batch, positions, n]`, whose second half repeats the first; the leading n columns
-        are turned, and the rest passes.
+        are rotated, and the others stay as they are.
       unsqueeze_dim: the dimension of the heads: 2 for `[batch, positions, heads, d]`.
 
     Raises:
@@ -122,7 +122,7 @@ def apply_rotary_pos_emb(
 
 
 def of_heads(table: Tensor, unsqueeze_dim: int) -> Tensor:
-    """The half of a doubled table that counts, for all heads."""
+    """Returns the first half of a doubled table, with a dimension for heads."""
     return table[..., : table.shape[-1] // 2].unsqueeze(unsqueeze_dim)
 
 
@@ -134,11 +134,11 @@ class _GELU(torch.nn.Module):
 
 
 class NewGELUActivation(_GELU):
-    """GELU by tanh, of GPT-2 and Google's BERT ("gelu_new")."""
+    """GELU by tanh, as in GPT-2 and Google's BERT ("gelu_new")."""
 
 
 class GELUTanh(_GELU):
-    """The same ("gelu_pytorch_tanh").
+    """GELU by tanh ("gelu_pytorch_tanh").
 
     Args:
       use_gelu_tanh_python: changes nothing.
@@ -149,7 +149,7 @@ class GELUTanh(_GELU):
 
 
 class FastGELUActivation(_GELU):
-    """The same ("gelu_fast"), whose constant the original has to 10 digits."""
+    """GELU by tanh ("gelu_fast"); the original has its constant to 10 digits."""
 
 
 class GELUActivation(_GELU):
@@ -185,7 +185,7 @@ def fixed_cross_entropy(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> Tensor:
-    """The mean over the rows that count, or their sum ÷ num_items_in_batch.
+    """Returns the mean loss of the rows that are not ignored, or their sum ÷ num_items_in_batch.
 
     Args:
       source: `[..., V]`; target: `[...]` of any integer dtype.
@@ -201,7 +201,7 @@ def on_device(count: Tensor | int, like: Tensor) -> Tensor | int:
 
 
 def following(labels: Tensor, ignore_index: int) -> Tensor:
-    """For each position the label of the next one, the last of which has none."""
+    """Returns for each position the label of the next one; the last position is ignored."""
     return torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
 
 
@@ -214,12 +214,12 @@ def ForCausalLMLoss(
     shift_labels: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """The loss of predicting the next token, in float32 for 16-bit logits, which are not copied.
+    """Returns the loss of predicting the next token; for 16-bit logits, not copied, in float32.
 
     Args:
       logits: `[batch, positions, vocab_size]`; labels: `[batch, positions]`.
-      num_items_in_batch: what the sum is divided by; None for the number of labels that count.
-      shift_labels: the labels of the next tokens, where they are there already.
+      num_items_in_batch: the divisor of the sum; None for the number of labels not ignored.
+      shift_labels: the labels of the next tokens, if the caller has them.
     """
     if shift_labels is None:
         shift_labels = following(labels, ignore_index)
@@ -234,7 +234,7 @@ def ForMaskedLMLoss(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> Tensor:
-    """The loss of predicting the token itself; the rest as for `ForCausalLMLoss`."""
+    """Returns the loss of predicting the token itself; arguments as for `ForCausalLMLoss`."""
     rows = logits.reshape(-1, vocab_size)
     labels = labels.reshape(-1).to(logits.device)
     return fixed_cross_entropy(rows, labels, num_items_in_batch, ignore_index)

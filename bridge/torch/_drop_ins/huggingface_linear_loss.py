@@ -1,4 +1,4 @@
-"""Causal language models of Hugging Face's whose loss is computed without their logits."""
+"""Causal language models of Hugging Face with a loss that is computed without their logits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 
 
 class HeadWithLoss(nn.Linear):
-    """A head that computes the loss of its logits where it is given labels.
+    """A head that returns the loss of its logits if it gets labels.
 
-    It does so in a call of its own: only there do FSDP, and whatever else works by hooks, have the
-    weights of a head that they treat by itself.
+    The loss is computed in the head's own call, because FSDP and other tools that work by hooks
+    provide the weights of a separately wrapped head only there.
     """
 
     def forward(self, input: Tensor, labels: Tensor | None = None, **options: Any) -> Tensor:
@@ -28,13 +28,13 @@ class HeadWithLoss(nn.Linear):
 
 
 class LinearLoss:
-    """A model that takes the loss from its last hidden states where it trains on labels."""
+    """A model that, in training with labels, computes the loss from its last hidden states."""
 
     replaces: Any
     head_name: str
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled and copied by what its class was made of."""
+        """Pickles and copies the class by its two ingredients."""
         return _new, (self.replaces, self.head_name), vars(self)
 
 
@@ -47,7 +47,7 @@ def _new(original: type, head_name: str) -> Any:
 def _class_of(original: Any, head_name: str) -> Any:
     names = list(inspect.signature(original.forward).parameters)[1:]
 
-    # Trainers look in the signature for what a model takes.
+    # Trainers read the model's arguments from the signature.
     @functools.wraps(original.forward)
     def forward(self: Any, *given: Any, **named: Any) -> Any:
         named.update(zip(names, given, strict=False))
@@ -61,7 +61,7 @@ def _class_of(original: Any, head_name: str) -> Any:
 
 
 def _wants_more(model: Any, named: dict[str, Any]) -> bool:
-    """Whether a call asks for what only the model's own forward gives."""
+    """True if a call asks for an output that only the model's own forward gives."""
     of_routers = getattr(model.config, "output_router_logits", False)
     return (
         named.get("return_dict") is False
@@ -95,7 +95,7 @@ def _loss(
 ) -> Tensor:
     if shift_labels is None:
         shift_labels = following(labels, ignore_index)
-    # What models do to their logits: Cohere's, Granite's, Gemma's.
+    # Factors that models apply to their logits: Cohere's, Granite's, Gemma's.
     factor = (getattr(model, "logit_scale", None) or 1.0) / (
         getattr(model.config, "logits_scaling", None) or 1.0
     )
@@ -116,10 +116,11 @@ def _loss(
 
 
 def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
-    """What gets another class for this loss, which was held to the model's own.
+    """Returns the changes of classes for this loss, after comparing it with the model's own.
 
     Returns:
-      Name, module and class of the head and of the model; nothing where they have them already.
+      Name, module and new class of the head and of the model; an empty list if the model has been
+      changed already.
 
     Raises:
       ValueError: as `replace`.
@@ -139,7 +140,7 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
     head_name = next(name for name, module in model.named_modules() if module is head)
     changed = _class_of(original, head_name)
     tolerance = 1e-4 if head.weight.dtype in (torch.float32, torch.float64) else 2.0**-5
-    # Tensors that forward makes belong on the model's device, whichever is the default.
+    # Forward makes tensors on the default device, so that must be the model's device.
     with torch.no_grad(), torch.random.fork_rng(), torch.device(head.weight.device):
         for scale in (1.0, 50.0):
             copy = _tried(model, head, scale)
@@ -166,7 +167,7 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
 
 
 class _Hidden(nn.Module):
-    """In the place of a model's layers: hidden states that are there already."""
+    """A module in place of a model's layers that returns given hidden states."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
@@ -179,8 +180,10 @@ class _Hidden(nn.Module):
 
 
 def _tried(model: Any, head: nn.Linear, scale: float) -> Any:
-    """A copy of a model in training, whose last hidden states are random and make logits of about
-    this size."""
+    """Returns a copy of a model in training mode whose last hidden states are random.
+
+    They make logits of about the size `scale`.
+    """
     weight, generator = head.weight, torch.Generator("cpu").manual_seed(0)
     hidden = torch.randn(1, 8, weight.shape[1], generator=generator, device="cpu").to(weight)
     hidden = hidden * (scale / head(hidden).float().std().clamp(min=1e-20)).to(weight)

@@ -1,4 +1,4 @@
-"""The forms of MLPs with a gate, and of activations that stand by themselves."""
+"""The forms of MLPs with a gate, and of activations that are layers of their own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _gated(
 
 
 def _as_weight(h: Tensor, linear: Any) -> Tensor:
-    """h in the dtype of T5's last weights, which stay float32 in float16 models."""
+    """Converts h to the dtype of T5's last weight, which stays float32 in float16 models."""
     weight = getattr(linear, "weight", None)
     if isinstance(weight, Tensor) and weight.dtype in _FLOATING:
         return h.to(weight.dtype)
@@ -55,7 +55,7 @@ def _squared_relu(layer: Any, x: Tensor) -> Tensor:
 
 
 def mlp_trials(layer: nn.Module) -> Trials | str | None:
-    """Trials of an MLP by the names of its linear layers, or the reason why it has none."""
+    """Returns trials of an MLP, known by its linear layers' names, or the reason for none."""
     own = {name: p.ndim for name, p in layer.named_parameters(recurse=False)}
     if all(own.get(name) == 3 for name in _PACKED):
         return "one parameter holds the weights of all experts: expected a linear layer for each"
@@ -92,7 +92,7 @@ def _trials_of(layer: nn.Module, parts: tuple[str, ...]) -> Trials:
 
 
 def activation_trials(layer: nn.Module) -> Trials | None:
-    """Trials of an activation without parameters, or None of another layer."""
+    """Returns trials of an activation without parameters, or None for another layer."""
     kind = type(layer)
     # Bloom's modeling code has a class of its own.
     if kind.__module__ != "transformers.activations" and not kind.__name__.endswith(_GELUS):

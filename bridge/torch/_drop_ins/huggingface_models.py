@@ -1,4 +1,4 @@
-"""Models of Hugging Face's whose layers compute by bridge."""
+"""Replaces layers of Hugging Face models by ops of bridge."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bridge.torch._drop_ins.huggingface_trial import Form, argument_names
 
 @dataclass
 class Replaced:
-    """What `replace` did; `print` shows it.
+    """The result of `replace`; `print` shows it.
 
     Attributes:
-      done: what computes now, by the name of each layer or function.
-      left: why not, for those that look as if something could.
+      done: for each replaced layer or function, by name, the op that computes it now.
+      left: for each candidate that was not replaced, the reason.
     """
 
     done: dict[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Replaced:
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def undo(self) -> None:
-        """Has everything computed as before."""
+        """Restores the original computation of everything."""
         while self._undo:
             self._undo.pop()()
         self.done.clear()
@@ -56,19 +56,20 @@ def replace(
     loss: bool = True,
     linear_loss: bool = False,
 ) -> Replaced:
-    """Has the layers of a model of transformers computed by bridge, where they stand.
+    """Replaces the computation of layers in a model of transformers by ops of bridge.
 
-    No parameter is touched, moved or renamed; each layer stays an instance of its class. What a
-    layer computes is not known by its name: its own `forward` runs on random rows, and it is
-    replaced if an op gives the same. So models that are new, or not of transformers, are served
-    too, and what no op computes is left alone. Call it before hooks, FSDP or torch.compile are.
+    No parameter is changed, moved or renamed; each layer stays an instance of its class. The op is
+    not chosen by the layer's name: the layer's own `forward` runs on random rows, and an op
+    replaces it if it gives the same results. So new models, and models that are not of
+    transformers, work too, and a layer that no op computes stays as it is. Call `replace` before
+    adding hooks, FSDP or torch.compile.
 
     Args:
       model: of transformers' `PreTrainedModel`, or any module.
       norms: RMS norms and layer norms, with weight or 1 + weight, and RMS norms with a gate.
-      mlps: those with gate_proj, up_proj and down_proj (or w1, w3, w2 or wi_0, wi_1, wo), and
+      mlps: MLPs with gate_proj, up_proj and down_proj (or w1, w3, w2 or wi_0, wi_1, wo), or with
         gate_up_proj and down_proj.
-      activations: the forms of GELU and the squared ReLU where they stand by themselves.
+      activations: the forms of GELU and the squared ReLU, as layers of their own.
       rotary: `apply_rotary_pos_emb` in the Python modules of the model's classes; other models of
         these classes in this process call it too.
       loss: the loss of predicting the next or the masked token from logits.
@@ -76,11 +77,11 @@ def replace(
         states by `linear_cross_entropy`, and `logits` of the output is None.
 
     Returns:
-      What was replaced and what was not, which can undo it.
+      A record of the replaced layers and of the others, which can undo the replacement.
 
     Raises:
-      ValueError: `linear_loss`, and the model's head is no plain linear layer, its weights are on
-        the meta device, or its loss is another one.
+      ValueError: `linear_loss`, and the model's head is not a plain linear layer, its weights are
+        on the meta device, or its loss is another one.
 
     Example:
       >>> model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")
@@ -129,7 +130,7 @@ def replace(
 
 
 def _reads(model: type, attribute: str) -> bool:
-    """True if a method of the classes before `PreTrainedModel` names the attribute."""
+    """True if a method of the classes derived from `PreTrainedModel` names the attribute."""
     for kind in model.__mro__:
         if kind.__name__ == "PreTrainedModel":
             break
@@ -151,7 +152,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """Layers of a kind are tried once: they, and their parts, have equal numbers and one config."""
+    """Returns a key: layers with equal keys, shapes, numbers and config are tried only once."""
     shapes = [(n, p.shape) for n, p in layer.named_parameters(recurse=False)]
     own = [
         (name, value if isinstance(value, (float, int, str)) else id(value))
@@ -187,7 +188,7 @@ def _change_class(replaced: Replaced, name: str, layer: Any, to: type, what: str
 
 
 class ByBridge:
-    """A layer whose forward is a form; its class is made for both."""
+    """A layer whose forward is a form; its class is derived from this one and the original."""
 
     replaces: type
     form: Any
@@ -198,7 +199,7 @@ class ByBridge:
         return self.form.forward(self, *given, *[named.pop(name) for name in others], **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled and copied by what its class was made of."""
+        """Pickles and copies the class by its two ingredients."""
         return _new, (self.replaces, self.form), vars(self)
 
 

@@ -1,4 +1,4 @@
-"""The forms of norms: with weight or 1 + weight, and of a product with a gate."""
+"""The forms of norms: with weight or 1 + weight, and norms with a gate."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _GATES = ("silu", "sigmoid")
 
 
 def _attributes(layer: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """The layer's tensors, read as its own forward reads them.
+    """Yields the layer's weight and bias, read as its own forward reads them.
 
-    Pruning, parametrizations and FSDP take a parameter out of `_parameters` and leave an attribute.
+    Pruning, parametrizations and FSDP move a parameter out of `_parameters` and leave an attribute.
     """
     for name in _NAMES:
         yield getattr(layer, name) if name in names else None
@@ -50,7 +50,7 @@ def _norm(
 
 
 def _in_dtype(y: Tensor, dtype: str, x: Tensor, weight: Tensor | None) -> Tensor:
-    """y in the promoted dtype ("promoted"), in that of x, or in that of a 16-bit weight."""
+    """Returns y in the promoted dtype ("promoted"), in x's dtype, or in a 16-bit weight's."""
     if dtype == "x":
         return y.to(x.dtype)
     if dtype == "weight" and weight is not None and weight.dtype in _SHORT:
@@ -87,7 +87,7 @@ def _gated_norm(
 
 
 def norm_trials(layer: nn.Module) -> Trials | str | None:
-    """Trials of a layer with an eps and vectors named weight and bias, or None of another one."""
+    """Returns trials of a layer with an eps and vectors named weight and bias, else None."""
     parameters = dict(layer.named_parameters(recurse=False))
     eps_names = [n for n in _EPS if isinstance(getattr(layer, n, None), float)]
     if not eps_names:
@@ -112,7 +112,7 @@ def norm_trials(layer: nn.Module) -> Trials | str | None:
 
 
 def _is_computed(layer: nn.Module, name: str) -> bool:
-    """True where pruning, weight norm or a parametrization makes the attribute."""
+    """True if pruning, weight norm or a parametrization computes the attribute."""
     parametrized = getattr(layer, "parametrizations", {})
     own = {n for n, _ in layer.named_parameters(recurse=False)}
     return name in parametrized or bool(own & {f"{name}_orig", f"{name}_g"})

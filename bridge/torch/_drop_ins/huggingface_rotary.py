@@ -1,4 +1,4 @@
-"""The rotary embeddings of Python modules of Hugging Face's, found by a trial."""
+"""Finds by a trial the rotary embeddings in the Python modules of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TABLES = ("doubled", "pairs", "half")
 def rotary_of(
     modules: set[str],
 ) -> Iterator[tuple[Any, Callable[..., Any], Callable[..., Any] | str]]:
-    """The rotary embeddings of Python modules: (module, function, the one by bridge or why not)."""
+    """Yields rotary embeddings: (module, function, our function or the reason for none)."""
     for name in sorted(modules):
         original = vars(sys.modules.get(name, types)).get("apply_rotary_pos_emb")
         if isinstance(original, types.FunctionType):
@@ -60,7 +60,7 @@ def _rotary_like(original: Callable[..., Any]) -> Callable[..., Any] | str:
 def _alike_on(
     tables: str, original: Callable[..., Any], names: list[str], count: int, default: int
 ) -> Callable[..., Any] | None:
-    """The first of our forms that agrees with the original on such tables."""
+    """Returns the first of our forms that agrees with the original on such tables, or None."""
     tried = list(_tried(original, count, tables))
     for form in itertools.product((False, True), repeat=2):
         found = _rotary_by(names, count, default, tables, *form)
@@ -80,7 +80,7 @@ def _tuple(found: Any) -> tuple[Tensor, ...]:
 def _tried(
     original: Callable[..., Any], count: int, kind: str
 ) -> Iterator[tuple[Any, tuple[Any, ...], tuple[Tensor, ...]]]:
-    """Arguments and results of the original on tables of a kind."""
+    """Yields arguments and results of the original on tables of a kind."""
     for columns, of_x, of_tables in itertools.product((8, 4), TOLERANCES, TOLERANCES):
         halves = [numbers(2, 5, columns // 2, dtype=of_tables, seed=i) for i in range(2)]
         dim = -1 if kind == "pairs" else -2
@@ -93,7 +93,7 @@ def _tried(
             except RuntimeError:
                 if columns == 8:
                     raise
-                continue  # tables for a part of the columns are not for each model
+                continue  # not every model takes tables for a part of the columns
             narrower = torch.bfloat16 if torch.bfloat16 in (of_x, of_tables) else torch.float32
             yield narrower, (*xs, *tables, heads), _tuple(found)
 

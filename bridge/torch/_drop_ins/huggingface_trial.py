@@ -1,7 +1,7 @@
-"""Trials of a layer: its own `forward` and an op's run on the same random rows.
+"""Trials of a layer: its own `forward` and an op run on the same random rows.
 
-A trial works on a copy that shares nothing with the layer, on the CPU, without autograd and with
-random numbers of its own.
+A trial works on a copy that shares nothing with the layer, on the CPU, without autograd, and with
+its own random numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 _SCALES = (1e-3, 1.0, 30.0)
-_ROWS = ((4,), (2, 3), (2, 1, 3))  # by which a norm of channels, which come second, is told
+_ROWS = ((4,), (2, 3), (2, 1, 3))  # they reveal a norm over channels, which are dimension 1
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2.0**-6}
 FAILED = "trying it failed: {}: {}"
 ELSE = "it computes something else"
@@ -26,7 +26,7 @@ ELSE = "it computes something else"
 
 @dataclass(frozen=True)
 class Form:
-    """A layer's formula: `forward(layer, x)` computes it by an op that is called `name`."""
+    """A layer's formula: `forward(layer, x)` computes it by the op named `name`."""
 
     name: str
     function: Callable[..., Tensor]
@@ -37,9 +37,9 @@ class Form:
 
 
 class Trials(NamedTuple):
-    """Copies of a layer, the length of the rows it takes, and the forms it may have.
+    """Copies of a layer, the length of the rows that it takes, and the forms that it may have.
 
-    `counts` has a number of arguments for each call: a gate may be absent.
+    `counts` has the numbers of arguments that calls may have: a gate may be absent.
     """
 
     copies: list[nn.Module]
@@ -56,14 +56,14 @@ class _Tried(NamedTuple):
 
 
 def argument_names(forward: Callable[..., Any]) -> list[str] | None:
-    """Names of a method's arguments beside self; None if it takes some by keyword or in a star."""
+    """Returns the names of a method's arguments without self; None if one is keyword-only or *."""
     _, *parameters = inspect.signature(forward).parameters.values()
     plain = all(p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters)
     return [p.name for p in parameters] if plain else None
 
 
 def has_parts(layer: nn.Module) -> bool:
-    """True for a layer with modules or buffers of its own."""
+    """True for a layer that has modules or buffers."""
     children, buffers = layer.children(), layer.buffers()
     return next(children, None) is not None or next(buffers, None) is not None
 
@@ -71,7 +71,7 @@ def has_parts(layer: nn.Module) -> bool:
 def stand_in(
     layer: nn.Module, parameters: dict[str, Any], modules: dict[str, Any] | None = None
 ) -> Any:
-    """A copy of a layer, with parameters and some modules of its own, that leaves it untouched."""
+    """Returns a copy of a layer with other parameters and modules; the layer does not change."""
     copy = object.__new__(type(layer))
     copy.__dict__ = {
         **vars(layer),
@@ -82,7 +82,7 @@ def stand_in(
 
 
 def copied(layer: nn.Module) -> Any:
-    """A copy of a layer and all its parts, of the same parameters."""
+    """Returns a copy of a layer and all its parts, with the same parameters."""
     parts = {name: copied(part) for name, part in layer.named_children()}
     return stand_in(layer, vars(layer)["_parameters"], parts)
 
@@ -90,17 +90,17 @@ def copied(layer: nn.Module) -> Any:
 def numbers(
     *shape: int, scale: float = 1.0, dtype: torch.dtype = torch.float32, seed: int = 7
 ) -> Tensor:
-    """Random numbers on the CPU."""
+    """Returns normal random numbers on the CPU."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return (torch.randn(shape, generator=generator, device="cpu") * scale).to(dtype)
 
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """For calls on numbers of ours on the CPU, of which nobody else is to hear.
+    """A context for trials on the CPU that have no effect outside.
 
-    An autocast around them would change their dtypes, and torch.stack and torch.cat refuse the
-    other 16-bit type in it. A default device would put new tensors somewhere else.
+    Autocast is off: it would change dtypes, and under it torch.stack and torch.cat refuse the other
+    16-bit dtype. The default device is the CPU, for new tensors.
     """
     plain = torch.autocast("cpu", enabled=False)
     random, on_cpu = torch.random.fork_rng([]), torch.device("cpu")
@@ -110,7 +110,7 @@ def unseen() -> Iterator[None]:
 
 
 def first_alike(trials: Trials) -> Form | str:
-    """The first form that gives the layer's results, wherever the layer gives one."""
+    """Returns the first form that gives the layer's results on all trials, or why none does."""
     try:
         tried = list(_tried(trials))
         for form in trials.forms:
@@ -122,7 +122,7 @@ def first_alike(trials: Trials) -> Form | str:
 
 
 def _tried(trials: Trials) -> Iterator[_Tried]:
-    """Results of the layer itself, in training and not, for dtypes that it takes together."""
+    """Yields results of the layer itself, in training mode and not, for the dtypes it takes."""
     for copy, dtype, scale, rows, count in itertools.product(
         trials.copies, TOLERANCES, _SCALES, _ROWS, trials.counts
     ):
@@ -138,7 +138,7 @@ def _tried(trials: Trials) -> Iterator[_Tried]:
             try:
                 expected = _run(copy, training, type(copy).forward, *given)
             except (RuntimeError, TypeError, AttributeError):
-                # Torch's norms take no 16-bit weights beside float32, and some gates are required.
+                # Torch's norms refuse 16-bit weights with float32 rows; some gates are required.
                 if is_mixed or count < max(trials.counts):
                     break
                 raise
@@ -147,7 +147,7 @@ def _tried(trials: Trials) -> Iterator[_Tried]:
 
 def _run(copy: Any, training: bool, forward: Callable[..., Tensor], *given: Tensor) -> Tensor:
     copy.train(training)
-    torch.default_generator.manual_seed(5)  # for dropout; torch.manual_seed takes GPUs along
+    torch.default_generator.manual_seed(5)  # for dropout; torch.manual_seed would seed GPUs too
     return forward(copy, *given)
 
 
@@ -159,7 +159,7 @@ def _agrees(
 
 
 def alike(dtype: torch.dtype, expected: Tensor, found: Tensor) -> bool:
-    """True for the same numbers, up to a layer's roundings to this dtype on its way."""
+    """True for equal numbers, up to roundings to this dtype inside a layer."""
     if expected.dtype != found.dtype or expected.shape != found.shape:
         return False
     bound = TOLERANCES[dtype] * float(expected.abs().max())

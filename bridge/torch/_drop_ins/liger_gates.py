@@ -23,7 +23,7 @@ def _multiplied_swiglu(
     return bl.silu(gate * gate_multiplier) * up * down_multiplier
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _multiplied = _multiplied_swiglu.torch
 
 
@@ -43,11 +43,11 @@ class LigerSiLUMulFunction(Function, metaclass=DropIn):
 
 
 class LigerFusedGateUpSiLUMulFunction(Function, metaclass=DropIn):
-    """`LigerFusedGateUpSiLUMulFunction.apply(y)`: of what is packed in halves."""
+    """`LigerFusedGateUpSiLUMulFunction.apply(y)`: SwiGLU of a tensor packed in halves."""
 
     @staticmethod
     def apply(y: Tensor, in_place: bool = False) -> Tensor:  # type: ignore[override]
-        """As `bridge.torch.swiglu(y)`."""
+        """Returns `bridge.torch.swiglu(y)`."""
         return swiglu(y)
 
 
@@ -65,22 +65,22 @@ class LigerReLUSquaredFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(x: Tensor) -> Tensor:  # type: ignore[override]
-        """As `bridge.torch.squared_relu(x)`."""
+        """Returns `bridge.torch.squared_relu(x)`."""
         return squared_relu(x)
 
 
 def liger_swiglu(a: Tensor, b: Tensor) -> Tensor:
-    """As `bridge.torch.swiglu(a, b)`, in the dtype of a."""
+    """Returns `bridge.torch.swiglu(a, b)` in the dtype of a."""
     return LigerSiLUMulFunction.apply(a, b)
 
 
 def liger_geglu(a: Tensor, b: Tensor) -> Tensor:
-    """As `bridge.torch.glu(a, b, activation="gelu_tanh")`, in the dtype of a."""
+    """Returns `bridge.torch.glu(a, b, activation="gelu_tanh")` in the dtype of a."""
     return LigerGELUMulFunction.apply(a, b)
 
 
 def liger_relu_squared(x: Tensor) -> Tensor:
-    """As `bridge.torch.squared_relu(x)`."""
+    """Returns `bridge.torch.squared_relu(x)`."""
     return LigerReLUSquaredFunction.apply(x)
 
 
@@ -92,7 +92,7 @@ class LigerReLUSquared(torch.nn.Module):
 
 
 def check_activation(config: Any, *known: str) -> None:
-    """Raises ValueError where the config names another than these."""
+    """Raises ValueError if the config names an activation that is not known."""
     given = getattr(config, "hidden_act", known[0])
     if given not in known:
         raise ValueError(f"hidden_act is {given!r}, expected {' or '.join(map(repr, known))}")
@@ -103,7 +103,7 @@ def check_silu(config: Any) -> None:
 
 
 class _GatedMLP(torch.nn.Module):
-    """What such modules have in common, built from a config of Hugging Face's."""
+    """The base of gated MLPs, built from a config of Hugging Face."""
 
     def __init__(
         self, config: Any, intermediate_size: int | None = None, *, bias: bool = False
@@ -123,7 +123,7 @@ class LigerSwiGLUMLP(_GatedMLP):
     """down_proj(silu(gate_proj(x))·up_proj(x)), without biases.
 
     Args:
-      config: anything with `hidden_size`, `intermediate_size` and `hidden_act`.
+      config: an object with `hidden_size`, `intermediate_size` and `hidden_act`.
 
     Raises:
       ValueError: config.hidden_act is neither "silu" nor "swish", as in the original.
@@ -138,7 +138,7 @@ class LigerSwiGLUMLP(_GatedMLP):
 
 
 class LigerQwen3MoeSwiGLUMLP(LigerSwiGLUMLP):
-    """The same, with another size than the config's where one is given."""
+    """`LigerSwiGLUMLP`; an intermediate_size that is given replaces the config's."""
 
     def __init__(self, config: Any, intermediate_size: int | None = None) -> None:
         _GatedMLP.__init__(self, config, intermediate_size)
@@ -146,7 +146,7 @@ class LigerQwen3MoeSwiGLUMLP(LigerSwiGLUMLP):
 
 
 class LigerHunyuanV1SwiGLUMLP(LigerSwiGLUMLP):
-    """The same, which keeps `layer_idx`."""
+    """`LigerSwiGLUMLP` with the attribute `layer_idx`."""
 
     def __init__(
         self, config: Any, layer_idx: int | None = None, is_shared_mlp: bool = False
@@ -158,8 +158,7 @@ class LigerHunyuanV1SwiGLUMLP(LigerSwiGLUMLP):
 class LigerFalconH1SwiGLUMLP(_GatedMLP):
     """down_proj(silu(gate_proj(x)·m)·up_proj(x)·n) with m, n = config.mlp_multipliers.
 
-    The biases that config.mlp_bias asks for are those of the original: n does not multiply that of
-    down_proj.
+    config.mlp_bias adds biases, as in the original: the bias of down_proj is not multiplied by n.
     """
 
     def __init__(self, config: Any) -> None:
@@ -175,7 +174,7 @@ class LigerFalconH1SwiGLUMLP(_GatedMLP):
 
 
 class LigerPhi3SwiGLUMLP(torch.nn.Module):
-    """The same as LigerSwiGLUMLP, with gate and up from one projection, `gate_up_proj`."""
+    """`LigerSwiGLUMLP` with one projection for gate and up, `gate_up_proj`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -194,7 +193,7 @@ class LigerPhi3SwiGLUMLP(torch.nn.Module):
 
 
 class LigerBlockSparseTop2MLP(torch.nn.Module):
-    """w2(silu(w1(x))·w3(x)): the same with the names of Mixtral's experts."""
+    """w2(silu(w1(x))·w3(x)): `LigerSwiGLUMLP` with the names of Mixtral's experts."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -214,8 +213,8 @@ class LigerGEGLUMLP(_GatedMLP):
     """down_proj(gelu(gate_proj(x))·up_proj(x)) by the tanh form of GELU, without biases.
 
     Args:
-      config: anything with `hidden_size` and `intermediate_size`; the form of GELU that it asks for
-        is not looked at, as in the original.
+      config: an object with `hidden_size` and `intermediate_size`; its form of GELU is not used,
+        as in the original.
     """
 
     def __init__(self, config: Any) -> None:
@@ -226,12 +225,12 @@ class LigerGEGLUMLP(_GatedMLP):
 
 
 class LigerGEGLUMLPForGemma4(LigerGEGLUMLP):
-    """The same, twice as wide in layers that share keys and values, where the config says so.
+    """`LigerGEGLUMLP`, twice as wide in layers that share keys and values if the config says so.
 
     Args:
-      config: as for LigerGEGLUMLP; `use_double_wide_mlp`, `num_hidden_layers` and
-        `num_kv_shared_layers`, how many of the last ones share, are read where they are there.
-      layer_idx: which layer this is, counted from 0.
+      config: as for LigerGEGLUMLP. Read if present: `use_double_wide_mlp`, `num_hidden_layers` and
+        `num_kv_shared_layers`, the number of layers at the end that share.
+      layer_idx: the number of this layer, from 0.
     """
 
     def __init__(self, config: Any, layer_idx: int | None = None) -> None:

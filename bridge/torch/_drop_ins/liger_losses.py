@@ -1,6 +1,6 @@
 """The cross-entropies of Liger-Kernel: the files of its `ops`, `transformers` and `functional.py`.
 
-Nothing is written over the logits, a loss of 16-bit logits is float32, and a mean of no row is 0.
+Logits are not overwritten, a loss of 16-bit logits is float32, and a mean of no rows is 0.
 """
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
@@ -21,14 +21,14 @@ from bridge.torch._ops.log_probs import logsumexp
 
 @dataclass
 class CrossEntropyOutput:
-    """What the functions and modules return where more than the loss is asked for.
+    """The result of functions and modules if more than the loss is asked for.
 
     Attributes:
       loss: a scalar, or one number for each row.
-      z_loss: the part of it that `lse_square_scale` adds.
-      token_accuracy: how many of the rows have their largest logit at the label, from 0 to 1, of
-        those that are not ignored; without a reduction 0 or 1 for each row.
-      predicted_tokens: the column of the largest logit of each row, −1 where it is ignored.
+      z_loss: the part of the loss that `lse_square_scale` adds.
+      token_accuracy: the share, from 0 to 1, of the rows with the largest logit at the label, among
+        the rows that are not ignored; without a reduction 0 or 1 for each row.
+      predicted_tokens: the column of the largest logit of each row, −1 for an ignored row.
     """
 
     loss: Tensor
@@ -54,7 +54,7 @@ class LigerCrossEntropyFunction(Function, metaclass=DropIn):
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """The loss of `[rows, V]`, and what else `CrossEntropyOutput` has or None, as there.
+        """Returns the fields of `CrossEntropyOutput` for logits `[rows, V]`; None if not asked for.
 
         Raises:
           ValueError: there are class weights.
@@ -113,12 +113,12 @@ class LigerFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """The loss of `_input @ weight.T + bias`, and three times None.
+        """Returns the loss of `_input @ weight.T + bias`, and None three times.
 
-        Gradients of 16-bit weights are summed in float32, whatever accum_dtype.
+        Gradients of 16-bit weights are summed in float32, whatever accum_dtype is.
 
         Raises:
-          ValueError: ce_weight, use_token_scaling or a result beside the loss is asked for.
+          ValueError: ce_weight, use_token_scaling or a further result is asked for.
         """
         _refuse(
             "LigerFusedLinearCrossEntropyFunction",
@@ -157,12 +157,12 @@ def liger_cross_entropy(
     return_token_accuracy: bool = False,
     return_predicted_tokens: bool = False,
 ) -> Any:
-    """The loss of `[rows, V]`, or a `CrossEntropyOutput` where more is asked for.
+    """Returns the loss of `[rows, V]`, or a `CrossEntropyOutput` if more is asked for.
 
     Raises:
       ValueError: weight, size_average or reduce is given.
     """
-    # False is a choice, too.
+    # A False of size_average or reduce is given, too; `_refuse` alone would let it pass.
     legacy = {"size_average": size_average, "reduce": reduce}
     given = {name: None if value is None else True for name, value in legacy.items()}
     _refuse("liger_cross_entropy", weight=weight, **given)
@@ -187,19 +187,19 @@ def liger_cross_entropy(
 def liger_fused_linear_cross_entropy(
     input: Tensor, weight: Tensor, target: Tensor, *others: Any, **options: Any
 ) -> Tensor:
-    """The loss of `input @ weight.T + bias`.
+    """Returns the loss of `input @ weight.T + bias`.
 
     Args:
       input: `[rows, features]`; weight: `[V, features]`; target: `[rows]`.
-      others, options: those of `LigerFusedLinearCrossEntropyFunction.apply` behind these, in its
-        order or by name.
+      others, options: the further arguments of `LigerFusedLinearCrossEntropyFunction.apply`, in
+        its order or by name.
     """
     found = LigerFusedLinearCrossEntropyFunction.apply(input, weight, target, *others, **options)
     return found[0]  # type: ignore[return-value]
 
 
 class _LigerLoss(torch.nn.Module):
-    """A loss that keeps what its constructor is told as attributes."""
+    """A loss that stores the arguments of its constructor as attributes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -218,8 +218,8 @@ class LigerCrossEntropyLoss(_LigerLoss):
     """`liger_cross_entropy` as a module.
 
     Raises:
-      TypeError, ValueError: an option is none that `bridge.torch.cross_entropy` takes; there are
-        class weights.
+      TypeError, ValueError: an option that `bridge.torch.cross_entropy` refuses; there are class
+        weights.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class LigerCrossEntropyLoss(_LigerLoss):
         )
 
     def forward(self, _input: Tensor, target: Tensor) -> Any:
-        """As `liger_cross_entropy(_input, target, ...)`."""
+        """Returns `liger_cross_entropy(_input, target, ...)` with the module's options."""
         return liger_cross_entropy(_input, target, **self._options)
 
 
@@ -256,7 +256,7 @@ class LigerFusedLinearCrossEntropyLoss(_LigerLoss):
     """`liger_fused_linear_cross_entropy` as a module.
 
     Raises:
-      TypeError, ValueError: as for `LigerCrossEntropyLoss`; what the function refuses is asked for.
+      TypeError, ValueError: as for `LigerCrossEntropyLoss`; an option that the function refuses.
     """
 
     def __init__(
@@ -294,12 +294,12 @@ class LigerFusedLinearCrossEntropyLoss(_LigerLoss):
     def forward(
         self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
     ) -> Tensor:
-        """The loss of `_input @ lin_weight.T + bias`."""
+        """Returns the loss of `_input @ lin_weight.T + bias`."""
         return liger_fused_linear_cross_entropy(_input, lin_weight, target, bias, **self._options)
 
 
 def _refuse(function: str, **given: Any) -> None:
-    """Raises ValueError for what there is no equivalent of."""
+    """Raises ValueError for an argument that is given and has no equivalent here."""
     for name, value in given.items():
         if value is not None and value is not False:
             raise ValueError(f"{function}: {name} is given, expected None")

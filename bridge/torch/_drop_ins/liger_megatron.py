@@ -1,4 +1,4 @@
-"""What Liger-Kernel has for Megatron-LM: the files of its `megatron`."""
+"""Liger-Kernel's modules for Megatron-LM, from the files of its `megatron`."""
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
@@ -25,13 +25,14 @@ class LigerMegatronRMSNorm(torch.nn.Module):
     """RMS norm over the last dimension, built from Megatron-LM's config.
 
     Args:
-      config: anything with those attributes of a TransformerConfig that are read, where it has
-        them: `normalization`, which must be "RMSNorm", `layernorm_zero_centered_gamma` (the weight
-        is a difference from 1, and starts at 0) and `sequence_parallel`, which the weight gets.
+      config: any object. These attributes of a TransformerConfig are read if it has them:
+        `normalization`: must be "RMSNorm";
+        `layernorm_zero_centered_gamma`: the weight is a difference from 1, and starts at 0;
+        `sequence_parallel`: becomes an attribute of the weight.
       hidden_size: d, the size of the last dimension.
       eps: a positive number.
-      persist_layer_norm, normalization: not looked at, as in the original.
-      zero_centered_gamma: as that of config, if either is true.
+      persist_layer_norm, normalization: not used, as in the original.
+      zero_centered_gamma: the same as config's attribute; one of both suffices.
 
     Raises:
       ValueError: config.normalization is another one.
@@ -63,7 +64,7 @@ class LigerMegatronRMSNorm(torch.nn.Module):
         self.weight.sequence_parallel = is_parallel  # type: ignore[attr-defined]
 
     def reset_parameters(self) -> None:
-        """The weight is 1, or 0 where it is a difference from 1."""
+        """Sets the weight to 1, or to 0 if it is a difference from 1."""
         torch.nn.init.constant_(self.weight, 0.0 if self.zero_centered_gamma else 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +80,7 @@ class LigerMegatronRMSNorm(torch.nn.Module):
 
 
 class LigerMegatronCrossEntropy(LigerVocabParallelCrossEntropy):
-    """`LigerVocabParallelCrossEntropy` whose defaults are the formulas of Megatron-LM."""
+    """`LigerVocabParallelCrossEntropy` with the formulas of Megatron-LM as defaults."""
 
     def __init__(
         self,
@@ -95,12 +96,11 @@ class LigerMegatronCrossEntropy(LigerVocabParallelCrossEntropy):
 
 
 class LigerMegatronSwiGLU(torch.nn.Module):
-    """SwiGLU as a module that is called as Megatron-LM calls its `bias_swiglu_impl`.
+    """SwiGLU as a module, called as Megatron-LM calls its `bias_swiglu_impl`.
 
     Args:
-      fallback_impl: what is called in its place where the input shall be kept in 8 bits or
-        elsewhere. A bias is added here, where the original has none.
-      in_place: not looked at: nothing is written over.
+      fallback_impl: called instead if the input should be stored in 8 bits or on the host.
+      in_place: not used: nothing is overwritten.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LigerMegatronSwiGLU(torch.nn.Module):
         fp8_input_store: bool = False,
         cpu_offload_input: bool = False,
     ) -> Tensor:
-        """silu(y₁)·y₂ of the halves of the last dimension of input + bias.
+        """Returns silu(y₁)·y₂ of the halves of the last dimension of input + bias.
 
         Raises:
           NotImplementedError: fp8_input_store or cpu_offload_input is true, and there is no
@@ -140,7 +140,7 @@ class LigerMegatronFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
         tp_group: Any,
         ignore_index: int,
     ) -> Tensor:
-        """The loss of each row, as `LigerMegatronFusedLinearCrossEntropy` has it."""
+        """Returns the loss of each row, as `LigerMegatronFusedLinearCrossEntropy` does."""
         options: dict[str, Any] = {"reduction": "none", "ignore_index": ignore_index}
         if ranks_in(tp_group) == 1:
             return linear_cross_entropy(hidden, weight, target, bias=bias, **options)
@@ -148,7 +148,7 @@ class LigerMegatronFusedLinearCrossEntropyFunction(Function, metaclass=DropIn):
 
 
 def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) -> Tensor:
-    """`linear_cross_entropy` where every rank of the group has a part of weight and bias."""
+    """Computes `linear_cross_entropy` with weight and bias split over the ranks of the group."""
     # These need torch.distributed.
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -178,10 +178,10 @@ def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) ->
 
 
 class LigerMegatronFusedLinearCrossEntropy(torch.nn.Module):
-    """The loss of each row of hidden @ weight.T + bias, whose logits are never all in memory.
+    """The loss of each row of hidden @ weight.T + bias, without all logits in memory at once.
 
     Args:
-      ignore_index: the label whose rows have the loss 0 and no gradient.
+      ignore_index: rows with this label have the loss 0 and no gradient.
     """
 
     def __init__(self, ignore_index: int = -100) -> None:
@@ -196,13 +196,13 @@ class LigerMegatronFusedLinearCrossEntropy(torch.nn.Module):
         bias: Tensor | None = None,
         tp_group: Any = None,
     ) -> Tensor:
-        """The losses `[...]` in float32, for float64 in float64.
+        """Returns the losses `[...]` in float32, for float64 in float64.
 
         Args:
-          hidden: `[..., features]`, the same on every rank, as its gradient is.
+          hidden: `[..., features]`, the same on every rank, and so is its gradient.
           weight: `[V / ranks, features]`; bias: `[V / ranks]` or None: this rank's part of both.
           target: `[...]`, numbers of columns of the whole.
-          tp_group: a process group; None, or one of a single rank, for the whole vocabulary.
+          tp_group: a process group; None, or a group of one rank, for the whole vocabulary.
         """
         return LigerMegatronFusedLinearCrossEntropyFunction.apply(
             hidden, weight, target, bias, tp_group, self.ignore_index
@@ -217,16 +217,16 @@ class LigerMegatronRopeFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[override]
-        """t `[batch, heads, positions, d]` turned by tables `[1, positions, d]`, doubled."""
+        """Rotates t `[batch, heads, positions, d]` by tables `[1, positions, d]`, doubled."""
         return rotary(t, cos.unsqueeze(-3), sin.unsqueeze(-3)).to(t.dtype)
 
 
 def liger_apply_rotary_pos_emb_bshd(t: Tensor, freqs: Tensor) -> Tensor:
-    """t turned by the angles freqs, whose cosines and sines are rounded to the dtype of t.
+    """Rotates t by the angles freqs, whose cosines and sines are rounded to the dtype of t.
 
     Args:
       t: `[positions, batch, heads, d]`.
-      freqs: `[positions, 1, 1, r]`, doubled, with r at most d; the columns behind r stay.
+      freqs: `[positions, 1, 1, r]`, doubled, with r at most d; the columns from r on stay.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.rotary`.

@@ -1,6 +1,6 @@
-"""Liger-Kernel's feed-forward layers that it computes in tiles, in one kernel, or for experts.
+"""Liger-Kernel's feed-forward layers: computed in tiles, in one kernel, or for experts.
 
-The matrix products are torch's.
+Torch computes the matrix products.
 """
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
@@ -47,14 +47,14 @@ class LigerMLPFunction(Function, metaclass=DropIn):
 
 
 class LigerMLP(LigerSwiGLUMLP):
-    """As LigerSwiGLUMLP, whose projections the original has in its kernels here."""
+    """The same as LigerSwiGLUMLP; the original computes the projections in its own kernels."""
 
 
 class LigerFalconH1MLP(LigerFalconH1SwiGLUMLP):
-    """As LigerFalconH1SwiGLUMLP, without biases.
+    """LigerFalconH1SwiGLUMLP without biases.
 
     Raises:
-      ValueError: config.mlp_bias is true, as in the original; config.hidden_act is another.
+      ValueError: config.mlp_bias is true, as in the original; another config.hidden_act.
     """
 
     def __init__(self, config: Any) -> None:
@@ -74,10 +74,10 @@ class LigerTiledMLPFunction(Function, metaclass=DropIn):
         shards: int,
         compute_params: Any = None,
     ) -> Tensor:
-        """fn(mlp_module, part) of so many parts of x, along the last dimension but one.
+        """Applies fn(mlp_module, part) to `shards` parts of x along the last dimension but one.
 
-        The backward pass computes each part again. Parameters have gradients as of any call, where
-        the original adds to their `grad` itself; compute_params changes nothing.
+        The backward pass computes each part again. Parameters get gradients as from any call; the
+        original adds to their `grad` itself. compute_params changes nothing.
         """
         parameters = tuple(mlp_module.parameters())
         parts = x.chunk(shards, -2)
@@ -93,7 +93,7 @@ class LigerTiledMLPFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """The gradient of x; those of parameters are added to their `grad`, as in the original."""
+        """Returns x's gradient; adds the parameters' gradients to `grad`, as in the original."""
         fn, mlp_module, shards, count = ctx.call
         x = ctx.saved_tensors[0].detach().requires_grad_()
         with torch.enable_grad():
@@ -109,18 +109,18 @@ def apply_tiled_mlp(
     num_shards: int | None = None,
     compute_params: Any = None,
 ) -> Tensor:
-    """`LigerTiledMLPFunction.apply`, in as many parts as make each about as long as it is wide.
+    """Runs `LigerTiledMLPFunction.apply`, by default in parts about as long as they are wide.
 
     Args:
-      fn: called with the module and a part of x, `[..., positions, d]`; what it gives is put
-        together along the last dimension but one.
+      fn: called with the module and a part of x, `[..., positions, d]`; its results are
+        concatenated along the last dimension but one.
       mlp_module: a module whose parameters fn reads.
       x: `[..., positions, d]`.
-      num_shards: how many parts, 1 at least; None for positions / d, rounded up.
+      num_shards: the number of parts, at least 1; None for positions / d, rounded up.
       compute_params: changes nothing.
 
     Raises:
-      ValueError: if x has fewer than two dimensions.
+      ValueError: x has fewer than two dimensions.
     """
     if x.dim() < 2:
         raise ValueError(
@@ -132,11 +132,11 @@ def apply_tiled_mlp(
 
 
 class LigerTiledSwiGLUMLP(LigerSwiGLUMLP):
-    """LigerSwiGLUMLP, a part of the sequence at a time, which the backward pass computes again.
+    """LigerSwiGLUMLP on one part of the sequence at a time; the backward pass recomputes each part.
 
     Args:
-      config: anything with `hidden_size` and `intermediate_size`.
-      num_shards: how many parts; None for positions / hidden_size, rounded up.
+      config: an object with `hidden_size` and `intermediate_size`.
+      num_shards: the number of parts; None for positions / hidden_size, rounded up.
 
     Raises:
       ValueError: config.hidden_act is there, and neither "silu" nor "swish".
@@ -147,19 +147,19 @@ class LigerTiledSwiGLUMLP(LigerSwiGLUMLP):
         self.num_shards = num_shards
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer of x `[..., positions, hidden_size]`, which has the shape of x."""
+        """Applies the layer to x `[..., positions, hidden_size]`; the result has the same shape."""
         return apply_tiled_mlp(LigerSwiGLUMLP.forward, self, x, self.num_shards)
 
 
 class LigerTiledGEGLUMLP(LigerGEGLUMLP):
-    """LigerGEGLUMLP, a part of the sequence at a time, which the backward pass computes again.
+    """LigerGEGLUMLP on one part of the sequence at a time; the backward pass recomputes each part.
 
     Args:
       config, num_shards: as for LigerTiledSwiGLUMLP.
 
     Raises:
-      ValueError: config.hidden_act is there, and none of "gelu", "gelu_new", "gelu_pytorch_tanh",
-        all of which are the tanh form here, as in the original.
+      ValueError: config.hidden_act is there, and not one of "gelu", "gelu_new" and
+        "gelu_pytorch_tanh"; all three are the tanh form here, as in the original.
     """
 
     def __init__(self, config: Any, num_shards: int | None = None) -> None:
@@ -168,7 +168,7 @@ class LigerTiledGEGLUMLP(LigerGEGLUMLP):
         self.num_shards = num_shards
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer of x `[..., positions, hidden_size]`, which has the shape of x."""
+        """Applies the layer to x `[..., positions, hidden_size]`; the result has the same shape."""
         return apply_tiled_mlp(LigerGEGLUMLP.forward, self, x, self.num_shards)
 
 
@@ -189,24 +189,24 @@ class LigerFusedMoEFunction(Function, metaclass=DropIn):
         top_k_index: Tensor,
         top_k_weights: Tensor,
     ) -> Tensor:
-        """The sum of what each token's experts make of it, by their weights, in the dtype of x.
+        """Returns the weighted sum of the results of each token's experts, in the dtype of x.
 
-        How many tokens an expert has is read by the host; no part of it depends on the order in
-        which threads run.
+        The host reads the number of tokens of each expert. No result depends on the order in which
+        threads run.
 
         Args:
           x: tokens `[T, d]`.
-          gate_up_proj: `[E, 2m, d]`, the gate's rows before the others; down_proj: `[E, d, m]`.
+          gate_up_proj: `[E, 2m, d]`, the gate's rows first; down_proj: `[E, d, m]`.
           top_k_index: `[T, K]`, numbers of experts; top_k_weights: `[T, K]`.
 
         Raises:
-          ValueError: there is no expert of a number.
+          ValueError: a number of an expert that does not exist.
         """
         count, chosen = gate_up_proj.shape[0], top_k_index.flatten()
         order = chosen.argsort(stable=True)
         try:
             sizes = torch.bincount(chosen, minlength=count).tolist()
-        except RuntimeError:  # of negative numbers; to look for them first would wait once more
+        except RuntimeError:  # negative numbers; a check before would wait for the device once more
             if not chosen.numel() or (least := int(chosen.min())) >= 0:
                 raise
             raise _no_expert(least, count) from None
@@ -225,15 +225,15 @@ class LigerExperts(torch.nn.Module):
     """Experts of one size, with the parameters and the call of Hugging Face's `MixtralExperts`.
 
     Args:
-      config: anything with `hidden_size`, `hidden_act`, `num_experts` or else `num_local_experts`,
-        and `moe_intermediate_size` or else `intermediate_size`.
+      config: an object with `hidden_size`, `hidden_act`, `num_experts` or else
+        `num_local_experts`, and `moe_intermediate_size` or else `intermediate_size`.
 
     Attributes:
       gate_up_proj: parameter `[experts, 2·intermediate_dim, hidden_size]`, not initialised, as in
         the original; down_proj: `[experts, hidden_size, intermediate_dim]`, likewise.
 
     Raises:
-      TypeError, ValueError: config.hidden_act is neither "silu" nor "swish"; a size that is no
+      TypeError, ValueError: config.hidden_act is neither "silu" nor "swish"; a size that is not an
         integer from 0 on.
     """
 
@@ -252,7 +252,7 @@ class LigerExperts(torch.nn.Module):
         self.down_proj = torch.nn.Parameter(torch.empty(shape))
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """As `LigerFusedMoEFunction.apply`, for any leading dimensions."""
+        """Runs `LigerFusedMoEFunction.apply` for any leading dimensions."""
         found = LigerFusedMoEFunction.apply(
             hidden_states.reshape(-1, self.hidden_dim),
             self.gate_up_proj,

@@ -1,4 +1,4 @@
-"""The RMS norm of Liger-Kernel whose result is scaled and shifted by what depends on the sample."""
+"""The modulated RMS norm of Liger-Kernel: a scale and a shift for each sample."""
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
@@ -32,7 +32,7 @@ def _modulated_rms_norm(
     return bl.like(y if shift is None else y + shift, x)  # type: ignore[arg-type]
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _modulated = _modulated_rms_norm.torch
 
 
@@ -54,14 +54,15 @@ class LigerModulatedRMSNormFunction(Function, metaclass=DropIn):
 
         Args:
           X: `[..., d]`; W: `[d]` or None.
-          scale: `[..., d]`, of a number of rows that divides those of X: each is for as many rows
-            of X, one after another.
+          scale: `[..., d]`; its number of rows divides X's. Each of its rows applies to equally
+            many consecutive rows of X.
           shift: of the shape of scale, or None.
-          eps: a positive number; offset: a finite number, which is not looked at without W.
+          eps: a positive number; offset: a finite number, not used without W.
           casting_mode: "llama", "gemma" or "none"; in_place: neither changes anything.
 
         Raises:
-          TypeError: an argument is no dense tensor or of another dtype; a number is none.
+          TypeError: an argument is not a dense tensor or has another dtype; eps or offset is not a
+            number.
           ValueError: shapes that do not fit; a number out of its range.
           AssertionError: an unknown casting_mode.
         """
@@ -101,7 +102,7 @@ def liger_modulated_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """As `LigerModulatedRMSNormFunction.apply`."""
+    """Returns `LigerModulatedRMSNormFunction.apply` of these arguments."""
     return LigerModulatedRMSNormFunction.apply(
         X, W, scale, shift, eps, offset, casting_mode, in_place
     )
@@ -139,7 +140,7 @@ class LigerModulatedRMSNorm(LigerRMSNorm):
         )
 
     def forward(self, hidden_states: Tensor, scale: Tensor, shift: Any = None) -> Tensor:  # type: ignore[override]
-        """(1 + scale)·norm(hidden_states) + shift."""
+        """Returns (1 + scale)·norm(hidden_states) + shift."""
         return LigerModulatedRMSNormFunction.apply(
             hidden_states,
             self.weight,

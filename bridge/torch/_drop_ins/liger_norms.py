@@ -33,7 +33,7 @@ class LigerRMSNormFunction(Function, metaclass=DropIn):
         in_place: bool = True,
         row_mode: bool | None = None,
     ) -> Tensor:
-        """X·r·(offset + W) in the dtype of X, or X·r where W is None."""
+        """Returns X·r·(offset + W), or X·r if W is None, in the dtype of X."""
         check_mode(casting_mode)
         return rms_norm(X, W, eps=eps, offset=0.0 if W is None else offset).to(X.dtype)  # type: ignore[no-any-return]
 
@@ -51,7 +51,7 @@ class LigerFusedAddRMSNormFunction(Function, metaclass=DropIn):
         casting_mode: str | int = "llama",
         in_place: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """The RMS norm of S = X + R, and S, both in the dtype of X."""
+        """Returns the RMS norm of S = X + R, and S, both in the dtype of X."""
         check_mode(casting_mode)
         y, s = rms_norm(X, W, R, eps=eps, offset=offset)
         return y.to(X.dtype), s.to(X.dtype)
@@ -62,7 +62,7 @@ class LigerLayerNormFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:  # type: ignore[override]
-        """The layer norm of X in its dtype."""
+        """Returns the layer norm of X in its dtype."""
         return layer_norm(X, W, B, eps=eps).to(X.dtype)  # type: ignore[no-any-return]
 
 
@@ -74,7 +74,7 @@ def liger_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """As `bridge.torch.rms_norm(X, W, eps=eps, offset=offset)`, in the dtype of X."""
+    """Returns `bridge.torch.rms_norm(X, W, eps=eps, offset=offset)`, in the dtype of X."""
     return LigerRMSNormFunction.apply(X, W, eps, offset, casting_mode, in_place)
 
 
@@ -87,12 +87,12 @@ def liger_fused_add_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """As `bridge.torch.rms_norm(X, W, R, eps=eps, offset=offset)`, both in the dtype of X."""
+    """Returns `bridge.torch.rms_norm(X, W, R, eps=eps, offset=offset)`, both in X's dtype."""
     return LigerFusedAddRMSNormFunction.apply(X, R, W, eps, offset, casting_mode, in_place)
 
 
 def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
-    """As `bridge.torch.layer_norm(X, W, B, eps=eps)`, in the dtype of X."""
+    """Returns `bridge.torch.layer_norm(X, W, B, eps=eps)`, in the dtype of X."""
     return LigerLayerNormFunction.apply(X, W, B, eps)
 
 
@@ -108,12 +108,12 @@ class LigerRMSNorm(torch.nn.Module):
 
     Args:
       hidden_size: d, the size of the last dimension.
-      eps: a positive number, kept as `variance_epsilon`.
+      eps: a positive number; the attribute is `variance_epsilon`.
       offset: a number that is added to the weight.
-      casting_mode: "llama", "gemma" or "none". Kept as an attribute: one arithmetic serves all.
-      init_fn: "ones" or "zeros", what the weight starts with.
-      in_place, row_mode: kept as attributes, and change nothing.
-      elementwise_affine: whether there is a `weight`.
+      casting_mode: "llama", "gemma" or "none": only an attribute; the arithmetic is the same.
+      init_fn: "ones" or "zeros": the initial weight.
+      in_place, row_mode: only attributes; they change nothing.
+      elementwise_affine: if true, the module has a `weight`.
 
     Raises:
       AssertionError: an unknown init_fn, and in a call an unknown casting_mode, as in the original.
@@ -159,7 +159,7 @@ class LigerRMSNorm(torch.nn.Module):
 
 
 class LigerRMSNormForGemma(LigerRMSNorm):
-    """With the defaults of Gemma: the weight is a difference from 1."""
+    """`LigerRMSNorm` with the defaults of Gemma: the weight is a difference from 1."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class LigerRMSNormForGemma(LigerRMSNorm):
 
 
 class LigerRMSNormForGemma2(LigerRMSNormForGemma):
-    """As for Gemma, but for the default of in_place."""
+    """`LigerRMSNormForGemma` with another default of in_place."""
 
     def __init__(
         self,
@@ -191,11 +191,11 @@ class LigerRMSNormForGemma2(LigerRMSNormForGemma):
 
 
 class LigerRMSNormForQwen3Next(LigerRMSNormForGemma2):
-    """As for Gemma 2."""
+    """The same as `LigerRMSNormForGemma2`."""
 
 
 class LigerRMSNormForGemma3(LigerRMSNorm):
-    """As for Gemma 2, with the size named dim."""
+    """The same as `LigerRMSNormForGemma2`, with the argument dim for the size."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class LigerRMSNormForGemma3(LigerRMSNorm):
 
 
 class LigerRMSNormForGemma4(LigerRMSNorm):
-    """With the defaults of Gemma 4: no offset, and no weight with `with_scale=False`."""
+    """`LigerRMSNorm` with Gemma 4's defaults: no offset; without a weight if not with_scale."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class LigerRMSNormForGemma4(LigerRMSNorm):
 
 
 class LigerRMSNormForOlmo2(LigerRMSNorm):
-    """As LigerRMSNorm, but for the default of in_place."""
+    """`LigerRMSNorm` with another default of in_place."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class LigerRMSNormForOlmo2(LigerRMSNorm):
 
 
 class LigerRMSNormForGlm4(LigerRMSNormForOlmo2):
-    """As for Olmo 2."""
+    """The same as `LigerRMSNormForOlmo2`."""
 
 
 class LigerFusedAddRMSNorm(torch.nn.Module):
@@ -273,7 +273,7 @@ class LigerFusedAddRMSNorm(torch.nn.Module):
         self.in_place = in_place
 
     def forward(self, hidden_states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The norm of the sum, and the sum, both in the dtype of hidden_states."""
+        """Returns the norm of the sum, and the sum, both in the dtype of hidden_states."""
         return LigerFusedAddRMSNormFunction.apply(
             hidden_states,
             residual,
@@ -296,9 +296,9 @@ class LigerLayerNorm(torch.nn.Module):
 
     Args:
       hidden_size: d, the size of the last dimension.
-      eps: a positive number, kept as `variance_epsilon` too.
-      bias: whether the bias, which there is in any case, starts with normal numbers instead of 0.
-      init_fn: "ones" or "zeros", what the weight starts with.
+      eps: a positive number; `variance_epsilon` is the same attribute.
+      bias: if true, the bias starts with normal random numbers instead of 0. There always is one.
+      init_fn: "ones" or "zeros": the initial weight.
 
     Raises:
       AssertionError: an unknown init_fn, as in the original.

@@ -1,4 +1,4 @@
-"""The rotary embeddings of Liger-Kernel: those of Llama, of Llama 4 and of Qwen2-VL."""
+"""The rotary embeddings of Liger-Kernel: for Llama, for Llama 4 and for Qwen2-VL."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def liger_rotary_pos_emb(
     position_ids: Tensor | None = None,
     unsqueeze_dim: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """q and k `[batch, heads, positions, d]`, turned by `bridge.torch.rotary`, each in its dtype.
+    """Rotates q and k `[batch, heads, positions, d]` by `bridge.torch.rotary`, each in its dtype.
 
     Args:
       q, k: of any numbers of heads.
       cos, sin: `[1, positions, d]`, `[batch, positions, d]` or `[positions, d]`, doubled.
-      position_ids: not looked at: the tables are for the positions that there are.
+      position_ids: not used: the tables are for exactly these positions.
       unsqueeze_dim: the dimension of the heads: 2 for `[batch, positions, heads, d]`.
 
     Raises:
@@ -48,7 +48,7 @@ liger_rope = liger_rotary_pos_emb
 def liger_rotary_pos_emb_vision(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same for q and k `[positions, heads, d]` and tables `[positions, d]`."""
+    """Rotates q and k `[positions, heads, d]` by tables `[positions, d]`."""
     return liger_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)
 
 
@@ -64,7 +64,7 @@ class LigerRopeFunction(Function, metaclass=DropIn):
         position_ids: Tensor | None = None,
         unsqueeze_dim: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """As `liger_rotary_pos_emb`."""
+        """Returns `liger_rotary_pos_emb` of these arguments."""
         return liger_rotary_pos_emb(q, k, cos, sin, position_ids, unsqueeze_dim)
 
 
@@ -76,17 +76,17 @@ def liger_multimodal_rotary_pos_emb(
     mrope_section: Sequence[int],
     unsqueeze_dim: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """q and k `[batch, heads, positions, d]`, turned by the angles of time, height and width.
+    """Rotates q and k `[batch, heads, positions, d]` by the angles of time, height and width.
 
     Args:
       q, k: of any numbers of heads.
-      cos, sin: `[3, batch, positions, d]`, doubled: a table of each.
-      mrope_section: how many of the d/2 pairs are turned by the first table and by the second; the
-        third turns the others.
+      cos, sin: `[3, batch, positions, d]`, doubled: a table each for time, height and width.
+      mrope_section: how many of the d/2 pairs the first table rotates, and how many the second; the
+        third table rotates the rest.
       unsqueeze_dim: the dimension of the heads.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype.
+      TypeError: an argument is not a dense tensor or has another dtype.
       ValueError: shapes that do not fit.
     """
     if is_overridden(given := (q, k, cos, sin)):
@@ -124,24 +124,25 @@ class LigerQwen2VLMRopeFunction(Function, metaclass=DropIn):
         mrope_section: Sequence[int],
         unsqueeze_dim: int = 1,
     ) -> tuple[Tensor, Tensor]:
-        """As `liger_multimodal_rotary_pos_emb`."""
+        """Returns `liger_multimodal_rotary_pos_emb` of these arguments."""
         return liger_multimodal_rotary_pos_emb(q, k, cos, sin, mrope_section, unsqueeze_dim)
 
 
 def liger_llama4_text_rotary_pos_emb(
     xq: Tensor, xk: Tensor, freqs_cis: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """xq and xk `[batch, positions, heads, d]`, whose pairs side by side are complex numbers.
+    """Multiplies adjacent pairs of xq and xk `[batch, positions, heads, d]` by complex numbers.
 
-    They are multiplied by freqs_cis, each in its dtype.
+    A pair is the real and the imaginary part of a complex number. The results have the dtypes of xq
+    and xk.
 
     Args:
       xq, xk: of any numbers of heads.
-      freqs_cis: complex, `[positions, d/2]`, `[1, positions, d/2]` or `[batch, positions, d/2]`;
-        what it has for positions that there are none of is not read.
+      freqs_cis: complex, `[positions, d/2]`, `[1, positions, d/2]` or `[batch, positions, d/2]`.
+        It may have more positions than xq; the rest is not read.
 
     Raises:
-      TypeError: an argument is no dense tensor or of another dtype.
+      TypeError: an argument is not a dense tensor or has another dtype.
       ValueError: shapes that do not fit.
     """
     if is_overridden(given := (xq, xk, freqs_cis)):
@@ -156,10 +157,10 @@ def liger_llama4_text_rotary_pos_emb(
 def liger_llama4_vision_rotary_pos_emb(
     query: Tensor, key: Tensor, freqs_ci: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same for freqs_ci of `[positions, d/2]` numbers, with dimensions of 1 among these or not.
+    """Does the same for freqs_ci of `[positions, d/2]` numbers, with or without dimensions of 1.
 
-    A table that is not complex has been cast, with its model, and has lost the imaginary parts:
-    they are taken for 0, as in the original and in the model.
+    A table that is not complex was cast together with its model and has lost the imaginary parts:
+    they count as 0, as in the original and in the model.
     """
     if is_overridden(given := (query, key, freqs_ci)):
         return hand_over(given)  # type: ignore[no-any-return]
@@ -172,7 +173,7 @@ def liger_llama4_vision_rotary_pos_emb(
 
 
 def _multiplied(q: Tensor, k: Tensor, real: Tensor, imaginary: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k by numbers `[..., positions, d/2]`, of whose positions the first are taken."""
+    """Multiplies q and k by the first of the numbers `[..., positions, d/2]`."""
     cos, sin = (t[..., : q.shape[1], None, :] for t in (real, imaginary))
     first, second = (rotary(x, cos, sin, interleaved=True).to(x.dtype) for x in (q, k))
     return first, second
@@ -185,5 +186,5 @@ class LigerLlama4RopeFunction(Function, metaclass=DropIn):
     def apply(  # type: ignore[override]
         q: Tensor, k: Tensor, freqs_cis: Tensor, BLOCK_SIZE: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As `liger_llama4_text_rotary_pos_emb`; BLOCK_SIZE changes nothing."""
+        """Returns `liger_llama4_text_rotary_pos_emb` of q, k and freqs_cis."""
         return liger_llama4_text_rotary_pos_emb(q, k, freqs_cis)

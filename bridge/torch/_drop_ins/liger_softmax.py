@@ -15,12 +15,12 @@ class LigerSoftmaxFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(input_: Tensor) -> Tensor:  # type: ignore[override]
-        """Softmax over the last dimension, as `bridge.torch.scaled_softmax(input_)`."""
+        """Returns `bridge.torch.scaled_softmax(input_)`: the softmax over the last dimension."""
         return scaled_softmax(input_)
 
 
 def liger_softmax(x: Tensor) -> Tensor:
-    """As `bridge.torch.scaled_softmax(x)`."""
+    """Returns `bridge.torch.scaled_softmax(x)`."""
     return LigerSoftmaxFunction.apply(x)
 
 

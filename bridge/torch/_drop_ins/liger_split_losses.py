@@ -1,4 +1,4 @@
-"""The cross-entropy of Liger-Kernel of logits that ranks share."""
+"""The cross-entropy of Liger-Kernel for logits that are split over ranks."""
 
 # Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
 
@@ -27,7 +27,7 @@ class LigerVocabParallelCEFunction(Function, metaclass=DropIn):
         label_smoothing_formula: str,
         label_smoothing_mode: str,
     ) -> Tensor:
-        """The loss of each row, as `LigerVocabParallelCrossEntropy` has it."""
+        """Returns the loss of each row, as `LigerVocabParallelCrossEntropy` does."""
         _check_smoothing(label_smoothing_formula, label_smoothing_mode)
         if label_smoothing and label_smoothing_mode == "partition" and ranks_in(tp_group) > 1:
             raise ValueError(
@@ -41,16 +41,16 @@ class LigerVocabParallelCEFunction(Function, metaclass=DropIn):
 
 
 class LigerVocabParallelCrossEntropy(torch.nn.Module):
-    """The loss of each row of logits that the ranks of a group share, in float32.
+    """The loss of each row of logits that are split over the ranks of a group, in float32.
 
     Args:
-      ignore_index: the label whose rows have the loss 0 and no gradient.
+      ignore_index: rows with this label have the loss 0 and no gradient.
       label_smoothing: from 0 on, less than 1.
       reduction: "none".
-      label_smoothing_formula: "pytorch", as of `torch.nn.functional.cross_entropy`, or "megatron",
+      label_smoothing_formula: "pytorch", as in `torch.nn.functional.cross_entropy`, or "megatron",
         which spreads ε·V/(V − 1) over the V columns.
-      label_smoothing_mode: "global"; or "partition", which the original takes for the mean over a
-        rank's part, and which is the same where one rank has all columns.
+      label_smoothing_mode: "global"; or "partition", in the original the mean over a rank's part.
+        Both are the same if one rank has all columns.
 
     Raises:
       ValueError: another reduction, formula or mode, or a smoothing out of range; in a call
@@ -83,12 +83,12 @@ class LigerVocabParallelCrossEntropy(torch.nn.Module):
     def forward(
         self, vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any = None
     ) -> Tensor:
-        """The loss of each row.
+        """Returns the loss of each row.
 
         Args:
           vocab_parallel_logits: `[..., V / ranks]`; target: `[...]`, numbers of columns of the
             whole.
-          tp_group: a process group; None, or one of a single rank, for whole rows.
+          tp_group: a process group; None, or a group of one rank, for whole rows.
         """
         return LigerVocabParallelCEFunction.apply(
             vocab_parallel_logits,

@@ -16,18 +16,18 @@ class _VocabParallelCrossEntropy(torch.autograd.Function, metaclass=DropIn):
 
     @staticmethod
     def apply(vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any) -> Tensor:  # type: ignore[override]
-        """The loss of each row of logits that the ranks of `tp_group` share, in float32."""
+        """Returns the loss of each row of logits split over the ranks of `tp_group`, in float32."""
         return vocab_parallel_cross_entropy(vocab_parallel_logits, target, 0.0, tp_group)
 
 
 def fused_vocab_parallel_cross_entropy(
     vocab_parallel_logits: Tensor, target: Tensor, tp_group: Any
 ) -> Tensor:
-    """The loss of each row of logits that the ranks of `tp_group` share, in float32.
+    """Returns the loss of each row of logits split over the ranks of `tp_group`, in float32.
 
     Args:
       vocab_parallel_logits: `[..., V / ranks]`; target: `[...]`, numbers of columns of the whole.
-      tp_group: a process group; None, or one of a single rank, for whole rows.
+      tp_group: a process group; None, or a group of one rank, for whole rows.
 
     Source: `megatron/core/fusions/fused_cross_entropy.py` of Megatron-LM.
     """
@@ -40,21 +40,22 @@ def vocab_parallel_cross_entropy(
     label_smoothing: float = 0.0,
     tp_group: Any = None,
 ) -> Tensor:
-    """The same with label smoothing, that of `megatron/core/tensor_parallel/cross_entropy.py`.
+    """The same loss with the label smoothing of `megatron/core/tensor_parallel/cross_entropy.py`.
 
-    It spreads ε·V/(V − 1) over all V columns, so that ε is what the others than the label get.
+    The smoothing spreads ε·V/(V − 1) over all V columns, so that the columns other than the label
+    get ε in sum.
     """
     spread = spread_smoothing(label_smoothing, vocab_parallel_logits, tp_group)
     return split_losses(vocab_parallel_logits, target, tp_group, label_smoothing=spread)
 
 
 def ranks_in(group: Any) -> int:
-    """How many share a row."""
+    """Returns the number of ranks that share a row."""
     return 1 if group is None else group.size()  # type: ignore[no-any-return]
 
 
 def spread_smoothing(label_smoothing: float, logits: Tensor, group: Any) -> float:
-    """What `cross_entropy` calls the label smoothing of Megatron-LM."""
+    """Converts the label smoothing of Megatron-LM to the one of `cross_entropy`."""
     if not label_smoothing:
         return 0.0
     columns = logits.shape[-1] * ranks_in(group)
@@ -67,7 +68,7 @@ def spread_smoothing(label_smoothing: float, logits: Tensor, group: Any) -> floa
 
 
 def split_losses(logits: Tensor, target: Tensor, group: Any, **options: Any) -> Tensor:
-    """The loss of each row, which is whole where no other rank is in the group."""
+    """Returns the loss of each row; the row is whole if the group has one rank."""
     shared = group if ranks_in(group) > 1 else None
     return cross_entropy(logits, target, reduction="none", group=shared, **options)
 
@@ -83,9 +84,9 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function, metaclass=DropIn):
         padding_idx: int = 0,
         half_to_float: bool = False,
     ) -> Tensor:
-        """The loss of each row, 0 where the label is `padding_idx`.
+        """Returns the loss of each row, 0 if the label is `padding_idx`.
 
-        It has the dtype of the logits, and float32 for 16-bit ones with `half_to_float`.
+        It has the dtype of the logits; for 16-bit logits with `half_to_float` it is float32.
         """
         losses = cross_entropy(
             logits,

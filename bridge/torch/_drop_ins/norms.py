@@ -15,7 +15,7 @@ from bridge.torch._ops.norms import layer_norm, rms_norm
 def layer_norm_over(
     shape: int | Sequence[int], x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """`layer_norm` over trailing dimensions, of this shape, in the promoted dtype of all."""
+    """`layer_norm` over trailing dimensions of this shape, in the promoted dtype of all tensors."""
     if type(x) is not Tensor and is_overridden(given := (x, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     sizes = sizes_of(shape)
@@ -26,7 +26,7 @@ def layer_norm_over(
 def rms_norm_over(
     shape: int | Sequence[int], x: Tensor, weight: Tensor | None, eps: float
 ) -> Tensor:
-    """`rms_norm` over trailing dimensions, of this shape, in the promoted dtype of both."""
+    """`rms_norm` over trailing dimensions of this shape, in the promoted dtype of both tensors."""
     if type(x) is not Tensor and is_overridden(given := (x, weight)):
         return hand_over(given)  # type: ignore[no-any-return]
     sizes = sizes_of(shape)
@@ -35,7 +35,7 @@ def rms_norm_over(
 
 
 def sizes_of(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """normalized_shape as the originals take it: a number, or several."""
+    """Returns a normalized_shape, a number or several as in the originals, as a tuple."""
     sizes = (shape,) if isinstance(shape, numbers.Integral) else tuple(shape)  # type: ignore[arg-type]
     if not sizes:
         raise ValueError("normalized_shape is empty, expected the sizes of trailing dimensions")
@@ -43,11 +43,11 @@ def sizes_of(shape: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def _in_one(function: str, sizes: tuple[int, ...], x: Any, **rows: Any) -> list[Any]:
-    """All with the trailing dimensions of these sizes in one."""
+    """Flattens the trailing dimensions, of these sizes, of all tensors into one."""
     given = {"x": x, **rows}
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor) or tensor.is_nested:
-            continue  # refused by the op, in its words, unless it is None
+            continue  # the op refuses it with its own message, unless it is None
         found = tuple(tensor.shape[-len(sizes) :]) if name == "x" else tuple(tensor.shape)
         if found != sizes:
             raise ValueError(

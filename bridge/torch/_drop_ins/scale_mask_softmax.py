@@ -26,7 +26,7 @@ from bridge.torch._ops.softmax import (
 
 _NAME = "FusedScaleMaskSoftmax"
 
-# Numbers are those of Megatron's AttnMaskType (and of the shorter one of apex).
+# Keys: the numbers of Megatron's AttnMaskType (and of apex's, which has fewer).
 _MASK_TYPES = {
     1: "padding",
     2: "causal",
@@ -44,7 +44,7 @@ class ScaledSoftmax(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
-        """As `bridge.torch.scaled_softmax(x, scale)`."""
+        """Returns `bridge.torch.scaled_softmax(x, scale)`."""
         return scaled_softmax(x, scale)
 
     @staticmethod
@@ -57,11 +57,11 @@ class ScaledSoftmax(Function, metaclass=DropIn):
 
 
 class ScaledMaskedSoftmax(Function, metaclass=DropIn):
-    """`ScaledMaskedSoftmax.apply(x, mask, scale)`: the same of what mask does not hide."""
+    """`ScaledMaskedSoftmax.apply(x, mask, scale)`: over the elements that mask does not hide."""
 
     @staticmethod
     def apply(x: Tensor, mask: Tensor, scale: float) -> Tensor:  # type: ignore[override]
-        """As `bridge.torch.scaled_masked_softmax(x, mask, scale)`; mask True is masked out.
+        """Returns `bridge.torch.scaled_masked_softmax(x, mask, scale)`; mask True is masked out.
 
         x is `[b, np, sq, sk]` and mask `[b, 1, sq, sk]` or `[1, 1, sq, sk]` in the original; here
         any shapes that broadcast.
@@ -78,17 +78,17 @@ class ScaledMaskedSoftmax(Function, metaclass=DropIn):
 
 
 class GenericScaledMaskedSoftmax(ScaledMaskedSoftmax):
-    """`GenericScaledMaskedSoftmax.apply(x, mask, scale)`: as ScaledMaskedSoftmax."""
+    """`GenericScaledMaskedSoftmax.apply(x, mask, scale)`: the same as ScaledMaskedSoftmax."""
 
 
 class ScaledUpperTriangMaskedSoftmax(Function, metaclass=DropIn):
-    """`ScaledUpperTriangMaskedSoftmax.apply(x, scale)`: the same of what a query may see."""
+    """`ScaledUpperTriangMaskedSoftmax.apply(x, scale)`: over the keys that a query sees."""
 
     @staticmethod
     def apply(x: Tensor, scale: float) -> Tensor:  # type: ignore[override]
-        """As `bridge.torch.scaled_causal_softmax(x, scale)`; x is `[attn_batches, sq, sk]`.
+        """Returns `bridge.torch.scaled_causal_softmax(x, scale)`; x is `[attn_batches, sq, sk]`.
 
-        The original wants sq = sk; here any shape, aligned at the last query and the last key.
+        The original needs sq = sk; here any shape works, aligned at the last query and key.
         """
         return scaled_causal_softmax(x, scale)
 
@@ -116,28 +116,27 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
     """Softmax of scaled scores `[b, np, sq, sk]` under a mask, a causal rule and a window.
 
     Args:
-      input_in_fp16, input_in_bf16: not both. Looked at for that alone: the result has the dtype of
-        the input, whatever it is.
+      input_in_fp16, input_in_bf16: must not both be true. They have no other effect: the result has
+        the dtype of the input.
       attn_mask_type: `"padding"`, `"causal"`, `"no_mask"`, `"padding_causal"`, `"arbitrary"` or
         `"causal_bottom_right"`; the name, its number in the original's enum, or any object with
-        such a `name`. Those with "causal" hide key j from query i where j > i + (sk − sq).
-      scaled_masked_softmax_fusion: kept as an attribute. There is one path, the fused one.
-      mask_func: kept as an attribute and never called: a mask hides what it is True at.
+        such a `name`. The types with "causal" hide key j from query i if j > i + (sk − sq).
+      scaled_masked_softmax_fusion: only an attribute: there is one path, the fused one.
+      mask_func: only an attribute, never called: a mask hides the elements where it is True.
       softmax_in_fp32: must be true with a scale, as in the original. The softmax of 16-bit scores
         is computed in float32 either way.
       scale: a finite number, or None for 1.
-      window_size: None, or (left, right): query i sees the keys from i + (sk − sq) − left to
-        i + (sk − sq) + right alone; −1 is no limit. In addition to mask and causal rule.
+      window_size: None, or (left, right): query i sees only the keys from i + (sk − sq) − left to
+        i + (sk − sq) + right; −1 is no limit. It applies in addition to mask and causal rule.
 
     Raises:
-      AssertionError: both 16-bit flags, or a scale without softmax_in_fp32 (where the original
-        raises it too).
-      TypeError: a flag that is neither true nor false, or a scale that is no real number.
-      ValueError: an unknown attn_mask_type, a window_size that is no pair of integers ≥ −1, or a
+      AssertionError: both 16-bit flags, or a scale without softmax_in_fp32 (as in the original).
+      TypeError: a flag that is neither true nor false, or a scale that is not a real number.
+      ValueError: an unknown attn_mask_type, a window_size that is not a pair of integers ≥ −1, or a
         scale that is not finite.
     """
 
-    _refusal: type[Exception] = AssertionError  # apex's has another
+    _refusal: type[Exception] = AssertionError  # apex raises another one
 
     def __init__(
         self,
@@ -186,10 +185,10 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
 
         Args:
           input: scores `[b, np, sq, sk]`.
-          mask: None, or bool or uint8 that broadcasts to input; True hides.
-          softmax_offset: one logit per head, `[np]` or broadcasting to it, that takes part in the
-            sum of each row and has no place in the result (softmax off by one, where it is 0).
-            It is not scaled.
+            mask: None, or bool or uint8 that broadcasts to input; True hides.
+            softmax_offset: one logit per head, `[np]` or broadcasting to it. It takes part in the
+              sum of each row and has no place in the result (softmax off by one, if it is 0). It is
+              not scaled.
         """
         if isinstance(input, Tensor) and input.ndim != 4 and not input.is_nested:
             raise AssertionError(
@@ -198,7 +197,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         scale = 1.0 if self.scale is None else self.scale
         if softmax_offset is None and self.window_size is None:
             return self._softmax(input, mask, scale)
-        # This comes before other code than the kernels' works on them.
+        # Check before the window is added to the mask by torch's operations.
         _check(scale, (input, mask))
         mask = self._with_window(mask, input)
         if softmax_offset is None:
@@ -217,25 +216,25 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         return True
 
     def forward_fused_softmax(self, input: Tensor, mask: Tensor | None) -> Tensor:
-        """As `forward`."""
+        """Returns `forward(input, mask)`."""
         return self.forward(input, mask)
 
     def forward_torch_softmax(
         self, input: Tensor, mask: Tensor | None, softmax_offset: Tensor | None = None
     ) -> Tensor:
-        """As `forward`."""
+        """Returns `forward(input, mask, softmax_offset)`."""
         return self.forward(input, mask, softmax_offset)
 
     @staticmethod
     def get_batch_per_block(sq: int, sk: int, b: int, np: int) -> int:
-        """1: what the number of rows must be divisible by."""
+        """Returns 1: the number of rows need not be divisible by more."""
         return 1
 
     def _softmax(self, x: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         return fused_softmax(x, mask, scale, self._is_causal())
 
     def _is_causal(self) -> bool:
-        # Code that uses the original sets its attributes later on.
+        # Read at each call: code that uses the original sets its attributes after construction.
         return _mask_type_name(self.attn_mask_type) in _CAUSAL
 
     def _with_window(self, mask: Tensor | None, x: Tensor) -> Tensor | None:
@@ -260,12 +259,12 @@ class SoftmaxOne(torch.nn.Module):
     y = exp(x − m) / (Σ exp(x − m) + exp(denominator_offset − m)), in the dtype of x.
 
     Args:
-      dim: None or −1: the last dimension, whatever it is in the original.
+      dim: None or −1: the last dimension; the original, too, uses no other.
       denominator_offset: the logit, a number or a tensor `[np]` (a parameter that is learned); 0
         makes "softmax off by one". A number fails in the original.
 
     Raises:
-      ValueError: a dim that is another.
+      ValueError: another dim.
     """
 
     def __init__(self, dim: int | None = None, denominator_offset: Tensor | float = 1.0) -> None:
@@ -282,7 +281,7 @@ class SoftmaxOne(torch.nn.Module):
 
 
 def _sink_of(offset: Any) -> Any:
-    """A tensor of any shape, dtype and as many logits as heads, as a sink is."""
+    """Returns a sink of the shape and dtype that the softmax takes, one logit for each head."""
     if not isinstance(offset, Tensor):
         return offset
     return offset.reshape(-1) if offset.is_floating_point() else offset.reshape(-1).float()
@@ -297,7 +296,7 @@ def _check(scale: float, operands: tuple[Any, ...], *, causal: bool = False) -> 
 
 
 def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
-    """Softmax under a mask and a causal rule, whichever there are."""
+    """Softmax under a mask and a causal rule, if given."""
     return (_causal if causal else _everywhere)(scale, (x, mask))
 
 

@@ -1,4 +1,4 @@
-"""The check of sizes in constructors of drop-ins."""
+"""Checks of sizes in constructors of drop-ins."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bridge.ops.scalars import whole_number
 
 
 def check_sizes(module: Any, **sizes: Any) -> None:
-    """Refuses a size that is no integer from 0 on, or has one in it, before torch allocates.
+    """Refuses a size that is not an integer from 0 on, or a tuple of such, before torch allocates.
 
     Raises:
-      TypeError, ValueError: named by the module's class and the argument.
+      TypeError, ValueError: a wrong size; the message names the module's class and the argument.
     """
     for argument, size in sizes.items():
         for each in size if isinstance(size, (tuple, list)) else (size,):

@@ -20,7 +20,7 @@ def _narrow_squared_relu(x: bl.Full, weight: bl.PerRow):
     return bl.like(gates.squared_relu.declaration.function(x, weight), x)  # type: ignore[arg-type]
 
 
-# Made now: a first call under torch.compile could not.
+# Make it now: a first call under torch.compile could not make it.
 _squared_relu = _narrow_squared_relu.torch
 
 
@@ -32,7 +32,7 @@ def weighted_squared_relu(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_squared_relu_back(g: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of x and of weights `[..., 1]`, each in its dtype."""
     if is_overridden((g, x, weights)):
         return hand_over((g, x, weights))  # type: ignore[no-any-return]
     dx, dweights = pulled_back("weighted_squared_relu_back", weighted_squared_relu, g, x, weights)
@@ -44,12 +44,12 @@ class WeightedSquaredReLUFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(input: Tensor, weights: Tensor) -> Tensor:  # type: ignore[override]
-        """As `weighted_squared_relu(input, weights)`."""
+        """Returns `weighted_squared_relu(input, weights)`."""
         return weighted_squared_relu(input, weights)
 
 
 def weighted_squared_relu_impl(input: Tensor, weights: Tensor) -> Tensor:
-    """The same for any leading dimensions of input, and a weight for each token, `[tokens, 1]`."""
+    """`weighted_squared_relu` for any leading dimensions of input; weights are `[tokens, 1]`."""
     if is_overridden((input, weights)):
         return hand_over((input, weights))  # type: ignore[no-any-return]
     return as_before(WeightedSquaredReLUFunction.apply(flat(input), flat(weights)), input)

@@ -17,7 +17,7 @@ def swiglu(y: Tensor) -> Tensor:
 
 
 def bias_swiglu(y: Tensor, bias: Tensor) -> Tensor:
-    """swiglu(y + bias); `bias` may have any shape that broadcasts, one pass being for `[2d]`."""
+    """swiglu(y + bias); `bias` broadcasts. Only a bias `[2d]` is added in the same pass."""
     return gated("swiglu", y, bias, None)
 
 
@@ -27,7 +27,7 @@ def weighted_swiglu(y: Tensor, weights: Tensor) -> Tensor:
 
 
 def clamped_swiglu(y: Tensor, clamp_value: float) -> Tensor:
-    """swiglu of y₁ where that is at most clamp_value, and of y₂ in [−clamp_value, clamp_value]."""
+    """swiglu with y₁ clamped to at most clamp_value and y₂ to [−clamp_value, clamp_value]."""
     return gated("swiglu", y, None, None, clamp_value)
 
 
@@ -42,27 +42,27 @@ def clamped_weighted_swiglu(y: Tensor, weights: Tensor, clamp_value: float) -> T
 
 
 def swiglu_back(g: Tensor, y: Tensor) -> Tensor:
-    """The gradient of y from that of swiglu(y)."""
+    """Returns the gradient of y from the gradient of swiglu(y)."""
     return gated_back("swiglu", g, y, None, None)[0]
 
 
 def bias_swiglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
-    """The gradient of y + bias, in full size, from that of bias_swiglu(y, bias)."""
+    """Returns the gradient of y + bias, in full size, from the gradient of bias_swiglu(y, bias)."""
     return gated_back("swiglu", g, y, bias, None)[0]
 
 
 def weighted_swiglu_back(g: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
     return _of_both(g, y, weights, None)
 
 
 def clamped_swiglu_back(g: Tensor, y: Tensor, clamp_value: float) -> Tensor:
-    """The gradient of y in its dtype; what was outside of the clamp has 0."""
+    """Returns the gradient of y in its dtype; it is 0 where y was clamped."""
     return gated_back("swiglu", g, y, None, None, clamp_value)[0].to(y.dtype)
 
 
 def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
-    """The gradient of y + bias, in full size and its dtype."""
+    """Returns the gradient of y + bias, in full size and in the dtype of y + bias."""
     found = gated_back("swiglu", g, y, bias, None, clamp_value)[0]
     return found.to(torch.result_type(y, bias))
 
@@ -70,7 +70,7 @@ def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: fl
 def clamped_weighted_swiglu_back(
     g: Tensor, y: Tensor, weights: Tensor, clamp_value: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
     return _of_both(g, y, weights, clamp_value)
 
 
@@ -82,12 +82,12 @@ def _of_both(
 
 
 def _limit(clamp_value: float | None) -> float | None:
-    """Of the Functions, for which a number that is not positive means none."""
+    """Returns the limit of the Functions, for which a number that is not positive means none."""
     return clamp_value if clamp_value is not None and clamp_value > 0 else None
 
 
 class BiasSwiGLUFunction(Function, metaclass=DropIn):
-    """`BiasSwiGLUFunction.apply(input, bias, False, False, clamp_value)`: of input + bias."""
+    """`BiasSwiGLUFunction.apply(input, bias, False, False, clamp_value)`: with a bias."""
 
     @staticmethod
     def apply(  # type: ignore[override]
@@ -97,7 +97,7 @@ class BiasSwiGLUFunction(Function, metaclass=DropIn):
         cpu_offload_input: bool = False,
         clamp_value: float | None = None,
     ) -> Tensor:
-        """As `bias_swiglu`, or `bias_clamped_swiglu` for a positive clamp_value.
+        """Returns `bias_swiglu`, or `bias_clamped_swiglu` for a positive clamp_value.
 
         Raises:
           NotImplementedError: fp8_input_store or cpu_offload_input is true.
@@ -111,7 +111,7 @@ class BiasSwiGLUFunction(Function, metaclass=DropIn):
 
 
 class SwiGLUFunction(Function, metaclass=DropIn):
-    """`SwiGLUFunction.apply(input, False, False, clamp_value)`: without a bias."""
+    """`SwiGLUFunction.apply(input, False, False, clamp_value)`: SwiGLU without a bias."""
 
     @staticmethod
     def apply(  # type: ignore[override]
@@ -120,7 +120,7 @@ class SwiGLUFunction(Function, metaclass=DropIn):
         cpu_offload_input: bool = False,
         clamp_value: float | None = None,
     ) -> Tensor:
-        """As `swiglu`, or `clamped_swiglu` for a positive clamp_value.
+        """Returns `swiglu`, or `clamped_swiglu` for a positive clamp_value.
 
         Raises:
           NotImplementedError: fp8_input_store or cpu_offload_input is true.
@@ -141,7 +141,7 @@ class WeightedSwiGLUFunction(Function, metaclass=DropIn):
         fp8_input_store: bool = False,
         clamp_value: float | None = None,
     ) -> Tensor:
-        """As `weighted_swiglu`, or `clamped_weighted_swiglu` for a positive clamp_value.
+        """Returns `weighted_swiglu`, or `clamped_weighted_swiglu` for a positive clamp_value.
 
         Raises:
           NotImplementedError: fp8_input_store is true.
@@ -157,7 +157,7 @@ def bias_swiglu_impl(
     cpu_offload_input: bool = False,
     clamp_value: float | None = None,
 ) -> Tensor:
-    """SwiGLU of input + bias, or of input where bias is None, for any leading dimensions.
+    """SwiGLU of input + bias, or of input if bias is None, for any leading dimensions.
 
     Raises:
       NotImplementedError: fp8_input_store or cpu_offload_input is true.

@@ -115,7 +115,7 @@ class Program:
         return self._bind(others)
 
     def derive(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the entry of that key, a Program or another object with `count`; makes it once."""
+        """Returns the entry of that key, a Program or another object with `count`; made once."""
         derived = self._derived.get(key)
         if derived is None:
             with self._lock:
@@ -151,7 +151,7 @@ class Program:
         return of_wanted
 
     def cotangents(self, given: Mask, cotangents: Sequence[Any]) -> list[Any]:
-        """Returns a cotangent in JAX's convention for each differentiable output; zeros for None."""
+        """Returns a cotangent in JAX's convention per differentiable output; zeros if not given."""
         remaining = iter(cotangents)
         result = []
         for aval, here, differentiable in zip(
