@@ -100,7 +100,7 @@ class Spec:
 
 
 class Parameters(Protocol, Hashable):
-    """Parameters of a call. Each batch, an index of `batch_ndim` dimensions, has own row vectors."""
+    """Parameters of a call; each index of the `batch_ndim` dimensions has its own row vectors."""
 
     @property
     def batch_ndim(self) -> int: ...
@@ -191,7 +191,8 @@ class Op(Protocol[P]):
     ) -> None:
         """Requests machine code for the bytecode of `code` before the first call on a platform.
 
-        `platform` is "cpu" or "cuda". `function` is the public function that was called, if known; messages name it.
+        `platform` is "cpu" or "cuda". `function` is the public function that was called, if known;
+        messages name it.
         """
         return
 
