@@ -1,8 +1,8 @@
-"""`bridge.check`: whether a declared op keeps every promise, on example operands.
+"""`bridge.check`: verification of every promise of a declared op, on example operands.
 
 - `example`: the op and its operands, run by `in_torch` and `in_jax` on `arrays`;
-- `promises`: the table of them, `derivatives` some of them; `comparisons`, `roundings`: what breaks
-  one.
+- `promises`: the table of promises, some of them in `derivatives`; `comparisons`, `roundings`: the
+  criteria.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ class Row:
     """One promise.
 
     Attributes:
-      promise: its name; compared: what was; skipped: why it does not apply; found: what broke it.
+      promise: its name.
+      compared: the names of the comparisons made.
+      skipped: the reason if it does not apply.
+      found: the difference that broke it.
     """
 
     promise: str
@@ -39,7 +42,12 @@ class Row:
 
 @dataclass
 class Report:
-    """What `bridge.check` found. Attributes: title: of what; rows: one for each promise."""
+    """The result of `bridge.check`.
+
+    Attributes:
+      title: the op and its operands.
+      rows: one for each promise.
+    """
 
     title: str
     rows: list[Row]
@@ -53,29 +61,28 @@ class Report:
 
 
 def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -> Report:
-    """Holds a declared op to every promise, in the frameworks that are installed.
+    """Verifies every promise of a declared op, in the frameworks that are installed.
 
     Value and gradients have the same bits in both frameworks, on every instruction set and number
     of threads, for a row alone, under vmap, compiled, and in every layout; the value on NumPy
-    arrays too. Derivatives of both
-    modes, in reverse mode to the third order, are those of the declaration. The results of every
-    dtype, size and special value are near the reference.
+    arrays too. Derivatives of both modes, in reverse mode to the third order, are those of the
+    declaration. The results of every dtype, size and special value are near the reference.
 
     Args:
-      f: of `bridge.op`.
-      example: operands as f takes them: tensors, arrays of JAX or NumPy. Their shapes, numbers and
-        dtypes are where the checks start from: numbers of moderate size, as results that overflow
-        tell nothing. A few rows of a few dozen columns are enough.
-      quiet: prints nothing.
+      f: a result of `bridge.op`.
+      example: operands of f: tensors, arrays of JAX or NumPy. The checks start from their shapes,
+        numbers and dtypes. Use numbers of moderate size, because results that overflow show
+        nothing. A few rows of a few dozen columns are enough.
+      quiet: True to print nothing.
       static: the op's keyword arguments.
 
     Returns:
-      A table, printed unless `quiet`: a row of `rows` for each promise, with what was compared, or
-      why it does not apply.
+      A table, printed unless `quiet`. Its `rows` have one entry for each promise, with the
+      comparisons made, or the reason for which it does not apply.
 
     Raises:
-      AssertionError: naming the first promise that is broken, and what was found.
-      TypeError: if f is no declared op, or the operands' number or dtypes are none of f's.
+      AssertionError: names the first broken promise and the difference found.
+      TypeError: if f is not a declared op, or the number or dtypes of the operands do not fit.
       ValueError: if their shapes do not fit, or they have no rows or no columns.
       ImportError: if neither framework is installed.
 

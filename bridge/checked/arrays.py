@@ -1,4 +1,4 @@
-"""What both frameworks are given: arrays of any dtype, bfloat16 too, in memory of NumPy."""
+"""Arrays in NumPy memory, of any dtype including bfloat16, that both frameworks can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# Units in the last place of 1, and the smallest and the largest numbers.
+# The spacing of numbers at 1, and the smallest and the largest numbers.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028e38, "float64": 1.7976e308}
@@ -16,10 +16,10 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028e38, "float
 
 @dataclass(frozen=True)
 class Array:
-    """An array of any dtype in memory of NumPy.
+    """An array of any dtype in NumPy memory.
 
     Attributes:
-      dtype: its name; data: of that dtype, the bits of bfloat16 as uint16.
+      dtype: its name; data: a NumPy array of that dtype, for bfloat16 its bits as uint16.
     """
 
     dtype: str
@@ -27,7 +27,7 @@ class Array:
 
     @classmethod
     def of(cls, value: Any) -> Array:
-        """What a tensor, an array of JAX or NumPy, or a number holds."""
+        """Converts a tensor, an array of JAX or NumPy, or a number."""
         if type(value).__module__.partition(".")[0] == "torch":
             import torch
 
@@ -40,7 +40,7 @@ class Array:
 
     @classmethod
     def rounded(cls, values: Any, dtype: str) -> Array:
-        """The values in another dtype, towards zero in bfloat16."""
+        """Converts values to another dtype; for bfloat16 it rounds towards zero."""
         with np.errstate(over="ignore"):
             if dtype != "bfloat16":
                 return cls(dtype, np.asarray(values).astype(dtype))
@@ -49,13 +49,13 @@ class Array:
 
     @property
     def values(self) -> Any:
-        """In float64 where they are floating."""
+        """The numbers, floating ones in float64."""
         if self.dtype == "bfloat16":
             return (self.data.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return self.data.astype(np.float64) if self.data.dtype.kind == "f" else self.data
 
     def same(self, other: Array) -> bool:
-        """Whether dtype, shape and all bits are those of another."""
+        """True if dtype, shape and all bits are equal."""
         mine, others = (np.ascontiguousarray(a.data).tobytes() for a in (self, other))
         return self.dtype == other.dtype and self.data.shape == other.data.shape and mine == others
 
@@ -66,7 +66,7 @@ Arrays = Sequence[Array]
 def of_smooth(
     function: Callable[..., Any], smooth: Sequence[int], operands: Sequence[Any]
 ) -> Callable[..., Any]:
-    """The function of the smooth operands alone."""
+    """Returns the function with only its smooth operands as parameters."""
 
     def run(*moved: Any) -> Any:
         whole = list(operands)

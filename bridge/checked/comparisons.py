@@ -1,4 +1,4 @@
-"""What breaks a promise: other bits, or numbers that are too far off."""
+"""Comparisons that detect a broken promise: other bits, or numbers that are too far off."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.checked.arrays import Arrays
 
 
 class BrokenPromiseError(Exception):
-    """A promise is broken: what was found."""
+    """A promise is broken; the message has the difference."""
 
 
 def hold_same(what: str, these: Arrays, others: Arrays) -> None:
@@ -31,7 +31,7 @@ def hold_same(what: str, these: Arrays, others: Arrays) -> None:
 
 
 def hold_close(what: str, found: Any, expected: Any, bound: Any) -> None:
-    """That numbers are as near as the bound; NaN and infinities where they should be."""
+    """Raises unless numbers are within the bound, with NaN and infinities at the same places."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         raise BrokenPromiseError(

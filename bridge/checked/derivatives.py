@@ -1,4 +1,4 @@
-"""The promises of derivatives. Each is a function that yields what it compared."""
+"""The promises of derivatives. Each is a function that yields the name of each comparison."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reverse_mode(e: Example) -> Iterator[str]:
 
 
 def _is_rounded(program: Program) -> bool:
-    """Whether tangents and cotangents are rounded, as what they belong to is."""
+    """True if the program rounds values, and so their tangents and cotangents."""
     return any(node.operation == "rounded" for node in program.nodes)
 
 
@@ -47,7 +47,7 @@ def _hold_slope(
     weights: Sequence[Any],
     gradients: Arrays,
 ) -> None:
-    """That gradients of Σ ⟨weight, result⟩ are its slope in float64, along a random direction."""
+    """Compares gradients of Σ ⟨weight, result⟩ with its slope in float64, in a random direction."""
     held: dict[int, Any] = {}
     evaluate(program, operands, held)
 
@@ -62,7 +62,7 @@ def _hold_slope(
     ]
 
     def difference(step: float) -> tuple[float, float]:
-        """The slope by central differences, and the size of its terms."""
+        """Returns the slope by central differences, and the sum of the sizes of its terms."""
         ends = []
         for sign in (step, -step):
             moved = list(operands)
@@ -75,7 +75,7 @@ def _hold_slope(
     coarse, size = difference(2.0**-16)
     fine, size = difference(2.0**-17)
     terms = [g.values * t for g, t in zip(gradients, along, strict=True)]
-    # What the differences leave out is less than what they differ by.
+    # The truncation error of the finer difference is less than the change between both.
     unit = 2.0**-7 if _is_rounded(program) else 1e-6
     bound = unit * sum(float(np.sum(np.abs(t))) for t in terms) + 1e-8 * size
     slope = sum(float(np.sum(t)) for t in terms)
@@ -115,7 +115,7 @@ def forward_mode(e: Example) -> Iterator[str]:
 
 
 def higher_order(order: int, e: Example) -> Iterator[str]:
-    """Gradients of gradients: their bits, and in float64 their numbers."""
+    """Compares gradients of gradients: their bits, and in float64 their numbers."""
     for arrays in (e.arrays, e.cast(["float64"])):
         levels = e.levels(arrays, order)
         found = e.same(f"order {order}", lambda f: f.nested(arrays, *levels))  # noqa: B023

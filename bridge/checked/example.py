@@ -23,7 +23,7 @@ from bridge.ops.form import check_operands
 
 
 class Example:
-    """An op with operands: `arrays` of those that are there, and what follows from its program."""
+    """An op with operands: `arrays` has the given operands, `program` is the traced program."""
 
     def __init__(self, op: DeclaredOp, example: Sequence[Any], static: dict[str, Any]) -> None:
         declaration = op.declaration
@@ -57,7 +57,7 @@ class Example:
         self.reference, self.numpy = function_of("reference"), function_of("_numpy")
         given_all = [True] * len(self.program.results)
         derived = derivatives.vjp(self.program, given_all, self.moved(self.program))
-        # Of all operands and cotangents, as a rule that the declaration states is too.
+        # A rule towards all operands from all cotangents, as a custom VJP is.
         self.back = codes.parse(found.code).rule or derived
         self.rng = np.random.default_rng(0)
         if 0 in self.space:
@@ -72,7 +72,7 @@ class Example:
         return [operand.dtype == "float" for operand in program.operands]
 
     def dtypes(self, arrays: Arrays) -> list[str]:
-        """Those of the results, as they are documented."""
+        """Returns the documented dtypes of the results."""
         floating = [arrays[i].dtype for i in self.smooth]
         arithmetic = "float64" if "float64" in floating else "float32"
         return [
@@ -81,20 +81,20 @@ class Example:
         ]
 
     def cotangents(self, arrays: Arrays) -> list[Array]:
-        """Random ones."""
+        """Returns random cotangents of the results."""
         space = space_of(self.program, arrays)
         pairs = zip(self.program.results, self.dtypes(arrays), strict=True)
         shapes = [(shape_of(result.role, space), dtype) for result, dtype in pairs]
         return [Array.rounded(self.rng.normal(size=shape), dtype) for shape, dtype in shapes]
 
     def tangents(self, arrays: Arrays) -> list[Array]:
-        """Random directions of the smooth operands, in their own dtypes."""
+        """Returns random tangents of the smooth operands, in their own dtypes."""
         return self._random_like([arrays[i] for i in self.smooth])
 
     def levels(self, arrays: Arrays, order: int) -> list[list[Array]]:
-        """Random cotangents: of the results, of their gradients, of the gradients of these.
+        """Returns random cotangents: of the results, of their gradients, of the gradients of these.
 
-        A level has gradients towards the smooth operands and towards the cotangents before it.
+        A level has one for each smooth operand and for each cotangent of the levels before it.
         """
         level, towards = self.cotangents(arrays), [arrays[i] for i in self.smooth]
         levels = [level]
@@ -108,28 +108,28 @@ class Example:
         return [Array.rounded(self.rng.normal(size=a.data.shape), a.dtype) for a in arrays]
 
     def cast(self, dtypes: Sequence[str]) -> list[Array]:
-        """The operands with floating ones in these dtypes, from the first again behind the last."""
+        """Returns the operands with the floating ones cast to these dtypes, in turn."""
         every, arrays = itertools.cycle(dtypes), list(self.arrays)
         for i in self.smooth:
             arrays[i] = Array.rounded(arrays[i].values, next(every))
         return arrays
 
     def resized(self, space: tuple[int, ...]) -> list[Array]:
-        """The operands' numbers, repeated or cut to another space."""
+        """Returns the operands with their numbers repeated or cut to another space."""
         return [
             Array(a.dtype, _resized(a.data, shape_of(operand.role, space, a.data.shape)))
             for a, operand in zip(self.arrays, self.program.operands, strict=True)
         ]
 
     def row(self, arrays: Arrays, all_roles: Sequence[Any], index: tuple[int, ...]) -> list[Array]:
-        """The part of each array that belongs to one row, with all dimensions."""
+        """Returns the part of each array that belongs to one row, with all dimensions."""
         return [
             Array(a.dtype, np.asarray(a.data[_place(role, a.data.shape, index)]))
             for a, role in zip(arrays, all_roles, strict=True)
         ]
 
     def same(self, what: str, run: Callable[[Any], list[Array]]) -> list[Array]:
-        """What a computation gives in every framework: the same bits, or this raises."""
+        """Runs a computation in every framework; raises unless the bits are the same."""
         found = [(framework.name, run(framework)) for framework in self.frameworks]
         for name, other in found[1:]:
             hold_same(f"{what}: {found[0][0]} and {name}", found[0][1], other)
@@ -139,7 +139,7 @@ class Example:
         return self.same(what, lambda framework: framework.pulled(arrays, cotangents))
 
     def exact(self, arrays: Arrays, cotangents: Arrays) -> list[Any]:
-        """What `pulled` should be: the reference, and the derivative's program in float64."""
+        """Returns the expected `pulled`: the reference and the derivative program in float64."""
         operands = [a.values for a in arrays]
         gradients = evaluate(self.back, [*operands, *(c.values for c in cotangents)])
         return [*self.reference(*operands), *gradients]

@@ -1,4 +1,4 @@
-"""A function of arrays of JAX, with arrays of NumPy in and out."""
+"""Runs of an op in JAX, with NumPy arrays in and out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.checked.arrays import Array, Arrays, of_smooth
 
 
 class InFramework:
-    """A function of arrays. What has no name of a transform runs under jit and with float64."""
+    """A function of JAX arrays. Methods run it under jit unless their name says otherwise."""
 
     name = "jax"
 
@@ -60,7 +60,7 @@ class InFramework:
         return self._run(self._nested, arrays, *levels)
 
     def compiled(self, arrays: Arrays, cotangents: Arrays) -> list[tuple[str, list[Array]]]:
-        """The same without jit, and by the names of transforms that compile."""
+        """Runs `pulled` without jit, and in lax.scan; returns names and results."""
 
         def scanned(operands: Any, cotangents: Any) -> Any:
             def step(carry: Any, each: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A function of tensors, with arrays of NumPy in and out."""
+"""Runs of an op in torch, with NumPy arrays in and out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InFramework:
         self._function, self._smooth = function, smooth
 
     def _tensor(self, array: Array) -> Any:
-        # What NumPy may not write torch warns of.
+        # torch warns of arrays that are not writable.
         data = array.data if array.data.flags.writeable else np.array(array.data)
         tensor = torch.from_numpy(data)
         return tensor.view(torch.bfloat16) if array.dtype == "bfloat16" else tensor
@@ -35,18 +35,18 @@ class InFramework:
         leaves = self._leaves(arrays)
         values = function(*leaves)
         towards = [leaves[i] for i in self._smooth]
-        # The gradient towards what has no part in the result is None to autograd.
+        # An operand with no part in the result would get None as its gradient.
         gradients = torch.autograd.grad(
             values, towards, [*map(self._tensor, cotangents)], materialize_grads=True
         )
         return [*map(Array.of, (*values, *gradients))]
 
     def pulled(self, arrays: Arrays, cotangents: Arrays) -> list[Array]:
-        """Results, and gradients towards the smooth operands."""
+        """Returns results, and gradients towards the smooth operands."""
         return self._pull(self._function, arrays, cotangents)
 
     def pulled_on(self, threads: int, arrays: Arrays, cotangents: Arrays) -> list[Array]:
-        """The same on so many threads."""
+        """Runs `pulled` on `threads` threads."""
         kept = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
@@ -55,10 +55,10 @@ class InFramework:
             torch.set_num_threads(kept)
 
     def compiled(self, arrays: Arrays, cotangents: Arrays) -> list[tuple[str, list[Array]]]:
-        """The same under compilers, by their names."""
+        """Runs `pulled` under compilers; returns names and results."""
         found = []
         for dynamic in (False, True):
-            # Dynamo counts how often it compiles a piece of code, which each check shall do anew.
+            # Dynamo limits recompilations of a code object; each check shall count anew.
             code, function = self._function.__code__.replace(), self._function
             again = types.FunctionType(
                 code, function.__globals__, "checked", function.__defaults__, function.__closure__
@@ -69,7 +69,7 @@ class InFramework:
         return found
 
     def pushed(self, arrays: Arrays, tangents: Arrays) -> list[Array]:
-        """Results, and their tangents along those of the smooth operands."""
+        """Returns results and their tangents, for tangents of the smooth operands."""
         operands = [*map(self._tensor, arrays)]
         moved = tuple(operands[i] for i in self._smooth)
         run = of_smooth(self._function, self._smooth, operands)
@@ -77,10 +77,10 @@ class InFramework:
         return [*map(Array.of, (*values, *pushed))]
 
     def nested(self, arrays: Arrays, *levels: Arrays) -> list[Array]:
-        """Gradients of gradients: each level has cotangents of what the levels before it give.
+        """Returns gradients of gradients; each level has cotangents for those of the level before.
 
-        A level gives the gradients of Σ ⟨cotangent, result⟩ towards the smooth operands and towards
-        the cotangents of the levels before it.
+        A level computes the gradients of Σ ⟨cotangent, result⟩ towards the smooth operands and
+        towards the cotangents of the levels before it.
         """
         leaves = self._leaves(arrays)
         found = self._function(*leaves)
@@ -100,7 +100,7 @@ class InFramework:
         return [*map(Array.of, found)]
 
     def mapped(self, arrays: Arrays, cotangents: Arrays, batched: Sequence[bool]) -> list[Array]:
-        """`pulled` under vmap over the first dimension of the batched operands and cotangents."""
+        """Runs `pulled` under vmap, over the first dimension of batched operands and cotangents."""
 
         def pull(*all_of_them: Any) -> Any:
             operands, given = all_of_them[: len(arrays)], all_of_them[len(arrays) :]

@@ -1,4 +1,4 @@
-"""The promises of a declared op. Each is a function that yields what it compared."""
+"""The promises of a declared op. Each is a function that yields the name of each comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIXES = (("bfloat16", "float32"), ("float32", "float16", "bfloat16"), ("float64
 
 
 class DoesNotApplyError(Exception):
-    """A promise says nothing of this op: why."""
+    """A promise does not apply to this op, for the reason in the message."""
 
 
 def _bits(e: Example) -> Iterator[str]:
@@ -32,7 +32,7 @@ def _bits(e: Example) -> Iterator[str]:
 
 
 def _numpy(e: Example) -> Iterator[str]:
-    # Without ml_dtypes, which may not be installed, NumPy has no bfloat16.
+    # NumPy has bfloat16 only with ml_dtypes, which may not be installed.
     has_bfloat16 = any(array.dtype == "bfloat16" for array in e.arrays)
     arrays = e.cast(["float32"]) if has_bfloat16 else e.arrays
     found = [Array.of(result) for result in e.numpy(*[array.data for array in arrays])]
@@ -42,7 +42,7 @@ def _numpy(e: Example) -> Iterator[str]:
 
 
 def _threads(e: Example) -> Iterator[str]:
-    # A thread is worth its while for 32 Ki elements.
+    # A call uses a second thread from 32 Ki elements on.
     rows = -(-(3 << 15) // max(e.space[-1], 1))
     arrays = e.resized((*(1 for _ in e.space[2:]), rows, e.space[-1]) if e.space[1:] else e.space)
     cotangents = e.cotangents(arrays)
@@ -135,7 +135,7 @@ def _compilers(e: Example) -> Iterator[str]:
 
 
 def _unwritten(e: Example, what: str, arrays: Arrays, cotangents: Arrays) -> list[Array]:
-    """`pulled`, which leaves what it is given as it was."""
+    """Returns `pulled`, and checks that the operands keep their bits."""
     given = (*arrays, *cotangents)
     copies = [Array(array.dtype, array.data.copy()) for array in given]
 
@@ -207,7 +207,7 @@ def _special_values(e: Example) -> Iterator[str]:
         found = _unwritten(e, what, operands, weights)
         yield what
         if number is None:
-            continue  # of its reciprocal float32 makes an infinity, float64 does not
+            continue  # its reciprocal is infinite in float32, not in float64
         for place, (array, right) in enumerate(zip(found, e.exact(operands, weights), strict=True)):
             one, other = (np.isnan(values).astype(float) for values in (array.values, right))
             hold_close(f"{what}: where array {place} is NaN (1)", one, other, 0.0)

@@ -1,4 +1,4 @@
-"""How far roundings may move the results of a program."""
+"""Bounds on the effect of roundings on the results of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXACT = {"neg", "abs", "where", "minimum", "maximum", "max", "float", "columns"
 
 
 def hold_right(e: Example, what: str, arrays: Arrays) -> None:
-    """Value and gradients: the bits in both frameworks, dtypes, and numbers near the reference."""
+    """Checks value and gradients: bits in both frameworks, dtypes, distance from the reference."""
     cotangents = e.cotangents(arrays)
     found, exact = e.pulled(what, arrays, cotangents), e.exact(arrays, cotangents)
     names = [*(f"{what}: result {i}" for i in range(len(cotangents)))]
@@ -41,10 +41,10 @@ def hold_right(e: Example, what: str, arrays: Arrays) -> None:
 
 
 def _bounds(e: Example, arrays: Arrays, cotangents: Arrays) -> list[Any]:
-    """How far roundings may move float results, a bound for each row or for each number.
+    """Estimates the effect of roundings on float results; a bound for each row or each number.
 
-    It is what they move by where every value of the program is off by a unit at random: the largest
-    of the row, of several draws.
+    Every value of the program is changed by a unit at random. The bound is the largest change in
+    the row, of several draws.
     """
     is_double = any(a.dtype == "float64" for a in arrays)
     unit, space = EPSILON["float64" if is_double else "float32"], space_of(e.program, arrays)
@@ -70,9 +70,9 @@ def _bounds(e: Example, arrays: Arrays, cotangents: Arrays) -> list[Any]:
 
 
 def _noisy(program: Program) -> Program:
-    """The program with every floating value times an operand: what its rounding makes of it.
+    """Returns the program with every rounded value multiplied by a further operand.
 
-    Those operands come behind its own, in the roles of the values.
+    These operands follow the program's own, in the roles of the values.
     """
     nodes: list[Node] = []
     operands = list(program.operands)
@@ -83,7 +83,7 @@ def _noisy(program: Program) -> Program:
             factor = Node("operand", (), (len(operands), 0), node.axes, "float")
             operands.append(Operand("rounding", _ROLE_OF.get(node.axes, roles.PerRow)))
             value = len(nodes) - 1
-            if node.operation == "logsumexp":  # powers are rounded, of which it is the logarithm
+            if node.operation == "logsumexp":  # the rounded powers are inside the logarithm
                 one = Node("constant", (), (1.0).hex(), 0, "float")
                 moved = replace(node, operation="fma", inputs=(value, value + 1, value + 1))
                 nodes += [factor, moved, one]

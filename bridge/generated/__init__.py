@@ -1,10 +1,10 @@
-"""Programs of declared ops, compiled while Python runs: machine code instead of the interpreter.
-
-The first call of a program with operands of some dtypes asks for it; a thread has it compiled in
-the background, and calls take it as soon as it is there. It gives the interpreter's bits: the
-native module compares them on random arrays before it takes what was compiled. The environment
-variable BRIDGE_COMPILE says when: "background" (or nothing), "now", in which the first call waits,
-or "0", never. For CUDA those of the build are added before the first call (`shipped`).
+"""Generated kernels: programs of declared ops, compiled while Python runs, for speed.
+ The first call of a program with operands of given dtypes requests a kernel. A thread compiles it
+in the background, and calls run it as soon as it is loaded. It gives the interpreter's bits: the
+native module compares both on random arrays before it accepts the kernel. The environment variable
+BRIDGE_COMPILE selects when to compile: "background" (the default), "now", for which the first call
+waits, or "0", never. CUDA kernels compiled ahead of time are added before the first call
+(`shipped`).
 """
 
 from bridge.generated.cache import CompileError

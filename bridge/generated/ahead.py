@@ -1,4 +1,4 @@
-"""The programs that a declared op usually comes to, before any call of it."""
+"""The usual programs of a declared op, known before any call of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bridge.ops.form import dtypes_of_role
 from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
 
-# Each takes a few hundred MiB.
+# A compiler takes a few hundred MiB.
 _MOST_COMPILERS = 8
-# Up to so many floating operands each of them is usual to train alone, or to leave out.
+# With at most this many floating operands, each may be trained alone, or be the only frozen one.
 _FEW = 4
 _SHARED = (roles.Row, roles.Table)
 
@@ -32,10 +32,10 @@ def _smooth(found: Traced) -> tuple[int, ...]:
 
 
 def trained_sets(found: Traced) -> list[tuple[int, ...]]:
-    """The sets of operands, by position, that training takes gradients towards.
+    """Returns the sets of operands, by position, that training differentiates towards.
 
-    A parameter may be frozen, and what comes in may be data. All sets of many operands would be too
-    many programs.
+    A parameter may be frozen, and an input may be data. All sets of many operands would be too many
+    programs.
     """
     smooth = _smooth(found)
     shared = {i for i in smooth if found.program.operands[i].role in _SHARED}
@@ -50,16 +50,16 @@ def trained_sets(found: Traced) -> list[tuple[int, ...]]:
 
 
 def usual_requests(found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
-    """`requests_towards` all floating operands at once."""
+    """Yields `requests_towards` all floating operands at once."""
     return requests_towards([_smooth(found)], found, dtype, arch)
 
 
 def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> Iterator[Request]:
-    """The op on floating operands of one dtype: forward, as it runs where a gradient follows, in
-    reverse mode towards each of these sets of operands, and in forward mode in the first of them;
-    for an architecture as in `Request`.
+    """Yields the programs of an op on floating operands of one dtype, for an architecture.
 
-    A derivative that is too large is left out, as nobody can call it.
+    They are: the forward pass; the forward pass that saves residuals; reverse mode towards each of
+    these sets of operands; forward mode in the first set. `arch` is as in `Request`. A derivative
+    that is too large is left out, because no call can run it.
     """
     arithmetic = "float64" if dtype == "float64" else "float32"
     code = found.texts.get(dtype, found.code)
@@ -74,7 +74,7 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
     saving = PROGRAM.saving(params)
     if saving != params:
         yield _request(saving, own, arch)
-    # What the rules place are dtypes here.
+    # The derivative rules arrange dtypes here, in place of arrays.
     saved = PROGRAM.result_dtypes(saving)
     specs = [Spec((), each) for each in own]
     calls: list[Call[Any]] = []
@@ -87,16 +87,16 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
         with contextlib.suppress(ProgramTooLarge):
             calls += PROGRAM.jvp(own, saved, tangents, specs, params)
     for call in calls:
-        if call.params is not None:  # otherwise what is there is passed on
+        if call.params is not None:  # otherwise an operand is passed on
             takes = [own[o.position] if isinstance(o, ZerosLike) else o for o in call.operands]
             yield _request(call.params, takes, arch)
 
 
 def compile_all(requests: Iterable[Request]) -> None:
-    """Compiles them side by side.
+    """Compiles the requests in parallel.
 
     Raises:
-      CompileError: as the first one that fails; those that have not begun by then are left out.
+      CompileError: the error of the first one that fails; requests not yet begun are dropped.
     """
     with ThreadPoolExecutor(min(_MOST_COMPILERS, os.cpu_count() or 1)) as pool:
         asked = [pool.submit(request.compile) for request in requests]

@@ -1,4 +1,4 @@
-"""The cache of what was compiled, and how a compiler is run."""
+"""The cache of compiled kernels, and the runner of compilers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-_SECONDS = 3600  # more than any program takes, where others have most of the processor too
+_SECONDS = 3600  # more than any program takes, even beside other busy processes
 _NICENESS = 10
 _DAY = 86400  # seconds
 
@@ -25,16 +25,16 @@ log = logging.getLogger("bridge")
 
 
 class CompileError(RuntimeError):
-    """A program could not be compiled; calls go on by the interpreter."""
+    """A program could not be compiled; calls stay in the interpreter."""
 
 
 class RejectedError(CompileError):
-    """What was compiled cannot be loaded, or has other bits than the interpreter."""
+    """Compiled code cannot be loaded, or gives other bits than the interpreter."""
 
 
 @functools.cache
 def headers() -> Path:
-    """Where the headers of the kernels are: beside this package, or in the source tree."""
+    """Returns the folder of the kernels' headers: beside this package, or in the source tree."""
     package = Path(__file__).parent.parent
     for folder in (package / "cpp", package.parent / "cpp"):
         if (folder / "interpreter" / "generated.h").is_file():
@@ -48,7 +48,7 @@ def _is_header(path: Path) -> bool:
 
 @functools.cache
 def headers_digest() -> str:
-    """Of all that programs include."""
+    """Returns a hash of all headers that programs include."""
     digest = hashlib.sha256()
     folder = headers()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and _is_header(path)):
@@ -57,7 +57,7 @@ def headers_digest() -> str:
 
 
 def cache_folder() -> Path:
-    """Of what was compiled: BRIDGE_CACHE_DIR, or bridge in the user's cache folder."""
+    """Returns the cache folder: BRIDGE_CACHE_DIR, or bridge in the user's cache folder."""
     if own := os.environ.get("BRIDGE_CACHE_DIR"):
         return Path(own).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -71,22 +71,22 @@ def cached(
     again: bool | None = None,
     what: str = "a program",
 ) -> Path:
-    """A file in the cache that these parts decide, new or from before.
+    """Returns a file in the cache determined by `parts`, new or from before.
 
-    Any number of processes may ask for it at once: what is written gets its name when it is whole.
+    Any number of processes may ask for it at once: a file gets its name when it is complete.
 
     Args:
-      parts: all that the file follows from.
+      parts: everything that the file's contents depend on.
       suffix: of its name.
-      make: is given an empty folder, and returns the file that it made there; None to ask only
-        whether the file is there.
-      again: whether it is called where it failed within the last day, in any process; None where
-        failures are not remembered.
+      make: make(folder) writes the file into an empty folder and returns its path; None only to
+        look for the file.
+      again: False to raise the error of a failure within the last day, in any process, True to
+        try again; None if failures are not remembered.
       what: the name of the file's contents in the log.
 
     Raises:
-      CompileError: as `make` does or did, or if the cache cannot be written; the file is not there
-        and `make` is None.
+      CompileError: if `make` fails or failed, if the cache cannot be written, or if the file is
+        missing and `make` is None.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -104,7 +104,7 @@ def cached(
             raise CompileError("not compiled yet")
         _remove_abandoned(folder)
         start = time.monotonic()
-        # Not a TemporaryDirectory: where the process ends, that is gone before who works in it is.
+        # No TemporaryDirectory: at exit it would be removed before its user stops.
         work = Path(tempfile.mkdtemp(dir=folder, prefix="new-"))
         try:
             try:
@@ -123,7 +123,7 @@ def cached(
             shutil.rmtree(work, ignore_errors=True)
         log.info("compiled %s in %.1f s: %s", what, time.monotonic() - start, found)
         return found
-    except (OSError, RuntimeError) as error:  # as where a user has no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if isinstance(error, CompileError):
             raise
         raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
@@ -131,21 +131,21 @@ def cached(
 
 @functools.cache
 def _remove_abandoned(folder: Path) -> None:
-    """Removes what processes that were killed have left, a day after: no compiler runs so long."""
+    """Removes folders of killed processes after a day; no compiler runs that long."""
     for left in folder.glob("new-*"):
         if not _is_of_today(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def _is_of_today(path: Path) -> bool:
-    """Whether it is there, and was written within a day."""
+    """True if the file exists and was written within a day."""
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime <= _DAY
     return False
 
 
 def _is_whole(library: Path) -> bool:
-    """Whether a file is there as it was written: loading half of one would end the process."""
+    """True if a file has its checksum: loading a partial library would crash the process."""
     with contextlib.suppress(OSError):
         checksum = library.with_suffix(".sha256").read_bytes()
         return hashlib.sha256(library.read_bytes()).hexdigest().encode() == checksum
@@ -159,20 +159,20 @@ def forget(library: Path) -> None:
             path.unlink()
 
 
-_own = threading.local()  # whether the thread's compilers give way
+_own = threading.local()  # gives_way: the thread's compilers run at low priority
 _running: set[subprocess.Popen[str]] = set()
 _is_ending = threading.Event()
 
 
 def stop() -> None:
-    """Ends compilers that run, and those that are started yet: the process they are for ends."""
+    """Kills running compilers and those that start later, because the process ends."""
     _is_ending.set()
     for process in list(_running):
         _kill(process)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With all that it has started, which its end waits for."""
+    """Kills a compiler and its children, whose pipes `communicate` waits for."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -198,7 +198,7 @@ def check(command: list[str]) -> None:
 
 
 def run(command: Sequence[str], source: Path, made: Path, linked: Sequence[str] = ()) -> None:
-    """Has a compiler make one file of another, and of libraries.
+    """Runs a compiler that makes one file of another, and of libraries.
 
     Raises:
       CompileError: if it fails.
@@ -210,16 +210,15 @@ def run(command: Sequence[str], source: Path, made: Path, linked: Sequence[str] 
 
 
 def give_way() -> None:
-    """From now on what the thread has compiled, for which nobody waits, leaves the processor to
-    others that have work."""
+    """Lowers the priority of the compilers that this thread starts: nobody waits for them."""
     _own.gives_way = True
 
 
 def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
-    """Status, output and errors of a compiler, which does not outlive this process.
+    """Returns status, output and errors of a compiler, which does not outlive this process.
 
     Raises:
-      CompileError: if it is not there, or takes longer.
+      CompileError: if it cannot be started, or takes longer.
     """
     pipe = subprocess.PIPE
     try:
@@ -229,15 +228,15 @@ def _finished(command: list[str], seconds: float) -> tuple[int, str, str]:
             stdout=pipe,
             stderr=pipe,
             errors="replace",
-            # Not a session of its own: Linux gives each of them the same share of the processor,
-            # whatever the niceness of what runs there.
+            # No session of its own: Linux gives each session the same share of the processor,
+            # whatever the niceness of its processes.
             process_group=0,
         ) as run:
             _running.add(run)
             try:
                 if _is_ending.is_set():
                     _kill(run)
-                # The group: what the compiler runs to do the work may have been started by now.
+                # The group, because the compiler may have started child processes by now.
                 if getattr(_own, "gives_way", False):
                     with contextlib.suppress(OSError):
                         os.setpriority(os.PRIO_PGRP, run.pid, _NICENESS)

@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine, and libraries that it makes for its processor."""
+"""The C++ compiler of this machine, and the libraries it compiles for its processor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMPILERS = ("g++", "clang++", "c++")
 
 
 def find_compiler() -> list[str]:
-    """The command: the environment variable CXX's, or the first of COMPILERS that is on the path.
+    """Returns the compiler command: CXX of the environment, or the first of COMPILERS on the path.
 
     Raises:
       CompileError: if there is none.
@@ -33,7 +33,7 @@ def find_compiler() -> list[str]:
     if named:
         if (found := shutil.which(named[0])) is None:
             raise CompileError(f"CXX is {shlex.join(named)!r}, which is not on the path")
-        return [found, *named[1:]]  # the path may change, and versions are remembered
+        return [found, *named[1:]]  # absolute: the path may change, and versions are cached
     for name in COMPILERS:
         if found := shutil.which(name):
             return [found]
@@ -43,7 +43,7 @@ def find_compiler() -> list[str]:
 
 
 def _flags(isa: str, version: str) -> list[str]:
-    """As cpp/CMakeLists.txt has them: the bits of every result rest on these."""
+    """Returns the flags, as in cpp/CMakeLists.txt: the bits of every result depend on them."""
     flags = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
     flags += ["-fPIC", "-shared", "-fvisibility=hidden", "-DBRIDGE_ISA_NAMESPACE=generated", "-w"]
     if isa != "aarch64":
@@ -51,13 +51,13 @@ def _flags(isa: str, version: str) -> list[str]:
     if isa == "x86-64-v4":
         flags.append("-mprefer-vector-width=512")
     if "clang" not in version:
-        # What a row has one of decides within loops, which stay loops without branches so.
+        # Branches in a loop on a per-row value: gcc would split the loop, and lose its vectors.
         flags += ["-fno-tree-pre", "-fno-thread-jumps"]
     return flags
 
 
 def library_of(source: str, isa: str, what: str = "a program") -> Path:
-    """A library compiled from C++ for an instruction set, new or from the cache.
+    """Returns a library compiled from C++ for an instruction set, new or from the cache.
 
     `what` is its name in the log.
 

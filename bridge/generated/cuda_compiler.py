@@ -1,4 +1,4 @@
-"""CUDA kernels as machine code for an architecture, by NVRTC or nvcc; no GPU is needed for it."""
+"""CUDA kernels compiled for an architecture by NVRTC or nvcc; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 from bridge.generated.cache import CompileError, cached, headers, headers_digest, run, version_of
 from bridge.generated.nvrtc import find_nvrtc, places
 
-# As cpp/cuda/CMakeLists.txt has them: the bits of every result rest on these.
+# As in cpp/cuda/CMakeLists.txt: the bits of every result depend on these flags.
 _FLAGS = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 def cubin_of(source: str, arch: str, what: str = "a program") -> Path:
-    """Machine code compiled from CUDA C++ for an architecture, new or from the cache.
+    """Returns machine code compiled from CUDA C++ for an architecture, new or from the cache.
 
     Args:
-      source: as `lang.emission_cuda` writes it.
-      arch: as "sm_90".
+      source: the output of `lang.emission_cuda`.
+      arch: such as "sm_90".
       what: the program's name in the log.
 
     Raises:
-      ValueError: for what is no name of an architecture.
+      ValueError: if `arch` is not the name of an architecture.
       CompileError: if there is neither NVRTC nor nvcc, or it fails, or the cache cannot be written.
     """
     if not _ARCH.fullmatch(arch):
         raise ValueError(f"arch is {arch!r}, expected the name of an architecture as 'sm_90'")
     nvrtc = find_nvrtc()
     if nvrtc is not None:
-        # The headers have functions for the host too, which it takes for the device's.
+        # The headers also have host functions; NVRTC compiles them for the device.
         options = ["-std=c++17", f"-arch={arch}", "-default-device", *_FLAGS]
 
         def make(folder: Path) -> Path:

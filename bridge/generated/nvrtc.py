@@ -1,8 +1,8 @@
-"""NVRTC, NVIDIA's compiler as a library, by its C functions: it needs no GPU and no toolkit.
+"""NVRTC, NVIDIA's compiler as a library, called by its C functions; it needs no GPU or toolkit.
 
-It comes with the CUDA builds of torch and jax, as a wheel that has it in a folder `nvidia`. It
-compiles in a process of its own, which this file is the program of: a process that ended while it
-compiled would crash, and one that is told to end would have to wait for it.
+The CUDA builds of torch and jax bring it as a wheel, in a folder `nvidia`. It compiles in a process
+of its own, whose program is this file: a process that exits while NVRTC compiles would crash, and a
+process told to exit would have to wait.
 
     python nvrtc.py LIBRARY OPTION ... SOURCE -o MADE
 """
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-# Where it lies in the wheels, by any version, and in a toolkit.
+# Paths of the library in the wheels, of any version, and in a toolkit.
 _IN_WHEELS = ("nvidia/*/lib/libnvrtc.so.*", "nvidia/*/lib64/libnvrtc.so.*")
 _IN_TOOLKITS = ("lib64/libnvrtc.so*", "lib/libnvrtc.so*", "targets/*/lib/libnvrtc.so*")
 _TOOLKITS = ("CUDA_HOME", "CUDA_PATH")
@@ -25,11 +25,11 @@ _NAMES = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12")
 
 
 class NvrtcError(RuntimeError):
-    """What NVRTC says is wrong with a source."""
+    """An error of NVRTC, with its message."""
 
 
 def places() -> list[str]:
-    """Where it is looked for, in words."""
+    """Describes the places where the library is looked for."""
     return [
         "the folders nvidia beside Python's packages",
         " and ".join(_TOOLKITS),
@@ -49,11 +49,11 @@ def _candidates() -> Iterator[str]:
 
 
 class Nvrtc:
-    """The library, opened.
+    """The opened library.
 
     Attributes:
-      version: (13, 0) for that of CUDA 13.0.
-      command: of the process that compiles with it, but for what is said above.
+      version: such as (13, 0) for CUDA 13.0.
+      command: the command that compiles in another process; options and files follow it.
     """
 
     def __init__(self, path: str) -> None:
@@ -71,10 +71,10 @@ class Nvrtc:
             raise NvrtcError(f"{name}: {text(code).decode()}")
 
     def cubin(self, source: str, options: Sequence[str]) -> bytes:
-        """The machine code of a source.
+        """Compiles a source to machine code.
 
         Raises:
-          NvrtcError: with what it says, if the source cannot be compiled.
+          NvrtcError: with NVRTC's message, if the source cannot be compiled.
         """
         program = ctypes.c_void_p()
         name = b"program.cu"
@@ -101,7 +101,7 @@ class Nvrtc:
 
 
 def _opened(path: str) -> Nvrtc:
-    # It asks the loader for this one by its name alone, which finds what is open already.
+    # NVRTC loads its builtins by name alone, which finds a library that is open already.
     for beside in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")) if "/" in path else ():
         ctypes.CDLL(str(beside))
     return Nvrtc(path)
@@ -109,7 +109,7 @@ def _opened(path: str) -> Nvrtc:
 
 @functools.cache
 def find_nvrtc() -> Nvrtc | None:
-    """The library of the wheels, a toolkit or the loader's path; None if there is none."""
+    """Opens NVRTC from the wheels, a toolkit or the loader's path; None if there is none."""
     for path in _candidates():
         with contextlib.suppress(OSError, AttributeError, NvrtcError):
             return _opened(path)

@@ -1,4 +1,4 @@
-"""What is to be compiled, and the thread that has it done."""
+"""Requests to compile programs, and the thread that compiles them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _Key = tuple[bytes, tuple[str, ...], str]
 
 @dataclass(frozen=True)
 class Request:
-    """A program on arrays of some dtypes.
+    """A program on arrays of given dtypes.
 
     Attributes:
       arithmetic: "float32" or "float64".
       dtypes: of its operands, then of its results.
       has_start: as in `words_of`.
-      arch: the architecture of GPUs that it is for, as "sm_90"; "" for this processor.
-      function: the public function that was called, for messages; "" for that of the program.
+      arch: the target architecture of GPUs, such as "sm_90"; "" for this processor.
+      function: the public function that was called, for messages; "" for the program's own name.
     """
 
     program: Program
@@ -68,7 +68,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """The name of the program, such as "vjp of swiglu", with the public function in it."""
+        """The program's name with the public function's in it, such as "vjp of swiglu"."""
         derivative, of, own = self.program.name.rpartition(" of ")
         return f"{derivative}{of}{self.function or own}"
 
@@ -83,23 +83,26 @@ class Request:
         return [_DTYPES.index(dtype) for dtype in self.dtypes]
 
     def free(self) -> list[int]:
-        """Numbers of the constants that are read from a call's words: the same machine code runs
-        the program with others, so that a parameter may be another one in every step."""
+        """Returns the numbers of the free constants, which are read from the bytecode of each call.
+
+        So one kernel runs programs that differ in them, such as in a parameter that changes with
+        every step.
+        """
         return free_constants(self.program, self.has_start)
 
     @functools.cached_property
     def key(self) -> _Key:
-        """What the native module tells machine code apart by."""
+        """The cache key of machine code in the native module."""
         return fixed_words(self.words(), self.free()), self.dtypes, self.arch
 
     def compile(self) -> None:
-        """Compiles it, or finds it in the cache, and hands it to the native module: kernels for
-        CUDA for each device of the architecture that is in use.
+        """Compiles the program, or finds it in the cache, and adds it to the native module.
 
-        What the native module has, from its own build or from before, is left alone.
+        CUDA kernels are added on each device in use of the architecture. Machine code that the
+        native module has already, from its own build or from before, is left alone.
 
         Raises:
-          CompileError: if either fails.
+          CompileError: if compiling or adding fails.
         """
         if self.is_there() or self.add_shipped():
             return
@@ -113,14 +116,14 @@ class Request:
         log.debug("loaded %s from %s", self, path or "memory")
 
     def lost(self, error: Exception, is_alone: bool) -> None:
-        """Warns that calls go on by the interpreter; `is_alone`: of this program."""
+        """Warns that calls stay in the interpreter; `is_alone` if only those of this program do."""
         if is_alone:
             what = f"{self.name} runs"
         else:
-            # A derivative is called for its function.
+            # A derivative is called through its function.
             what = f"{self.name.rpartition(' of ')[2]} and all other declared ops run"
         where = " on CUDA" if self.arch else ""
-        with contextlib.suppress(Warning):  # as an error it has nobody to reach
+        with contextlib.suppress(Warning):  # no caller could catch it as an error
             warnings.warn(
                 f"{what} in bridge's interpreter{where}, several times slower than "
                 f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
@@ -129,7 +132,7 @@ class Request:
             )
 
     def is_there(self) -> bool:
-        """Whether this processor has it: from the build, or compiled before."""
+        """True if this processor has the kernel, from the build or compiled before."""
         return not self.arch and _native.has_generated(
             self.words(), self.dtype_numbers(), _native.cpu_isa()
         )
@@ -145,10 +148,10 @@ class Request:
         return library, add
 
     def add_shipped(self) -> bool:
-        """Adds the kernels for CUDA that came with the build, without a compiler or the cache.
+        """Adds CUDA kernels compiled ahead of time, without a compiler or the cache.
 
         Returns:
-          Whether there are any for it, and no device refused them.
+          True if there are kernels for the program and no device refused them.
         """
         if not self.arch:
             return False
@@ -162,7 +165,7 @@ class Request:
         return False
 
     def emitted(self) -> Emitted:
-        """As CUDA C++, the same for every architecture."""
+        """Returns the CUDA C++ of the program, the same for every architecture."""
         of = self.program, self.arithmetic, self.dtypes, self.has_start
         return cuda_source_of(*of, self.free())
 
@@ -185,7 +188,7 @@ class Request:
 
 
 class Job(Protocol):
-    """What a worker does: a `Request`, or something like it."""
+    """The work of a worker thread: a `Request`, or another class like it."""
 
     @property
     def key(self) -> Any: ...
@@ -196,25 +199,25 @@ class Job(Protocol):
     def compile(self) -> None: ...
 
     def lost(self, error: Exception, is_alone: bool) -> None:
-        """Tells of an error, the first of its platform."""
+        """Reports an error, the first of its platform."""
 
 
-# More of a platform are no accident: nothing is compiled for it any more.
+# After so many rejected kernels of a platform, nothing more is compiled for it.
 _MOST_REJECTED = 3
 
 
 class _Worker:
-    """Compiles one request after the other, in a thread that begins with the first."""
+    """Compiles one request after the other, in a thread that begins with the first request."""
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.idle = threading.Condition(self.lock)
         self.seen: set[Any] = set()
-        self.partly: dict[_Key, Kernels] = {}  # not on all devices, some of which nothing used
+        self.partly: dict[_Key, Kernels] = {}  # not yet added on devices that were not in use
         self.waiting = 0
         self.failed: set[str] = set()  # platforms
-        self.rejected: Counter[str] = Counter()  # programs of each
+        self.rejected: Counter[str] = Counter()  # the number of programs, by platform
         self.thread: threading.Thread | None = None
 
     def ask(self, request: Job) -> None:
@@ -240,9 +243,9 @@ class _Worker:
             return self.idle.wait_for(lambda: self.waiting == 0, seconds)
 
     def end(self) -> None:
-        """Stops compiling, and leaves no half of anything behind."""
+        """Stops compiling; leaves no partial file behind."""
         with self.lock:
-            self.failed |= {"cpu", "cuda"}  # what fails now is not warned of
+            self.failed |= {"cpu", "cuda"}  # no warning if a compiler fails from now on
         if self.thread is not None:
             stop()
             self.wait(5)
@@ -262,10 +265,10 @@ class _Worker:
     def _attempt(self, request: Job) -> None:
         try:
             request.compile()
-        except Exception as error:  # whatever it is, calls go on by the interpreter
+        except Exception as error:  # calls stay in the interpreter, whatever the error
             with self.lock:
                 self.rejected[request.platform] += 1
-                # Another program may fare better, but not without a compiler.
+                # A rejected kernel says little about other programs; a missing compiler does.
                 rejected = self.rejected[request.platform] < _MOST_REJECTED
                 is_alone = isinstance(error, RejectedError) and rejected
                 is_first = request.platform not in self.failed
@@ -276,11 +279,11 @@ class _Worker:
 
 
 _worker = _Worker()
-_other = _Worker()  # of what is no program, and takes long
+_other = _Worker()  # for other jobs than programs, which take long
 
 
 def _begin_again() -> None:
-    """In a forked process the threads are gone; what was compiled is there."""
+    """Replaces the workers in a forked process, which has no threads; compiled kernels stay."""
     global _worker, _other
     _worker, _other = _Worker(), _Worker()
 
@@ -295,19 +298,19 @@ atexit.register(_end)
 
 
 def archs_of(platform: str) -> list[str]:
-    """The architectures to compile for: of a request, "" for this processor."""
+    """Returns the architectures to compile for; "" stands for this processor."""
     if platform == "cpu":
         return [""]
     archs = [_native.cuda_arch(device) for device in range(_native.cuda_device_count())]
     return [arch for arch in dict.fromkeys(archs) if arch]
 
 
-@functools.cache  # one warning
+@functools.cache  # warns once
 def _mode(said: str) -> str:
     if said in ("background", "now", "0"):
         return said
     if said:
-        with contextlib.suppress(Warning):  # as an error it has nobody to reach
+        with contextlib.suppress(Warning):  # no caller could catch it as an error
             warnings.warn(
                 f"BRIDGE_COMPILE is {said!r}, expected 'background', 'now' or '0': programs are "
                 "compiled in the background",
@@ -325,9 +328,9 @@ def asked_for(
     platform: str = "cpu",
     function: str = "",
 ) -> None:
-    """Has a program compiled, if BRIDGE_COMPILE lets it, and does not wait unless it says so.
+    """Requests a kernel for a program, unless BRIDGE_COMPILE is "0"; waits only if it is "now".
 
-    `function` is the public one that was called, if that is known.
+    `function` is the public function that was called, if known.
     """
     mode = _mode(os.environ.get("BRIDGE_COMPILE", ""))
     if mode == "0":
@@ -336,7 +339,7 @@ def asked_for(
         load_shipped()
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch, function)
-        if request.key in _worker.partly:  # a call on a device that was not used before, perhaps
+        if request.key in _worker.partly:  # perhaps this call uses a further device
             _worker.seen.discard(request.key)
         if request.key in _worker.seen:
             continue
@@ -352,7 +355,7 @@ def asked_for(
 
 
 def in_background(job: Job) -> None:
-    """Has something else done as programs are compiled: when BRIDGE_COMPILE says."""
+    """Runs another job under the same rules of BRIDGE_COMPILE as programs."""
     mode = _mode(os.environ.get("BRIDGE_COMPILE", ""))
     if mode == "now":
         _other.now(job)
@@ -363,15 +366,15 @@ def in_background(job: Job) -> None:
 def wait(timeout: float | None = None) -> bool:
     """Waits until nothing is being compiled in the background.
 
-    That is programs of ops that were called so far, and what records torch's calls for autograd.
-    Later calls of the same kind run what was compiled, or, where that failed, what ran before. It
-    is right before measuring time, and before a process forks.
+    This covers the programs of ops called so far, and the autograd recording of torch calls. Later
+    calls of the same kind run the compiled code, or the code from before if compiling failed. Call
+    it before measuring time and before a process forks.
 
     Args:
-      timeout: seconds to wait at most; None for no limit.
+      timeout: the most seconds to wait; None for no limit.
 
     Returns:
-      True if nothing is being compiled any more, False if `timeout` is over before that.
+      True if nothing is being compiled any more, False if the time is over before that.
     """
     start = time.monotonic()
     if not _worker.wait(timeout):

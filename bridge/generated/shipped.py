@@ -1,11 +1,9 @@
-"""CUDA kernels that came with the build: machine code of programs that training calls first.
-
-They lie in an archive beside the native module; cmake/write_hot_programs.py writes what they are
-compiled from. A device has all of them added at once, by the thread that calls the first program
-there. Loading code may wait for the device: later that could be for ever, beside a collective which
-itself waits for what this thread has yet to launch. That a stream is being captured is no obstacle:
-while it loads, the library declares that the thread means no such stream, and it compares on a
-stream of its own.
+"""CUDA kernels compiled ahead of time, by the build: the programs that training calls first.
+ They lie in an archive beside the native module; cmake/write_hot_programs.py writes their sources.
+The thread that calls the first program on a device adds all of them to it at once. Loading code may
+wait for the device. At a later time that could be for ever, beside a collective that itself waits
+for work this thread has yet to launch. Loading works during the capture of a stream: the library
+allows this thread's unrelated calls meanwhile, and it compares kernels on a stream of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from bridge.lang.bytecode import HEADER_WORDS
 ARCHIVE = "bridge_cuda_programs.zip"
 INDEX = "index.json"
 
-# What the native module raises of kernels that a device cannot run, or not with the right bits.
+# Errors of the native module for kernels that a device cannot run, or not with the right bits.
 REFUSED = (RuntimeError, ValueError, MemoryError)
 
 
 class Kernels(NamedTuple):
-    """What the native module is given of a program; see `Request` and `Emitted`."""
+    """Arguments of the native module for the kernels of a program; see `Request` and `Emitted`."""
 
     words: bytes
     dtypes: list[int]
@@ -39,7 +37,7 @@ class Kernels(NamedTuple):
     image: bytes
 
     def add_to(self, device: int) -> bool:
-        """False if nothing uses the device yet."""
+        """Adds the kernels to a device; returns False if nothing uses the device yet."""
         words, dtypes, free, (vector, cells, held, kinds, staged), image = self
         return _native.add_generated_cuda(
             words, dtypes, free, device, image, vector, cells, held, kinds, staged
@@ -48,12 +46,12 @@ class Kernels(NamedTuple):
 
 Key = tuple[bytes, tuple[int, ...]]
 
-_INT64 = 6  # as numbered in cpp/include/bridge/bridge.h: behind it are the other integers
+_INT64 = 6  # as numbered in cpp/include/bridge/bridge.h; other integers have larger numbers
 
 
 def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
-    """A program without the constants that are read from a call's words, all bits of which are set:
-    no constant is such a number."""
+    """Returns the bytecode with all bits set in place of the free constants: no constant is such a
+    number."""
     fixed = bytearray(words)
     for number in free:
         start = 4 * (HEADER_WORDS + 2 * number)
@@ -62,7 +60,7 @@ def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
 
 
 def key_of(words: bytes, dtypes: Sequence[int], free: Sequence[int]) -> Key:
-    """What kernels are made for, which read integers of any dtype."""
+    """Returns the cache key of kernels, which read integers of any dtype."""
     return fixed_words(words, free), tuple([min(dtype, _INT64) for dtype in dtypes])
 
 
@@ -72,12 +70,12 @@ def _archive() -> Path:
 
 @functools.cache
 def shipped(arch: str) -> dict[Key, Kernels]:
-    """What came for an architecture; nothing of a damaged archive."""
+    """Loads the kernels for an architecture; returns none from a damaged archive."""
     import zipfile
 
     found = {}
-    # Whatever a damaged archive raises, among much else by its checksums: what is missing is
-    # compiled.
+    # A damaged archive raises many kinds of errors, for example by its checksums. Missing kernels
+    # are compiled.
     with contextlib.suppress(Exception), zipfile.ZipFile(_archive()) as archive:
         for name, (words, dtypes, free, facts) in json.loads(archive.read(INDEX)).items():
             with contextlib.suppress(Exception):
@@ -88,14 +86,14 @@ def shipped(arch: str) -> dict[Key, Kernels]:
     return found
 
 
-_lock = threading.Lock()  # who comes second calls nothing before all is added
+_lock = threading.Lock()  # a second thread waits until all kernels are added
 _loaded: set[int] = set()
 
 
 def load_shipped(*devices: int) -> None:
-    """Adds all that came for them to devices that the process uses: to these, or to any.
+    """Adds the kernels to these devices, by default to all devices that the process uses.
 
-    What a device refuses is left out, and nothing is added where BRIDGE_COMPILE is 0.
+    Kernels that a device refuses are left out. Nothing is added if BRIDGE_COMPILE is 0.
     """
     wanted = set(devices or range(_native.cuda_device_count())) - _loaded
     if not wanted or os.environ.get("BRIDGE_COMPILE") == "0":
