@@ -1,6 +1,6 @@
-"""Whether this process was forked off one in which JAX was running, whose threads stayed behind.
-
-Loaded with `bridge` itself, so that a child that is the first to touch the border knows too.
+"""Detects a process forked from one in which JAX was running: JAX's threads are missing in it.
+ Loaded with `bridge` itself, so that a child knows even if its first use of the bindings comes
+later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _told: list[Callable[[], None]] = []
 
 
 def tell(function: Callable[[], None]) -> None:
-    """Calls `function` in every child that is forked after JAX has started."""
+    """Registers `function` to be called in every child that is forked after JAX has started."""
     _told.append(function)
 
 
@@ -36,12 +36,12 @@ def _in_child() -> None:
 
 
 def _threads_are_missing() -> bool:
-    """Whether XLA's threads are not there, in a child that is the first to import bridge at all."""
+    """True in a child without XLA's threads, if the parent had not imported bridge."""
     tasks = Path("/proc/self/task")
     if not _jax_has_started() or not tasks.exists():
         return False
     names = [(task / "comm").read_text() for task in tasks.iterdir()]
-    # A running XLA has its pools, which are more than these, whatever they may be called one day.
+    # A running XLA has thread pools, thus more than three threads, even if their names change.
     return len(names) < 4 and not any(name.startswith("tf_XLA") for name in names)
 
 

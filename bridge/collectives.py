@@ -1,21 +1,20 @@
-"""What `all_gather` means, for every framework: gradient rules, checks, and their words.
+"""`all_gather` for every framework: gradient rules, checks of arguments, and messages.
 
-Each rank of a group puts in `x`, and all get the same array: along `dim` (tiled) or on a new
-dimension `dim` (stacked) lie the ranks' arrays, in the order of the group. How a cotangent `g` of
-that array becomes one of `x` is the caller's choice:
+Each rank of a group passes an array `x`, and all ranks get the same array. It has the ranks' arrays
+along `dim` (tiled) or on a new dimension `dim` (stacked), in the order of the group. The caller
+chooses how a cotangent `g` of this array becomes a cotangent of `x`:
 
   "sum"    dx = Σ_ranks g[this rank's part]         the derivative of the sum of all ranks' losses
-  "local"  dx = g[this rank's part]                 nothing is sent
+  "local"  dx = g[this rank's part]                 no communication
   "mean"   dx = Σ_ranks g[this rank's part] ÷ W     W ranks
 
-The tangent is gathered as the array is, whatever the rule. Second derivatives are those of the
-rules as they are written here: "sum" and "mean" sum over ranks and have a gather as their
-transpose, "local" is a slice, whose transpose puts zeros for the other ranks.
-
-So that no rank waits for one that has given up, arguments are not checked rank by rank: every rank
-sends a `Signature` of what it was given, faults included, and all of them judge all signatures by
-`fault_of`. It is the same function of the same numbers everywhere, so all raise the same error or
-none does.
+The tangent is gathered like the array, for every rule. Second derivatives are those of the rules as
+written here: "sum" and "mean" sum over ranks, so their transpose is a gather; "local" is a slice,
+whose transpose fills in zeros for the other ranks.
+ A rank that raised an error alone would leave the others waiting. So arguments are not checked on
+each rank by itself: every rank sends a `Signature` of its arguments, faults included, and applies
+`fault_of` to all signatures. It is the same function of the same numbers everywhere, so either all
+ranks raise the same error or none does.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any
 
 GRAD_RULES = ("sum", "local", "mean")
 
-# Their positions are what ranks send of a dtype.
+# A rank sends the position of its dtype in this table.
 GATHERED_DTYPES = (
     "bool",
     "uint8",
@@ -52,12 +51,12 @@ GATHERED_DTYPES = (
     "complex128",
 )
 
-# Signatures have one length, whatever they describe: header fields, then sizes.
+# All signatures have this length: header fields, then sizes.
 _SIZES = 8
 _HEADER = 8
 SIGNATURE_LENGTH = _HEADER + _SIZES
 
-# What drop-ins are told of the group by their caller, and is not so; and what a rank was given.
+# Wrong statements of a drop-in's caller about the group, and the refusal of a rank's arguments.
 CLAIMS = (
     "",
     "args.world_size is not the number of ranks in the group",
@@ -81,19 +80,19 @@ def check_grad_rule(function: str, grad: Any) -> None:
 
 @dataclass(frozen=True)
 class Signature:
-    """What one rank gives to `all_gather`, right or wrong.
+    """The arguments of one rank to `all_gather`, right or wrong.
 
     Attributes:
-      dtype: position in GATHERED_DTYPES; -1 for another dtype, -2 if x is no dense array at all.
-      dim: as the caller gave it; -2**63 if it is no integer (or one that large).
-      tiled: whether arrays are put side by side, rather than on a new dimension.
+      dtype: position in GATHERED_DTYPES; -1 for another dtype, -2 if x is not a dense array.
+      dim: as the caller gave it; -2**63 if it is no integer, or too large.
+      tiled: True to concatenate arrays, False to stack them on a new dimension.
       rule: position in GRAD_RULES, -1 for another word.
-      backward: whether a backward pass will want the other ranks.
-      shape: of x; where it has more than eight dimensions, the last number stands for the rest.
-      ndim: its length before that.
-      claim: what the caller says of this rank that is not so, or that its arguments were refused:
-        a position in CLAIMS.
-      others: a checksum of the words for all other arguments.
+      backward: True if a backward pass will communicate with the other ranks.
+      shape: of x; with more than eight dimensions, the last number stands for the rest.
+      ndim: the number of dimensions of x.
+      claim: a wrong statement of the caller about this rank, or the refusal of its arguments: a
+        position in CLAIMS.
+      others: a checksum of the text of all other arguments.
     """
 
     dtype: int
@@ -118,9 +117,9 @@ class Signature:
         claim: int = 0,
         others: str = "",
     ) -> Signature:
-        """Of arguments as they came; `dtype` None where x is not even a dense array.
+        """Makes a signature from unchecked arguments; `dtype` is None if x is not a dense array.
 
-        `others` has words for those that are not named here, and are alike on all ranks.
+        `others` is the text of the other arguments, which must be the same on all ranks.
         """
         if dtype is None:
             code = -2
@@ -141,7 +140,7 @@ class Signature:
         return cls(code, number, bool(tiled), rule, backward, len(shape), sizes, claim, checksum)
 
     def numbers(self) -> tuple[int, ...]:
-        """Its SIGNATURE_LENGTH numbers of 64 bits, as they are sent."""
+        """Returns the SIGNATURE_LENGTH numbers of 64 bits to send."""
         header = (self.dtype, self.dim, self.tiled, self.rule, self.backward, self.ndim)
         return (
             *map(int, header),
@@ -159,7 +158,7 @@ class Signature:
 
 
 def _checksum(numbers: Iterable[int]) -> int:
-    """31 bits, by arithmetic that torch.compile follows, as it does none of zlib's functions."""
+    """A checksum of 31 bits, in arithmetic that torch.compile can trace; it cannot trace zlib."""
     found = 0
     for number in numbers:
         found = (found * 1_000_003 + number) % (1 << 31)
@@ -175,16 +174,16 @@ def fault_of(
     advice: str = "",
     others: str = "",
 ) -> Exception | None:
-    """The error that all ranks are to raise, or None if they may exchange.
+    """Returns the error that all ranks must raise, or None if they may exchange.
 
     Args:
-      function: how the message begins.
-      signatures: those of all ranks, in the order of the group.
-      found: gives words for what this rank has, which numbers cannot tell.
-      dim: the name of the argument that says along which dimension.
-      array: that of the one whose shape and dtype are told.
-      advice: how to make shapes alike, where it is not to pad them.
-      others: this rank's words for all other arguments.
+      function: the start of the message.
+      signatures: of all ranks, in the order of the group.
+      found: returns a description of this rank's arguments, with details that numbers cannot tell.
+      dim: the name of the argument for the dimension.
+      array: the name of the argument for the array.
+      advice: how to make shapes equal, if not by padding.
+      others: this rank's text of all other arguments.
     """
     several = len(signatures) > 1
     for rank, signature in enumerate(signatures):
@@ -251,7 +250,7 @@ def _shape_words(signature: Signature) -> str:
 
 
 def normalised_dim(dim: int, ndim: int, tiled: bool) -> int:
-    """`dim` counted from the front; it is known to be in range."""
+    """Returns `dim` counted from the front; it must be in range."""
     dim = operator.index(dim)
     return dim if dim >= 0 else dim + ndim + (not tiled)
 

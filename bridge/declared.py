@@ -1,4 +1,4 @@
-"""`bridge.op`: an op from its declaration."""
+"""`bridge.op`: makes an op from its declaration."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _NO_DEFAULT = inspect.Parameter.empty
 
 
 class DeclaredOp:
-    """An op that follows from a declaration: a function on tensors and on arrays.
+    """An op made from a declaration: a function of tensors and of arrays.
 
-    `f(...)` takes tensors of PyTorch, arrays of JAX or arrays of NumPy, and returns the same bits
-    in the same kind of array. `f.torch` and `f.jax` take those of one framework, `f.reference`
-    computes in float64 NumPy; `str(f)` shows its program.
+    `f(...)` takes tensors of PyTorch, arrays of JAX or arrays of NumPy, and returns arrays of the
+    same kind with the same bits. `f.torch` and `f.jax` take arrays of one framework. `f.reference`
+    computes in float64 NumPy. `str(f)` shows the program.
     """
 
     def __init__(
@@ -39,10 +39,11 @@ class DeclaredOp:
     ) -> None:
         self.declaration = declared(function, keep, vjp)
         functools.update_wrapper(self, function)
-        # This finds what cannot be declared now, not at the first call.
+        # Trace now, so that a faulty declaration raises here and not at the first call.
         self._example = self._trace_example()
         self._functions: dict[str, Callable[..., Any]] = {}
-        # A first call under torch.compile could not make the function; bridge.torch makes its own.
+        # A first call under torch.compile could not make the function. bridge.torch's own ops do it
+        # later.
         if "torch" in sys.modules and not is_own:
             self.torch  # noqa: B018
 
@@ -55,7 +56,7 @@ class DeclaredOp:
 
     @property
     def torch(self) -> Callable[..., Any]:
-        """The function on tensors."""
+        """The function of tensors."""
         if "torch" not in self._functions:
             from bridge.torch._ops.declared import declared_function
 
@@ -64,7 +65,7 @@ class DeclaredOp:
 
     @property
     def jax(self) -> Callable[..., Any]:
-        """The function on arrays."""
+        """The function of JAX arrays."""
         if "jax" not in self._functions:
             from bridge.jax._ops.declared import declared_function
 
@@ -73,7 +74,7 @@ class DeclaredOp:
 
     @property
     def _numpy(self) -> Callable[..., Any]:
-        """The function on NumPy arrays."""
+        """The function of NumPy arrays."""
         if "numpy" not in self._functions:
             from bridge.numpy_calls import declared_function
 
@@ -82,7 +83,7 @@ class DeclaredOp:
 
     @property
     def reference(self) -> Callable[..., Any]:
-        """The function on NumPy arrays, computed and returned in float64."""
+        """The function of NumPy arrays that computes and returns float64."""
         if "reference" not in self._functions:
             from bridge.lang.reference import evaluate
 
@@ -129,25 +130,26 @@ class DeclaredOp:
     ) -> None:
         """Compiles the op now, rather than in the background from its first call on.
 
-        The op with all operands present and its first derivatives are compiled, for this processor
-        or for GPUs, and kept in a cache on disk. No bit depends on it.
+        This compiles the op with all operands present and its first derivatives, for this processor
+        or for GPUs, and stores the result in a cache on disk. No bit of a result depends on it.
 
         Args:
           device: "cpu" or "cuda".
-          dtypes: for each of these, calls whose floating operands all have it.
-          arch: of GPUs, as "sm_90", which need not be there; by default of those that are.
-          wrt: the operands that gradients are taken towards, by name: each member is an operand
-            alone, or a tuple of operands together; none for the forward pass only. By default what
-            training takes: all; all without those that rows share (`Row`, `Table`), as where these
-            are frozen; the shared ones; and, of up to 4 floating operands, each alone and all but
-            each.
+          dtypes: compile for calls whose floating operands all have one of these dtypes.
+          arch: the architecture of GPUs, such as "sm_90", even if no such GPU is present; by
+            default those of the GPUs present.
+          wrt: the operands to differentiate towards, by name: each member is one operand, or a
+            tuple of operands together; an empty list for the forward pass only. By default the
+            usual sets in training: all operands; all without those shared by the rows (`Row`,
+            `Table`), as if these were frozen; the shared ones; and, for up to 4 floating operands,
+            each one alone, and all without it.
           **static: static parameters; the others have their defaults.
 
         Raises:
-          CompileError: if there is no C++ compiler, for CUDA neither NVRTC nor nvcc, or it fails,
-            or the cache cannot be written.
-          TypeError, ValueError: for a device, dtype, operand or static parameter that there is not,
-            and without `arch` where there is no GPU.
+          CompileError: if there is no compiler (C++; for CUDA, NVRTC or nvcc), or it fails, or the
+            cache cannot be written.
+          TypeError, ValueError: for an unknown device, dtype, operand or static parameter, and
+            without `arch` if there is no GPU.
         """
         from bridge.generated.ahead import compile_all, requests_towards, trained_sets
 
@@ -179,7 +181,7 @@ class DeclaredOp:
         compile_all(r for dtype, each in kinds for r in requests_towards(sets, found, dtype, each))
 
     def _sets(self, found: Traced, wrt: Sequence[str | Sequence[str]]) -> list[tuple[int, ...]]:
-        """The positions of the operands in each member of `wrt`."""
+        """Returns the positions of the operands in each member of `wrt`."""
         where = f"{self.declaration.name}.compile"
         if isinstance(wrt, str):
             raise TypeError(f"{where}: wrt is {wrt!r}, expected a list of names: [{wrt!r}]")
@@ -198,7 +200,7 @@ class DeclaredOp:
         return sets
 
     def _archs(self, device: str, arch: str | None) -> list[str]:
-        """Those that `compile` compiles for."""
+        """Returns the architectures that `compile` compiles for."""
         from bridge.generated.requests import archs_of
 
         where = f"{self.declaration.name}.compile"
@@ -222,7 +224,7 @@ class DeclaredOp:
         return f"<bridge.op {self.declaration.name}>"
 
     def __reduce__(self) -> str:
-        """Pickled by its name, as a function is."""
+        """Pickles the op by its name, as Python pickles a function."""
         return self.__qualname__  # type: ignore[no-any-return,attr-defined]
 
     def __copy__(self) -> DeclaredOp:
@@ -233,9 +235,9 @@ class DeclaredOp:
 
 
 def _framework_of(kind: type) -> str:
-    """The framework that an array's type belongs to, or "numpy"; "" for none.
+    """Returns the framework of an array's type, or "numpy"; "" for other types.
 
-    "bridge" for values of a declaration.
+    It returns "bridge" for values of a declaration.
     """
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
@@ -265,26 +267,26 @@ def op(
     keep: Sequence[str] = (),
     vjp: Callable[..., Any] | None = None,
 ) -> Any:
-    """Makes an op of a declaration: a function of rows that runs in PyTorch and in JAX.
+    """Makes an op from a declaration: a function of rows that runs in PyTorch and in JAX.
 
-    The function is run once, on values of `bridge.lang` that record what is done with them. From
-    what it leaves, a program, follow the kernels, every derivative, and both frameworks.
+    The function runs once, on values of `bridge.lang` that record each operation. The recorded
+    program gives the kernels and every derivative, for both frameworks.
 
     Args:
       function: its operands are annotated with `bridge.Full`, `Row`, `PerRow`, `PerRow[int]`,
         `Table`, `Mask`, `Halves` or `bridge.lang.Integer`; static parameters are keyword-only.
-      keep: names of local variables whose values are saved for the backward pass, instead of being
-        computed again there. No bit depends on it.
-      vjp: the reverse rule, where it is to be another than the derived one: it is held against that
-        in float64. `vjp(*operands, *results, *cotangents, **static)` returns a value for each
-        floating operand. What comes at every place of a row or column is summed where the operand
-        has one number for all of them.
+      keep: names of local variables whose values are saved for the backward pass instead of being
+        computed again there. No bit of a result depends on it.
+      vjp: a custom VJP, used instead of the derived one. It is compared with the derived one in
+        float64. `vjp(*operands, *results, *cotangents, **static)` returns a value for each floating
+        operand. If a value varies along the row or over the rows and its operand does not, the
+        value is summed.
 
     Returns:
-      A function of tensors, or of arrays.
+      A function of tensors or arrays.
 
     Raises:
-      bridge.lang.DeclarationError: naming the line that cannot be, and what to write instead.
+      bridge.lang.DeclarationError: with the line that cannot be traced, and a replacement.
 
     Example:
       >>> @bridge.op

@@ -1,4 +1,4 @@
-"""Names of torch and JAX that are not public, and what is done where one of them is gone.
+"""Names of torch and JAX that are not public, with a fallback for releases without them.
 
-- `names`: how one is looked up; `torch`, `jax`: the names of each, which import that framework.
+- `names`: the look-up; `torch`, `jax`: the names of each framework, which these modules import.
 """

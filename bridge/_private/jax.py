@@ -1,8 +1,8 @@
-"""Every name of jax and jaxlib that is not public and that bridge uses; it needs none of flax.
+"""Every private name of jax and jaxlib that bridge uses; flax is not needed.
 
-All of them were seen in jax 0.9.1, 0.10.2, 0.11.2 and 0.12, but for those that say which releases
-have them. Names that nothing can replace are looked up when a module asks for them first: where
-primitives cannot be defined any more, arrays still cross to torch and back.
+All of them exist in jax 0.9.1, 0.10.2, 0.11.2 and 0.12, except where a comment names the releases.
+Names without a substitute are looked up when a module first asks for them: if primitives can no
+longer be defined, arrays still cross to torch and back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge._private.names import Names
 
 names = Names("jax", known="0.9.1 to 0.12.0")
 
-# These have something to fall back to.
+# Names with a substitute.
 
 ArrayImpl: Any = names.find(
     "jax._src.array.ArrayImpl",
@@ -45,10 +45,10 @@ _swap_local = names.find(
 
 @contextlib.contextmanager
 def without_search(flag: Any) -> Iterator[None]:
-    """Does not look for what `flag`, jax.debug_nans or jax.debug_infs, says is looked for.
+    """Turns off the search for NaN or infinities; `flag` is jax.debug_nans or jax.debug_infs.
 
-    Nothing is touched where it is off: leaving such a context, JAX's own or this one, makes a later
-    `jax.config.update` of the flag count for nothing on this thread.
+    A flag that is off is not touched: leaving such a context, JAX's own or this one, makes later
+    `jax.config.update` calls for the flag ineffective on this thread.
     """
     if not flag.value:
         yield
@@ -78,7 +78,7 @@ _trace_context: Callable[[], Any] = names.find(
 
 
 def trace_context() -> tuple[Any, Any]:
-    """All settings that a trace depends on; JAX's own key lacks the kind of new random keys."""
+    """Returns all settings that a trace depends on; JAX's own key lacks the kind of random keys."""
     return _trace_context(), jax.config.jax_default_prng_impl  # type: ignore[attr-defined]
 
 
@@ -131,10 +131,9 @@ _to_xla_hlo_sharding = names.find(
 
 
 def assignment_of(array: Any) -> Any:
-    """Which device has which part: an array of device numbers, a dimension to a dimension.
+    """Returns the device of each part: an array of device numbers with the array's dimensions.
 
-    One more dimension at the end counts the copies. The answer is None where every device has the
-    whole.
+    One more dimension at the end counts the copies. None if every device has the whole array.
     """
     if not array.ndim:
         return None
@@ -152,23 +151,23 @@ def _assignment_by_indices(array: Any) -> Any:
         indices = array.sharding.devices_indices_map(tuple(array.shape))
     except ValueError:  # a dimension is not divided evenly
         return None
-    if len(indices) < array.sharding.num_devices:  # a device stands for several
+    if len(indices) < array.sharding.num_devices:  # one device is listed for several
         return None
     starts = np.array([[part.start or 0 for part in parts] for parts in indices.values()])
     if not starts.any():
         return None
     sizes = [len(np.unique(column)) for column in starts.T]
-    order = np.lexsort([np.arange(len(starts)), *starts.T[::-1]])  # by parts, then by device
+    order = np.lexsort([np.arange(len(starts)), *starts.T[::-1]])  # by part, then by device
     return order.reshape(*sizes, -1)
 
 
-# These nothing can replace: `_needed` leads from the name here to what looks it up.
+# Names without a substitute: `_needed` maps each name here to its look-up.
 
 
 def _find_varying_axes_of() -> Callable[[Any], frozenset[Any]]:
-    """Finds what says over which mesh axes values of a type vary.
+    """Finds a function that returns the mesh axes over which values of a type vary.
 
-    Gradients inside of `shard_map(check_vma=True)` would lack a sum without it.
+    Without it, gradients inside `shard_map(check_vma=True)` would lack a sum.
     """
     if _vma() is not None:
         return lambda aval: aval.vma
@@ -177,7 +176,7 @@ def _find_varying_axes_of() -> Callable[[Any], frozenset[Any]]:
 
 
 def _find_without_varying() -> Callable[[Any, Any], Any]:
-    """Finds what makes the type of values that do not vary over a mesh axis of one of any."""
+    """Finds a function that removes a mesh axis from those over which a type varies."""
     varying_axes_of = _find_varying_axes_of()
     if _vma() is not None:
         return lambda aval, axis: aval.update(vma=varying_axes_of(aval) - {axis})
@@ -244,27 +243,27 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# What a lowering rule reads of its context, whose attributes have no documentation. None of them
-# has changed from jax 0.9.1 to 0.12.0; without one, a program with a call in it is not compiled.
+# Attributes of a lowering rule's context, which JAX does not document. None of them changed from
+# jax 0.9.1 to 0.12.0; if one were missing, programs with such a call would not compile.
 
 
 def platforms_of(context: Any) -> tuple[str, ...]:
-    """The platforms that a rule lowers for."""
+    """Returns the platforms that a rule lowers for."""
     return tuple(context.platforms or context.module_context.platforms)
 
 
 def scopes_of(context: Any) -> str:
-    """The named scopes around what a rule lowers; "" where a context no longer has them."""
+    """Returns the named scopes around the lowered call; "" if the context does not have them."""
     return str(getattr(context, "name_stack", ""))
 
 
 def is_for_export(context: Any) -> bool:
-    """Whether the program is lowered for jax.export."""
+    """True if the program is lowered for jax.export."""
     return context.module_context.lowering_parameters.for_export
 
 
 def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | None:
-    """The manual and the automatic axes of the mesh inside of a shard_map; None outside."""
+    """Returns the manual and the automatic mesh axes inside a shard_map; None outside."""
     axes = context.module_context.axis_context
     if not hasattr(axes, "manual_axes"):
         return None
@@ -272,15 +271,15 @@ def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | N
 
 
 def device_count(context: Any) -> int:
-    """How many devices a program outside of shard_map is lowered for."""
+    """Returns the number of devices that a program outside shard_map is lowered for."""
     return getattr(context.module_context.axis_context, "num_devices", 1)
 
 
 def with_devices(context: Any) -> Any:
-    """The context of a lowering, with the devices that `custom_partitioning` asks for.
+    """Returns the lowering context with the device list that `custom_partitioning` asks for.
 
-    A program is lowered for any devices of its number, and XLA numbers them by their place: which
-    ones stand here makes no difference.
+    A program is lowered for any devices of the right number, and XLA refers to them by position:
+    the choice of devices makes no difference.
     """
     axes = context.module_context.axis_context
     if getattr(axes, "device_assignment", ()) is not None:
@@ -293,7 +292,7 @@ def with_devices(context: Any) -> Any:
 
 
 def add_host_callback(context: Any, function: Callable[..., Any]) -> int:
-    """Keeps a function for as long as the program lives; returns the number it is called by."""
+    """Keeps a function alive as long as the program; returns its number for calls."""
     module = context.module_context
     module.add_host_callback(function)
     return len(module.host_callbacks) - 1

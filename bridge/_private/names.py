@@ -1,7 +1,7 @@
-"""How a private name of a framework is looked up, so that its loss is known where it happens.
+"""The look-up of private names of a framework, so that a missing one is reported where it matters.
 
-A name is looked up once. Where it is gone something public or slower takes its place; where there
-is no such thing an ImportError says which version has lost it, and which ones are known to have it.
+A name is looked up once. If it is gone, a public or slower substitute takes its place. If there is
+no substitute, an ImportError names the framework version without it and the versions with it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Paths that are taken to be gone: a test fills it before it imports anything else of bridge.
+# Paths to treat as missing; a test fills it before it imports anything else of bridge.
 hidden: set[str] = set()
 
 _NOTHING: Any = object()
 
 
 class Name(NamedTuple):
-    """A private name that is used.
+    """A private name in use.
 
     Attributes:
-      path: dotted, from the framework on; of a private attribute its name alone.
-      why: what it is for, and what is done without it.
-      is_needed: whether there is nothing to do without it.
+      path: dotted, from the framework on; for a private attribute its name alone.
+      why: its purpose, and the substitute.
+      is_needed: True if there is no substitute.
     """
 
     path: str
@@ -32,24 +32,24 @@ class Name(NamedTuple):
 
 
 class Names:
-    """The private names of one framework, and the versions of it that were run."""
+    """The private names of one framework, and the versions of it that were tested."""
 
     def __init__(self, framework: str, known: str) -> None:
         self.framework, self.known = framework, known
         self.entries: list[Name] = []
 
     def find(self, path: str, why: str, fallback: Any = _NOTHING) -> Any:
-        """What has this path, or the fallback.
+        """Returns the object with this path, or the fallback.
 
         Raises:
-          ImportError: there is neither.
+          ImportError: if there is neither.
         """
         self._note(path, why, fallback)
         value = _look_up(path)
         return self._without(path, fallback) if value is _NOTHING else value
 
     def find_function(self, path: str, why: str) -> Callable[..., Any]:
-        """What has this path; where it is gone, what raises that ImportError when it is called."""
+        """Returns the function with this path; if missing, one that raises an ImportError."""
         self._note(path, why, _NOTHING)
         value = _look_up(path)
 
@@ -59,8 +59,8 @@ class Names:
         return gone if value is _NOTHING else value  # type: ignore[no-any-return]
 
     def later(self, path: str, why: str, fallback: Any = _NOTHING) -> Callable[[], Any]:
-        """A function that does the same, when it is called: for modules that take long to import,
-        and for names without which everything else goes on."""
+        """Returns a function that calls `find`: for modules that take long to import, and for names
+        that only some functions need."""
         self._note(path, why, fallback)
 
         def look_up() -> Any:
@@ -70,8 +70,10 @@ class Names:
         return look_up
 
     def if_loaded(self, path: str, why: str, fallback: Any) -> Callable[[], Any]:
-        """A function that does the same, and answers with the fallback until someone else has
-        imported the module."""
+        """Returns a function that gives the name if its module is loaded, else the fallback.
+
+        It never imports the module itself.
+        """
         self._note(path, why, fallback)
         module, _, name = path.rpartition(".")
         if path in hidden:
@@ -79,7 +81,7 @@ class Names:
         return lambda: getattr(sys.modules.get(module), name, fallback)
 
     def attribute(self, name: str, why: str) -> None:
-        """Notes an attribute of objects that is read where it is needed: in hot or traced code."""
+        """Lists an attribute of objects that hot or traced code reads directly."""
         self.entries.append(Name(name, why, False))
 
     def _note(self, path: str, why: str, fallback: Any) -> None:
@@ -96,7 +98,7 @@ class Names:
 
 
 def _look_up(path: str) -> Any:
-    """What has this path; _NOTHING if nothing has, or it is hidden."""
+    """Returns the object with this path; _NOTHING if it is missing or hidden."""
     if path in hidden:
         return _NOTHING
     first, *rest = path.split(".")

@@ -1,7 +1,7 @@
-"""Every name of torch that is not public and that bridge uses.
+"""Every private name of torch that bridge uses.
 
-All of them were seen in torch 2.11, 2.13, 2.14 and 2.15. Hot callers import them from here as they
-are: where a name is there, no call is added to it.
+All of them exist in torch 2.11, 2.13, 2.14 and 2.15. Hot callers import the objects themselves: no
+call is added where a name exists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ names = Names("torch", known="2.11 to 2.15")
 
 Ask = Callable[[], Any]
 
-# Who watches the operations of this thread.
+# Modes and transforms that observe the operations of this thread.
 
 functorch_active: Ask = names.find(
     "torch._C._are_functorch_transforms_active",
@@ -53,7 +53,7 @@ _get_dispatch_mode = names.find(
 
 
 def _finder(key: str) -> Ask:
-    """A function that finds the mode of a key."""
+    """Returns a function that finds the mode of a key."""
     path = f"torch._C._TorchDispatchModeKey.{key}"
     value = names.find(path, "is the key; without it any mode is taken for that", None)
     if _get_dispatch_mode is None or value is None:
@@ -78,12 +78,12 @@ _fake_mode_type = names.find(
 
 
 def is_fake() -> bool:
-    """Whether a FakeTensorMode is on, in which nothing can be exchanged."""
+    """True if a FakeTensorMode is on, in which no data can be exchanged."""
     return _fake_mode() is not None or isinstance(_current_dispatch_mode(), _fake_mode_type)
 
 
 def _module(module: Any, name: str, why: str, value: Any) -> Any:
-    """A module; one in which `name` is `value`, where it lacks that name."""
+    """Returns the module, or a copy with `name` set to `value` if the module lacks that name."""
     names.attribute(name, "is read off the module at every call, to which that adds none")
     if names.find(f"{module.__name__}.{name}", why, None) is not None:
         return module
@@ -156,7 +156,7 @@ _has_backward_class = names.find(
 
 
 def inside_dispatcher() -> bool:
-    """Whether a transform of torch.func is asking a kernel of the dispatcher for a derivative."""
+    """True while a transform of torch.func asks a dispatcher kernel for a derivative."""
     return functorch_active() and _is_key_excluded(_FRONT_MODE)  # type: ignore[no-any-return]
 
 
@@ -168,14 +168,14 @@ _interpreters: Callable[[], Any] = names.find(
 
 
 def is_functionalized() -> bool:
-    """Whether torch.func.functionalize is among the transforms that are under way."""
+    """True if torch.func.functionalize is among the active transforms."""
     if not functorch_active():
         return False
     return any(each.key().name == "Functionalize" for each in _interpreters() or ())
 
 
 def backward_class(function: Any) -> Any:
-    """The class of a Function's nodes in the graph, if there is one."""
+    """Returns the class of a Function's nodes in the graph, or None."""
     return vars(function).get("_backward_cls") if _has_backward_class else None
 
 
@@ -215,7 +215,7 @@ can_unbatch = None not in (_enter_old_vmap, _leave_old_vmap, remove_batch_dim, a
 
 
 def old_vmap_level() -> int:
-    """The level of the innermost of these batches; for where `can_unbatch`."""
+    """Returns the level of the innermost of these batches; needs `can_unbatch`."""
     level: int = _enter_old_vmap() - 1
     _leave_old_vmap()
     return level
@@ -276,7 +276,7 @@ names.attribute(TENSOR_NAME, "is what a pruning hook calls the weight that it se
 
 
 def pre_hooks(layer: Any) -> Sequence[Any]:
-    """The hooks that run before a module's forward."""
+    """Returns the hooks that run before a module's forward."""
     return [*getattr(layer, "_forward_pre_hooks", {}).values()]
 
 
@@ -309,7 +309,7 @@ names.attribute(
 
 
 def is_exporting() -> bool:
-    """Whether torch.export traces; dynamo follows this."""
+    """True while torch.export traces; dynamo can trace this function."""
     flag: bool = getattr(torch.compiler, "_is_exporting_flag", False)
     return flag
 
@@ -318,10 +318,10 @@ names.attribute("_dynamo_marked_constant", "is written here only, where dynamo l
 
 
 def constant_to_dynamo(function: Any) -> Any:
-    """Lets dynamo run a function that it would trace.
+    """Makes dynamo run a function instead of tracing it.
 
-    As torch.compiler.assume_constant_result does, but without the import of dynamo. A dynamo that
-    looks for another attribute breaks its graph there.
+    It does the same as torch.compiler.assume_constant_result, without the import of dynamo. A
+    dynamo that looks for another attribute would break its graph there.
     """
     function._dynamo_marked_constant = True
     return function
@@ -376,14 +376,14 @@ def is_known_group(group: Any) -> bool:
 
 
 def all_gather_numbers(group: Any, into: Tensor, x: Tensor) -> Any:
-    """The work of gathering x from all ranks `into` memory that is there."""
+    """Starts to gather x from all ranks into existing memory; returns the work handle."""
     if _allgather_base is None:
         return dist.all_gather_into_tensor(into, x, group=group, async_op=True)
     return group._allgather_base(into, x)
 
 
 def device_types(group: Any) -> list[torch.device]:
-    """The devices whose tensors a group exchanges."""
+    """Returns the devices whose tensors a group exchanges."""
     if _device_types is None:
         pairs = str(dist.get_backend_config(group)).split(",")
         return [torch.device(pair.partition(":")[0]) for pair in pairs]
@@ -399,11 +399,11 @@ names.attribute("_allow_implicit_replication", "is what the dispatcher of DTenso
 
 
 def replicates_plain_tensors() -> bool:
-    """Whether `torch.distributed.tensor.experimental.implicit_replication` is in force."""
+    """True inside `torch.distributed.tensor.experimental.implicit_replication`."""
     return getattr(_dtensor_dispatcher(), "_allow_implicit_replication", False)
 
 
-# What only torch functions in JAX, and the measurements, need: looked up when it is imported.
+# Names for torch functions in JAX and for measurements: looked up on first use.
 
 _later: dict[str, Ask] = {
     name: names.later(path, why)

@@ -1,5 +1,5 @@
-"""Bias, dropout and residual in one: linear in all three, and its own derivative but for the
-residual, whose gradient is the cotangent itself."""
+"""Bias, dropout and residual in one op. It is linear in all three. Its vjp is the op itself without
+the residual, whose gradient is the cotangent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bias_dropout_add(
 ):
     h = x if bias is None else x + bias
     if threshold_of(p) > 0:
-        # A choice, not a product: 0 times a NaN would be one.
+        # A select, not a product: 0 times NaN is NaN.
         keep = bl.dropout_keep(p, seed, 0 if offset is None else offset)
         h = bl.where(keep, h * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0)
     y = h if residual is None else residual + h

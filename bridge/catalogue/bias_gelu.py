@@ -1,4 +1,4 @@
-"""GELU of a sum with a bias, and its derivative times a cotangent."""
+"""GELU of x + bias, and its derivative times a cotangent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bias_gelu_back(
 
 
 def check_approximate(function: str, approximate: Any) -> None:
-    """Raises ValueError unless this is the name of a form."""
+    """Raises ValueError unless `approximate` is a kind of GELU."""
     if not isinstance(approximate, str) or approximate not in GELU_KINDS:
         raise ValueError(
             f"{function}: approximate is {approximate!r}, expected one of "

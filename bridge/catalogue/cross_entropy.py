@@ -1,4 +1,4 @@
-"""Cross-entropy of logits with the labels of their rows, and what a batch of losses is reduced to.
+"""Cross-entropy of logits with the labels of their rows, and reductions of a batch of losses.
 
 Source: z-loss, Chowdhery et al., "PaLM", arXiv:2204.02311; label smoothing, Szegedy et al.,
 "Rethinking the Inception Architecture", arXiv:1512.00567; soft caps, "Gemma 2", arXiv:2408.00118.
@@ -75,7 +75,7 @@ def counted_losses(
     z_loss: float = 0.0,
     softcap: float = 0.0,
 ):
-    """And 1 for each row that is not ignored."""
+    """Returns the losses, and 1 for each row that is not ignored."""
     s = _capped(logits, softcap)
     largest, rest = bl.logsumexp_parts(s)
     losses = _loss(s, largest, rest, labels, ignore_index, label_smoothing, z_loss)
@@ -85,19 +85,19 @@ def counted_losses(
 @declared()
 @named("cross_entropy")
 def total(losses: bl.Full):
-    return bl.sum(losses) + 0.0  # +0.0 of no rows, whose sum is -0.0
+    return bl.sum(losses) + 0.0  # turns -0.0, the sum of no rows, into +0.0
 
 
 @declared()
 @named("cross_entropy")
 def mean(losses: bl.Full, counts: bl.Full):
-    # Counts have no derivative, and are to send back no zeros that others would be added to.
+    # Counts get no derivative, not even zeros, which would be added to other cotangents.
     return (bl.sum(losses) + 0.0) / bl.maximum(bl.sum(bl.stop_gradient(counts)), 1.0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What says how rows become losses, checked."""
+    """The checked options of cross-entropy."""
 
     reduction: str
     ignore_index: int
@@ -114,7 +114,7 @@ class Options:
         z_loss: Any,
         softcap: Any,
     ) -> Options:
-        """Raises TypeError or ValueError for what is none."""
+        """Checks the options; raises TypeError or ValueError for an invalid one."""
         if reduction not in REDUCTIONS:
             raise ValueError(
                 f"{function}: reduction is {reduction!r}, expected one of {', '.join(REDUCTIONS)}"
@@ -125,7 +125,7 @@ class Options:
                 f"{function}: label_smoothing is {smoothing}, expected a number from 0 to 1"
             )
         z = real_number(function, "z_loss", z_loss)
-        # 0 or infinity in float32 would make losses NaN.
+        # A larger z_loss would be infinite in float32 and make losses NaN.
         if not 0 <= z <= LARGEST_FLOAT32:
             raise ValueError(
                 f"{function}: z_loss is {z}, expected a number from 0 to {LARGEST_FLOAT32:.1e}"
@@ -144,7 +144,7 @@ class Options:
         return Options(reduction, index, smoothing, z, cap)
 
     def values(self) -> tuple[str, int, float, float, float]:
-        """The arguments of Options in their order; torch 2.11 cannot trace dataclasses.astuple."""
+        """The arguments of Options in order; torch 2.11 cannot trace dataclasses.astuple."""
         return (
             self.reduction,
             self.ignore_index,
@@ -158,7 +158,7 @@ class Options:
 
     @property
     def of_rows(self) -> dict[str, Any]:
-        """The parameters of a row's loss."""
+        """The static parameters of a row's loss."""
         return {
             "ignore_index": self.ignore_index,
             "label_smoothing": self.label_smoothing,

@@ -1,4 +1,4 @@
-"""How the declarations of the catalogue become ops."""
+"""Functions that make ops from the declarations of the catalogue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bridge.declared import DeclaredOp
 def declared(
     keep: Sequence[str] = (), vjp: Callable[..., Any] | None = None
 ) -> Callable[[Callable[..., Any]], DeclaredOp]:
-    """`bridge.op`, without a framework being imported for it."""
+    """Works like `bridge.op`, without the import of a framework."""
     return lambda function: DeclaredOp(function, tuple(keep), vjp, is_own=True)
 
 
 def named(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The name in messages: that of the public function which calls this."""
+    """Sets the name for messages: the public function that calls the op."""
 
     def give(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__name__ = name
@@ -26,5 +26,5 @@ def named(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def shape_of(array: Any) -> tuple[int, ...]:
-    """Its shape; () of what has none, a nested tensor of torch too, which the op then refuses."""
+    """Returns an array's shape; () for other objects and nested tensors, which the op refuses."""
     return () if getattr(array, "is_nested", False) else tuple(getattr(array, "shape", ()))

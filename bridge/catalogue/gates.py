@@ -1,4 +1,4 @@
-"""Gated linear units and the squared ReLU, each with a number for each row."""
+"""Gated linear units and the squared ReLU, each with an optional factor for each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.ops.scalars import real_number, whole_number
 
 
 def _relu(x: Any) -> Any:
-    """0 with derivative 0 at 0; NaN stays."""
+    """ReLU: 0 with derivative 0 at 0; NaN stays NaN."""
     return bl.where(x <= 0.0, 0.0, x)
 
 
@@ -89,12 +89,12 @@ def paired_glu(
     return packed_glu.declaration.function(gate, bias, up_bias, weight, **static)
 
 
-# By what is given: gate and up, or both packed in halves, or in pairs.
+# The ops for separate gate and up, for both packed in halves, and for both packed in pairs.
 FORMS = (glu, packed_glu, paired_glu)
 
 
-# A packed bias apart. A framework's slices would do, but for their gradient: what it joins or adds
-# need not have the bits that NaN had (XLA's bfloat16 goes through float32).
+# These split a packed bias. A framework's own slices would not do: their gradient joins or adds
+# cotangents, and may change the bits of a NaN (XLA computes bfloat16 in float32).
 @declared()
 def bias_halves(bias: bl.Halves):
     first, second = bias
@@ -107,7 +107,7 @@ def bias_pairs(bias: bl.Pairs):
     return first, second
 
 
-SPLITS = (bias_halves, bias_pairs)  # by whether it alternates
+SPLITS = (bias_halves, bias_pairs)  # for halves and for pairs
 
 
 @declared()
@@ -130,16 +130,16 @@ def run_glu(
     interleaved: bool,
     **out: Any,
 ) -> Any:
-    """Checks what is no array, and calls one of a framework's `FORMS`.
+    """Checks the arguments that are no arrays, and calls one of a framework's `FORMS`.
 
     Args:
-      function: the name of the public one, for messages.
-      splits: what takes its packed bias apart, of `SPLITS`.
+      function: the name of the public function, for messages.
+      splits: the framework's functions of `SPLITS`, which split a packed bias.
 
     Raises:
-      TypeError: if a number is none.
-      ValueError: if activation is unknown, a number or a shape cannot be, or a separate `up` is
-        said to be interleaved.
+      TypeError: if a numeric argument is not a number.
+      ValueError: for an unknown activation, a number or a shape that is not allowed, or a separate
+        `up` together with `interleaved`.
     """
     static = check_options(function, activation, limit, linear_offset)
     weight = one_a_row(gate, weight)
@@ -172,15 +172,15 @@ def run_glu_in_blocks(
     blocks: Any,
     **out: Any,
 ) -> Any:
-    """`run_glu` where the packed array is so many packed arrays side by side.
+    """Runs `run_glu` on an array with `blocks` packed arrays side by side.
 
-    A block is a row of its own: elements need no other, so that gate and up are read where they
-    lie. A vector for all rows and a number for each row are those of whole rows, so that beside
-    them gate and up are taken apart first.
+    A block is treated as a row of its own, because elements are independent: gate and up are read
+    without a copy. A vector shared by all rows, or a factor for each row, belongs to whole rows, so
+    gate and up are split first if there is one.
 
     Raises:
-      TypeError, ValueError: as `run_glu` and `check_blocks`; for columns that are not so many
-        blocks of two parts; for `up`.
+      TypeError, ValueError: as `run_glu` and `check_blocks`; for a number of columns that does not
+        fit the blocks; for a separate `up`.
     """
     blocks = check_blocks(function, blocks, interleaved)
     if blocks == 1:
@@ -190,7 +190,7 @@ def run_glu_in_blocks(
     if up is not None:
         raise ValueError(f"{function}: blocks is {blocks} and up is given, expected one of both")
     if not (shape := shape_of(gate)):
-        return ops[1](gate, bias, None, weight, **static, **out)  # refused in its words
+        return ops[1](gate, bias, None, weight, **static, **out)  # the op raises its own error
     *rows, columns = shape
     if columns % (2 * blocks):
         raise ValueError(
@@ -214,11 +214,11 @@ def run_glu_in_blocks(
 
 
 def check_blocks(function: str, blocks: Any, interleaved: bool) -> int:
-    """The number of blocks.
+    """Returns the number of blocks.
 
     Raises:
       TypeError: if it is no integer.
-      ValueError: if it is less than 1, or what is packed in several blocks is interleaved.
+      ValueError: if it is less than 1, or above 1 with `interleaved`.
     """
     blocks = whole_number(function, "blocks", blocks, 1)
     if blocks > 1 and interleaved:
@@ -229,11 +229,11 @@ def check_blocks(function: str, blocks: Any, interleaved: bool) -> int:
 
 
 def check_options(function: str, activation: Any, limit: Any, linear_offset: Any) -> dict[str, Any]:
-    """What a declaration is told beside its operands.
+    """Checks the static arguments of a declaration and returns them by name.
 
     Raises:
-      TypeError: if a number is none.
-      ValueError: if activation is unknown, or a number cannot be.
+      TypeError: if a numeric argument is not a number.
+      ValueError: if activation is unknown, or a number is not allowed.
     """
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(map(repr, ACTIVATIONS))
@@ -249,5 +249,5 @@ def check_options(function: str, activation: Any, limit: Any, linear_offset: Any
 
 
 def one_a_row(x: Any, weight: Any) -> Any:
-    """weight `[..., 1]` without its last dimension."""
+    """Removes the last dimension of a weight `[..., 1]`."""
     return weight[..., 0] if shape_of(weight) == (*shape_of(x)[:-1], 1) else weight

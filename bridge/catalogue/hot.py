@@ -1,4 +1,4 @@
-"""Programs of the catalogue that a build compiles: who has no compiler runs them at full speed."""
+"""The programs of the catalogue compiled ahead of time, which run fast without a compiler."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bridge.generated.ahead import requests_towards, usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.declared import Traced, traced
 
-# As training has them: with these of the optional operands, all operands of one dtype, and static
-# parameters with their defaults but for these and the dtype of a sum. Numbers such as eps may be
-# others.
+# The usual calls in training: the op, the optional operands present, and static parameters that
+# differ from the defaults. All operands have one dtype, also the dtype of a sum. Numbers such as
+# eps may differ: they are free constants.
 OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
     "rms_norm": (norms.rms_norm, ("weight",), {}),
     "rms_norm + residual": (norms.add_rms_norm, ("weight",), {}),
@@ -35,14 +35,14 @@ OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
         {"p": 0.0},
     ),
 }
-# Rarer ones, which are compiled for CPUs alone.
+# Less frequent calls, compiled for CPUs only.
 ON_CPU: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
     "swiglu packed + bias": (gates.packed_glu, ("bias", "up_bias"), {}),
 }
 DTYPES = ("float32", "bfloat16")
 
-# Operands that fine-tuning may freeze, all at once, as low-rank adapters do. The backward pass
-# towards the others is another program, and is compiled too.
+# Operands that fine-tuning may freeze together, as low-rank adapters do. The backward pass towards
+# the others is another program, compiled too.
 FROZEN = {
     "rms_norm": ("weight",),
     "rms_norm + residual": ("weight",),
@@ -53,10 +53,10 @@ FROZEN = {
     "bias_dropout_add": ("bias",),
 }
 
-# Of these a build with CUDA has kernels too, in bfloat16: what a layer of a language model, but for
-# attention, and its loss call in a first training step. Others are compiled as they are called:
-# every build pays for these with time of nvcc, once for each architecture, and every process that
-# uses a GPU loads all of them and compares them with the interpreter.
+# Ops that a build with CUDA also compiles for GPUs, in bfloat16: the ops of a first training step
+# in a layer of a language model, without attention, and its loss. Other programs are compiled on
+# first call: nvcc takes time in every build for each of these and each architecture, and every
+# process that uses a GPU loads all of them and compares them with the interpreter.
 ON_CUDA = (
     "rms_norm",
     "swiglu packed",
@@ -76,7 +76,7 @@ def requests() -> Iterator[Request]:
 
 
 def cuda_requests() -> Iterator[Request]:
-    """What it compiles for CUDA, for any architecture: of those, and of the mean of the losses."""
+    """The programs that the build compiles for CUDA, including the mean of losses."""
     for name in ON_CUDA:
         yield from requests_of(name, "bfloat16")
     found = traced(cross_entropy.mean.declaration, (True, True))
@@ -88,12 +88,13 @@ def cuda_requests() -> Iterator[Request]:
 
 
 def requests_of(name: str, dtype: str) -> Iterator[Request]:
-    """An op's forward pass, that which keeps what the backward pass reads, and that one."""
+    """Yields an op's forward pass, the forward pass with residuals if it has any, and the backward
+    pass."""
     yield from itertools.islice(usual_requests(_traced(name, dtype), dtype), _passes(name))
 
 
 def frozen_request_of(name: str, dtype: str) -> Request:
-    """An op's backward pass towards operands that are not frozen."""
+    """Returns an op's backward pass towards the operands that are not frozen."""
     found = _traced(name, dtype)
     towards = [
         i
@@ -105,7 +106,7 @@ def frozen_request_of(name: str, dtype: str) -> Request:
 
 
 def _passes(name: str) -> int:
-    """The number of programs of a training step: an op that keeps values has two forward ones."""
+    """Returns the number of programs of a training step: 3 for an op with residuals, else 2."""
     return 3 if {**OPS, **ON_CPU}[name][0].declaration.keep else 2
 
 

@@ -1,4 +1,4 @@
-"""Labels: the column that each row is asked for."""
+"""Labels: a column for each row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridge import lang as bl
 
 
 def at_label(s: Any, labels: Any) -> Any:
-    """What stands in the label's column."""
+    """Returns the number in the label's column of each row."""
     return bl.sum(bl.where(bl.column() == labels, s, -0.0))
 
 
@@ -17,7 +17,7 @@ def is_column(labels: Any) -> Any:
 
 
 def check_range(function: str, least: int, largest: int, columns: int) -> None:
-    """Raises ValueError if the least or the largest label is no column."""
+    """Raises ValueError if the smallest or the largest label is not a column."""
     for label in (least, largest):
         if not 0 <= label < columns:
             expected = f"from 0 to {columns - 1}" if columns else "of which there are none"

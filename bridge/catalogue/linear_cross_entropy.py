@@ -1,17 +1,17 @@
-"""How a batch of tokens is cut so that the logits of few of them exist at a time."""
+"""Checks and chunk size of linear_cross_entropy, which has the logits of few tokens at a time."""
 
 from __future__ import annotations
 
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import INTEGERS
 
-# Fewer rows leave a matrix product waiting for the weight, whose gradient each chunk is added to.
+# With fewer rows, reading the weight and adding to its gradient dominates the matrix product.
 _FEWEST = 256
 _MANY, _FEWEST_OF_MANY = 4096, 512
 
 
 def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int:
-    """Rows of a chunk: None for so many that their logits take about the memory of `hidden`."""
+    """Returns the rows of a chunk; for None, logits take about as much memory as `hidden`."""
     if chunk is None:
         wanted = rows * features // max(columns, 1)
         fewest = _FEWEST if rows < _MANY else _FEWEST_OF_MANY
@@ -41,7 +41,7 @@ def check_shapes(function: str, shapes: dict[str, tuple[int, ...] | None]) -> No
 
 
 def check_dtypes(function: str, floating: dict[str, str], labels: str) -> None:
-    """Raises TypeError for dtypes that differ or are of another kind."""
+    """Raises TypeError for dtypes that differ or are not supported."""
     first = floating["hidden"]
     if first not in FLOATING:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Logarithms of softmax: of whole rows, of their sums, and of the one that a label names."""
+"""Logarithms of softmax: log_softmax, logsumexp, and the log-probability of a label."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Normalisations of rows, with a residual that is added before.
+"""Normalisations of rows, with an optional residual added first.
 
-What is normalised is the sum as an array of its dtype holds it: so one call gives the bits of two.
+The sum is rounded to its dtype before it is normalised, so one call gives the bits of two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _scaled(normal: Any, weight: Any) -> Any:
 
 
 def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
-    """Those of h and of weight, if there is one."""
+    """Returns the cotangents of h and, if there is one, of weight."""
     wg = g if weight is None else g * weight
     rest = wg - bl.mean(wg) if is_centred else wg
     dh = r * (rest - normal * bl.mean(wg * normal))
@@ -55,13 +55,14 @@ def _returned(h: Any, x: Any, residual: Any, like: str) -> Any:
 
 
 def _added(x: Any, residual: Any, dtype: str) -> tuple[Any, Any]:
-    """The sum, and what is normalised: its cotangent is rounded as that of a call is."""
+    """Returns the sum, and the sum for the norm, whose cotangent is rounded like that of a call."""
     h = bl.rounded(x + residual, dtype)
     return h, bl.rounded(h, dtype)
 
 
 def _through_sum(cotangents: list[Any], gh: Any, dtype: str) -> list[Any]:
-    """Those of x, residual and the rest: as a call without a residual and an addition have them."""
+    """Returns the cotangents of x, residual and the rest, with the roundings of two calls: a norm
+    without residual, and an addition."""
     dh, *others = cotangents
     total = bl.rounded(bl.rounded(dh, dtype) + gh, dtype)
     return [total, total, *others]
@@ -103,11 +104,11 @@ def add_rms_norm(
 
 
 def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
-    """The rounded mean of the row, the mean of h minus that, and 1/√(variance + eps).
+    """Returns the rounded mean of a row, the mean of h minus that, and 1/√(variance + eps).
 
     The second mean is the rounding error of the first. Both are subtracted from h one after the
-    other: their sum would be rounded again, by units of a mean far above the spread. A row of equal
-    numbers has the variance 0, even where the squares overflow.
+    other, because their sum would be rounded again, with a large error if the mean is far above the
+    spread. A row of equal numbers has the variance 0, even if the squares overflow.
 
     Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance" (1983), eq. 1.7.
     """
@@ -179,12 +180,12 @@ def add_layer_norm(
 
 
 def check_eps(function: str, eps: Any) -> float:
-    """eps as a float.
+    """Returns eps as a float.
 
     Raises:
       TypeError: if it is no real number.
-      ValueError: if it is not positive and finite, or 0 in float32, in which a row of zeros would
-        be NaN.
+      ValueError: if it is not positive and finite, or is 0 in float32: a row of zeros would give
+        NaN.
     """
     number = real_number(function, "eps", eps)
     if not 2.0**-149 <= number < math.inf:
@@ -195,11 +196,11 @@ def check_eps(function: str, eps: Any) -> float:
 
 
 def check_offset(function: str, offset: Any, has_weight: bool) -> float:
-    """offset as a float.
+    """Returns offset as a float.
 
     Raises:
       TypeError: if it is no real number.
-      ValueError: if it is not finite, or there is no weight that it could be added to.
+      ValueError: if it is not finite, or not 0 without a weight to add it to.
     """
     number = real_number(function, "offset", offset)
     if not math.isfinite(number):
@@ -212,8 +213,8 @@ def check_offset(function: str, offset: Any, has_weight: bool) -> float:
 def summands(
     x: Any, residual: Any, dtypes: tuple[str, str], cast: Callable[[Any, str], Any]
 ) -> tuple[Any, Any, dict[str, str]]:
-    """x and residual, one of them in the dtype of their sum, and the parameters that say so."""
-    if not all(dtype in FLOATING for dtype in dtypes):  # refused by the op, in its words
+    """Returns x and residual, one of them cast to the sum's dtype, and the parameters for it."""
+    if not all(dtype in FLOATING for dtype in dtypes):  # the op raises its own error
         return x, residual, {}
     dtype = promote(*dtypes)
     if dtype not in dtypes:

@@ -29,11 +29,11 @@ def rotary_of_pairs(x: bl.Pairs, cos: bl.Table, sin: bl.Table):
 
 @dataclass(frozen=True)
 class Framework:
-    """What it takes of a framework.
+    """The operations that `run_rotary` needs of a framework.
 
     Attributes:
       halves, pairs: `rotary` and `rotary_of_pairs` there.
-      concatenate: two arrays along the last dimension, the second in the first one's dtype.
+      concatenate: joins two arrays along the last dimension, in the dtype of the first.
     """
 
     halves: Callable[..., Any]
@@ -42,14 +42,14 @@ class Framework:
 
 
 def run_rotary(framework: Framework, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """Reads the tables as far as they go, and puts the rest of x behind.
+    """Rotates as many columns of x as the tables have, and appends the rest unchanged.
 
     Raises:
-      TypeError: for what is no array.
+      TypeError: for an argument that is no array.
       ValueError: for shapes that do not fit.
     """
     shapes = [shape_of(array) for array in (x, cos, sin)]
-    if not all(shapes):  # refused by the op, in its words
+    if not all(shapes):  # the op raises its own error
         return framework.halves(x, cos, sin)
     d, of_cos, of_sin = (shape[-1] for shape in shapes)
     if d % 2:

@@ -23,7 +23,7 @@ def _where_shown(hidden: Any, value: Any, otherwise: float) -> Any:
 
 
 def _hidden(mask: Any, last: Any) -> Any:
-    """Where an element has no part: where the mask is True, and behind the last column."""
+    """Combines the mask with the causal rule: True for columns after `last`; None if neither."""
     if last is None:
         return mask
     behind = bl.column() > last
@@ -31,23 +31,23 @@ def _hidden(mask: Any, last: Any) -> Any:
 
 
 def _largest(x: Any, hidden: Any, scale: float) -> tuple[Any, Any]:
-    """Halves of x, the largest for the largest scale·x, and that: differences cannot overflow.
+    """Returns x/2, with the sign of scale, and its maximum in the row: differences cannot overflow.
 
-    Whatever is subtracted, the softmax is the same, so its derivative is 0.
+    The softmax does not depend on the number subtracted, so the maximum has no derivative.
     """
     key = x * math.copysign(0.5, scale)
     return key, bl.stop_gradient(bl.max(_where_shown(hidden, key, -math.inf)))
 
 
 def _difference(x: Any, y: Any) -> tuple[Any, Any]:
-    """x − y, rounded, and what the rounding took."""
+    """Returns x − y rounded, and the rounding error."""
     rounded = x - y
     back = rounded - x
     return rounded, (x - (rounded - back)) - (y + back)
 
 
 def _times(x: Any, lacks: Any, scale: float, digits: int) -> tuple[Any, Any]:
-    """(x + lacks)·scale, rounded, and what the rounding took, that of the scale too."""
+    """Returns (x + lacks)·scale rounded, and the rounding error, including that of the scale."""
     fraction, exponent = math.frexp(scale)
     if fraction in (0.0, 0.5):  # a power of two
         return x * scale, lacks * scale
@@ -59,13 +59,13 @@ def _times(x: Any, lacks: Any, scale: float, digits: int) -> tuple[Any, Any]:
 
 
 def _exp(x: Any, lacks: Any) -> Any:
-    """exp(x + lacks); what lacks is NaN beside an infinite x."""
+    """exp(x + lacks); `lacks` is NaN beside an infinite x."""
     power = bl.exp(x)
     return bl.fma(power, bl.where(power == 0.0, 0.0, lacks), power)
 
 
 def _powers(key: Any, largest: Any, hidden: Any, scale: float, digits: int) -> Any:
-    """exp(scale·x − its maximum): the difference first, which is exactly 0 for the maximum."""
+    """exp(scale·x − its maximum): the difference comes first and is exactly 0 for the maximum."""
     base = bl.where(largest == -math.inf, 0.0, largest)
     if digits == 0:
         return bl.exp(_where_shown(hidden, 2.0 * ((key - base) * abs(scale)), -math.inf))
@@ -77,11 +77,11 @@ def _weights(largest: Any, sink: Any, scale: float, digits: int) -> tuple[Any, A
     """exp(maximum − m) and exp(sink − m), with m the larger one of the maximum and the sink."""
     product, rest = _times(largest, 0.0, abs(scale), digits or 24)
     maximum = bl.where(largest == -math.inf, -math.inf, 2.0 * product)
-    # As such an element does, it makes its row NaN.
+    # An infinite sink makes its row NaN, as an infinite element does.
     sink = bl.where(sink == math.inf, math.nan, sink)
     above, lacks = _difference(maximum, sink)
     above, lacks = bl.where(sink == -math.inf, math.inf, above), lacks + 2.0 * rest
-    # Where they are equal, one of both has the derivative; NaN stays in one.
+    # If they are equal, only one of them gets the derivative; a NaN goes to one.
     is_above = above > 0.0
     of_row = _exp(bl.where(is_above, 0.0, above), bl.where(is_above, 0.0, lacks))
     of_sink = _exp(bl.where(is_above, -above, 0.0), bl.where(is_above, -lacks, 0.0))
@@ -89,7 +89,7 @@ def _weights(largest: Any, sink: Any, scale: float, digits: int) -> tuple[Any, A
 
 
 def _total(powers: Any, of_row: Any, of_sink: Any) -> Any:
-    """The denominator; 1 in a row of nothing, whose elements are 0."""
+    """Returns the denominator; 1 in a row without elements, whose results are 0."""
     total = bl.sum(powers) * of_row + of_sink
     return bl.where(total == 0.0, 1.0, total)
 
@@ -127,18 +127,18 @@ def softmax_with_sink(
 
 @declared()
 def spread(rows: bl.Full, sink: bl.Table):
-    """The sink of each row. Its gradient is summed here, in the arithmetic type and our order."""
+    """Spreads the sink to rows; the gradient is summed in the arithmetic type, in our order."""
     return sink
 
 
 @dataclass(frozen=True)
 class Framework:
-    """What it takes of a framework.
+    """The operations that `run_softmax` needs of a framework.
 
     Attributes:
       softmax, spread: `softmax_with_sink` and `spread` there.
-      spec_of: of an array.
-      zeros: zeros(x, shape, dtype), where x is.
+      spec_of: spec_of(array) returns its `Spec`.
+      zeros: zeros(x, shape, dtype), on the device of x.
       last_columns: last_columns(x) is `[*rows]`: the last column that a row sees causally.
     """
 
@@ -164,7 +164,7 @@ def run_softmax(
 
     Raises:
       TypeError, ValueError: as `check_softmax`, and for a sink of another dtype, or of a shape that
-        is neither one for each head nor broadcasts.
+        neither has one entry for each head nor broadcasts.
     """
     of_x, of_sink = framework.spec_of(x), framework.spec_of(sink)
     of_mask = None if mask is None else framework.spec_of(mask)
