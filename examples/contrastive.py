@@ -1,10 +1,10 @@
-"""Contrastive training of two towers on several processes, as CLIP4Clip does it.
+"""Contrastive training of two towers on several processes, as in CLIP4Clip.
 
-Texts and videos that belong together are to be more alike than any others of the batch. The batch
-is spread over ranks, and each rank needs the features of all: it gathers them, with one of three
-gradient rules. Which one is right depends on what each rank's loss is and on what becomes of the
-parameters' gradients afterwards. Each way below gives the same loss and the same gradients as one
-process with the whole batch.
+Texts and videos of a pair are trained to be more similar than all other combinations in the batch.
+The batch is split over ranks, and each rank needs the features of all: it gathers them, with one of
+three gradient rules. The right rule depends on the loss of each rank and on the later reduction of
+the parameters' gradients. Each way below gives the same loss and the same gradients as one process
+with the whole batch.
 
     python examples/contrastive.py                  # one process, then two, compared
     python examples/contrastive.py --ranks 4
@@ -37,7 +37,7 @@ SCALE = 20.0  # of the cosines, CLIP's exp(logit_scale)
 
 
 def weights() -> dict[str, np.ndarray]:
-    """The towers' parameters."""
+    """Returns the parameters of the towers."""
     rng = np.random.default_rng(1)
     return {
         "text": rng.standard_normal((TEXT_WIDTH, WIDTH)),
@@ -46,7 +46,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def batch() -> dict[str, np.ndarray]:
-    """Texts `[BATCH, TEXT_WIDTH]` and videos `[BATCH, FRAMES, FRAME_WIDTH]`."""
+    """Returns texts `[BATCH, TEXT_WIDTH]` and videos `[BATCH, FRAMES, FRAME_WIDTH]`."""
     rng = np.random.default_rng(2)
     return {
         "text": rng.standard_normal((BATCH, TEXT_WIDTH)),
@@ -55,7 +55,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def part(arrays: dict[str, np.ndarray], rank: int, ranks: int) -> dict[str, np.ndarray]:
-    """A rank's rows."""
+    """Returns the rows of one rank."""
     return {name: np.split(array, ranks)[rank] for name, array in arrays.items()}
 
 
@@ -63,7 +63,7 @@ def part(arrays: dict[str, np.ndarray], rank: int, ranks: int) -> dict[str, np.n
 
 
 def torch_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.ndarray]:
-    """The loss of all ranks and the gradients of all parameters, on one rank of several."""
+    """Returns the mean loss of all ranks and the gradients of all parameters, on one rank."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -91,7 +91,7 @@ def torch_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.nd
     loss = (of_text + of_video) / 2
     loss.backward()
 
-    total = bt.all_gather(loss.detach().reshape(1)).mean()  # of equal parts, or of equal losses
+    total = bt.all_gather(loss.detach().reshape(1)).mean()  # parts of one size, or equal losses
     gradients = {}
     for name, parameter in parameters.items():
         everyones = bt.all_gather(parameter.grad, tiled=False)
@@ -105,7 +105,7 @@ def torch_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.nd
 
 
 def jax_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.ndarray]:
-    """The same; `folder` has the address of the first rank, at which all meet."""
+    """Does the same in JAX; `folder` has the address of the first rank, at which all ranks meet."""
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -140,7 +140,7 @@ def jax_step(way: str, rank: int, ranks: int, folder: Path) -> dict[str, np.ndar
             )
             return (of_text.mean() + of_video.mean()) / 2
 
-        # Each rank's own parameters: where types say that they are shared, JAX adds the gradients.
+        # Make the parameters vary over ranks: for replicated ones JAX would add the gradients.
         own = jax.tree.map(lambda w: lax.pcast(w, "ranks", to="varying"), parameters)
         loss, gradients = jax.value_and_grad(loss_of)(own)
         reduce = lax.pmean if reduction == "mean" else lax.psum
@@ -171,7 +171,7 @@ def free_address() -> str:
 
 
 def spread(framework: str, way: str, ranks: int, timeout: float = 120.0) -> list[dict[str, Any]]:
-    """What each of `ranks` processes gets."""
+    """Returns the results of `ranks` processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "address").write_text(free_address())
@@ -192,7 +192,7 @@ def spread(framework: str, way: str, ranks: int, timeout: float = 120.0) -> list
 
 
 def compare(frameworks: list[str], ranks: int) -> float:
-    """Prints every way's loss and how far it is from the first; returns the farthest."""
+    """Prints the loss of every way and its distance to the first; returns the largest distance."""
     truth: dict[str, Any] | None = None
     farthest = 0.0
     for framework in frameworks:

@@ -5,7 +5,7 @@ with batch normalization and dropout, and optax's cross entropy. One torch optim
 
     python examples/flax_loss_in_torch.py
 
-Prints the accuracy on digits that were not trained on, and what crossing costs in a step.
+Prints the accuracy on test digits, and the cost of the conversions in a step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Head(nnx.Module):
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(images))
-    # JAX has 32-bit integers unless it is told otherwise.
+    # JAX has 32-bit integers by default.
     return (
         torch.tensor(images[order] / 16, dtype=torch.float32),
         torch.tensor(labels[order], dtype=torch.int32),
@@ -86,7 +86,7 @@ def train() -> tuple[float, Encoder, bridge.torch.JaxModule, torch.Tensor, torch
 
 
 def crossing(encoder: Encoder, loss: Any, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
-    """Milliseconds of a step, of the JAX part seen from torch, and of that part inside JAX."""
+    """Returns milliseconds of a step, of the JAX part called from torch, and of it in JAX."""
     graph, parameters, state = nnx.split(loss.jax_module(), nnx.Param, ...)
     features = encoder(x).detach().requires_grad_()
 

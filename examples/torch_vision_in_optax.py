@@ -5,7 +5,7 @@ loss, the optimizer, the random keys and the loop are JAX's.
 
     python examples/torch_vision_in_optax.py
 
-Prints the accuracy on digits that were not trained on, and what crossing costs in a step.
+Prints the accuracy on test digits, and the cost of the conversions in a step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EPOCHS, BATCH = 8, 100
 
 
 def network() -> nn.Module:
-    """For images of 8 by 8 pixels, `[n, 64]`."""
+    """Returns a network for images of 8 by 8 pixels, `[n, 64]`."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
         nn.Conv2d(1, 16, 3, padding=1),
@@ -57,7 +57,7 @@ def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def train() -> tuple[float, nn.Module, Any, jax.Array, jax.Array]:
-    """Returns the accuracy, the module, the step that was trained with, and a batch."""
+    """Returns the accuracy, the module, the training step, and a batch."""
     torch.manual_seed(0)
     module = network()
     training = from_torch(module, train=True, seeded=True)
@@ -93,9 +93,9 @@ def train() -> tuple[float, nn.Module, Any, jax.Array, jax.Array]:
 
 
 def crossing(module: nn.Module, step: Any, x: jax.Array, y: jax.Array) -> dict[str, float]:
-    """Milliseconds of a step, of network and loss in it, and of the same work inside torch.
+    """Returns milliseconds of a step, of the network and loss in it, and of the same work in torch.
 
-    The network in JAX runs forward twice in a step: once for the loss, once for the gradient.
+    The network runs forward twice in a JAX step: once for the loss, once for the gradient.
     """
     g = from_torch(module.eval())
     inputs, labels = torch.tensor(np.asarray(x)), torch.tensor(np.asarray(y)).long()

@@ -1,4 +1,4 @@
-"""Linux's counters of this process: bytes sent, peak memory."""
+"""Linux's counters of this process: sent bytes and peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BYTES_SENT = 200  # tcpi_bytes_sent in struct tcp_info
 
 
 def bytes_sent() -> int:
-    """Bytes written to all TCP connections of this process that are open now."""
+    """Returns the bytes written to all TCP connections of this process that are open now."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -21,15 +21,15 @@ def bytes_sent() -> int:
                 continue
             with socket.socket(fileno=os.dup(int(name))) as connection:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        except OSError:  # closed meanwhile, or no TCP
+        except OSError:  # closed in the meantime, or not TCP
             continue
         total += struct.unpack_from("<Q", info, _BYTES_SENT)[0]
     return total
 
 
 def bytes_at_peak(call: Callable[[], Any]) -> int:
-    """Measures the rise of the process's memory while the call runs."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    """Returns the rise of the process's memory during the call."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     result = call()
     peak = _status("VmHWM") - before
@@ -38,7 +38,7 @@ def bytes_at_peak(call: Callable[[], Any]) -> int:
 
 
 def _status(field: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """Returns a line of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024

@@ -28,7 +28,7 @@ def open_frame(axis: Any, grid: bool = True) -> None:
 
 
 def legend_of(axes: Iterable[Any]) -> dict[str, Any]:
-    """Handles by label, each label once."""
+    """Returns handles by label, each label once."""
     found: dict[str, Any] = {}
     for axis in axes:
         found |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
@@ -40,7 +40,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def on_page(figure: Figure, caption: str = "") -> str:
-    """The figure as SVG inside a page; closes it."""
+    """Returns the figure as SVG for a page, and closes it."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight")
     pyplot.close(figure)

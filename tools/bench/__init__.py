@@ -1,4 +1,4 @@
-"""`python -m bridge bench`: bridge beside what each framework offers, in one process."""
+"""`python -m bridge bench`: bridge compared with the frameworks' own operations, in one process."""
 
 from tools.bench.command import add_arguments, run
 

@@ -13,7 +13,7 @@ P = 0.1
 
 
 class BiasDropoutAdd(Op):
-    """`in_torch` draws its masks from the default generator, in bridge too: no seed is given."""
+    """In torch, masks come from the default generator, in bridge too: no seed is given."""
 
     name = "bias_dropout_add"
 

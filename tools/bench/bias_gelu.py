@@ -26,7 +26,7 @@ class BiasGelu(Op):
         for shape, (dtype, form), (what, memory) in itertools.product(
             (SMALL, LARGE), kinds, passes
         ):
-            # Writing into old memory matters where new memory costs: the forms do not differ.
+            # Old memory shows the cost of new memory, which is the same for all forms.
             if memory == "old" and form != "tanh":
                 continue
             yield Case(self.name, framework, what, dtype, form, shape, memory)

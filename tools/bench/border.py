@@ -1,4 +1,4 @@
-"""The cost of a crossing beside the frameworks' own `from_dlpack`."""
+"""The cost of a conversion, compared with the frameworks' own `from_dlpack`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PEER = "from_dlpack"
 
 
 def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yields the timings of to_torch and to_jax, of an array and of a tree of many.
+    """Yields the timings of to_torch and to_jax, for an array and for a tree of many.
 
-    A tree's peer is the framework's function called on each leaf in a Python loop.
+    The peer of a tree is the framework's function, called on each leaf in a Python loop.
     """
     array = jax.device_put(jnp.ones(SHAPE), jax.devices(device)[0])
     tensor = torch.ones(SHAPE, device=device)
@@ -45,7 +45,7 @@ def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
             lambda: {name: from_torch(leaf) for name, leaf in tensors.items()},
         ),
     ):
-        # A crossing queues no work: the call is the cost, on a GPU too.
+        # A conversion queues no work: the call is the whole cost, on a GPU too.
         wait = wait_on("cpu")
         contenders = [Contender("bridge", run, wait), Contender(PEER, peer, wait)]
         yield row_of(what, framework, device, list(SHAPE), contenders, seconds)

@@ -1,4 +1,4 @@
-"""The cost of `bridge.torch.from_jax` beside the same function in JAX and in another library."""
+"""The cost of `bridge.torch.from_jax`, compared with plain JAX and with another library."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def mlp(params: Any, x: Any) -> Any:
 def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Yields the timings of a call without gradient, and of a forward and backward pass.
 
-    The first is held to the jitted function with the crossings around it, written by hand; the
-    second to torch_jax_interop where it is installed. What JAX takes for the gradients by itself,
-    with nothing to cross, is there to be compared with.
+    The peer of the first is the jitted function with conversions written by hand. The peer of the
+    second is torch_jax_interop, if installed. The time of the gradients in JAX alone, without
+    conversions, is measured for comparison.
     """
     wait = wait_on(device)
     generator = torch.Generator().manual_seed(0)

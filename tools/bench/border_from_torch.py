@@ -1,4 +1,4 @@
-"""The cost of `bridge.jax.from_torch` beside a bare callback of JAX and beside torch itself."""
+"""The cost of `bridge.jax.from_torch`, compared with a bare callback of JAX and with torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BATCH, SIZES = 64, (64, 128, 10)
 def rows(device: str, seconds: float) -> Iterator[dict[str, Any]]:
     """Yields the timings of a call inside jit, and of a forward and backward pass.
 
-    The first is held to a `jax.pure_callback` that returns the same array; the second has the same
-    work in torch beside it, which from inside JAX is one forward pass more.
+    The peer of the first is a `jax.pure_callback` that returns the same array. The peer of the
+    second is the same work in torch; from inside JAX it takes one more forward pass.
     """
     for shape in SHAPES:
         array = np.ones(shape, np.float32)

@@ -1,4 +1,4 @@
-"""The form of a timed case, and of an op's module of cases."""
+"""The classes of a timed case, and of an op's module of cases."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
-OLD = {"torch": "out=", "jax": "donated"}  # how results go into memory that is there
-HUGGINGFACE = "huggingface"  # no op, but a model whose layers are replaced
-BORDER = "border"  # no op, but the tensors that go from one framework to the other
+OLD = {"torch": "out=", "jax": "donated"}  # ways to write results into existing memory
+HUGGINGFACE = "huggingface"  # not an op: a model whose layers are replaced
+BORDER = "border"  # not an op: conversions between the frameworks
 CHAIN = 101  # calls chained inside one jit
 TINY = (2, 8)
-SHARDED = (4, 4, 512, 512)  # of arrays that are split along the first dimension
-# These contenders are no peers: a copy of x, an addition, and what XLA itself takes for a call.
+SHARDED = (4, 4, 512, 512)  # arrays that are split along the first dimension
+# Contenders that are no peers: a copy of x, an addition, and the cost of an empty call in XLA.
 BESIDE = ("copy", "add", "empty")
 
 
@@ -25,18 +25,19 @@ class Case:
     """One row of the bench.
 
     Attributes:
-      op: name of the op.
+      op: the name of the op.
       framework: "torch" or "jax".
       what: "forward", "backward" (with all gradients), "forward+backward"; in JAX also "chain",
         calls one after the other inside one jit, and "outside jit", a call of the public function
-        beside a jitted expression.
+        compared with a jitted expression.
       dtype, form, shape: of x; every other floating array has its dtype.
-      memory: "new" memory for every result, "old" memory for the large ones (`out=` in torch,
+      memory: "new" memory for every result, or "old" memory for the large ones (`out=` in torch,
         donated in JAX).
-      part: "main"; "tiny", where the call itself is timed; "growth", the same elements in rows of
-        other lengths; "sharded", split over several devices under jit, beside shard_map by hand.
-      compiled: whether torch.compile, which takes seconds to compile, is a contender.
-      peak: whether the memory that the contenders take is measured too.
+      part: "main"; "tiny", which times the call itself; "growth", the same elements in rows of
+        other lengths; "sharded", split over several devices under jit, compared with shard_map by
+        hand.
+      compiled: True if torch.compile, which takes seconds to compile, is a contender.
+      peak: True if the memory of the contenders is measured too.
     """
 
     op: str
@@ -62,9 +63,9 @@ LARGE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
 def enlarged(cases: Iterable[Case], least: int) -> Iterator[Case]:
-    """Yields the cases with more rows, so many that x takes at least so many bytes.
+    """Yields the cases with enough rows that x takes at least `least` bytes.
 
-    Cases that become alike are one; only those are taken whose arrays are what costs.
+    Cases that become equal are merged. Only cases whose cost is in their arrays are yielded.
     """
     seen = set()
     for case in cases:
@@ -86,38 +87,38 @@ class Make(ABC):
 
     @abstractmethod
     def normal(self, *shape: int) -> Any:
-        """Normal numbers in the dtype of the case."""
+        """Returns normal numbers in the dtype of the case."""
 
     @abstractmethod
     def wide(self, *shape: int) -> Any:
-        """Normal numbers in float32, in float64 where the case is."""
+        """Returns normal numbers in float32, or in float64 if the case is in float64."""
 
     @abstractmethod
     def below(self, count: int, *shape: int) -> Any:
-        """Integers from 0 on."""
+        """Returns integers from 0 to `count` − 1."""
 
     @abstractmethod
     def hidden(self, *shape: int) -> Any:
-        """Booleans, True for the last fifth of each row: padding."""
+        """Returns booleans, True for the last fifth of each row: padding."""
 
     @abstractmethod
     def upper(self, rows: int, columns: int) -> Any:
-        """Booleans, True above the diagonal that ends in the last corner."""
+        """Returns booleans, True above the diagonal that ends in the last corner."""
 
     @abstractmethod
     def key(self) -> Any:
-        """The source of random numbers: None in torch, a key in JAX."""
+        """Returns the source of random numbers: None in torch, a key in JAX."""
 
 
 class Op(ABC):
     """The measurement of an op. Instances are stateless.
 
-    Functions take the inputs, which are differentiated, and then the rest of `operands`.
+    Functions take the inputs, which are differentiated, and then the other `operands`.
     """
 
     name: str
-    # This says of JAX whether the backward pass starts from what the forward pass kept, or from the
-    # operands again, which is the same work where the derivative does not need the value.
+    # In JAX: True if the backward pass starts from the residuals of the forward pass, False if it
+    # starts from the operands, which is the same work if the derivative does not need the value.
     starts_from_kept = False
 
     @abstractmethod
@@ -127,7 +128,7 @@ class Op(ABC):
     def extremes(
         self, framework: str, quick: bool, form: str, tiny: Iterable[str]
     ) -> Iterator[Case]:
-        """Yields the tiny cases of a form, and the one that is split over devices."""
+        """Yields the tiny cases of a form, and the case that is split over devices."""
         for what in tiny:
             yield Case(self.name, framework, what, "float32", form, TINY, part="tiny")
         if framework == "jax" and not quick:
@@ -135,46 +136,47 @@ class Op(ABC):
             yield Case(self.name, framework, *how, part="sharded")
 
     def bytes(self, case: Case) -> int:
-        """The fewest bytes that the case can move; 0 where they are not what it is about."""
+        """The fewest bytes that the case can move; 0 if the case is not about memory traffic."""
         moved = dict(zip(("forward", "backward"), self.moved(case), strict=True))
         arrays = sum(moved.get(what, 0.0) for what in case.what.split("+"))
         return int(arrays * math.prod(case.shape)) * BYTES[case.dtype]
 
     @abstractmethod
     def moved(self, case: Case) -> tuple[float, float]:
-        """Returns how many arrays of x's size each pass reads or writes, forward and backward."""
+        """Returns the number of arrays of x's size that each pass moves, forward and backward."""
 
     @abstractmethod
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Returns (inputs, rest), x first."""
 
     def cotangent(self, case: Case, make: Make) -> Any:
-        """The cotangent of the result; a tuple for several results."""
+        """Returns the cotangent of the result; a tuple for several results."""
         return make.normal(*case.shape)
 
     @abstractmethod
     def bridged(self, case: Case, ops: Any) -> Function:
-        """The op; `ops` is bridge.torch or bridge.jax."""
+        """Returns the op; `ops` is bridge.torch or bridge.jax."""
 
     @abstractmethod
     def in_torch(self, case: Case) -> Function:
-        """The code that a user of torch writes without bridge."""
+        """Returns the code that a user of torch writes without bridge."""
 
     @abstractmethod
     def in_jax(self, case: Case) -> Function:
-        """The code that a user of JAX writes without bridge."""
+        """Returns the code that a user of JAX writes without bridge."""
 
     def into(self, name: str, case: Case, out: Any) -> Function | None:
-        """A contender in torch that writes into `out`; None where it cannot.
+        """Returns a contender in torch that writes into `out`, or None if it cannot.
 
-        Forward, a function of the operands; backward, one of the cotangent and the value.
+        It is a function of the operands for forward, and of the cotangent and the value for
+        backward.
         """
         raise NotImplementedError
 
     def library(self, name: str, case: Case) -> Function:
-        """The op of another library.
+        """Returns the op of another library.
 
         Raises:
-          LookupError: if it has none; says so.
+          LookupError: if the library does not have it.
         """
         raise LookupError(f"it has no {self.name}")

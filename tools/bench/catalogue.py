@@ -1,4 +1,4 @@
-"""The ops of the catalogue beside the same expressions in each framework."""
+"""The ops of the catalogue, compared with the same expressions in each framework."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.cli.catalogue import ENTRIES
 from bridge.cli.entries import FIXED, Operands, shape_of
 from tools.bench.cases import TINY, Case, Function, Make, Op
 
-# In the caches and beyond them; and one row, or few, of a vocabulary, as a sampler has them.
+# Sizes within the caches and beyond; and one row, or a few, of a vocabulary, as in a sampler.
 SHAPES = ((64, 1024), (4096, 4096))
 FEW_ROWS = ((1, 1 << 17), (8, 1 << 17))
 OF_VOCABULARIES = ("log_softmax", "logsumexp", "token_log_probs", "cross_entropy")
@@ -52,7 +52,7 @@ class Catalogue(Op):
         return tuple(made[name] for name in entry.inputs), others
 
     def cotangent(self, case: Case, make: Make) -> Any:
-        # What has one number a row has it in float32 or wider, and so has its gradient.
+        # Results with one number per row are in float32 or wider, and so are their gradients.
         shapes = [(shape_of(role, case.shape), role) for role in ENTRIES[case.form].results]
         made = [make.normal(*s) if role != "per row" else make.wide(*s) for s, role in shapes]
         return made[0] if len(made) == 1 else tuple(made)
@@ -69,7 +69,7 @@ class Catalogue(Op):
 
 
 def _of_arguments(case: Case, function: Any) -> Function:
-    """A function of operands by name, of the inputs and then the rest."""
+    """Returns a function of the inputs and then the rest, for a function of operands by name."""
     entry = ENTRIES[case.form]
     names = [*entry.inputs, *(name for name, role in entry.roles.items() if role in FIXED)]
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
     )
     options.add_choice(parser, "ops", (*OPS, BORDER, HUGGINGFACE), "OP", "only these")
-    parser.set_defaults(ops=(*OPS, BORDER))  # models are compiled for minutes
+    parser.set_defaults(ops=(*OPS, BORDER))  # without models, which compile for minutes
     parser.add_argument(
         "--framework", choices=("torch", "jax"), action="append", help="only this one"
     )
@@ -109,15 +109,15 @@ def measure(
     recording: Recording | None = None,
     budget: Budget | None = None,
 ) -> dict[str, Any]:
-    """Runs the cases, or what of them the budget allows, and returns the report, in JSON's types.
+    """Runs the cases, or the part that the budget allows, and returns the report, in JSON's types.
 
     Raises:
-      CommandError: if no framework, or not the device, is there.
+      CommandError: if there is no framework, or the device is missing.
     """
     if device == "cuda":
         machine.require_cuda()
     recording, budget = recording or Recording(), budget or Budget()
-    # Each case is sampled for so long. A GPU's calls are queued, and steadier.
+    # The time for the samples of each case. Calls on a GPU are queued, and vary less.
     seconds = 0.25 if device == "cuda" else 0.4 if quick else 0.7
     busy, notes = machine.load("these timings are")
     contenders = {}
@@ -202,7 +202,7 @@ def _rows(case: Case, contenders: Any, seconds: float) -> Iterator[dict[str, Any
 
 
 def _sharded_rows(device: str, cases: list[Case], seconds: float) -> Iterator[dict[str, Any]]:
-    timings = several_devices.timings(device, cases, seconds)  # none where there is one GPU
+    timings = several_devices.timings(device, cases, seconds)  # empty with a single GPU
     yield from map(_row, cases, timings)
 
 
@@ -213,7 +213,7 @@ def _threads() -> int:
 
 
 def report(recording: Recording) -> dict[str, Any]:
-    """The report of what was recorded."""
+    """Returns the report of a recording."""
     rows = [row for _, row in recording.rows()]
     main = [row for row in rows if row["part"] == "main"]
     facts = recording.facts()

@@ -1,4 +1,4 @@
-"""Ops as a user declares them beside the same expressions in each framework."""
+"""Ops that a user declares, compared with the same expressions in each framework."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Declared(Op):
         functions: dict[str, Function] = {
             "rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, 1e-6),
             "soft_capped_gate": lambda gate, up: 5.0 * torch.tanh(gate / 5.0) * up,
-            # A number for each row has the dtype of the arithmetic.
+            # One number per row has the dtype of the arithmetic.
             "row_dot": lambda x, y: (x * y).sum(-1, dtype=torch.float32),
         }
         return functions[case.form]

@@ -32,17 +32,17 @@ def rows(
     forms: tuple[str, ...] = tuple(FORMS),
     modes: tuple[bool, ...] = (False, True),
 ) -> Iterator[dict[str, Any]]:
-    """Yields the timings of each replacement and of all, beside the original, in pairs.
+    """Yields the timings of each replacement and of all together, paired with the original.
 
-    Each model is of a copy of transformers' module, for all models of which a rotary embedding is
-    replaced.
+    Each model has its own copy of transformers' module, because the replacement of a rotary
+    embedding affects all models of a module.
     """
     import torch
 
     from bridge.torch import huggingface
 
     ids = torch.randint(3, SIZES["vocab_size"], (BATCH, POSITIONS)).to(device)
-    # Two graphs, with gradients and without, of each model and of the original.
+    # Each model, and the original, has two graphs: with gradients and without.
     torch.compiler.config.recompile_limit = 8 * len(FORMS)
     for compiled in modes:
         original = _model("original", device, compiled)
@@ -58,7 +58,7 @@ def rows(
 def _model(
     name: str, device: str, compiled: bool, change: Callable[[Any], Any] = lambda model: None
 ) -> tuple[Any, Any]:
-    """A Llama of a copy of its modeling code, and its loss, compiled after the change."""
+    """Returns a changed Llama with its own copy of the modeling code, and its loss function."""
     import torch
     from transformers.models.llama import modeling_llama
 
@@ -76,7 +76,7 @@ def _model(
 
     if not compiled:
         return model, loss
-    # torch.compile looks through all graphs of a code object, and stops compiling after some.
+    # torch.compile counts the graphs of a code object, and stops compiling at a limit.
     code, closure = loss.__code__.replace(co_name=f"loss_of_{name}"), loss.__closure__
     own = types.FunctionType(code, loss.__globals__, closure=closure)
     return model, torch.compile(own, fullgraph=True)

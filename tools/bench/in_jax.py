@@ -28,7 +28,7 @@ class _Make(Make):
         self.random = np.random.default_rng(0)
 
     def normal(self, *shape: int) -> Any:
-        # Few are drawn and repeated: drawing all would take longer than the measurement.
+        # Draw a few numbers and repeat them: drawing all would take longer than the measurement.
         few = self.random.standard_normal(min(math.prod(shape), 1 << 20), np.float32)
         values = np.resize(few.astype(jnp.dtype(self.dtype)), shape)
         return jax.device_put(values, self.device)
@@ -61,9 +61,9 @@ class Contenders:
         self.notes: list[str] = []
 
     def of(self, case: Case) -> list[Contender]:
-        """Returns bridge first, then jit; for a chain each once and `CHAIN` times.
+        """Returns bridge first, then jit; for a chain, each of them once and `CHAIN` times.
 
-        What is split over devices has `shard_map` beside it, with bridge's ops too.
+        Cases that are split over devices also have `shard_map`, with bridge's ops too.
         """
         inputs, rest, g = self._operands(case)
         functions = self._functions(case)
@@ -94,7 +94,7 @@ class Contenders:
         return [self._contender(name, run) for name, run in runs.items()]
 
     def memory(self, case: Case) -> dict[str, dict[str, int]]:
-        """Peak bytes besides the operands by contender: results and XLA's scratch memory."""
+        """Returns peak bytes by contender: results and XLA's scratch memory, without operands."""
         operands = self._operands(case)
         found = {}
         for name, f in self._functions(case).items():
@@ -117,10 +117,10 @@ class Contenders:
         return Contender(name, run, jax.block_until_ready, queued=self.queued)
 
     def _donated(self, name: str, f: Function, inputs: Arrays, rest: Arrays) -> Contender:
-        """Each run gives its x away and takes the result's memory for the next x.
+        """Each run donates its x, and takes the memory of the result for the next x.
 
-        The values go back to those of x, which results of results leave: they end in places where a
-        processor, or a kernel, takes another time.
+        The values are reset to x before each sample: repeated application would lead to values for
+        which a processor or a kernel takes another time.
         """
         jitted = jax.jit(f, donate_argnums=0)
         x, others = inputs[0], (*inputs[1:], *rest)
@@ -136,7 +136,7 @@ class Contenders:
         return dataclasses.replace(self._contender(name, run), restore=restore)
 
     def _sharded(self, case: Case, operands: tuple[Arrays, Arrays, Any]) -> list[Contender]:
-        """Both passes under jit, and the same by hand: each device its part, then the sums."""
+        """Returns both passes under jit, and the same by hand: a part per device, then the sums."""
         f = self._functions(case)["bridge"]
         found = jax.devices(self.device.platform)
         count = max(n for n in range(1, len(found) + 1) if case.shape[0] % n == 0)
@@ -163,7 +163,7 @@ class Contenders:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _refill(memory: Any, values: Any) -> Any:
-    """The values, in memory that is there."""
+    """Returns the values, written into existing memory."""
     return memory.at[...].set(values)
 
 
@@ -176,7 +176,7 @@ def _forward(f: Function) -> Function:
 
 
 def _backward(f: Function) -> Function:
-    # The forward value is not returned: XLA drops what of it the backward pass does not need.
+    # The forward value is not returned: XLA drops the parts that the backward pass does not need.
     return lambda inputs, rest, g: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1](g)
 
 
@@ -192,7 +192,7 @@ _PASSES = {"forward": _forward, "backward": _backward, "forward+backward": _both
 
 
 def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any]:
-    """The backward pass from what the forward pass kept."""
+    """Returns the backward pass alone, from the residuals of the forward pass."""
     forward = jax.jit(lambda inputs, rest: jax.vjp(lambda *i: f(*i, *rest), *inputs)[1])
     pull = forward(inputs, rest)
     return _bound(jax.jit(lambda pull, g: pull(g)), pull, g)
@@ -200,7 +200,7 @@ def _pull(f: Function, inputs: Arrays, rest: Arrays, g: Any) -> Callable[[], Any
 
 @functools.cache
 def _empty_call() -> Function:
-    """A call like an op's, with as many attributes, of a handler that does nothing."""
+    """Returns a call like an op's, with as many attributes, to a handler that does nothing."""
     for platform in ("cpu", "CUDA"):
         jax.ffi.register_ffi_target("bridge_empty", _native.empty_handler(), platform=platform)
 

@@ -30,7 +30,7 @@ class _Make(Make):
         self.generator = torch.Generator().manual_seed(0)
 
     def normal(self, *shape: int) -> Tensor:
-        # Few are drawn and repeated: drawing all would take longer than the measurement.
+        # Draw a few numbers and repeat them: drawing all would take longer than the measurement.
         count = math.prod(shape)
         few = torch.randn(min(count, 1 << 20), generator=self.generator).to(self.device, self.dtype)
         return few.repeat(-(-count // few.numel()))[:count].reshape(shape)
@@ -66,8 +66,8 @@ class Contenders:
         self.notes: list[str] = []
         self.with_compile = with_compile and self._can_compile()
         if self.with_compile:
-            # `backward` runs one graph again and again; compiled, it would give its saved tensors
-            # away after the first.
+            # `backward` runs one graph many times. A compiled graph would donate its saved tensors
+            # in the first run.
             from bridge._private.torch import functorch_config
 
             functorch_config.donated_buffer = False
@@ -77,7 +77,7 @@ class Contenders:
             torch.compile(lambda x: x + 1.0, dynamic=False)(torch.ones(8, device=self.device))
         except (
             Exception
-        ) as error:  # no compiler, no Triton, an unsupported Python: all of many types
+        ) as error:  # no compiler, no Triton, an unsupported Python: errors of many types
             reason = str(error).strip().splitlines()[0][:120]
             self.notes.append(f"torch.compile skipped: {type(error).__name__}: {reason}")
             return False
@@ -111,7 +111,7 @@ class Contenders:
         return contenders
 
     def memory(self, case: Case) -> dict[str, dict[str, int]]:
-        """Bytes besides the operands by contender: at the peak, and kept for the backward pass."""
+        """Returns bytes besides the operands by contender: at the peak, and for residuals."""
         inputs, rest, g = self._operands(case)
         found = {}
         for name, function in self._functions(case).items():
@@ -140,7 +140,7 @@ class Contenders:
         return Contender(name, run, wait_on(self.device), queued=self.device == "cuda")
 
     def _libraries(self, case: Case) -> dict[str, Function]:
-        """Other libraries' kernels of the same op, those that can be imported."""
+        """Returns the kernels of the same op in other libraries, if these can be imported."""
         found: dict[str, Function] = {}
         for name, package in LIBRARIES.items():
             try:
@@ -166,7 +166,7 @@ def _bound(f: Function, operands: Tensors) -> Callable[[], Any]:
 
 
 def _forward(f: Function, inputs: Tensors, rest: Tensors, g: Any) -> Callable[[], Any]:
-    # No operand asks for a gradient, so nothing is recorded, as under no_grad.
+    # No operand requires a gradient, so nothing is recorded, as under no_grad.
     return _bound(f, (*inputs, *rest))
 
 
@@ -195,11 +195,11 @@ def _peak_cuda(run: Callable[[], Any]) -> int:
 
 
 def _peak_cpu(run: Callable[[], Any]) -> int:
-    """The most bytes that torch's allocator had given out at once, results included."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it announces itself otherwise
+    """Returns the peak of bytes allocated by torch's allocator, results included."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise it prints messages
     from torch.profiler import ProfilerActivity, profile
 
-    # Without acc_events torch 2.11 warns that it keeps one cycle; there is but one.
+    # Without acc_events torch 2.11 warns that it keeps one cycle; there is only one.
     activities = [ProfilerActivity.CPU]
     with profile(activities=activities, profile_memory=True, acc_events=True) as found:
         held = run()
@@ -214,7 +214,7 @@ def _peak_cpu(run: Callable[[], Any]) -> int:
 
 
 def _kept(f: Function, inputs: Tensors, rest: Tensors) -> int:
-    """Bytes that autograd keeps from the forward to the backward pass, without the operands."""
+    """Returns the bytes of residuals that autograd keeps, without the operands."""
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     kept: dict[int, int] = {}
 
@@ -230,5 +230,5 @@ def _kept(f: Function, inputs: Tensors, rest: Tensors) -> int:
 
 
 def wait_on(device: str) -> Callable[[Any], None]:
-    """Returns what waits for results of torch; on a CPU they are there when a call returns."""
+    """Returns a function that waits for torch's results; on a CPU they need no wait."""
     return (lambda _: torch.cuda.synchronize()) if device == "cuda" else (lambda _: None)

@@ -9,14 +9,14 @@ from typing import Any
 from tools.bench.cases import TINY, Case, Function, Make, Op
 
 COLUMNS = 1 << 15
-# Rows and features: products of matrices, which take seconds on two cores.
+# Rows and features. The matrix products take seconds on two cores.
 SIZES = ((1024, 512), (4096, 256))
-# Where a CPU multiplies numbers of 16 bits, it is many times slower.
+# For 16-bit products on a CPU, which are many times slower.
 FEW_FEATURES = 32
 
 
 class LinearCrossEntropy(Op):
-    """A form is a number of features; the shape of a case is that of the logits."""
+    """A form is a number of features; the shape of a case is the shape of the logits."""
 
     name = "linear_cross_entropy"
 
@@ -30,7 +30,7 @@ class LinearCrossEntropy(Op):
         yield Case(self.name, framework, what, "float32", form, TINY, part="tiny")
 
     def moved(self, case: Case) -> tuple[float, float]:
-        return 0.0, 0.0  # the products are what it takes
+        return 0.0, 0.0  # the matrix products dominate the time
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         (rows, columns), features = case.shape, int(case.form.split()[0])

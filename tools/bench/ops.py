@@ -1,4 +1,4 @@
-"""The ops that are measured. A further op is a module like these, and a line here."""
+"""The ops that are measured. To add an op, write a module like these and add a line here."""
 
 from __future__ import annotations
 

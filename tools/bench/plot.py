@@ -1,4 +1,4 @@
-"""The bench as bars, an op after the other: GB/s of each contender beside what a copy reaches."""
+"""The bench as bars, op by op: GB/s of each contender, compared with a copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def draw(report: dict[str, Any]) -> Figure:
 
 
 class _Part:
-    """The panels of an op, in lines of `COLUMNS`: what is compared stands side by side."""
+    """The panels of an op, in lines of `COLUMNS`, with compared panels side by side."""
 
     def __init__(self, op: str, rows: Rows, growth: Rows) -> None:
         self.op, self.growth = op, growth
@@ -83,7 +83,7 @@ def _size(row: dict[str, Any]) -> str:
 
 
 def _copies(rows: Rows, size: str) -> dict[str, float]:
-    """GB/s of the copies measured at a size, into old and into new memory."""
+    """Returns GB/s of the copies measured at a size, into old and into new memory."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if "copy" in row["timings"] and _size(row) == size:
@@ -92,7 +92,7 @@ def _copies(rows: Rows, size: str) -> dict[str, float]:
 
 
 def _copy_rate(row: dict[str, Any]) -> float:
-    """GB/s of the copy of a row: it reads and writes x, whatever the op has to move."""
+    """Returns GB/s of the copy of a row: it reads and writes x, whatever the op moves."""
     return (
         2 * BYTES[row["dtype"]] * math.prod(row["shape"]) / row["timings"]["copy"]["median"] / 1e9
     )
@@ -135,7 +135,7 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def _lines(axis: Any, rows: Rows) -> None:
-    """Time per element against the length of a row, at the same number of elements."""
+    """Plots time per element against the length of a row, at the same number of elements."""
     lengths = [row["shape"][-1] for row in rows]
     for name in ("bridge", "eager", "copy"):
         values = [row["timings"][name]["median"] / math.prod(row["shape"]) * 1e9 for row in rows]

@@ -1,4 +1,4 @@
-"""Times what is split over several devices."""
+"""Timings of cases that are split over several devices."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DEVICES = 4  # on a CPU, whose cores they share
 
 
 def timings(device: str, cases: Sequence[Case], seconds: float) -> list[dict[str, Timing]]:
-    """Returns the timings of each case; none where there is but one GPU.
+    """Returns the timings of each case; none if there is only one GPU.
 
-    On a CPU they are taken in a process of their own: how many devices it has is settled when JAX
-    starts, and every other row is that of one device.
+    On a CPU they run in a process of their own: the number of devices is fixed when JAX starts, and
+    every other row uses one device.
     """
     if device == "cpu":
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:

@@ -1,4 +1,4 @@
-"""The softmaxes: their cases and peers."""
+"""The softmax functions: their cases and peers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tools.bench.cases import Case, Function, Make, Op
 SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
 LONG_SCORES = (1, 16, 2048, 2048)
 LONG_ROWS = (64, 32768)
-# As many elements lie in rows of 1 Ki to 1 Mi.
+# The same number of elements, in rows of 1 Ki to 1 Mi.
 GROWTH = tuple((1 << (22 - bits), 1 << bits) for bits in (10, 12, 14, 16, 18, 20))
 SCALE = 0.125
 
 
 class Softmax(Op):
-    """`plain` has no scale, as torch.softmax has none; the others have `SCALE`."""
+    """`plain` has no scale, like torch.softmax; the other forms have `SCALE`."""
 
     name = "softmax"
     starts_from_kept = True
@@ -45,7 +45,7 @@ class Softmax(Op):
         tiny = {"torch": "forward", "jax": "outside jit"}[framework]
         yield from self.extremes(framework, quick, "masked", [tiny])
         if framework == "torch" and not quick:
-            # What lengths and masks cost is seen where no new memory hides it.
+            # The costs of lengths and masks are visible only without the cost of new memory.
             old: dict[str, Any] = {"memory": "old", "compiled": False}
             for form, what in itertools.product(("plain", "causal"), ("forward", "backward")):
                 yield Case(self.name, framework, what, "float32", form, LONG_SCORES, **old)
@@ -58,7 +58,7 @@ class Softmax(Op):
         return super().bytes(case) + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
 
     def moved(self, case: Case) -> tuple[float, float]:
-        # x → y and (y, g) → dx; a causal mask leaves half to be read.
+        # x → y and (y, g) → dx; a causal mask leaves half of the elements to read.
         return (1.5, 2.0) if case.form == "causal" else (2.0, 3.0)
 
     def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -137,5 +137,5 @@ class Softmax(Op):
 
 
 def _mask_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One mask for all heads of the attention scores."""
+    """Returns the shape of one mask for all heads of the attention scores."""
     return (shape[0], 1, *shape[2:]) if len(shape) == 4 else shape

@@ -25,7 +25,7 @@ METHOD = (
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Prints everything."""
+    """Prints the report."""
     for op in dict.fromkeys(row["op"] for row in report["rows"]):
         rows = [row for row in report["rows"] if row["op"] == op]
         for framework, peers in PEERS.items():
@@ -51,7 +51,7 @@ def show(report: dict[str, Any], console: Console) -> None:
 
 
 def memory_lines(report: dict[str, Any]) -> list[list[str]]:
-    """Case, contender, and MiB at the peak and kept, of the rows where memory was measured."""
+    """Returns case, contender, and MiB at the peak and of residuals, if memory was measured."""
     lines = []
     for row in report["rows"]:
         for name, taken in row.get("memory_bytes", {}).items():

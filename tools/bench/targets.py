@@ -1,4 +1,4 @@
-"""The aims of speed, and the means over rows that are compared with them."""
+"""Speed targets, and the means over rows that are compared with them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PEER_NAMES = {"eager": "torch eager", "compile": "torch.compile", "jit": "jax.ji
 
 @dataclass(frozen=True)
 class Target:
-    """A number to reach.
+    """A target value.
 
     Attributes:
-      op: name of the op.
-      what: in words.
-      value: what was measured; None where nothing was.
-      limit: what is asked for; `value` must be at least that, or at most where `at_most`.
+      op: the name of the op.
+      what: a description.
+      value: the measured value; None if there is none.
+      limit: the required value; `value` must be at least `limit`, or with `at_most` at most.
     """
 
     op: str
@@ -55,7 +55,7 @@ class Line:
 
 
 def table(report: dict[str, Any]) -> list[Line]:
-    """The targets of which something was measured, met and missed alike, in words."""
+    """Returns the targets with a measured value, met or missed, in words."""
     lines = []
     for target in report["targets"]:
         if target["value"] is None:
@@ -72,17 +72,17 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def speedups(rows: Iterable[Row], peer: str) -> list[float]:
-    """The speed of bridge relative to the peer, in each row with both."""
+    """Returns the speed of bridge relative to the peer, for each row with both."""
     return [row["speedup"][peer] for row in rows if peer in row["speedup"]]
 
 
 def further_call(row: Row, name: str) -> float:
-    """Seconds of one call more inside one jit, in the row of a chain."""
+    """Returns the seconds of one more call inside one jit, from the row of a chain."""
     return (_median(row, f"{name} ×{CHAIN}") - _median(row, name)) / (CHAIN - 1)
 
 
 def targets(rows: list[Row]) -> list[Target]:
-    """Returns every target with what these rows say of it."""
+    """Returns every target with its value in these rows."""
     found = []
     for op, of_op in _TARGETS.items():
         found += [Target(op, *target) for target in of_op([row for row in rows if row["op"] == op])]
@@ -115,7 +115,7 @@ def _of_bias_gelu(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
 
 
 def _in_jax(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
-    """The cost of a call besides the op, outside jit and on sharded arrays."""
+    """Yields the targets for the cost of calls: besides the op, outside jit, on sharded arrays."""
     for what, chosen, peer, limit in (
         ("call outside jit, of a jitted expression", _chosen(rows, what="outside jit"), "jit", 2),
         ("sharded, of shard_map by hand", _chosen(rows, part="sharded"), "shard_map", 1.2),
@@ -209,7 +209,7 @@ def _of_linear_cross_entropy(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
 
 
 def _of_border(rows: list[Row]) -> Iterator[tuple[Any, ...]]:
-    """Both are held to a part of the framework's from_dlpack; a tree, leaf by leaf, to the same."""
+    """Yields the targets of conversions: a fraction of the time of from_dlpack, also per leaf."""
     by_name = {row["what"]: row for row in rows}
     for name, part in (("to_torch", 1), ("to_jax", 0.5)):
         one = by_name.get(name)
@@ -254,7 +254,7 @@ _TARGETS: dict[str, Callable[[list[Row]], Iterator[tuple[Any, ...]]]] = {
 def _chosen(
     rows: Iterable[Row], *, shape: tuple[int, ...] | None = None, **values: str
 ) -> list[Row]:
-    """The rows with these values."""
+    """Returns the rows with these values."""
     return [
         row
         for row in rows
@@ -264,7 +264,7 @@ def _chosen(
 
 
 def _medians(rows: Iterable[Row], framework: str) -> list[float]:
-    """Bridge's times in the rows of a framework."""
+    """Returns bridge's times in the rows of a framework."""
     return [_median(row, "bridge") for row in rows if row["framework"] == framework]
 
 

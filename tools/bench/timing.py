@@ -1,4 +1,4 @@
-"""Times several contenders in turn, so that a change of the machine's mood meets all alike."""
+"""Timing of contenders in turn, so that a change of the machine's load affects all alike."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 @dataclass
 class Contender:
-    """Something that does the work of a case.
+    """One way to do the work of a case.
 
     Attributes:
       name: "bridge", "eager", "compile", "jit", "copy_", …
-      run: does it once and returns the results.
-      wait: blocks until the results are there.
-      calls: how many calls of the op one `run` makes.
-      queued: runs are queued on a device in order, and a sample waits for the last alone; otherwise
-        each is waited for before the next begins.
-      restore: for a run that uses its operands up: puts back, untimed, what the first run saw. It
-        is called before each run, and where runs are queued before each sample.
+      run: does the work once and returns the results.
+      wait: blocks until the results are computed.
+      calls: the number of calls of the op in one `run`.
+      queued: True if runs are queued on a device in order, and a sample waits only for the last
+        run; otherwise each run is waited for before the next begins.
+      restore: for a run that consumes its operands: restores, untimed, the operands of the first
+        run. It is called before each run, and for queued runs before each sample.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Timing:
         }
 
 
-# A sample is as many runs as take this long: below, the clock and the loop would be measured.
+# A sample has as many runs as take this long: a shorter one would measure the clock and the loop.
 SAMPLE_SECONDS = 2e-3
-# A framework's idle workers keep spinning for about a millisecond after its last call, and would
-# take the cores from whoever is next.
+# A framework's idle workers spin for about a millisecond after its last call, and would take the
+# cores from the next contender.
 REST_SECONDS = 1.5e-3
-# Behind a compiler, for which the process was forked, calls take milliseconds for a while.
+# After a compilation, which forks the process, calls take milliseconds for a while.
 SETTLING_SECONDS = 20e-3
 
 
@@ -66,7 +66,7 @@ def interleave(
     """Returns timings by name, from rounds in which each contender is sampled once.
 
     Args:
-      seconds: how long to go on, for all contenders together.
+      seconds: the time limit, for all contenders together.
       least, most: bounds on the rounds.
     """
     repeats = {c.name: _warm_up(c) for c in contenders}
@@ -88,7 +88,7 @@ def interleave(
 
 
 def _warm_up(contender: Contender) -> int:
-    """Compiles, touches memory, and returns how many runs make a sample."""
+    """Compiles, touches memory, and returns the number of runs per sample."""
     _sample(contender, 1)
     settled = time.perf_counter() + SETTLING_SECONDS
     while time.perf_counter() < settled:
@@ -100,15 +100,15 @@ def _warm_up(contender: Contender) -> int:
 
 
 def _undisturbed(contender: Contender, repeats: int) -> float:
-    """The least of three: by one that was interrupted, a single run would be a sample for good.
+    """Returns the least time of three: after one interrupted run, a sample would stay a single run.
 
-    Such a sample is mostly what a call pays after a rest: caches and workers that sleep.
+    Such a sample measures mostly the cost of a call after a rest: cold caches and sleeping workers.
     """
     return min(_sample(contender, repeats) for _ in range(3))
 
 
 def _sample(contender: Contender, repeats: int) -> float:
-    """Seconds per run."""
+    """Returns seconds per run."""
     if contender.restore is None:
         return _stretch(contender, repeats) / repeats
     length = repeats if contender.queued else 1
@@ -120,7 +120,7 @@ def _sample(contender: Contender, repeats: int) -> float:
 
 
 def _stretch(contender: Contender, runs: int) -> float:
-    """Seconds of some runs, one after the other."""
+    """Returns the seconds of several runs, one after the other."""
     run, wait = contender.run, contender.wait
     start = time.perf_counter()
     if contender.queued:

@@ -1,4 +1,4 @@
-"""The table of both frameworks, with bridge and without, for the terminal and the report."""
+"""The table that compares both frameworks, with bridge and without, for terminal and report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINING_EXPLANATION = (
 
 
 def comparison(found: dict[str, Any]) -> list[list[str]]:
-    """Rows: how far the frameworks are apart, and how fast they are."""
+    """Returns rows with the differences between the frameworks, and their speed."""
     rows = _differing(found["agreement"], OPS)
     for what in ("largest", "mean"):
         distances = [f"{found['distance'][ops][what]:.2e}" for ops in BOTH]
@@ -39,7 +39,7 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
 
 
 def training_comparison(training: dict[str, Any]) -> list[list[str]]:
-    """Rows: op by op what differs, the loss curves, and how fast the frameworks train."""
+    """Returns rows with the differences of each op, the loss curves, and the training speed."""
     rows = _differing(training["agreement"], gpt.OPS | {"product": "matrix product and gradient"})
     for framework, name in FRAMEWORKS.items():
         losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
@@ -51,7 +51,7 @@ def training_comparison(training: dict[str, Any]) -> list[list[str]]:
 
 
 def _differing(agreement: dict[str, Any], names: dict[str, str]) -> list[list[str]]:
-    """Rows: how many of an op's outputs differ between the frameworks."""
+    """Returns rows with the number of an op's outputs that differ between the frameworks."""
     return [
         [
             f"{name} outputs that differ, of {agreement[op]['elements']:,}",
@@ -73,7 +73,7 @@ def _share(count: int, elements: int) -> str:
 
 
 def neighbours(found: dict[str, Any]) -> list[list[str]]:
-    """A row for each sentence, with its nearest neighbour and their cosine."""
+    """Returns a row for each sentence, with its nearest neighbour and their cosine."""
     return [
         [SENTENCES[i], SENTENCES[j], f"{found['cosine'][i]:.3f}"]
         for i, j in enumerate(found["nearest"])

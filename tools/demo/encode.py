@@ -1,4 +1,4 @@
-"""Runs the encoders and finds what the report says of them."""
+"""Runs the encoders and computes the numbers of the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Encoders = dict[tuple[str, str], Any]  # by framework and "bridge" or "own"
 
 
 def encoders(weights: Weights, device: str) -> Encoders:
-    """Returns the four: in torch and in JAX, with bridge's ops and with their own."""
+    """Returns four encoders: in torch and in JAX, with bridge's ops and with their own."""
     made: Encoders = {}
     for ops, with_bridge in (("bridge", True), ("own", False)):
         made["torch", ops] = torch_encoder.Encoder(weights, with_bridge, device)
@@ -37,7 +37,7 @@ def as_array(embeddings: Any) -> Array:
 
 
 def distance(embeddings: dict[tuple[str, str], Array], ops: str) -> dict[str, float]:
-    """The distance between torch and JAX over all components of all embeddings."""
+    """Returns the distance between torch and JAX over all components of all embeddings."""
     gap = np.abs(embeddings["torch", ops] - embeddings["jax", ops])
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
 
@@ -51,7 +51,7 @@ def _own_softmax_jax(scores: Any, padding: Any) -> Any:
     return jax.nn.softmax(jnp.where(padding, -jnp.inf, scores * SCALE), axis=-1)
 
 
-# Each op is called in torch and in JAX, with bridge and as the frameworks' own.
+# Calls of each op in torch and in JAX, with bridge and with the framework's own op.
 CALLS: dict[str, dict[str, tuple[Any, Any]]] = {
     "bias_gelu": {
         "bridge": (
@@ -89,9 +89,9 @@ CALLS: dict[str, dict[str, tuple[Any, Any]]] = {
 
 
 def agreement(encoder: Any, batch: Batch, device: str) -> dict[str, Any]:
-    """Gives both frameworks the same inputs, those of every layer, and compares the bits.
+    """Gives both frameworks the same inputs of every layer, and compares the bits.
 
-    Dropout is on here: without it a sum of three is the same in any library.
+    Dropout is on here: without it, a sum of three is the same in any library.
     """
     inputs: list[tuple[str, tuple[Array, ...]]] = []
     encoder(batch, inputs)
@@ -119,7 +119,7 @@ def neighbours(embeddings: Array) -> tuple[Array, Array, Array]:
 
 
 def speed(made: Encoders, batch: Batch, seconds: float) -> dict[str, dict[str, float]]:
-    """Sentences per second: torch with and without bridge in turn, then JAX."""
+    """Returns sentences per second: torch with and without bridge in turn, then JAX."""
     rates: dict[str, dict[str, float]] = {}
     for framework, wait in (("torch", _wait_torch), ("jax", jax.block_until_ready)):
         contenders = [

@@ -1,4 +1,4 @@
-"""A small GPT of today: its sizes, its first weights, what it computes, and how it is trained.
+"""A small modern GPT: its sizes, its initial weights, its computation, and its training.
 
 A layer is  x += dropout(attention(norm(x)));  x += dropout(down(swiglu(up(norm(x))))),  with
 RMSNorm, rotary position embedding and no biases, as in Touvron et al., "LLaMA" (arXiv:2302.13971).
@@ -14,19 +14,19 @@ import numpy as np
 from tools.demo.text import SYMBOLS
 
 LAYERS, HEADS, WIDTH, INNER = 2, 4, 64, 176
-LENGTH, BATCH, STEPS = 64, 16, 300  # characters, pieces of text, updates
+LENGTH, BATCH, STEPS = 64, 16, 300  # characters, text pieces per batch, updates
 P_DROP, SEED = 0.1, 2024
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY = 3e-3, 30, 0.01
 EPSILON = 1e-5  # of the norms
-# Adam divides a gradient by its own size: with a smaller epsilon a gradient that is nothing but
-# rounding would move a weight as far as any other.
+# Adam divides a gradient by its own size: with a smaller epsilon, a gradient of mere rounding
+# errors would move a weight as far as any other gradient.
 ADAM_EPSILON = 1e-6
 
 SCALE = (WIDTH // HEADS) ** -0.5
 
 Weights = dict[str, np.ndarray]
 
-# What each framework can do itself or with bridge, in the order of the report.
+# The ops that each framework can do itself or with bridge, in the order of the report.
 OPS = {
     "norm": "RMSNorm",
     "rotate": "rotary embedding",
@@ -38,7 +38,7 @@ OPS = {
 
 
 def initial_weights(seed: int = 0) -> Weights:
-    """float32 weights by name: normal with deviation 0.02, norms 1."""
+    """Returns float32 weights by name: normal with deviation 0.02; weights of norms are 1."""
     generator = np.random.default_rng(seed)
 
     def normal(*shape: int) -> np.ndarray:
@@ -56,14 +56,14 @@ def initial_weights(seed: int = 0) -> Weights:
 
 
 def angles() -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of the rotary embedding, float32 `[LENGTH, head / 2]`."""
+    """Returns cosines and sines of the rotary embedding, float32 `[LENGTH, head / 2]`."""
     half = WIDTH // HEADS // 2
     turned = np.arange(LENGTH)[:, None] * 10000.0 ** (-np.arange(half) / half)
     return np.cos(turned).astype(np.float32), np.sin(turned).astype(np.float32)
 
 
 class BridgeOps:
-    """The ops through bridge.
+    """The ops of bridge.
 
     Args:
       ops: bridge.torch or bridge.jax.
@@ -92,10 +92,11 @@ def loss(
     step: Any,
     product: Callable[[Any, Any], Any] = lambda x, y: x @ y,
 ) -> Any:
-    """Mean cross-entropy, in nats, of each next character of `pieces` `[batch, length + 1]`.
+    """Returns the mean cross-entropy, in nats, of each next character of `pieces`.
 
     Args:
-      tables: those of `angles`, in the framework of the arrays.
+      tables: the results of `angles`, as arrays of the framework.
+      pieces: `[batch, length + 1]`.
       product: multiplies matrices.
     """
     x = w["characters"][pieces[:, :-1]]
@@ -116,5 +117,5 @@ def loss(
 
 
 def draw(step: int, site: int) -> int:
-    """The offset of the random stream for the site-th dropout of a step: all differ."""
+    """Returns the offset of the random stream for one dropout of a step; all offsets differ."""
     return step * 2 * LAYERS + site

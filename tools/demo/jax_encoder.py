@@ -12,11 +12,11 @@ from tools.demo.weights import EPSILON, HEADS, LAYERS, SCALE, Batch, Weights
 
 
 class Encoder:
-    """Sentences to unit vectors, in one jitted function.
+    """Maps sentences to unit vectors, in one jitted function.
 
     Args:
-      with_bridge: bias-GELU, the masked softmax of attention, and the sum of a linear layer's
-        output with its bias and the residual are `bridge.jax`'s; otherwise JAX's own.
+      with_bridge: True to use `bridge.jax` for bias-GELU, the masked softmax of attention, and the
+        sum of a linear layer's output with its bias and the residual; False for JAX's own ops.
     """
 
     def __init__(self, weights: Weights, with_bridge: bool, device: str = "cpu") -> None:

@@ -1,4 +1,4 @@
-"""Training the small GPT in JAX."""
+"""Trains the small GPT in JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.demo import gpt
 
 
 class OwnOps:
-    """`gpt.BridgeOps` in JAX's own ops, with dropout from JAX's own generator."""
+    """`gpt.BridgeOps` with JAX's own ops, and with dropout from JAX's own generator."""
 
     @staticmethod
     def norm(x: Any, weight: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The main job: encode and train in both frameworks, compare, check parity, time, report."""
+"""The demo: encode and train in both frameworks, compare, check parity, time, report."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def encode(device: str = "cpu", seconds: float = 3.0) -> dict[str, Any]:
-    """Runs the four encoders and returns what the report tells of them.
+    """Runs the four encoders and returns their numbers for the report.
 
     Raises:
       CommandError: if a framework, the weights or the device are missing.

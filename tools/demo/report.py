@@ -1,4 +1,4 @@
-"""The report of the main job as one HTML page with its plots inside."""
+"""The report of the demo as one HTML page with its plots inside."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _draw_training(training: dict[str, Any]) -> Figure:
                 label=f"{name}, {label}",
             )
         gap = np.abs(curves[ops]["torch"] - curves[ops]["jax"])
-        # A difference of 0 has no place on the axis.
+        # A logarithmic axis cannot show a difference of 0.
         colour = OURS if ops == "bridge" else "#8c959f"
         gaps.semilogy(np.maximum(gap, 1e-8), color=colour, linewidth=1.0, label=label)
     losses.set_title("Loss, nats per character", fontsize=10, loc="left")
@@ -167,10 +167,10 @@ def _parity(report: dict[str, Any]) -> list[Section]:
 
 
 def _draw_errors(report: dict[str, Any]) -> Figure:
-    """Largest error of value and gradient: bridge beside the frameworks' own ops."""
+    """Draws the largest errors of value and gradient: bridge and the frameworks' own ops."""
     records = [r for r in report["summary"] if r["own_torch_ulp"] is not None]
     shown = [r for r in records if r["quantity"] in ("forward", "dx")]
-    # In float64 the reference is no better than the results.
+    # In float64 the reference is no more accurate than the results.
     shown = [r for r in shown if r["dtypes"] != "float64"]
     by_op: dict[str, list[dict[str, Any]]] = {}
     for record in shown:

@@ -1,4 +1,4 @@
-"""English sentences on twelve subjects, three on each, of different lengths."""
+"""English sentences of different lengths on twelve subjects, three on each."""
 
 from __future__ import annotations
 

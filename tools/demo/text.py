@@ -1,6 +1,6 @@
-"""Real English text that comes with the interpreter: the Python language reference.
+"""Real English text that Python includes: the Python language reference.
 
-It is what `help("assert")` shows: the module `pydoc_data.topics` of the standard library.
+It is the text of `help("assert")`: the module `pydoc_data.topics` of the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @cache
 def characters() -> Array:
-    """The text as int32 numbers from 0 to SYMBOLS − 1."""
+    """Returns the text as int32 numbers from 0 to SYMBOLS − 1."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics))
@@ -27,7 +27,7 @@ def characters() -> Array:
 
 
 def batches(steps: int, batch: int, length: int, seed: int = 0) -> Array:
-    """Pieces of the text from random places: int32 `[steps, batch, length + 1]`."""
+    """Returns pieces of the text from random places: int32 `[steps, batch, length + 1]`."""
     text = characters()
     starts = np.random.default_rng(seed).integers(0, len(text) - length, (steps, batch))
     return text[starts[..., None] + np.arange(length + 1)]

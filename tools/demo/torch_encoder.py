@@ -13,11 +13,12 @@ from tools.demo.weights import EPSILON, HEADS, LAYERS, SCALE, Batch, Weights
 
 
 class Encoder:
-    """Sentences to unit vectors.
+    """Maps sentences to unit vectors.
 
     Args:
-      with_bridge: bias-GELU, the masked softmax of attention, and the sum of a linear layer's
-        output with its bias and the residual are `bridge.torch`'s; otherwise torch's own.
+      with_bridge: True to use `bridge.torch` for bias-GELU, the masked softmax of attention, and
+        the sum of a linear layer's output with its bias and the residual; False for torch's own
+        ops.
     """
 
     def __init__(self, weights: Weights, with_bridge: bool, device: str = "cpu") -> None:
@@ -27,9 +28,9 @@ class Encoder:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, inputs: list[Any] | None = None) -> Tensor:
-        """Returns `[sentences, 384]`; appends to `inputs` what each fused op is given.
+        """Returns `[sentences, 384]`; appends the inputs of each fused op to `inputs`.
 
-        As (name of the op, its arrays in NumPy).
+        An entry is (name of the op, its arrays in NumPy).
         """
         ids = torch.from_numpy(batch.ids).to(self.device)
         mask = torch.from_numpy(batch.mask).to(self.device)

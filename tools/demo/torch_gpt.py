@@ -1,4 +1,4 @@
-"""Training the small GPT in torch."""
+"""Trains the small GPT in torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.demo import gpt
 
 
 class OwnOps:
-    """`gpt.BridgeOps` in torch's own ops, with dropout from torch's own generator."""
+    """`gpt.BridgeOps` with torch's own ops, and with dropout from torch's own generator."""
 
     @staticmethod
     def norm(x: Tensor, weight: Tensor) -> Tensor:

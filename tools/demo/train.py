@@ -22,10 +22,10 @@ def train(
     steps: int = gpt.STEPS,
     following: Callable[[str, str, int], None] = lambda framework, ops, step: None,
 ) -> dict[str, Any]:
-    """Returns the loss curves and how far the frameworks' are apart.
+    """Returns the loss curves, and the distances between the frameworks' curves.
 
-    All start from the same weights and see the same text; with bridge, the same dropout masks too.
-    `following` is told of every step.
+    All trainings start from the same weights and use the same text; with bridge, also the same
+    dropout masks. `following` is called for every step.
     """
     pieces = text.batches(steps, gpt.BATCH, gpt.LENGTH)
     curves: dict[str, dict[str, Any]] = {"bridge": {}, "own": {}}
@@ -38,7 +38,7 @@ def train(
             start = time.perf_counter()
             for step in range(steps):
                 losses.append(float(training.step(pieces[step], step)))
-                if step == 0:  # tracing and compiling are no part of training
+                if step == 0:  # exclude tracing and compiling from the training time
                     bridge.wait(COMPILE_SECONDS)
                     start = time.perf_counter()
                 following(framework, ops, step)
@@ -59,13 +59,13 @@ def train(
 
 
 def _gap(a: Any, b: Any) -> dict[str, float]:
-    """The distance between two loss curves."""
+    """Returns the distance between two loss curves."""
     gap = np.abs(a - b)
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
 
 
 class _Recorded:
-    """Ops that write down what they are called with."""
+    """Ops that record their arguments."""
 
     def __init__(self, ops: Any, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
         for name in gpt.OPS:
@@ -86,7 +86,7 @@ def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
 
 @torch.enable_grad()  # type: ignore[untyped-decorator]
 def _torch_products(*factors: torch.Tensor) -> torch.Tensor:
-    """x·y and its gradients towards x and y, in one dimension."""
+    """Returns x·y and its gradients with respect to x and y, flattened and joined."""
     x, y = (factor.detach().requires_grad_() for factor in factors)
     product = x @ y
     g = torch.from_numpy(_cotangent(tuple(product.shape))).to(x.device)
@@ -95,17 +95,17 @@ def _torch_products(*factors: torch.Tensor) -> torch.Tensor:
 
 
 def _jax_products(x: jax.Array, y: jax.Array) -> jax.Array:
-    """The same."""
+    """Returns the same in JAX."""
     product, pull = jax.vjp(jax.numpy.matmul, x, y)
     found = (product, *pull(jax.device_put(_cotangent(product.shape), x.device)))
     return jax.numpy.concatenate([each.ravel() for each in found])
 
 
 def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> dict[str, Any]:
-    """Gives both frameworks the inputs that each op has in one forward pass, and compares the bits.
+    """Gives both frameworks each op's inputs of one forward pass, and compares the bits.
 
-    Matrix products, which are the frameworks' own with and without bridge, are compared as well,
-    with their gradients towards both factors.
+    Matrix products, which are always the frameworks' own, are compared too, with their gradients
+    with respect to both factors.
     """
     calls: list[tuple[str, tuple[Any, ...]]] = []
     w, tables = (

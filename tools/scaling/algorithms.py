@@ -1,8 +1,8 @@
 """Time of all-gather and reduce-scatter in the alpha-beta model.
 
-n devices; each puts in (all-gather) or gets (reduce-scatter) a part of `part` bytes, so that the
-whole array has n·part. A step that sends m bytes takes α + m·β, and every device sends and
-receives at once. Adding up (the γ of the papers) is hidden behind the transfer.
+There are n devices. Each contributes (all-gather) or gets (reduce-scatter) a part of `part` bytes,
+so the whole array has n·part bytes. A step that sends m bytes takes α + m·β, and every device sends
+and receives at once. The additions (the γ of the papers) are hidden behind the transfer.
 
     ring                  (n−1)·(α + part·β)
     recursive doubling    ⌈log₂ n⌉·α + (n−1)·part·β
@@ -10,12 +10,12 @@ receives at once. Adding up (the γ of the papers) is hidden behind the transfer
     hierarchical          recursive doubling between nodes, then a ring inside
 
 Ring and recursive doubling: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective
-communication operations in MPICH", IJHPCA 19(1), 2005; where n is no power of two, Bruck's
-all-gather has the cost of recursive doubling. Of the whole array of N bytes both send
-(n−1)/n·N, which is the least possible. Binomial tree: gather to one device, then broadcast of the
-whole; E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory,
-practice, and experience", Concurrency and Computation 19(13), 2007.
-Reduce-scatter is each of them run backwards, and costs the same.
+communication operations in MPICH", IJHPCA 19(1), 2005; if n is no power of two, Bruck's all-gather
+has the cost of recursive doubling. Both send (n−1)/n·N of the whole array of N bytes, which is the
+least possible. Binomial tree: gather to one device, then broadcast of the whole; E. Chan, M.
+Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
+experience", Concurrency and Computation 19(13), 2007. Reduce-scatter runs each algorithm backwards,
+and costs the same.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tools.scaling.links import NODE, NVLINK, Link
 
 
 def steps_of_tree(n: int) -> int:
-    """⌈log₂ n⌉."""
+    """Returns ⌈log₂ n⌉."""
     return (n - 1).bit_length()
 
 
 def ring(n: int, part: float, link: Link) -> float:
-    """Seconds; see the module."""
+    """Returns seconds; see the module."""
     return (n - 1) * (link.alpha + part * link.beta)
 
 
 def recursive_doubling(n: int, part: float, link: Link) -> float:
-    """Seconds; see the module. As a reduce-scatter it is called recursive halving."""
+    """Returns seconds; see the module. As a reduce-scatter it is called recursive halving."""
     return steps_of_tree(n) * link.alpha + (n - 1) * part * link.beta
 
 
 def binomial_tree(n: int, part: float, link: Link) -> float:
-    """Seconds; see the module."""
+    """Returns seconds; see the module."""
     steps = steps_of_tree(n)
     return 2 * steps * link.alpha + ((n - 1) + steps * n) * part * link.beta
 
@@ -49,13 +49,13 @@ def binomial_tree(n: int, part: float, link: Link) -> float:
 def hierarchical(
     n: int, part: float, between: Link, inside: Link = NVLINK, node: int = NODE
 ) -> float:
-    """Seconds; devices of the same number in all nodes exchange parts, then each node's share them.
+    """Returns seconds; devices of equal number exchange parts between nodes, then nodes share them.
 
-    Every device has a link of its own to the network, so that `node` exchanges between nodes run
-    at once, of n/node parts each.
+    Every device has its own link to the network, so `node` exchanges between nodes run at once,
+    each with n/node parts.
 
     Args:
-      n: at most `node`, or a multiple of it.
+      n: the number of devices: at most `node`, or a multiple of it.
     """
     if n <= node:
         return ring(n, part, inside)
@@ -74,14 +74,14 @@ ALGORITHMS: dict[str, Callable[[int, float, Link], float]] = {
 
 
 def of_link(link: Link) -> dict[str, Callable[[int, float, Link], float]]:
-    """The algorithms that make sense on a link: a network is what joins nodes."""
+    """Returns the algorithms that make sense on a link: a network joins nodes, not devices."""
     return {n: time for n, time in ALGORITHMS.items() if link.is_network or n != "hierarchical"}
 
 
 def fastest(n: int, part: float, link: Link) -> tuple[str, float]:
-    """The name of the fastest algorithm, and its seconds.
+    """Returns the name of the fastest algorithm, and its seconds.
 
-    Devices of one node, whatever network is around them, use the links inside.
+    Devices of one node use the links inside it, whatever network is around them.
     """
     link = NVLINK if n <= NODE else link
     times = {name: time(n, part, link) for name, time in of_link(link).items()}

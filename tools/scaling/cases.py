@@ -1,4 +1,4 @@
-"""The work of one process of a measurement, together with the others of its set, over Gloo."""
+"""The work of one process of a measurement, which runs with the others of its set over Gloo."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def run(task: dict[str, Any]) -> None:
     cases = [(case, _call(case, size)) for case in task["cases"]]
     repeats = [_agreed_repeats(call, task["seconds"] / task["rounds"]) for _, call in cases]
     samples: list[list[float]] = [[] for _ in cases]
-    # A change of the machine's mood meets all cases alike, since they take turns in each round.
+    # The cases take turns in each round, so that a change of the machine's load affects all alike.
     for _ in range(task["rounds"]):
         for i, (_, call) in enumerate(cases):
             samples[i].append(_sample(call, repeats[i]))
             if rank == 0:
                 print(json.dumps({"step": True}), flush=True)
-    # The exchange is over when its last rank is done.
+    # An exchange ends when its last rank is done.
     slowest = torch.tensor(samples, dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     sent = [_bytes_of(call) for _, call in cases]
@@ -59,7 +59,7 @@ def _call(case: dict[str, Any], size: int) -> Exchange:
 
 
 def _transport(case: dict[str, Any], size: int) -> Exchange:
-    """The framework's collective itself, on float32."""
+    """Returns the framework's own collective, on float32."""
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     part, whole = torch.zeros(case["bytes"] // 4), torch.zeros(size * case["bytes"] // 4)
@@ -69,7 +69,7 @@ def _transport(case: dict[str, Any], size: int) -> Exchange:
 
 
 def _rule(case: dict[str, Any], size: int) -> Exchange:
-    """A pass of bridge.torch.all_gather under a gradient rule."""
+    """Returns a pass of bridge.torch.all_gather under a gradient rule."""
     x = torch.ones(case["rows"], case["bytes"] // 4 // case["rows"], requires_grad=True)
     rule = case["grad"]
     if case["pass"] == "forward":
@@ -80,7 +80,7 @@ def _rule(case: dict[str, Any], size: int) -> Exchange:
 
 
 def _agreed_repeats(call: Exchange, seconds: float) -> int:
-    """Warms up, and returns how many calls take about `seconds`, the same on all ranks."""
+    """Warms up, and returns the number of calls that take about `seconds`, equal on all ranks."""
     call()
     once = torch.tensor([min(_sample(call, 1) for _ in range(2))], dtype=torch.float64)
     dist.all_reduce(once, dist.ReduceOp.MAX)
@@ -88,7 +88,7 @@ def _agreed_repeats(call: Exchange, seconds: float) -> int:
 
 
 def _sample(call: Exchange, repeats: int) -> float:
-    """Seconds of a call, mean of several."""
+    """Returns seconds per call, the mean of several."""
     dist.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -97,7 +97,7 @@ def _sample(call: Exchange, repeats: int) -> float:
 
 
 def _bytes_of(call: Exchange) -> int | None:
-    """Bytes that this rank sends in a call, as the kernel counts them; None where it does not."""
+    """Returns the bytes that this rank sends in a call by the kernel's count; None if unknown."""
     if sys.platform != "linux":
         return None
     dist.barrier()

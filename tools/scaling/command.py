@@ -22,9 +22,9 @@ from tools.scaling.summary import METHOD, show
 
 COLLECTIVES = ("all-gather", "reduce-scatter")
 MOST_PROCESSES = 16
-MOST = 1 << 31  # of each number that is asked for
-MOST_BYTES = 1 << 28  # of a part that is measured; each process gathers those of all
-COUNTS = (1, 2, 8, 64, 512, 4096, 65_536)  # of devices, in the tables
+MOST = 1 << 31  # limit of each number in the options
+MOST_BYTES = 1 << 28  # limit of a measured part; each process gathers the parts of all
+COUNTS = (1, 2, 8, 64, 512, 4096, 65_536)  # numbers of devices in the tables
 POWERS = tuple(2**k for k in range(17))
 SIZES = (64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 21, 1 << 23)
 QUICK_SIZES = (64, 1 << 13, 1 << 17, 1 << 20)
@@ -153,7 +153,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def modelled(report: dict[str, Any], task: Contrastive, layers: Layers) -> dict[str, Any]:
-    """The conclusions from the measurements and from published figures."""
+    """Returns the conclusions from the measurements and from published figures."""
     cores = report["machine"]["cores"]
     fits, validations = {}, {}
     for collective in COLLECTIVES:

@@ -1,12 +1,12 @@
-"""Latency and bandwidth fitted to measured exchanges, and what the fit is worth.
+"""Latency and bandwidth fitted to measured exchanges, and the accuracy of the fit.
 
     T(n, part) = c + κ·part + (n−1)·s(n)·(α + part·β),      s(n) = max(1, n ÷ cores)
 
 c is the cost of a call, κ of copying the rank's own part, α and β of a ring's step. The n processes
-of one machine share its cores, which do all the copying of a loopback: with more processes than
-cores they take turns, hence s. Coefficients are at least 0 and minimise Σ ((T − t) ÷ t)² over the
-medians t: non-negative least squares (Lawson and Hanson) with rows divided by t, so that 64 bytes
-count as much as 8 MiB.
+of one machine share its cores, which do all the copying of a loopback: if there are more processes
+than cores they take turns, hence s. Coefficients are at least 0 and minimise Σ ((T − t) ÷ t)² over
+the medians t: non-negative least squares (Lawson and Hanson) with rows divided by t, so that 64
+bytes count as much as 8 MiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Fit:
     """The coefficients of T: seconds, and seconds per byte.
 
     Attributes:
-      cores: that the processes share; None where each is taken to have its own.
+      cores: the number of cores that the processes share; None if each process has its own.
     """
 
     overhead: float
@@ -37,13 +37,13 @@ class Fit:
     cores: int | None
 
     def predict(self, processes: int, part: float) -> float:
-        """Seconds."""
+        """Returns the predicted seconds."""
         coefficients = (self.overhead, self.copy, self.alpha, self.beta)
         terms = _terms(processes, part, self.cores)
         return sum(c * x for c, x in zip(coefficients, terms, strict=True))
 
     def errors(self, points: Iterable[Point]) -> list[float]:
-        """(predicted − measured) ÷ measured of each point."""
+        """Returns (predicted − measured) ÷ measured for each point."""
         return [self.predict(p["processes"], p["bytes"]) / p["median"] - 1 for p in points]
 
     def to_json(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Fit:
 
 
 def points_of(report: dict[str, Any], collective: str) -> list[Point]:
-    """The measured points of a collective itself."""
+    """Returns the measured points of a collective."""
     return [row for row in report["measured"] if row.get("collective") == collective]
 
 
@@ -71,7 +71,7 @@ def fit(points: list[Point], cores: int | None) -> Fit:
         raise ValueError(f"fit: {len(points)} points, expected at least 4")
     rows = np.array([_terms(p["processes"], p["bytes"], cores) for p in points])
     rows /= np.array([[p["median"]] for p in points])
-    # Seconds per byte are a millionth of seconds: without scaling, the solver's tolerance is lost.
+    # Seconds per byte are a millionth of seconds: unscaled, they are below the solver's tolerance.
     scale = np.linalg.norm(rows, axis=0)
     scale[scale == 0] = 1.0
     found, _ = nnls(rows / scale, np.ones(len(points)))
@@ -80,7 +80,7 @@ def fit(points: list[Point], cores: int | None) -> Fit:
 
 
 def summary(errors: list[float]) -> dict[str, float]:
-    """Median, root mean square and largest of relative errors, without their signs."""
+    """Returns median, root mean square and largest of the absolute relative errors."""
     sizes = [abs(error) for error in errors]
     return {
         "median": statistics.median(sizes),
@@ -90,7 +90,7 @@ def summary(errors: list[float]) -> dict[str, float]:
 
 
 def validation(points: list[Point], cores: int) -> list[dict[str, Any]]:
-    """The error of predictions at points outside the fit."""
+    """Returns the errors of predictions at points outside the fit."""
     most = max(p["processes"] for p in points)
     sizes = sorted({p["bytes"] for p in points})
     odd = set(sizes[1::2])

@@ -8,14 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Link:
-    """A link between devices, as the alpha-beta model sees it.
+    """A link between devices in the alpha-beta model.
 
     Attributes:
-      name: how tables call it.
-      alpha: seconds that a step takes however little it sends.
+      name: the name in tables.
+      alpha: seconds that each step takes at least.
       bandwidth: bytes per second that a device sends while it receives as many.
-      reach: the most devices that it joins in machines that are sold; None for a network.
-      source: where both figures come from.
+      reach: the largest number of devices it joins in machines on the market; None for a network.
+      source: the source of both figures.
     """
 
     name: str
@@ -66,17 +66,17 @@ ETHERNET = Link(
 
 LINKS = (NVLINK, INFINIBAND, ETHERNET)
 NETWORKS = tuple(link for link in LINKS if link.is_network)
-NODE = 8  # GPUs that NVLink joins in a DGX H100
+NODE = 8  # the number of GPUs that NVLink joins in a DGX H100
 
 
 @dataclass(frozen=True)
 class Device:
-    """The reference of the time on links.
+    """The device that times on links are compared with.
 
     Attributes:
       memory: bytes.
       memory_bandwidth: bytes per second.
-      flops: multiplications and additions per second, dense bfloat16.
+      flops: multiplications and additions per second, in dense bfloat16.
     """
 
     name: str

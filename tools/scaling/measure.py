@@ -1,7 +1,7 @@
-"""Starts the processes of a measurement, follows them, and never hangs.
+"""Starts the processes of a measurement, reads their output, and never hangs.
 
-They are given up when none of them has reported a step for `patience` seconds; when one ends
-early the others are killed at once; and they die with this process.
+The processes are killed if none of them has reported a step for `patience` seconds. If one ends
+early, the others are killed at once. They also die with this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from bridge.cli.errors import CommandError
 
-START_SECONDS = 120.0  # of a process that imports its framework on a machine that is busy
+START_SECONDS = 120.0  # for a process that imports its framework on a busy machine
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
@@ -33,12 +33,12 @@ class Plan:
 
     Attributes:
       processes: numbers of processes.
-      sizes: bytes that a rank puts into an all-gather, or gets from a reduce-scatter.
+      sizes: bytes that a rank contributes to an all-gather, or gets from a reduce-scatter.
       rule_bytes: bytes of a rank's array in the passes under each gradient rule.
-      rule_rows: its rows.
-      seconds: how long each case is sampled.
-      rounds: samples of each case.
-      patience: seconds without a sign of life after which the processes are given up.
+      rule_rows: the number of its rows.
+      seconds: the sampling time of each case.
+      rounds: the number of samples of each case.
+      patience: seconds without a report after which the processes are killed.
     """
 
     processes: tuple[int, ...]
@@ -69,7 +69,7 @@ def measure(plan: Plan, advance: Callable[[int], None]) -> list[dict[str, Any]]:
     """Returns the rows of all cases; `advance(processes)` is called after each step.
 
     Raises:
-      CommandError: a process failed, or nothing was heard of them in time.
+      CommandError: a process failed, or no report arrived in time.
     """
     return [row for count in plan.processes for row in _run(plan, count, advance)]
 
@@ -147,7 +147,7 @@ def _follow(
                     continue
                 *lines, pending[key.data] = (pending[key.data] + data).split(b"\n")
                 for line in lines:
-                    # Gloo prints lines of its own.
+                    # Gloo prints lines too.
                     with contextlib.suppress(json.JSONDecodeError):
                         message = json.loads(line)
                         deadline = time.monotonic() + plan.patience
@@ -172,7 +172,7 @@ def _check_end(processes: list[subprocess.Popen[bytes]], rank: int, folder: Path
 
 
 def _said(folder: Path, count: int, rank: int | None = None) -> str:
-    """The last line of what a rank, or the first one that said anything, wrote to stderr."""
+    """Returns the last line on stderr of a rank, or of the first rank with any output."""
     for which in range(count) if rank is None else (rank,):
         lines = (folder / f"errors{which}").read_text(errors="replace").strip().splitlines()
         if lines:

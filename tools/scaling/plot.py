@@ -1,4 +1,4 @@
-"""The report as a plot: what was measured above, what is modelled below, and said on each panel."""
+"""The report as a plot: measurements above, the model below; each panel names its kind."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _sizes(axis: Any, report: Report, collective: str) -> None:
 
 
 def _errors(axis: Any, report: Report) -> None:
-    """Predicted over measured, of points that the fit has not seen."""
+    """Plots predicted over measured, for points outside the fit."""
     markers = {"all-gather": "o", "reduce-scatter": "s"}
     colours = ("#cf222e", "#8c959f", "#0550ae")
     legend: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def _errors(axis: Any, report: Report) -> None:
     _logarithmic(axis, "bytes of a part", _size, 16)
     axis.set_yscale("log", base=2)
     low, high = axis.get_ylim()
-    axis.set_ylim(min(low, 0.5), max(high, 2) * (high / low) ** 0.6)  # leaves place for the legend
+    axis.set_ylim(min(low, 0.5), max(high, 2) * (high / low) ** 0.6)  # leaves room for the legend
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.yaxis.set_minor_locator(NullLocator())
     axis.legend(legend.values(), legend.keys(), frameon=False, fontsize=8, loc="upper left")
@@ -158,7 +158,7 @@ def _size(count: float) -> str:
 
 
 def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
-    """A panel for each link, a line for each algorithm."""
+    """Draws a panel for each link, with a line for each algorithm."""
     figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=12)
     axes = figure.subplots(1, len(LINKS), sharey=True)
     for axis, link in zip(axes, LINKS, strict=True):
@@ -187,7 +187,7 @@ def _links(figure: Any, title: str, seconds: Any, extras: Any) -> None:
 
 
 def _legend_below(figure: Any, axes: Any) -> None:
-    """One legend for all panels, the algorithms first."""
+    """Draws one legend for all panels, with the algorithms first."""
     found = legend_of(axes)
     names = sorted(found, key=lambda name: list(STYLES).index(name) if name in STYLES else 9)
     handles = [found[name] for name in names]
@@ -217,6 +217,6 @@ def _logarithmic(axis: Any, words: str, show: Any, base: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """10 µs rather than 10.0 µs."""
+    """Returns 10 µs for 10.0 µs."""
     number, _, unit = text.partition(" ")
     return f"{float(number.replace(',', '')):g} {unit}" if unit else text

@@ -1,4 +1,4 @@
-"""Seconds, bytes and errors as text, with three figures or so."""
+"""Seconds, bytes and errors as text, with about three figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes, in units of 1024."""
+    """Returns bytes as text, in units of 1024."""
     if count == 0:
         return "0"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

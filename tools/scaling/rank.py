@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     task = json.loads(sys.argv[1])
-    # This leaves no orphan, whatever becomes of the parent, even while torch is imported.
+    # This process must not outlive its parent, even while torch is imported.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != task["parent"]:

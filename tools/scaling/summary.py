@@ -22,14 +22,14 @@ STYLES = {"measured": "green", "fitted": "cyan", "modelled": "yellow", "publishe
 
 
 def show(report: dict[str, Any], console: Console) -> None:
-    """Prints everything."""
+    """Prints the report."""
     for table in tables(report):
         title = f"[{STYLES[table.kind]}]{table.kind.capitalize()}[/]: {escape(table.title)}"
         header = [name.replace(", ", ",\n") for name in table.header]
         sources = [i for i, name in enumerate(header) if name == "source"]
         rows = [list(map(escape, row)) for row in table.rows]
         left = (*range(table.texts), *sources)
-        # What the row above says is not said again.
+        # Cells that equal the row above are left blank.
         print_cells(console, title, header, rows, left=left, wrap=sources, group=1)
         if table.note:
             console.print(f"[dim]{escape(table.note)}[/]\n", highlight=False)

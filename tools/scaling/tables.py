@@ -17,12 +17,12 @@ MEASURED, FITTED, MODELLED = "measured", "fitted", "modelled"
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text.
+    """A table with cells of text.
 
     Attributes:
-      name: by which docs ask for it.
+      name: the name by which the docs quote it.
       kind: MEASURED, FITTED or MODELLED.
-      texts: how many columns, from the left, are words rather than numbers.
+      texts: the number of columns, from the left, that hold text instead of numbers.
     """
 
     name: str
@@ -168,7 +168,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Drops the rows that differ in their network alone and do not use it."""
+    """Drops rows that differ only in their network and do not use it."""
     return list({(row["ranks"], _where(row), row.get("rule")): row for row in rows}.values())
 
 
