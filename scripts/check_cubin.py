@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compile the CUDA kernels and hold their machine code to its limits.
+"""Compiles the CUDA kernels and checks their machine code against limits.
 
 Registers, stack and spills come from ptxas, instruction counts from the disassembly (nvdisasm of
-the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a kernel of softmax is
-that of the path through its code, the plain one and the longest (see row_path.py), for rows that
-fill all vectors of their threads, divided by the elements that it writes.
+the CUDA toolkit or of the PyPI package nvidia-cuda-nvdisasm). The count of a softmax kernel is
+taken on a path through its code, the plain one and the longest (see row_path.py), for rows that
+fill all vectors of their threads, and divided by the number of elements that the path writes.
 
-Exit status 1 if a kernel spills more than SPILL_LIMITS lets it, or exceeds one of LIMITS.
+The exit status is 1 if a kernel spills more than SPILL_LIMITS allows, or exceeds one of LIMITS.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SOURCES = [
     "ops/softmax/softmax_derivative.cu",
 ]
 ARCHS = ["80", "90", "100"]
-# As in cpp/cuda/CMakeLists.txt.
+# The flags of cpp/cuda/CMakeLists.txt.
 FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true"]
 
-# Instructions per element, by architecture and kernel. At 3.0 TB/s an H100 has about 39 issue
-# slots for each 16-bit element read and written, an H200 27; float32 has twice as many.
+# Instructions per element, by architecture and kernel. At 3.0 TB/s an H100 has about 39 issue slots
+# for each 16-bit element read and written, an H200 27; float32 has twice as many.
 LIMITS = {
     ("90", "softmax bfloat16 to 32 columns"): 32.0,
     ("90", "softmax float16 to 32 columns"): 34.0,
@@ -50,18 +50,18 @@ LIMITS = {
     for dtype, limit in limits.items()
     for cols in (128, 256, 512, 1024)
 }
-# The same with a mask and a causal rule that hide something in every vector.
+# The same limits with a mask and a causal rule that hide something in every vector.
 LONGEST_LIMITS = {
     ("90", f"softmax {dtype} to {cols} columns"): limit
     for dtype, limit in (("bfloat16", 34.0), ("float16", 36.0))
     for cols in (128, 256, 512, 1024)
 }
 
-# Bytes stored and loaded again, where a kernel may spill: 1024 threads have 64 registers each,
-# and for sm_100 the compiler puts one value by before the loops.
+# Bytes stored and loaded again, for kernels that may spill: 1024 threads have 64 registers each,
+# and for sm_100 the compiler spills one value before the loops.
 SPILL_LIMITS = {("100", "softmax float32 to 32768 columns any alignment"): 8}
 
-# How a template argument is mangled, the dtype's name, its bytes.
+# The mangled form of a template argument, the dtype's name, its bytes.
 DTYPES = {
     "d": ("float64", 8),
     "f": ("float32", 4),
@@ -88,20 +88,20 @@ class KernelReport:
 
     @property
     def per_element(self) -> float | None:
-        """Instructions of the plain path per element, None where none were counted."""
+        """Instructions of the plain path per element, None if none were counted."""
         if not self.loop_instructions or not self.loop_elements:
             return None
         return self.loop_instructions / self.loop_elements
 
     @property
     def longest_per_element(self) -> float | None:
-        """The same of the longest path."""
+        """Instructions of the longest path per element, None if none were counted."""
         if not self.longest_instructions or not self.loop_elements:
             return None
         return self.longest_instructions / self.loop_elements
 
     def faults(self) -> list[str]:
-        """The limits that this kernel breaks, in words."""
+        """Returns descriptions of the limits that this kernel breaks."""
         found = []
         spilled = self.spill_store_bytes + self.spill_load_bytes
         if spilled > SPILL_LIMITS.get((self.arch, self.kernel), 0):
@@ -119,7 +119,7 @@ class KernelReport:
 
 
 def readable(symbol: str) -> tuple[str, int | None]:
-    """The kernel's name in words and its bytes per element (None where dtypes vary at run time)."""
+    """Returns the kernel's readable name and its bytes per element (None for run-time dtypes)."""
     dtype_of = r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
     rows = re.search(
         r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block|Cluster)TeamI"
@@ -160,7 +160,7 @@ def readable(symbol: str) -> tuple[str, int | None]:
 
 
 def find_nvdisasm(nvcc: str) -> str | None:
-    """The disassembler: on the path, beside nvcc, or in the PyPI package."""
+    """Finds the disassembler: on the path, beside nvcc, or in the PyPI package."""
     beside = Path(nvcc).resolve().parent / "nvdisasm"
     found = shutil.which("nvdisasm") or (str(beside) if beside.exists() else None)
     if found:
@@ -172,11 +172,11 @@ def find_nvdisasm(nvcc: str) -> str | None:
     return next((str(f.locate()) for f in files if f.name == "nvdisasm"), None)
 
 
-Code = tuple[list[str], dict[str, int]]  # the instructions, and where labels stand among them
+Code = tuple[list[str], dict[str, int]]  # the instructions, and the index of each label in them
 
 
 def disassemble(nvdisasm: str, cubin: Path) -> dict[str, Code]:
-    """The code of every kernel by its symbol."""
+    """Returns the code of every kernel by its symbol."""
     text = subprocess.run(
         [nvdisasm, "-c", str(cubin)], check=True, capture_output=True, text=True
     ).stdout
@@ -197,7 +197,7 @@ def disassemble(nvdisasm: str, cubin: Path) -> dict[str, Code]:
 
 
 def compile_cubin(nvcc: str, source: str, arch: str, folder: Path) -> tuple[Path, str]:
-    """The cubin of one source and what ptxas said of it."""
+    """Compiles one source; returns its cubin and the output of ptxas."""
     cubin = folder / f"{Path(source).stem}_{arch}.cubin"
     command = [nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-cubin"]
     command += [f"-I{CPP}", f"-I{CPP / 'include'}", f"-I{CPP / 'cuda'}", "-Xptxas=-v"]
@@ -212,7 +212,7 @@ def compile_cubin(nvcc: str, source: str, arch: str, folder: Path) -> tuple[Path
 def inspect(
     nvcc: str, nvdisasm: str | None, source: str, arch: str, folder: Path
 ) -> list[KernelReport]:
-    """Every kernel of one source for one architecture."""
+    """Returns the reports of every kernel of one source for one architecture."""
     cubin, log = compile_cubin(nvcc, source, arch, folder)
     code = disassemble(nvdisasm, cubin) if nvdisasm else {}
     reports = []
@@ -241,7 +241,7 @@ def inspect(
 
 
 def table(reports: list[KernelReport]) -> str:
-    """The reports in columns."""
+    """Returns the reports as a text table."""
     width = max(len(report.kernel) for report in reports)
     lines = [f"{'arch':>5}  {'kernel':<{width}}  registers  stack  spills  instructions/element"]
     for r in reports:
@@ -259,7 +259,7 @@ def table(reports: list[KernelReport]) -> str:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plants faults in copies of the sources, one at a time, and asks whether the suite sees them.
+"""Plants faults in copies of the sources, one at a time, and checks that a test detects each.
 
-A fault is an edit of one place, which must be found exactly once: when the code moves, this script
-says so. Exit status 1 if a fault survives, its place is gone, or the test that saw it fails without
-the fault too.
+A fault is an edit of one place, whose text must occur exactly once in its file: when the code
+moves, this script reports it. The exit status is 1 if no test detects a fault, its place is gone,
+or its test fails without the fault too.
 
-Nothing is built whole: of the objects of the build that is installed only those are compiled again
-that a fault is in, and a fault in Python needs none.
+Nothing is built from scratch: only objects of the installed build that contain the fault are
+compiled again, and a fault in Python needs no compilation.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def run(command: list[str] | str, **options: object) -> subprocess.CompletedProc
 
 
 def planted(text: str, fault: Fault) -> str | None:
-    """The text with the fault in it; None if its place is gone."""
+    """Returns the text with the fault in it; None if its place is gone."""
     return text.replace(fault.original, fault.planted) if text.count(fault.original) == 1 else None
 
 
 class Build:
-    """A finished build without a fault: its commands, and which sources each object is made of."""
+    """A finished build without a fault: its commands, and the sources of each object."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,14 +58,14 @@ class Build:
         return run(["ninja", "-C", str(self.folder), "--quiet", "-t", tool, *arguments]).stdout
 
     def again(self, changed: Path, copy: Path, objects: Path) -> Path:
-        """The module of a copy of the folder cpp in which one file differs from ours.
+        """Builds the module from a copy of the folder cpp in which one file has changed.
 
         Args:
-          changed: our file.
-          copy: the folder that holds the copy of cpp.
-          objects: the folder for what is made anew.
+          changed: the file's path in the original folder.
+          copy: the folder that has the copy of cpp.
+          objects: the folder for new objects.
         """
-        made: dict[str, str] = {}  # by the word that stands for it in the commands
+        made: dict[str, str] = {}  # new objects by their names in the commands
         is_found = False
 
         def translated(command: str) -> str:
@@ -80,7 +80,7 @@ class Build:
                 continue
             name = output[1]
             is_found = is_found or changed in self.sources.get(name, ())
-            if "/bridge_hot_" in name:  # many, of what others or tests that compile show too
+            if "/bridge_hot_" in name:  # many objects; other objects, or tests, show their faults
                 continue
             if changed not in self.sources.get(name, ()) and not made.keys() & command.split(" "):
                 continue
@@ -100,7 +100,7 @@ class Build:
 
 
 class Tree:
-    """A copy of the sources and of the package, in which one fault at a time is tried."""
+    """A copy of the sources and of the package, in which faults are tried one at a time."""
 
     def __init__(self, folder: Path, build: Build) -> None:
         self.folder, self.build = folder, build
@@ -112,7 +112,7 @@ class Tree:
             shutil.copyfile(ROOT / file, folder / file)
 
     def fails(self, fault: Fault) -> str | None:
-        """The first test that fails with a fault, or UNSEEN; None if the fault's place is gone."""
+        """Returns the first test that fails with a fault, or UNSEEN; None if its place is gone."""
         path = self.folder / fault.file
         sound = path.read_text()
         faulty = planted(sound, fault)
@@ -121,7 +121,7 @@ class Tree:
         path.write_text(faulty)
         try:
             module = self.build.module
-            # The others are compiled by the tests.
+            # The tests compile the other sources.
             in_module = not fault.file.startswith("cpp/border/torch/")
             if path.suffix not in (".py", ".cu", ".cuh") and in_module:
                 changed = ROOT / fault.file
@@ -131,16 +131,16 @@ class Tree:
             path.write_text(sound)
 
     def test(self, module: Path, tests: list[str]) -> str:
-        """The first test that fails, or UNSEEN."""
+        """Returns the first test that fails, or UNSEEN."""
         shutil.copy2(module, self.folder / "bridge" / f"_native{SUFFIX}")
-        # Ahead of an editable install, whose finder would otherwise bring in the sound package.
+        # It comes before an editable install, whose finder would import the original package.
         environment = {**os.environ, "PYTHONPATH": str(self.folder)}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         environment["BRIDGE_CACHE_DIR"] = str(ROOT / "build" / "compiled")
         command = [sys.executable, "-m", "tests.run_from_tree", "-x", "-q"]
         command += ["-p", "no:cacheprovider", *tests]
         result = run(command, cwd=self.folder, env=environment)
-        if "ERROR collecting" in result.stdout:  # nothing can be imported
+        if "ERROR collecting" in result.stdout:  # an import fails
             return tests[0]
         if result.returncode not in (0, 1):
             raise RuntimeError(

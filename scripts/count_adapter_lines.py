@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Counts the lines of code that an op takes in the two adapters, outside its kernel and definition.
+"""Counts the lines of code of an op in the two adapters, outside its kernel and definition.
 
-These are the lines of bridge/torch/_ops/<op>.py and bridge/jax/_ops/<op>.py that hold code, as
-formatted: no docstrings, no comments, no blank lines. Import lines, which only name what stands
-elsewhere, have a column of their own. Exit status 1 unless every op has fewer than LIMIT without
-them.
+These are the lines of code in bridge/torch/_ops/<op>.py and bridge/jax/_ops/<op>.py, as formatted,
+without docstrings, comments and blank lines. Import lines, which only name code elsewhere, have a
+column of their own. The exit status is 1 unless every op has fewer than LIMIT lines without
+imports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "bridge"
 ADAPTERS = ("torch", "jax")
 OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 LIMIT = 80
-# Some ops have these files besides, with what is named here in them.
+# Other files for some ops, with a description of their contents.
 BESIDES = {
     "torch/_ops/integers.py": "seeds and offsets",
     "jax/_ops/integers.py": "seeds and offsets",
@@ -80,7 +80,7 @@ _NO_CODE = (
 
 
 def count(file: str) -> tuple[int, int]:
-    """Lines of code of a file of the package: (without imports, imports)."""
+    """Returns the lines of code of a file of the package: (without imports, imports)."""
     source = (PACKAGE / file).read_text()
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -102,7 +102,7 @@ def lines_of(node: ast.stmt) -> range:
 
 
 def count_op(op: str) -> tuple[int, int, int, int]:
-    """Lines of code of an op: (in torch, in JAX, in both, imports of both)."""
+    """Returns the lines of code of an op: (in torch, in JAX, in both, imports of both)."""
     counts = [count(f"{adapter}/_ops/{op}.py") for adapter in ADAPTERS]
     code, imports = (sum(numbers) for numbers in zip(*counts, strict=True))
     return counts[0][0], counts[1][0], code, imports

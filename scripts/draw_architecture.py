@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/architecture.svg: the packages, and which stands on which."""
+"""Draws docs/architecture.svg: the packages and their dependencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEIGHT = 1.2
 LEFT, MIDDLE, RIGHT, WHOLE = (0.0, 3.8), (4.1, 3.8), (8.2, 3.8), (0.0, 12.0)
 HALVES = ((0.0, 5.85), (6.15, 5.85))
 
-# The levels from above to below. Each box has x and width, colour, title and words.
+# The levels from top to bottom. Each box has x and width, colour, title and words.
 LEVELS = [
     [
         (LEFT, TORCH, "bridge.torch", "ops · adapter · sharded\ncollectives · from_jax · drop-ins"),
@@ -43,7 +43,7 @@ LEVELS = [
     [(WHOLE, KERNEL, "cpp/math", "one source of IEEE arithmetic for both, so the bits agree")],
 ]
 STEP = 1.72
-# The places at which arrows leave a level for the one below.
+# The x at which arrows leave a level for the level below.
 ARROWS = [(1.9, 10.1), (2.925, 9.075), (2.925, 9.075), (2.925, 9.075), (2.925, 9.075)]
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         for x in places:
             end = {"xy": (x, bottom - STEP + HEIGHT), "xytext": (x, bottom)}
             axes.annotate("", **end, arrowprops={"arrowstyle": "-|>", "color": INK})
-    # What crosses is read by both frameworks and by neither adapter.
+    # Both frameworks read the exchange, and neither adapter does.
     for x, end in ((4.1, 3.8), (7.9, 8.2)):
         at = top + HEIGHT / 2
         style = {"arrowstyle": "-|>", "color": INK}

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 INK, GREY, PAPER = "#1f2933", "#7b8794", "#ffffff"
 CHUNK, QUARTER, FOLD, MISSING = "#e0ecfb", "#fde7dc", "#e9f3e4", "#f5f7fa"
-WIDTH, CHUNKS, LAST = 10.0, 5, 0.6  # chunks of the row, and how full the last one is
+WIDTH, CHUNKS, LAST = 10.0, 5, 0.6  # chunks of the row, and the filled fraction of the last one
 
 
 def box(axes: Any, x: float, y: float, width: float, height: float, colour: str) -> None:
@@ -78,7 +78,7 @@ def plus(axes: Any, x: float, y: float) -> None:
 
 
 def draw_folds(axes: Any, y: float) -> None:
-    """Bars of 256, 128, …, each the sum of the halves of the one above."""
+    """Draws bars of 256, 128, …, each the sum of the halves of the bar above."""
     left, width, height, step = WIDTH / 2 - 2.3, 4.6, 0.38, 0.78
     arrow(axes, (WIDTH / 2, y + 1.14), (WIDTH / 2, y + height))
     counts = ("256 sums", "128", "64", "32, 16, 8, 4, 2", "1: the sum of the chunk")

@@ -1,4 +1,4 @@
-"""Python environments of their own, with named versions of the frameworks."""
+"""Separate Python environments with given versions of the frameworks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 
 def environment(folder: Path, python: str, torch: str, requirements: Sequence[Path]) -> Path:
-    """Makes an environment at the first use, and anew when its requirements have changed.
+    """Makes an environment at the first use, and again when its requirements have changed.
 
     Args:
         folder: the environment's place
         python: a version such as "3.12"
-        torch: a version of torch; a line of `requirements` that names another one gives way
+        torch: a version of torch, which overrides a line of `requirements`
         requirements: requirements files of pip
 
     Returns:
@@ -35,8 +35,8 @@ def environment(folder: Path, python: str, torch: str, requirements: Sequence[Pa
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([find_python(python), "-m", "venv", str(folder)], check=True)
     pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # The build for CPUs has a tenth of the size, but not every package index has it; the index's
-    # own build brings the CUDA libraries (4 GB) and runs without a GPU too.
+    # The CPU build has a tenth of the size, but not every package index has it. The index's own
+    # build brings the CUDA libraries (4 GB) and also runs without a GPU.
     if subprocess.run([*pip, f"torch=={torch}+cpu"], stderr=subprocess.DEVNULL).returncode != 0:
         print(f"no torch=={torch}+cpu here: taking torch=={torch}, some gigabytes", flush=True)
         subprocess.run([*pip, f"torch=={torch}"], check=True)
@@ -47,7 +47,7 @@ def environment(folder: Path, python: str, torch: str, requirements: Sequence[Pa
 
 
 def named_torch(requirements: Path) -> str:
-    """The version of torch that a requirements file names."""
+    """Returns the version of torch in a requirements file."""
     found = re.search(r"^torch==(\S+)", requirements.read_text(), flags=re.MULTILINE)
     if found is None:
         raise ValueError(f"{requirements} names no version of torch: expected a line torch==…")
@@ -55,8 +55,10 @@ def named_torch(requirements: Path) -> str:
 
 
 def find_python(version: str) -> str:
-    """An interpreter of a version: the one that BRIDGE_PYTHON312 names (for 3.12), this one, one
-    on the path, or one of pyenv's."""
+    """Returns an interpreter of a version.
+
+    It is the one in BRIDGE_PYTHON312 (for 3.12), this one, one on the path, or one of pyenv's.
+    """
     variable = f"BRIDGE_PYTHON{version.replace('.', '')}"
     folder = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     pyenv = map(str, sorted(folder.glob(f"{version}*/bin/python{version}")))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs everything without sampling, part by part, for hours: `make exhaustive`.
 
-A part that fails does not keep the others from running. The output of each goes to a log file in
-build/exhaustive/; a line for each, with its verdict and time, goes to the terminal and to
+If a part fails, the others still run. The output of each part goes to a log file in
+build/exhaustive/. A line for each, with its verdict and time, goes to the terminal and to
 build/exhaustive/summary.txt. The exit status is 1 if a part failed.
 """
 
@@ -22,17 +22,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "exhaustive"
 PYTHON = sys.executable
-# A worker and its frameworks take a gigabyte.
+# A worker with its frameworks needs a gigabyte.
 WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A command with a log of its own.
+    """A command with its own log.
 
     Attributes:
       about: its purpose, for --list.
-      skips_with: exit statuses that say that this machine lacks a tool of the part.
+      skips_with: exit statuses for a missing tool of the part.
     """
 
     about: str
@@ -41,7 +41,7 @@ class Part:
 
 
 def suite() -> dict[str, Part]:
-    """All cases of the suite, slow ones too: a part for each folder, one for the files beside."""
+    """Returns all cases of the suite, slow ones too: a part per folder, and one for other files."""
     tests = ROOT / "tests"
     paths = {f"tests-{path.name}": [path] for path in sorted(tests.iterdir()) if path.is_dir()}
     paths["tests"] = sorted(tests.glob("test_*.py"))
@@ -56,7 +56,7 @@ def suite() -> dict[str, Part]:
 
 
 def parts() -> dict[str, Part]:
-    """All parts by name, in the order in which they run."""
+    """Returns all parts by name, in the order of their execution."""
     of_script = {
         "random-calls": "random calls of the CPU's kernels, others each time",
         "emulator": "random calls of the CUDA kernels in the emulator, others each time",
@@ -94,9 +94,9 @@ def parts() -> dict[str, Part]:
 def run(
     chosen: Mapping[str, Part], logs: Path = LOGS, variables: Mapping[str, str] | None = None
 ) -> int:
-    """Runs parts one after the other; returns 1 if one failed, else 0.
+    """Runs parts one after another; returns 1 if one failed, else 0.
 
-    Ctrl-C ends the part that runs, and the next ones do not begin.
+    Ctrl-C ends the running part, and the next ones do not begin.
     """
     logs.mkdir(parents=True, exist_ok=True)
     summary = logs / "summary.txt"
@@ -124,7 +124,7 @@ def run(
 
 
 def _verdict(part: Part, log: Path, variables: Mapping[str, str] | None) -> tuple[str, str]:
-    """Runs a part; returns its verdict and a reason, empty where there is nothing to say."""
+    """Runs a part; returns its verdict and a reason, which may be empty."""
     with log.open("wb") as file:
         try:
             process = subprocess.Popen(
@@ -166,7 +166,7 @@ def _duration(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--only", nargs="+", metavar="PART", default=[], help="these parts, or patterns: 'tests-*'"

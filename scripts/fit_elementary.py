@@ -1,4 +1,4 @@
-"""Fit the polynomials of cpp/math/elementary.h and print them as C++ tables with their errors.
+"""Fits the polynomials of cpp/math/elementary.h and prints them as C++ tables with their errors.
 
 Run: python scripts/fit_elementary.py
 """

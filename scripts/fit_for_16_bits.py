@@ -1,8 +1,8 @@
-"""Fit the constants for 16 bits of cpp/math/*_for_16_bits.h, log_sum.h and exponential.h and print
-them as C++ tables with their errors.
+"""Fits the constants for 16 bits and prints them as C++ tables with their errors.
 
-Every polynomial is near-minimax: weighted least squares, the weights raised where the error is
-largest. Its coefficients are rounded one after another, the others fitted again.
+They belong to cpp/math/*_for_16_bits.h, log_sum.h and exponential.h. Every polynomial is
+near-minimax: a weighted least-squares fit, whose weights are raised where the error is largest. Its
+coefficients are rounded one after another, and the others are fitted again.
 
 Run: python scripts/fit_for_16_bits.py
 """
@@ -21,16 +21,16 @@ mp.mp.dps = 40
 
 @dataclass(frozen=True)
 class Type:
-    """A 16-bit type and how 2^v is computed for it.
+    """A 16-bit type and the computation of 2^v for it.
 
     Attributes:
       name: the type.
-      least: log2 of what is too small to show.
+      least: log2 of the values that are too small to matter.
       normal: log2 of its smallest normal number.
-      whole_bits: how many bits the whole part of v has in GELU, and in softmax.
-      degree: of the polynomial for the fraction, 4 or 5.
+      whole_bits: the bits of the whole part of v in GELU, and in softmax.
+      degree: the degree of the polynomial for the fraction, 4 or 5.
       logarithms: form, order, degree and centre of GELU's logarithms, and the lift of each, which
-        brings v above 0. It is such that a bound exists (`bound_of`).
+        makes v positive. The lift is chosen such that a bound exists (`bound_of`).
     """
 
     name: str
@@ -63,7 +63,7 @@ def nodes(low: float, high: float, count: int = 400) -> Array:
 
 
 def minimax(columns: Array, target: Array, turns: int = 60) -> Array:
-    """The x that makes the largest |columns x - target| small."""
+    """Returns an x that makes the largest |columns x - target| small."""
     weight, best, least = np.full(len(target), 1 / len(target)), columns[0], np.inf
     for _ in range(turns):
         root = np.sqrt(weight)
@@ -88,7 +88,7 @@ def in_units(error: float) -> str:
 
 
 def power_at(x: Array, coefficients: list[float]) -> Array:
-    """The function math::detail::power_of_fraction in exact arithmetic."""
+    """Evaluates the function math::detail::power_of_fraction in exact arithmetic."""
     a, b, c = coefficients[:3]
     z = (x * x + a) ** 2 + (b * x + c)
     return z if len(coefficients) == 3 else z * x + coefficients[3]
@@ -102,9 +102,9 @@ def fit_power(
     factor: float | None,
     exact_at: float | None = None,
 ) -> tuple[list[float], float, float]:
-    """Its coefficients on [low, high], where it is factor 2^(rate x), the factor and the error.
+    """Returns coefficients for factor 2^(rate x) on [low, high], the factor and the error.
 
-    exact_at: where the error is to be 0.
+    The error is 0 at exact_at, if given.
     """
     x = nodes(low, high)
     wanted = 2.0 ** (rate * x)
@@ -118,7 +118,7 @@ def fit_power(
         target = target + factor
     size = np.abs(target).max()
     scale = np.abs(matrix).max(axis=0)
-    if exact_at is not None:  # a row of such weight that the others do not move it
+    if exact_at is not None:  # a row with so much weight that the others do not move it
         wanted_there = 2.0 ** (rate * exact_at)
         row = np.array([*(exact_at**i for i in powers), -wanted_there]) / wanted_there
         matrix = np.concatenate([matrix, 1e4 * row[None]])
@@ -137,7 +137,7 @@ def fit_power(
 
 
 def fit_fixed(kind: Type) -> tuple[list[float], float]:
-    """For x = (1 + fraction) / 8: and so that a power whose bits are all 0 is reached exactly."""
+    """Fits for x = (1 + fraction) / 8, so that a power whose bits are all 0 is exact."""
     _, factor, _ = fit_power(kind.degree, 1 / 8, 1 / 4, 8.0, None)
     step = 2.0 ** -(23 - kind.whole_bits[1])
     at = round((np.log2(2.0**-5 / factor) - 1) / step) * step  # the fraction of that power
@@ -169,11 +169,11 @@ def fit_fixed(kind: Type) -> tuple[list[float], float]:
     return coefficients, factor
 
 
-# ---- 2^x for x from -1/2 to 1/2, whose factor is of no account ----
+# ---- 2^x for x from -1/2 to 1/2, up to a factor ----
 
 
 def fit_power_up_to_a_factor(degree: int) -> None:
-    """The function of math::detail::LogSumPowerOf16Bits and Exp2TableFor16Bits."""
+    """Fits the function of math::detail::LogSumPowerOf16Bits and Exp2TableFor16Bits."""
     x = nodes(-0.5, 0.5, 3000)
     wanted = 2.0**x
     value, fitted = np.ones_like(x), []
@@ -194,7 +194,7 @@ SEED = 0x7EF311C3
 
 
 def seed_products() -> tuple[float, float]:
-    """The least and the largest product of a number and its seed."""
+    """Returns the least and the largest product of a number and its seed."""
     d = np.linspace(1, 2, 200_001, dtype=np.float32)
     seed = (np.uint32(SEED) - d.view(np.uint32)).view(np.float32)
     product = d.astype(np.float64) * seed.astype(np.float64)
@@ -202,7 +202,7 @@ def seed_products() -> tuple[float, float]:
 
 
 def chebyshev(count: int, centre: float, radius: float) -> np.polynomial.Polynomial:
-    """T_count over the interval."""
+    """Returns T_count over the interval."""
     series = np.polynomial.Chebyshev.basis(
         count, domain=np.array([centre - radius, centre + radius])
     )
@@ -213,7 +213,7 @@ def chebyshev(count: int, centre: float, radius: float) -> np.polynomial.Polynom
 
 
 def logistic(form: str, a: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
-    """w(a) and its derivative."""
+    """Returns w(a) and its derivative."""
     if form == "sigmoid":
         rate = mp.mpf("1.702")
         return rate * a, rate
@@ -222,14 +222,14 @@ def logistic(form: str, a: mp.mpf) -> tuple[mp.mpf, mp.mpf]:
 
 
 def tail(form: str, a: mp.mpf) -> mp.mpf:
-    """The share of -a: gelu(-a) = -a tail(a)."""
+    """Returns the share of -a: gelu(-a) = -a tail(a)."""
     if form == "erf":
         return mp.erfc(a / mp.sqrt(2)) / 2
     return 1 / (1 + mp.exp(logistic(form, a)[0]))
 
 
 def slope(form: str, a: mp.mpf) -> mp.mpf:
-    """gelu'(-a)."""
+    """Returns gelu'(-a)."""
     if form == "erf":
         return tail(form, a) - a * mp.npdf(a)
     w, rise = logistic(form, a)
@@ -242,7 +242,7 @@ def zero_of(form: str) -> mp.mpf:
 
 
 def line_through(zero: mp.mpf, scale: float) -> tuple[float, float]:
-    """c0, c1 near scale of which c0 - c1 a is 0 as near to it as floats can be."""
+    """Returns c0 and c1 near scale, such that c0 - c1 a is 0 as near to `zero` as floats allow."""
     best, found = mp.mpf(1), (0.0, 0.0)
     c1 = np.float32(scale)
     for _ in range(20_000):
@@ -264,7 +264,7 @@ def fit_logarithm(
     lift: int,
     power: tuple[list[float], float],
 ) -> None:
-    """2 + v / 2^(whole_bits - 1) in powers of a - centre, where 2^v 2^-lift is what a lacks."""
+    """Fits 2 + v / 2^(whole_bits - 1) in powers of a - centre; 2^v 2^-lift is share(a)."""
     fraction, factor = power
     zero = zero_of(form) if order else mp.mpf(0)
     line = line_through(zero, 1.0) if order else (0.0, 0.0)
@@ -312,7 +312,7 @@ def bound_of(
     lift: int,
     order: int,
 ) -> float:
-    """The first float from `start` on at which gelu_by_logarithm is exactly 0; NaN without one."""
+    """Returns the first float from `start` on where gelu_by_logarithm is exactly 0, else NaN."""
 
     def power(t: float) -> float:
         fixed = (int(np.float32(t).view(np.uint32)) << kind.whole_bits[0]) & 0xFFFFFFFF
@@ -339,7 +339,7 @@ def bound_of(
 
 
 def fit_logistic(kind: Type, form: str, factor: float, constant: float, whole_bits: int) -> None:
-    """1 + 2^v of the forward pass, up to the factor `constant`."""
+    """Fits 1 + 2^v of the forward pass, up to the factor `constant`."""
     unit, first = 2.0 ** (1 - whole_bits), 8
     rate, cubic = rates_of(form)
     emit(f"{form}: rate, cubic", float32(rate * unit), float32(cubic * unit))
@@ -348,14 +348,14 @@ def fit_logistic(kind: Type, form: str, factor: float, constant: float, whole_bi
 
 
 def rates_of(form: str) -> tuple[float, float]:
-    """v(a) = a (rate + cubic a^2)."""
+    """Returns rate and cubic of v(a) = a (rate + cubic a^2)."""
     rate = logistic(form, mp.mpf(0))[1] / mp.log(2)
     cubic = 0 if form == "sigmoid" else rate * mp.mpf("0.044715")
     return float(rate), float(cubic)
 
 
 def fit_slope(kind: Type, form: str, constant: float) -> None:
-    """2^-v of the first derivative, from x = 32 (f - 3/2), and what 1 - a w' + 2^-v is made of."""
+    """Fits 2^-v of the first derivative, of x = 32 (f - 3/2), and terms of 1 - a w' + 2^-v."""
     zero = zero_of(form)
     rate, cubic = rates_of(form)
     v = float(logistic(form, zero)[0] / mp.log(2))
@@ -370,7 +370,7 @@ def fit_slope(kind: Type, form: str, constant: float) -> None:
     print(f"  {form}: off by {at_zero / (scale * 2**-v) - 1:.2e} at the zero {float(zero)!r}")
     emit(f"2^-f, {in_units(error)}", *coefficients)
     emit("32 rate, 32 cubic", float32(32 * rate), float32(32 * cubic))
-    # The sum is 0 where it should be: its constants are scaled so that their roundings cancel.
+    # The sum must be 0 at the zero: its constants are scaled so that their roundings cancel.
     a = float(zero)
     best, found = 1.0, (0.0, 0.0, 0.0)
     for i in range(-2000, 2001):

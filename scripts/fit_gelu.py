@@ -1,8 +1,8 @@
-"""Fit the polynomials of cpp/math and print them as C++ tables with their errors.
+"""Fits the polynomials of cpp/math and prints them as C++ tables with their errors.
 
-Every table is a near-minimax polynomial: the Chebyshev interpolant computed with mpmath,
-rewritten in powers of its variable and rounded to the working precision. The printed error is
-that of the rounded coefficients, evaluated exactly; rounding during the evaluation comes on top.
+Every table is a near-minimax polynomial: the Chebyshev interpolant computed with mpmath, rewritten
+in powers of its variable and rounded to the working precision. The printed error is the error of
+the rounded coefficients, evaluated exactly; rounding during the evaluation adds to it.
 
 Run: python scripts/fit_gelu.py
 """
@@ -18,7 +18,7 @@ mp.mp.dps = 60
 
 
 def chebyshev_fit(function: Callable, low: float, high: float, degree: int) -> list[mp.mpf]:
-    """The Chebyshev interpolant on [low, high]: coefficients of the powers of x, lowest first."""
+    """Returns coefficients of the Chebyshev interpolant on [low, high], lowest power of x first."""
     count = degree + 1
     nodes = [mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
     values = [function(low + (high - low) * (x + 1) / 2) for x in nodes]
@@ -28,7 +28,7 @@ def chebyshev_fit(function: Callable, low: float, high: float, degree: int) -> l
         / count
         for j in range(count)
     ]
-    # The Chebyshev series becomes powers of y in [-1, 1], then of x by y = scale * x + shift.
+    # Convert the Chebyshev series to powers of y in [-1, 1], then of x by y = scale * x + shift.
     powers = [mp.mpf(0)] * count
     previous, current = [mp.mpf(1)], [mp.mpf(0), mp.mpf(1)]
     for j, weight in enumerate(series):
@@ -53,12 +53,12 @@ def chebyshev_fit(function: Callable, low: float, high: float, degree: int) -> l
 
 
 def rounded(value: mp.mpf, kind: type) -> float:
-    """`value` rounded to float32 or float64, as a Python float."""
+    """Returns `value` rounded to float32 or float64, as a Python float."""
     return float(kind(mp.nstr(value, 40))) if kind is np.float64 else round_to_float32(value)
 
 
 def round_to_float32(value: mp.mpf) -> float:
-    """Round once, straight from the multiprecision value."""
+    """Rounds once, directly from the multiprecision value."""
     mantissa, exponent = mp.frexp(value)
     return float(mp.ldexp(mp.nint(mp.ldexp(mantissa, 24)), int(exponent) - 24))
 
@@ -66,10 +66,11 @@ def round_to_float32(value: mp.mpf) -> float:
 def rounded_fit(
     function: Callable, relative_to: Callable, low: float, high: float, degree: int
 ) -> list[float]:
-    """Float32 coefficients of a near-minimax fit of function / relative_to.
+    """Returns float32 coefficients of a near-minimax fit of function / relative_to.
 
     The coefficient with the coarsest spacing is rounded first and the others are fitted again, so
-    that they take over most of its rounding error. Least squares on Chebyshev nodes, in float64.
+    that they compensate most of its rounding error. The fit is least squares on Chebyshev nodes, in
+    float64.
     """
     nodes = [low + (high - low) * (1 + mp.cos(mp.pi * (2 * i + 1) / 800)) / 2 for i in range(400)]
     x = np.array([float(t) for t in nodes])
@@ -93,7 +94,7 @@ def rounded_fit(
 def largest_error(
     function: Callable, coefficients: list[float], low: float, high: float, relative_to: Callable
 ) -> float:
-    """log2 of the largest |p - f| / relative_to on a grid."""
+    """Returns log2 of the largest |p - f| / relative_to on a grid."""
     worst = mp.mpf(0)
     for i in range(2001):
         x = low + (mp.mpf(high) - low) * i / 2000
@@ -112,12 +113,12 @@ def emit(name: str, coefficients: list[float], error: float, kind: type) -> None
 
 
 def exp2_minus_one_over_f(f: mp.mpf) -> mp.mpf:
-    """(2^f - 1) / f."""
+    """Returns (2^f - 1) / f."""
     return mp.expm1(f * mp.log(2)) / f if f else mp.log(2)
 
 
 def half_erfcx(a: mp.mpf) -> mp.mpf:
-    """R(a) = exp(a^2/2) * Q(a), Q the upper tail of the normal distribution."""
+    """Returns R(a) = exp(a^2/2) * Q(a), where Q is the upper tail of the normal distribution."""
     if a > 60:  # asymptotic series; not reached by the fits
         raise ValueError(a)
     return mp.exp(a * a / 2) * mp.erfc(a / mp.sqrt(2)) / 2
@@ -144,9 +145,10 @@ def fit_tail(
     degree: int,
     kind: type,
 ) -> None:
-    """R(a) (slope a + offset) - 1 in powers of t = scale a / (slope a + offset) + shift.
+    """Fits R(a) (slope a + offset) - 1 in powers of t = scale a / (slope a + offset) + shift.
 
-    Errors next to a = 0, where the value is h/2 and a tie between two denormals, count 16 times.
+    Errors next to a = 0, where the value is h/2, a tie between two denormals, have 16 times the
+    weight.
     """
 
     def argument(t: mp.mpf) -> mp.mpf:
@@ -173,7 +175,7 @@ def fit_tail(
 
 
 def split(name: str, value: mp.mpf, bits: int, kind: type) -> None:
-    """Print `value` as high + low, high with `bits` significant bits."""
+    """Prints `value` as high + low, where high has `bits` significant bits."""
     mantissa, exponent = mp.frexp(value)
     high = mp.ldexp(mp.nint(mp.ldexp(mantissa, bits)), int(exponent) - bits)
     suffix = "f" if kind is np.float32 else ""

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes requirements/lock.txt and lock-cuda.txt, which `make lock` calls: every package that the
-short files beside them bring, with its version and the hashes of all files of that release.
+"""Writes requirements/lock.txt and lock-cuda.txt for `make lock`.
 
-uv resolves for every Python and processor at once. What torch needs only where it is built with
-CUDA, gigabytes, goes to lock-cuda.txt; torch itself goes to neither.
+They have every package that the short requirements files bring, with its version and the hashes of
+all files of that release. uv resolves for every Python and processor at once. Packages that only a
+CUDA build of torch needs, which take gigabytes, go to lock-cuda.txt; torch itself goes to neither.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def output_of(*command: str) -> str:
 
 
 def narrowed(marker: re.Match[str]) -> str:
-    """A marker without what holds on every machine that the lock is for."""
+    """Returns a marker without the clauses that hold on every machine of the lock."""
     clauses = re.findall(r"(?:python_full|platform_python)_\w+ \S+ '\S+'", marker[1])
     clauses = [clause for clause in clauses if clause != "python_full_version < '3.15'"]
     return f" ; {' and '.join(clauses)} \\" if clauses else " \\"
 
 
 def resolved(uv: str) -> list[str]:
-    """The entries of a lock file, each with its hashes."""
+    """Returns the entries of a lock file, each with its hashes."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "pyproject.toml").write_text(SETTINGS)
         command = [uv, "--quiet", "--directory", folder, "pip", "compile", "--universal"]

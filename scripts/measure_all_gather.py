@@ -1,11 +1,11 @@
-"""Measures `all_gather` beside the framework's own all-gather: time, and peak memory.
+"""Measures `all_gather` against the framework's own all-gather: time, and peak memory.
 
     python scripts/measure_all_gather.py docs/benchmarks/all_gather.json
 
-Gloo, processes on loopback. The calls that are compared take turns, in an order that is drawn anew
-for each round (how far apart a call leaves the ranks, the next one waits for), so that what else
-the machine does meets all of them; the median of all turns is written, and the tenth part of them
-that was quickest, which other work on the machine disturbs least.
+It uses Gloo, with processes on loopback. The compared calls take turns, in a new random order in
+each round, because a call that leaves the ranks apart makes the next one wait. So other load on the
+machine affects all calls alike. The results are the median of all turns, and the fastest tenth,
+which other load disturbs least.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def spread(ranks: int, what: str) -> list[dict[str, Any]]:
-    """Records of rank 0."""
+    """Returns the records of rank 0."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
@@ -158,7 +158,7 @@ def run_torch_rank(folder: str, ranks: int, what: str, rank: int) -> None:
 
 
 def bare(x: Any, ranks: int) -> Any:
-    """torch's own all-gather, into a new tensor."""
+    """Returns torch's own all-gather, into a new tensor."""
     import torch
     import torch.distributed as dist
 
@@ -190,10 +190,10 @@ def torch_calls(size: int, ranks: int) -> dict[str, Callable[[], Any]]:
 def times_of(
     turns: dict[str, Callable[[], Any]], agree: Callable[[int], int]
 ) -> dict[str, dict[str, float]]:
-    """Seconds of each; all ranks take as many turns as rank 0 has time for.
+    """Returns the seconds of each call; all ranks take as many turns as rank 0 has time for.
 
     Args:
-      agree: gives every rank the number of rank 0.
+      agree: returns rank 0's number on every rank.
     """
     for _ in range(2):
         started = time.perf_counter()
@@ -218,7 +218,7 @@ def times_of(
 
 
 def memory(ranks: int) -> dict[str, Any]:
-    """Bytes that a call adds to the process at its peak, beside its input."""
+    """Returns the bytes that a call adds to the process at its peak, besides its input."""
     import torch
     import torch.distributed as dist
 
@@ -239,7 +239,7 @@ def memory(ranks: int) -> dict[str, Any]:
         ("torch along dimension 1", bare_along_1),
         ("bridge along dimension 1", lambda: bt.all_gather(x, dim=1, check=False)),
     ):
-        time.sleep(0.3)  # transports let go of memory a little later
+        time.sleep(0.3)  # transports release memory a little later
         dist.barrier()
         record[name] = bytes_at_peak(call)
     return record
@@ -249,5 +249,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--rank":
         _, _, folder, ranks, what, rank = sys.argv
         run_rank(folder, int(ranks), what, int(rank))
-        os._exit(0)  # nobody waits for the others' leave-taking
+        os._exit(0)  # do not wait for the other ranks to leave
     main()

@@ -1,7 +1,7 @@
-"""The faults that check_faults.py plants: where, and which tests must see each.
+"""The faults that check_faults.py plants: their places, and the tests that must detect them.
 
-The binding of a call (cpp/border) is where calls from torch and JAX meet: what is dropped there is
-dropped in torch and in JAX alike, so that only a comparison with a reference can tell.
+Calls from torch and JAX share the binding of a call (cpp/border): a fault there changes both
+frameworks alike, so only a comparison with a reference can detect it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class Fault:
     """An edit of one place.
 
     Attributes:
-      name: what goes wrong.
-      file, original, planted: the place, which holds `original` exactly once.
-      tests: what is to see it, a test or a file of pytest's.
-      keyword: of pytest's -k: those about what the fault is in.
+      name: a description of the fault.
+      file, original, planted: the place, which contains `original` exactly once, and its
+        replacement.
+      tests: the test, or a file of tests, that must detect the fault.
+      keyword: the argument of pytest's -k: selects the tests about the faulty part.
     """
 
     name: str
@@ -41,12 +42,12 @@ class Fault:
 
 
 def before(anchor: str, statement: str) -> tuple[str, str]:
-    """Original and planted text: a statement in front of a line."""
+    """Returns original and planted text for a statement in front of a line."""
     return anchor, statement + anchor
 
 
 def afterwards(call: str, statements: str) -> tuple[str, str]:
-    """Something done once the kernel has run, for `return call;`."""
+    """Returns the texts for statements after the kernel has run, for `return call;`."""
     planted = f"const bridge_status status = {call};\n    {statements}\n    return status;"
     return f"return {call};", planted
 
@@ -352,7 +353,7 @@ BIAS_DROPOUT_ADD = (
     ),
 )
 
-# Headers of every op last: what is restored behind a fault is compiled again for the next.
+# Headers of every op come last: restoring them compiles much again for the next fault.
 SHARED = (
     Fault(
         "a row's chunks added in another order",
@@ -377,7 +378,7 @@ SHARED = (
     ),
 )
 
-# In Python, each in one framework alone.
+# Faults in Python, each in one framework alone.
 _TORCH_GRADIENTS = (
     "tests/distributed/test_torch_all_gather.py::test_gradients[2-ranks-1-tiled-float32-contiguous]"
 )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the figures of the README and of docs from the files that commands wrote.
+"""Writes the figures of the README and the docs from files that commands wrote.
 
-Text between `<!-- figures -->` and `<!-- end of figures -->`, and the same with other marks, is
-replaced. With --check nothing is written; exit status 1 if a page is out of date.
+Text between `<!-- figures -->` and `<!-- end of figures -->`, and between other such marks, is
+replaced. With --check nothing is written; the exit status is 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-# Neither the tools nor this folder is installed.
+# The tools and this folder are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.count_adapter_lines import OPS

@@ -1,15 +1,14 @@
-"""The instructions that a kernel of rows executes: the way through its machine code.
+"""The instructions that a row kernel executes: paths through its machine code.
 
-Such a kernel takes a row from memory to memory in a straight line, without a main loop; what is
-rare (a mask, a row that is not whole, a NaN) lies beside the line in branches. Every way from the
-entry to the exit that repeats nothing is looked at:
+Such a kernel takes a row from memory to memory in a straight line, without a main loop. Rare work
+(a mask, a partial row, a NaN) is in branches beside the line. The script considers every path from
+the entry to the exit that repeats nothing:
 
-- the plain way does all the work there is (loads, stores, arithmetic, shuffles) but what the code
-  marks as rare (simt::rarely), and is the shortest of those that do: nothing is hidden, rows are
-  numbered by one dimension;
-- the longest way goes through every branch it can: a mask or the causal rule hides something in
-  every vector, rows are numbered by two dimensions or more (each further one is some instructions
-  more).
+- The plain path does all the work (loads, stores, arithmetic, shuffles) except work that the code
+  marks as rare (simt::rarely), and is the shortest such path: nothing is hidden, and rows are
+  numbered by one dimension.
+- The longest path takes every branch it can: a mask or the causal rule hides something in every
+  vector, and rows are numbered by two dimensions or more (each further one adds some instructions).
 
 Calls count as one instruction: they are divisions of more than 32 bits and of denormals.
 """
@@ -21,7 +20,7 @@ from collections.abc import Collection
 
 import networkx
 
-_WORK = "LDG.E.128|STG.E.128|SHFL|FFMA|FMUL|FADD|FMNMX|DFMA|DMUL|DADD|DMNMX"  # a vector skips none
+_WORK = "LDG.E.128|STG.E.128|SHFL|FFMA|FMUL|FADD|FMNMX|DFMA|DMUL|DADD|DMNMX"  # in every vector
 
 
 def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list[int], bool]:
@@ -32,7 +31,7 @@ def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list
         return ([at + 1] if predicated else []), True
     if name.startswith("RET"):
         return [], False
-    # BRA.DIV leaves for warps whose threads have parted: they have not.
+    # BRA.DIV branches only for warps with diverged threads, which the path excludes.
     if not name.startswith("BRA") or ".DIV" in name:
         return [at + 1], False
     target = re.search(r"`\((\.L_\S+)\)", instruction)
@@ -45,7 +44,7 @@ def _successors(instruction: str, at: int, labels: dict[str, int]) -> tuple[list
 def _way(
     instructions: list[str], labels: dict[str, int], weights: list[tuple[int, int]]
 ) -> list[int]:
-    """The places on the way whose weights add up to most, the first of each before the second."""
+    """Returns the path with the largest sum of weights; the first weight of a pair counts first."""
     best: list[tuple[int, int] | None] = [None] * (len(instructions) + 1)
     following = [-1] * len(instructions)
     for at in range(len(instructions) - 1, -1, -1):
@@ -64,7 +63,7 @@ def _way(
 
 
 def plain_places(instructions: list[str], labels: dict[str, int]) -> list[int]:
-    """The shortest way that does all the work, as places in the code."""
+    """Returns the shortest path that does all the work, as indices of instructions."""
     rare = -len(instructions)
     weights = [
         (rare if "PMTRIG" in text else int(re.search(_WORK, text) is not None), -1)
@@ -74,18 +73,19 @@ def plain_places(instructions: list[str], labels: dict[str, int]) -> list[int]:
 
 
 def plain_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
-    """The shortest way that does all the work."""
+    """Returns the shortest path that does all the work."""
     return [instructions[at] for at in plain_places(instructions, labels)]
 
 
 def loops(
     instructions: list[str], labels: dict[str, int], within: Collection[int] | None = None
 ) -> list[set[int]]:
-    """The places of each outermost loop, some of which stand behind the rest of the code: those
-    that can all be reached from each other.
+    """Returns the indices of each outermost loop: instructions that can all reach one another.
+
+    Parts of a loop may be behind the rest of the code.
 
     Args:
-      within: places, of which alone the code is taken to be.
+      within: indices of the instructions to consider; None for all.
     """
     graph = networkx.DiGraph()
     for at, text in enumerate(instructions):
@@ -101,7 +101,7 @@ def loops(
 
 
 def inner_loops(instructions: list[str], labels: dict[str, int], outer: set[int]) -> set[int]:
-    """The places of the loops in a loop, which begins where one comes to it from before."""
+    """Returns the indices of the loops in a loop, which begins at its entry from earlier code."""
     entries = {
         to
         for at in range(min(outer))
@@ -112,5 +112,5 @@ def inner_loops(instructions: list[str], labels: dict[str, int], outer: set[int]
 
 
 def longest_way(instructions: list[str], labels: dict[str, int]) -> list[str]:
-    """The way of most instructions."""
+    """Returns the path with the most instructions."""
     return [instructions[at] for at in _way(instructions, labels, [(1, 0)] * len(instructions))]

@@ -2,7 +2,7 @@
 
     scripts/try_ports.py --checkout PATH [--only NAME ...]
 
-writes docs/benchmarks/ports.json and docs/ports.md. Nothing is downloaded.
+It writes docs/benchmarks/ports.json and docs/ports.md. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "benchmarks" / "ports.json"
 PAGE = ROOT / "docs" / "ports.md"
-# A torch model, a JAX function, the inputs of torch and those of JAX.
+# A torch model, a JAX function, the inputs of torch and the inputs of JAX.
 Pair = tuple[Any, Any, dict[str, Any], tuple[Any, ...]]
 
 
 def _saved(model: Any, load: Callable[[str], Any], is_pickled: bool = False) -> tuple[Any, Any]:
-    """Gives a model random numbers in all parameters, and loads the port from its checkpoint."""
+    """Sets all parameters of a model to random numbers, and loads the port from its checkpoint."""
     import torch
 
     torch.manual_seed(0)
@@ -295,7 +295,7 @@ def mamba2() -> Pair:
         ),
         lambda folder: params.create_random_model(config),
     )
-    # transformers calls the table "embeddings", the checkpoints that the port reads "embedding".
+    # transformers names the table "embeddings", but the checkpoints of the port "embedding".
     state = {
         key.replace("embeddings.", "embedding."): tensor.detach().numpy()
         for key, tensor in model.state_dict().items()

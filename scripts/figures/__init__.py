@@ -1,1 +1,1 @@
-"""The figures that the docs quote, written from docs/benchmarks: a module for each kind."""
+"""The figures in the docs, written from docs/benchmarks: a module for each kind."""

@@ -1,4 +1,4 @@
-"""The cost of an op in code: machine instructions of its kernels, lines of its adapters."""
+"""The code of an op in figures: machine instructions of its kernels, lines of its adapters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from scripts.count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
 from scripts.figures.records import read, table
 
-# Those of which cubin.json has kernels.
+# Ops with kernels in cubin.json.
 WITH_KERNELS = ("softmax",)
 
 
 def machine_code(op: str) -> str:
-    """The table of instruction counts of the sm_90 kernels, read from the cubin."""
+    """Returns the table of instruction counts of the sm_90 kernels, read from the cubin."""
     kernels = [kernel for kernel in read("cubin.json")["kernels"] if is_quoted(op, kernel)]
     if not kernels:
         return "Not yet in docs/benchmarks/cubin.json."
@@ -41,7 +41,7 @@ def is_quoted(op: str, kernel: dict[str, Any]) -> bool:
 
 
 def in_order(kernel: dict[str, Any]) -> list[tuple[bool, int, str]]:
-    """Sorts names as text, and numbers in them as numbers."""
+    """Returns a sort key that compares names as text, and numbers in them as numbers."""
     words = kernel["kernel"].split()
     return [(not word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
 
@@ -51,7 +51,7 @@ def counted(count: float, limit: float | None) -> str:
 
 
 def code_lines() -> str:
-    """The table of lines per op in the adapters."""
+    """Returns the table of lines per op in the adapters."""
     ops = [[op, *map(str, count_op(op))] for op in OPS]
     besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
     header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]

@@ -1,4 +1,4 @@
-"""Figures of communication: the model of scaling, and the times of all_gather."""
+"""Figures of communication: the scaling model, and the times of all_gather."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def scaling_machine() -> str:
 
 
 def scaling(name: str) -> str:
-    """A table of docs/scaling.md, its kind first."""
+    """Returns a table of docs/scaling.md, with its kind first."""
     quoted = scaling_tables.MAKERS[name](read("scaling-cpu.json"))
     rows = [[cell.strip() for cell in row] for row in quoted.rows]
     parts = [f"**{quoted.kind.capitalize()}**: {quoted.title}", table(quoted.header, rows)]
     return "\n\n".join([*parts, *([quoted.note] if quoted.note else [])])
 
 
-# Calls have these names in the file, and in the table.
+# Names of calls in the file, and in the table.
 GATHERS = {
     "time": {
         "torch": "torch",
@@ -42,7 +42,7 @@ GATHERS = {
 
 
 def all_gather_times(kind: str) -> str:
-    """Medians with the quickest tenth, and how far ours is from the framework's own."""
+    """Returns medians, the fastest tenth, and the ratio to the framework's own collective."""
     rows = []
     names = GATHERS[kind]
     peer_name = next(iter(names))

@@ -1,4 +1,4 @@
-"""Figures of correctness: accuracy over all inputs, and the stages run on a GPU."""
+"""Figures of correctness: accuracy over all inputs, and the stages that ran on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Record = dict[str, Any]
 
 
 def accuracy() -> str:
-    """The accuracy program's rows."""
+    """Returns the rows of the accuracy program."""
     rows = []
     for name in ("accuracy-single", "accuracy-half", "accuracy-double"):
         for row in read(f"{name}.json"):
@@ -23,7 +23,7 @@ def accuracy() -> str:
 
 
 def gpu_records() -> str:
-    """The table of steps run on a GPU."""
+    """Returns the table of steps that ran on a GPU."""
     rows = [
         [
             f"[{record['device']}](benchmarks/{name})",
@@ -40,12 +40,12 @@ def gpu_records() -> str:
     return table(["device", "stage", "steps passed", "failed", "skipped"], rows)
 
 
-COLUMNS = (4096, 65536)  # of which there is a table each
+COLUMNS = (4096, 65536)  # lengths of rows with a table of their own
 DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 def _of_copy(reached: dict[str, Record], columns: int) -> str:
-    """Speeds relative to a copy, for rows of `columns` columns; "" without a measurement."""
+    """Returns speeds relative to a copy for rows of `columns` columns; "" if not measured."""
     ops = dict.fromkeys(key.rsplit(".", 3)[0] for key in reached if key.count(".") >= 3)
     kinds = [(what, dtype) for what in ("forward", "backward") for dtype in DTYPES]
     found = {
@@ -63,7 +63,7 @@ def _of_copy(reached: dict[str, Record], columns: int) -> str:
 
 
 def gpu_kernels() -> str:
-    """The tables of speeds relative to a copy, by device."""
+    """Returns the tables of speeds relative to a copy, by device."""
     parts = []
     for name, record in of_gpus().items():
         found = record.get("kernel_speed", {"rows": []})

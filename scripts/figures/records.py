@@ -32,7 +32,7 @@ def machine_of(report: Report) -> str:
 
 
 def of_gpus() -> dict[str, Any]:
-    """The records written by scripts/check_gpu.sh, by file."""
+    """Returns the records written by scripts/check_gpu.sh, by file."""
     records = {path.name: read(path.name) for path in sorted(BENCHMARKS.glob("*.json"))}
     return {
         name: record

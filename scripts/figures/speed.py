@@ -1,4 +1,4 @@
-"""Figures of speed of ops, kernels and crossings, as measured by bench and kernel_speed."""
+"""Figures of speed of ops, kernels and conversions, measured by bench and kernel_speed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tools.bench.summary import memory_lines
 
 PEERS = ("eager", "compile", "jit")
 REPLACEMENTS = "cpu-huggingface.json"
-SECOND_CPU = "cpu-catalogue-avx2.json"  # pages of ops quote of it what the first has not
+SECOND_CPU = "cpu-catalogue-avx2.json"  # pages quote only figures that the first CPU lacks
 
 
 def figures() -> str:
-    """All ops in one table, with the machine that they were measured on."""
+    """Returns a table of all ops, with the machine of the measurement."""
     report = read("cpu.json")
     rows = []
     for op in OPS:
@@ -35,7 +35,7 @@ def figures() -> str:
 
 
 def speed(op: str) -> str:
-    """The measurements of an op on every machine, with its aims met and missed."""
+    """Returns the measurements of an op on every machine, with its aims met and missed."""
     parts = list(speed_on(op, read("cpu.json"), "cpu.json"))
     gpus = of_gpus()
     for name, record in gpus.items():
@@ -81,13 +81,13 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
 
 
 def of_catalogue(page: str) -> str:
-    """The measurements of the functions in a page's title."""
+    """Returns the measurements of the functions in a page's title."""
     title = (ROOT / page).read_text().partition("\n")[0]
     return of_forms(title.removeprefix("# ").split(", "))
 
 
 def of_forms(names: Sequence[str]) -> str:
-    """The measurements of forms with these first words, or these names."""
+    """Returns the measurements of forms with these first words, or these names."""
     parts, seen = [], set()
     for name, report in everything():
         rows = main_rows(report, "catalogue")
@@ -109,7 +109,7 @@ def of_forms(names: Sequence[str]) -> str:
 
 
 def of_linear() -> str:
-    """The measurements of linear_cross_entropy."""
+    """Returns the measurements of linear_cross_entropy."""
     op = "linear_cross_entropy"
     found = [(name, report) for name, report in everything() if main_rows(report, op)]
     parts = [part for name, report in found for part in speed_on(op, report, name)]
@@ -117,7 +117,7 @@ def of_linear() -> str:
 
 
 def of_declarations() -> str:
-    """The means over the catalogue and over user-declared ops, with their aims."""
+    """Returns the means over the catalogue and over user-declared ops, with their aims."""
     parts = []
     for name, report in everything():
         for op, what in (("catalogue", "The ops of the catalogue"), ("declared", "Three others")):
@@ -128,7 +128,7 @@ def of_declarations() -> str:
 
 
 def of_replacements() -> str:
-    """The gains of replaced models over the same models, as `bench --ops huggingface` has them."""
+    """Returns the gains of replaced models over the same models, from `bench --ops huggingface`."""
     if not (BENCHMARKS / REPLACEMENTS).exists():
         return "Not measured yet."
     report = read(REPLACEMENTS)
@@ -158,19 +158,19 @@ def of_replacements() -> str:
 
 
 def reports() -> list[tuple[str, Report]]:
-    """The records of bench on every machine, each with the name of its file."""
+    """Returns the records of bench on every machine, each with the name of its file."""
     return [found for found in everything() if found[0] != SECOND_CPU]
 
 
 def everything() -> list[tuple[str, Report]]:
-    """The same, and on a second CPU."""
+    """Returns the same records, and those of a second CPU."""
     on_cpus = [(name, read(name)) for name in ("cpu.json", "cpu-catalogue.json", SECOND_CPU)]
     on_gpus = [(name, r) for name, record in of_gpus().items() for r in record["bench"].values()]
     return [*on_cpus, *on_gpus]
 
 
 def aims(report: Report, op: str) -> str:
-    """An op's aims, met and missed."""
+    """Returns a table of an op's aims, met and missed."""
     return table(
         ["speed", "measured", "aim", "reached"],
         [
@@ -182,7 +182,7 @@ def aims(report: Report, op: str) -> str:
 
 
 def means(rows: list[dict[str, Any]]) -> str:
-    """The speed relative to each peer, over all shapes."""
+    """Returns the speed relative to each peer, over all shapes."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         form = row.get("form", row.get("approximate"))
@@ -194,7 +194,7 @@ def means(rows: list[dict[str, Any]]) -> str:
 
 
 def kernels_on(op: str, record: Report, name: str) -> Iterator[str]:
-    """The op's kernels beside a copy of as many bytes."""
+    """Yields the speed of the op's kernels, compared with a copy of as many bytes."""
     measured = record.get("kernel_speed")
     rows = [] if measured is None else [r for r in measured["rows"] if r["op"].startswith(op)]
     if not rows:
@@ -221,7 +221,7 @@ def main_rows(report: Report, op: str) -> list[dict[str, Any]]:
 
 
 def speedups(rows: list[dict[str, Any]]) -> list[str]:
-    """The geometric mean of the speed relative to each peer, over the rows with that peer."""
+    """Returns the geometric mean of the speed relative to each peer, over rows with that peer."""
     means = [targets.geometric_mean(targets.speedups(rows, peer)) for peer in PEERS]
     return ["" if mean is None else f"{mean:.2f} ×" for mean in means]
 
@@ -238,7 +238,7 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
 
 def crossings() -> str:
-    """The cost of to_torch and to_jax on every measured machine."""
+    """Returns the cost of to_torch and to_jax on every measured machine."""
     parts, devices = [], set()
     for name, report in reports():
         rows = [

@@ -1,4 +1,4 @@
-"""Compiles what is timed and tested on a GPU before there is one, into a cache that travels.
+"""Compiles the programs that a GPU run times and tests, without a GPU, into a portable cache.
 
 python -m scripts.gpu.ahead FOLDER ARCH    FOLDER becomes BRIDGE_CACHE_DIR there; ARCH as sm_90
 """

@@ -15,7 +15,7 @@ from scripts.gpu.stage import Stage
 from scripts.gpu.steps import BUDGETS, REHEARSAL_SLOWER, groups_of
 
 FOLDER = ROOT / "build" / "check_gpu"
-REHEARSING = "BRIDGE_REHEARSAL"  # set in the Python that a rehearsal runs in
+REHEARSING = "BRIDGE_REHEARSAL"  # set in the Python of a rehearsal
 
 
 def main() -> int:
@@ -34,11 +34,11 @@ def main() -> int:
         python = str(rehearsal_python())
         command = [python, "-m", "scripts.gpu.check", *sys.argv[1:]]
         os.execve(python, command, {**os.environ, REHEARSING: "1"})
-    # An editable install answers for `bridge` before the path is searched.
+    # An editable install resolves `bridge` before the path is searched.
     if any("ScikitBuildRedirecting" in type(finder).__name__ for finder in sys.meta_path):
         print(
-            "check_gpu: this Python has bridge-ops installed, which would answer in place of what "
-            "is built here: pip uninstall bridge-ops, or name another interpreter in PYTHON",
+            "check_gpu: this Python has bridge-ops installed, which would be imported "
+            "instead of the build here: pip uninstall bridge-ops, or name another interpreter in PYTHON",
             file=sys.stderr,
         )
         return 2
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def run(name: str, rehearse: bool, seconds: float | None = None) -> bool:
-    """Runs one stage; whether all that it ran passed."""
+    """Runs one stage; returns True if all steps that ran passed."""
     budget = BUDGETS[name] if seconds is None else seconds
     logs = FOLDER / name
     shutil.rmtree(logs, ignore_errors=True)
@@ -74,7 +74,7 @@ def run(name: str, rehearse: bool, seconds: float | None = None) -> bool:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    workers = max(2, cores - 6)  # six processes compare beside the suite
+    workers = max(2, cores - 6)  # six processes compare at the same time as the suite
     share = min(1.0, budget / BUDGETS[name])
     passed = stage.run(groups_of(name, logs, workers, rehearse, share))
     print((out / "summary.txt").read_text(), end="", flush=True)
@@ -83,11 +83,11 @@ def run(name: str, rehearse: bool, seconds: float | None = None) -> bool:
 
 def environment(rehearse: bool) -> dict[str, str]:
     return {
-        # The tests mean the CPU where they name no device, and find the GPU by its name.
+        # Tests use the default device, the CPU, unless they name one, and find the GPU by name.
         "JAX_PLATFORMS": "cpu" if rehearse else "cpu,cuda",
-        # jax would otherwise take three quarters of the GPU's memory, which torch shares.
+        # Otherwise jax would take three quarters of the GPU's memory, which torch shares.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        # The programs take the CUDA library that the package takes, wherever they were built.
+        # Programs load the package's CUDA library, wherever they were built.
         "LD_LIBRARY_PATH": os.pathsep.join(
             filter(None, [str(ROOT / "bridge"), os.environ.get("LD_LIBRARY_PATH")])
         ),

@@ -1,16 +1,16 @@
-"""Measures the speed of every op's kernels on a GPU, beside a copy on the same device.
+"""Measures the speed of every op's kernels on a GPU, compared with a copy on the same device.
 
     python -m scripts.gpu.kernel_speed [--jsonl FILE] [--seconds N] [--only PATTERN]
-    python -m scripts.gpu.kernel_speed --list | --list-profile   the rows, or those worth profiling
+    python -m scripts.gpu.kernel_speed --list | --list-profile   the rows, or the rows to profile
     python -m scripts.gpu.kernel_speed --profile NAME            one call, for a profiler:
       ncu --profile-from-start off --clock-control none python -m scripts.gpu.kernel_speed …
 
-Each call is on arrays far larger than the L2 cache, compiled before it is timed, launched one by
-one and as a CUDA graph. GB/s counts the fewest bytes that a call must move, as `bench` does. The
-important rows come first, and each is written as soon as it is measured, so that whatever ends the
-program loses nothing. With `--device cpu` the rows are small, and nothing is captured: that shows
-only that each row runs. Exit status: 0, also where the seconds were over before all rows were
-measured (the last record says so); 1 if a row failed; 2 for a bad argument; 3 without a device.
+Each call is on arrays far larger than the L2 cache, compiled before it is timed, and launched one
+by one and as a CUDA graph. GB/s counts the fewest bytes that a call must move, as in `bench`. The
+important rows come first, and each is written as soon as it is measured, so that an early end loses
+nothing. With `--device cpu` the rows are small, and nothing is captured: this shows only that each
+row runs. Exit status: 0, also if the time was over before all rows were measured (the last record
+says so); 1 if a row failed; 2 for a bad argument; 3 without a device.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tools.bench.cases import BYTES, LARGE_BYTES, Case
 from tools.bench.ops import OPS
 
 COLUMNS = (4096, 65536, 1024, 16384, 256, 4099)
-FEW_ROWS = (64, 262144)  # where a row is more than one block should hold
+FEW_ROWS = (64, 262144)  # rows too long for one block
 DTYPES = ("bfloat16", "float32", "float16")
 PASSES = ("forward", "backward")
-# Profiled where every kind of loop is seen: columns, short rows, rows with column sums, long rows.
+# Profiled rows, with every kind of loop: columns, short rows, rows with column sums, long rows.
 PROFILED = (
     "softmax.masked.forward.bfloat16.4096",
     "catalogue.rms_norm.backward.bfloat16.4096",
@@ -60,9 +60,9 @@ class Row:
 
 
 def rows(array_bytes: int) -> Iterator[Row]:
-    """In the order in which they are to be timed: every op at one shape, then what is seen less."""
+    """Yields rows in the order of timing: every op at one shape, then the less important rows."""
     every = [case for op in OPS.values() for case in op.cases("torch", False)]
-    # Not of products of matrices, whose kernels are torch's.
+    # Matrix products are left out: their kernels are torch's.
     chosen = [case for case in every if case.part == "main" and OPS[case.op].bytes(case)]
     forms = list(dict.fromkeys((case.op, case.form) for case in chosen))
     shapes = [*((columns, None) for columns in COLUMNS), (FEW_ROWS[1], FEW_ROWS[0])]
@@ -84,7 +84,7 @@ class Device:
     """Runs and times work on the CPU.
 
     Attributes:
-      array_bytes: how large an array of a row is, about.
+      array_bytes: the approximate size of an array of a row.
     """
 
     array_bytes = 1 << 16
@@ -98,11 +98,11 @@ class Device:
         return contextlib.nullcontext()
 
     def launches(self, run: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
-        """The ways to run a call."""
+        """Returns the ways to launch a call."""
         return {"one_by_one": run}
 
     def seconds(self, run: Callable[[], Any], count: int) -> float:
-        """The time of one run, out of `runs` runs."""
+        """Returns the seconds of one run, the mean of `count` runs."""
         start = time.perf_counter()
         for _ in range(count):
             run()
@@ -113,7 +113,7 @@ class Device:
 
 
 class Cuda(Device):
-    """On a stream of its own, in which a graph can be captured."""
+    """Runs and times work on a CUDA stream of its own, which can capture a graph."""
 
     array_bytes = LARGE_BYTES["cuda"]
 
@@ -151,10 +151,10 @@ class Cuda(Device):
 
 
 def call_of(row: Row, device: str) -> Callable[[], Any]:
-    """A row's call, on operands that are there.
+    """Returns a row's call, on existing operands.
 
     Raises:
-      RuntimeError: if it leaves out a part of its results, or they are not finite.
+      RuntimeError: if the call omits a part of its results, or they are not finite.
     """
     import torch
 
@@ -171,7 +171,7 @@ def call_of(row: Row, device: str) -> Callable[[], Any]:
 def timed(
     device: Device, run: Callable[[], Any], moved: int, of_copy: float | None
 ) -> dict[str, Any]:
-    """Seconds and GB/s of each way to launch a call."""
+    """Returns seconds and GB/s of each way to launch a call."""
     times = {}
     for name, launch in device.launches(run).items():
         once = device.seconds(launch, 1)
@@ -191,7 +191,7 @@ def timed(
 
 
 def copied(device: Device, name: str) -> dict[str, Any]:
-    """The row of a copy, which is the measure of the others."""
+    """Returns the row of a copy, which the other rows are compared with."""
     import torch
 
     x = torch.ones(device.array_bytes, dtype=torch.uint8, device=name)
@@ -202,7 +202,7 @@ def copied(device: Device, name: str) -> dict[str, Any]:
 
 
 def measure(chosen: argparse.Namespace, device: Device, asked: list[Row]) -> int:
-    """Measures the rows, and writes each; how many failed."""
+    """Measures the rows, and writes each; returns the number of failed rows."""
     began = time.perf_counter()
     file: IO[str] | None = chosen.jsonl.open("w") if chosen.jsonl else None
 
@@ -246,7 +246,7 @@ def measure(chosen: argparse.Namespace, device: Device, asked: list[Row]) -> int
                 times = record["one_by_one"]
                 said = f"{times['seconds'] * 1e6:10.2f} µs {100 * times['of_copy']:6.1f} %"
                 measured += 1
-            except Exception as error:  # what a device, a driver or a compiler refuses
+            except Exception as error:  # errors of a device, a driver or a compiler
                 record["error"] = f"{type(error).__name__}: {error}".split("\n")[0]
                 said = f"FAILED: {record['error']}"
                 failed += 1

@@ -1,7 +1,7 @@
-"""Puts the native module, the CUDA library and the programs that check and time it in their places.
+"""Puts the native module, the CUDA library, and the checking and timing programs in place.
 
-Taken from build/for_gpu/prebuilt where scripts/pack_for_gpu.sh left some that were made from these
-very sources for this Python; built otherwise, for the architecture of the GPU that is there alone.
+They are taken from build/for_gpu/prebuilt if scripts/pack_for_gpu.sh made them from the same
+sources for this Python. Otherwise they are built for the architecture of the present GPU.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PREBUILT = ROOT / "build" / "for_gpu" / "prebuilt"
-# The cache of programs that are called there, and what it travels in.
+# The cache of programs compiled ahead, and the archive that it travels in.
 AHEAD = ROOT / "build" / "check_gpu" / "compiled"
 AHEAD_ARCHIVE = "compiled.tar.gz"
 BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
-# What has a program that compares its kernels with the CPU's.
+# Kernels with a program that compares them with the CPU's.
 KERNELS = ("softmax", "interpreter")
 PROGRAM_NAMES = tuple(f"{name}_gpu" for name in KERNELS)
 CUDA_LIBRARY = "libbridge_cuda.so"
@@ -32,12 +32,12 @@ STAMP = "sources.sha256"
 
 
 def module_name() -> str:
-    """The native module's file name for this Python."""
+    """Returns the native module's file name for this Python."""
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def digest_of_sources() -> str:
-    """A hash of all that the libraries and programs are made of."""
+    """Returns a hash of all sources of the libraries and programs."""
     digest = hashlib.sha256()
     files = [ROOT / "CMakeLists.txt"]
     for folder in ("cmake", "cpp", "tests/cpp", "tests/simt"):
@@ -49,10 +49,10 @@ def digest_of_sources() -> str:
 
 
 def commit() -> str | None:
-    """The commit that is checked, with "+" where files were changed since; None if not known.
+    """Returns the checked commit, with "+" if files have changed since; None if unknown.
 
-    Where what travelled is made from these sources, it says so itself: the repository that lies
-    there may be an older one.
+    Prebuilt files from these sources record their commit: the repository on this machine may be an
+    older one.
     """
     packed, stamp = PREBUILT / "commit", PREBUILT / STAMP
     if packed.exists() and stamp.exists() and stamp.read_text().strip() == digest_of_sources():
@@ -69,19 +69,19 @@ def commit() -> str | None:
 
 
 def place_prebuilt() -> str:
-    """Copies what was built elsewhere; "" or why it cannot be taken."""
+    """Copies prebuilt files; returns "", or the reason why they cannot be used."""
     if not (PREBUILT / STAMP).exists():
         return f"nothing prebuilt in {PREBUILT}"
     if (PREBUILT / STAMP).read_text().strip() != digest_of_sources():
-        return "what is prebuilt was made from other sources"
+        return "the prebuilt files were made from other sources"
     if not (PREBUILT / module_name()).exists():
-        return f"what is prebuilt has no {module_name()}"
+        return f"the prebuilt files have no {module_name()}"
     place(PREBUILT)
     return ""
 
 
 def place(folder: Path) -> None:
-    """Copies the libraries beside the package's Python files, and the programs to their folder."""
+    """Copies the libraries to the package's Python files, and the programs to their folder."""
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     if (folder / AHEAD_ARCHIVE).exists():
         with tarfile.open(folder / AHEAD_ARCHIVE) as archive:
@@ -94,7 +94,7 @@ def place(folder: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies a file whose old form a process may still have mapped."""
+    """Replaces a file that a process may still have mapped."""
     part = target.with_name(f".{target.name}.part")
     shutil.copy2(source, part)
     part.replace(target)
@@ -119,7 +119,7 @@ def build(folder: Path, arch: str) -> None:
 
 
 def arch_of_device() -> str:
-    """The compute capability of the first GPU, "90" where none answers."""
+    """Returns the compute capability of the first GPU, "90" if none answers."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         found = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout

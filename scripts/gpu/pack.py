@@ -29,9 +29,9 @@ from scripts.gpu.libraries import (
 FOLDER = PREBUILT.parent
 # requirements/build.txt has their versions.
 WHEELS = ("apache-tvm-ffi", "nanobind", "scikit-build-core")
-# So much may travel to the machine that it was made for.
+# The size limit of the files for the GPU machine.
 MOST_MIB = 64
-PACKING = "BRIDGE_PACKING"  # set in the Python that is like the machine's
+PACKING = "BRIDGE_PACKING"  # set in the Python with the versions of the GPU machine
 
 
 def main() -> int:
@@ -51,9 +51,9 @@ def main() -> int:
     (PREBUILT / STAMP).write_text(digest_of_sources() + "\n")
     (PREBUILT / "commit").write_text(f"{commit()}\n")
     arch = f"sm_{os.environ.get('BRIDGE_GPU_ARCH', '90')}"
-    # The programs run here too, on the CPU.
+    # The programs also run here, on the CPU.
     subprocess.run([sys.executable, "-m", "scripts.gpu.libraries"], check=True)
-    shutil.rmtree(AHEAD, ignore_errors=True)  # what other sources were compiled to
+    shutil.rmtree(AHEAD, ignore_errors=True)  # it may contain programs of other sources
     ahead = [sys.executable, "-m", "scripts.gpu.ahead", str(AHEAD), arch]
     subprocess.run(ahead, check=True, cwd=ROOT)
     with tarfile.open(PREBUILT / AHEAD_ARCHIVE, "w:gz") as archive:

@@ -1,9 +1,9 @@
-"""Keeps what scripts/check_gpu.sh brought back in docs/benchmarks, and renews the docs' tables.
+"""Adds the results of scripts/check_gpu.sh to docs/benchmarks, and updates the docs' tables.
 
     python -m scripts.gpu.record check_gpu-truth.tar.gz check_gpu-speed.tar.gz ...
 
-The record of a device, <device>.json, grows; a stage that is recorded again replaces what it said
-before.
+The record of a device, <device>.json, grows. If a stage is recorded again, it replaces its earlier
+record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from scripts.gpu.libraries import ROOT
 
 BENCHMARKS = ROOT / "docs" / "benchmarks"
-# A parity report says this besides its rows, which are many thousands.
+# Keys kept from a parity report; its rows are left out, which are many thousands.
 PARITY = (
     *("date", "options", "seconds", "complete", "cases", "cases_done", "passed"),
     *("summary", "invariance"),
@@ -71,11 +71,11 @@ def record(archive: Path, folder: Path) -> Path:
 
 
 def _add_rows(kept: Record, rows: Path, commit: str | None) -> None:
-    """Adds one file of JSON lines: of kernel_speed, or of a command of bridge's own."""
+    """Adds one file of JSON lines: from kernel_speed, or from a command of bridge."""
     lines = rows.read_text().split("\n")
     first = json.loads(lines[0]) if lines[0] else {}
     if first.get("record") == "device":
-        # The last piece is empty, or half a line of a program that was stopped.
+        # The last piece is empty, or half a line from a program that was stopped.
         records = [json.loads(line) for line in lines[1:-1]]
         kept["kernel_speed"] = {
             "commit": commit,

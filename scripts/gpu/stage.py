@@ -1,8 +1,8 @@
-"""Runs the steps of a stage and keeps what they said, whatever becomes of them.
+"""Runs the steps of a stage and stores their output, even if the stage is killed.
 
-What comes back is two files, written anew whenever a step ends and every few seconds meanwhile, so
-that a stage that is killed loses nothing that was done: `check_gpu-<stage>.tar.gz` with the log of
-each step and every file that the steps wrote beside it, and `summary.txt`.
+The results are two files, written again whenever a step ends and every few seconds in between, so
+that a killed stage loses no finished work: `check_gpu-<stage>.tar.gz` with the log of each step and
+every file written by the steps, and `summary.txt`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# A log's middle says less than its ends; an archive must stay under 16 MiB.
+# The ends of a log matter more than its middle; an archive must stay under 16 MiB.
 MOST_LOG_BYTES = 400_000
 REFRESH_SECONDS = 10.0
 
@@ -33,13 +33,13 @@ class Step:
     """One command of a stage.
 
     Attributes:
-      name: of the step and its log.
+      name: the name of the step and its log.
       command: program and arguments.
-      seconds: its limit. At the limit it gets SIGTERM, and ten seconds later SIGKILL.
-      needs_device: without a GPU it can only be printed.
-      needed: the stage ends if it fails.
-      fails_with: the exit statuses that are failures; None: all but 0. Any other, and a program
-        that is not there, say that this machine cannot run the step, which is then skipped.
+      seconds: the time limit. At the limit the step gets SIGTERM, and ten seconds later SIGKILL.
+      needs_device: without a GPU the step can only be printed.
+      needed: if True, the stage ends when the step fails.
+      fails_with: the exit statuses that are failures; None: all but 0. Any other status, or a
+        missing program, means that this machine cannot run the step, which is then skipped.
     """
 
     name: str
@@ -60,19 +60,19 @@ class Result:
 
 @dataclass
 class Stage:
-    """The steps of a stage as they run.
+    """The steps of a stage during a run.
 
     Attributes:
       name: truth, speed or depth.
-      device: what it runs on, for the summary.
-      logs: the folder for logs and for the files that steps write.
-      out: the folder for what comes back.
-      budget: seconds for the whole stage; steps that have no time left fail.
-      at_once: how many steps of a group may run side by side.
-      rehearse: steps that need a device are printed.
-      before: what the summary begins with: the stages that ran before it.
-      commit: what is checked, where that is known.
-      environment: variables beside those that are set already.
+      device: the device, for the summary.
+      logs: the folder for logs and for files written by steps.
+      out: the folder for the results.
+      budget: seconds for the whole stage; steps without time left fail.
+      at_once: the number of steps of a group that may run side by side.
+      rehearse: True to print steps that need a device.
+      before: the beginning of the summary: earlier stages.
+      commit: the checked commit, if known.
+      environment: additional environment variables.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Stage:
         self.out.mkdir(parents=True, exist_ok=True)
 
     def run(self, groups: Sequence[Sequence[Step]]) -> bool:
-        """Runs group after group, the steps of a group side by side; whether all passed."""
+        """Runs group after group, the steps of a group side by side; returns True if all passed."""
         refresh = threading.Thread(target=self._refresh, daemon=True)
         refresh.start()
         try:
@@ -112,7 +112,7 @@ class Stage:
         return not any(result.word in ("FAILED", "running") for result in self.results)
 
     def stop(self) -> None:
-        """Ends what runs; called when the stage itself is told to end."""
+        """Ends running steps; called when the stage itself must end."""
         for process in list(self._processes):
             _signal(process, signal.SIGKILL)
         self._ended.set()
@@ -191,7 +191,7 @@ class Stage:
         return result
 
     def _run(self, step: Step, limit: float) -> str:
-        """Runs the command; "" or what went wrong."""
+        """Runs the command; returns "" or the reason of a failure."""
         path = self.logs / f"{step.name}.log"
         with path.open("wb") as log:
             try:
@@ -218,7 +218,7 @@ class Stage:
                     process.wait()
                 return f"stopped at its limit of {limit:.0f} s"
             finally:
-                _signal(process, signal.SIGKILL)  # what it left running
+                _signal(process, signal.SIGKILL)  # processes that the command left running
                 self._processes.discard(process)
         if status == 0:
             return ""
@@ -228,7 +228,7 @@ class Stage:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Signals the process and all that it started."""
+    """Signals the process and all processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

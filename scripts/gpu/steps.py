@@ -9,13 +9,13 @@ from typing import Any
 from scripts.gpu.libraries import KERNELS, PROGRAMS
 from scripts.gpu.stage import Step
 
-# A stage may take so many seconds on a GPU.
+# The seconds that each stage may take on a GPU.
 BUDGETS = {"truth": 300.0, "speed": 420.0, "depth": 540.0}
-# nvidia-smi reads these first, so that a stage ends at once, and says why, where no GPU answers.
+# nvidia-smi runs first with these fields, so that without a GPU a stage ends at once with a reason.
 DEVICE_FIELDS = "name,compute_cap,driver_version,memory.total,clocks.max.sm,clocks.max.memory"
 
 
-# Nsight Compute looks at the kernels that matter; the clocks stay as they are.
+# Nsight Compute profiles the important kernels; the clocks are not changed.
 COUNTERS = """
 command -v ncu || { echo "no ncu"; exit 1; }
 "$@" --list-profile | while read -r row; do
@@ -24,12 +24,12 @@ command -v ncu || { echo "no ncu"; exit 1; }
     "$@" --profile "$row" || exit 1
 done
 """
-# What bench and parity have a module for, and what parity compares besides.
+# Ops with modules in bench and parity, and other parts of parity.
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
 OTHERS = ("catalogue", "invariance")
 MEASURED = ("catalogue", *OPS, "declared", "linear_cross_entropy")
-# A rehearsal runs on two cores, slowly, what a GPU machine runs on sixteen; but what measures and
-# compares ends sooner, by its own limit.
+# A rehearsal runs slowly on two cores the work of a GPU machine with sixteen cores; measurements
+# and comparisons end earlier, by their own limit.
 REHEARSAL_SLOWER = 8.0
 REHEARSAL_SECONDS = 60.0
 
@@ -41,10 +41,10 @@ def groups_of(
 
     Args:
       stage: truth, speed or depth.
-      logs: the folder for what steps write.
+      logs: the folder for files written by steps.
       workers: processes of the suite in `depth`.
-      rehearse: what can runs on the CPU, shortened.
-      share: of each step's time in `speed`, which measures as much as it has time for.
+      rehearse: True to run steps on the CPU, shortened, if possible.
+      share: the fraction of each step's time in `speed`, which measures as much as it has time for.
     """
     make = _Steps(logs, workers, rehearse, share if stage == "speed" else 1.0)
     groups = {"truth": make.truth, "speed": make.speed, "depth": make.depth}[stage]
@@ -60,8 +60,8 @@ class _Steps:
         return Step(name, command, seconds * slower, **options)
 
     def bridge(self, name: str, command: str, *arguments: str, seconds: float) -> Step:
-        """A command of `python -m bridge` that writes row by row; its own limit comes first."""
-        own = seconds - 30  # imports do not count in it
+        """Returns a command of `python -m bridge` that writes row by row, with an earlier limit."""
+        own = seconds - 30  # imports do not count towards it
         device: tuple[str, ...] = ("--device", "cuda")
         if self.rehearse:
             own = min(own, REHEARSAL_SECONDS)
@@ -71,7 +71,7 @@ class _Steps:
         return self.step(name, *run, seconds=seconds)
 
     def suite(self, name: str, *arguments: str, seconds: float, device: bool = False) -> Step:
-        # pytest-benchmark, where a machine has it, warns of xdist, and warnings are errors.
+        # If pytest-benchmark is installed, it warns about xdist, and warnings are errors.
         without = ("-p", "no:cacheprovider", "-p", "no:benchmark")
         pytest = (sys.executable, "-m", "pytest", "-q", *without)
         return self.step(name, *pytest, *arguments, seconds=seconds, needs_device=device)
@@ -98,7 +98,7 @@ class _Steps:
     def truth(self) -> list[list[Step]]:
         border = self.bridge("parity-border", "parity", "--ops", "border", seconds=60)
         side_by_side = [
-            # In several processes: compiling its kernels takes minutes of a processor.
+            # In several processes: compiling its kernels takes minutes of processor time.
             self.suite("cuda-cases", "-n", "8", "tests/cuda", seconds=150, device=True),
             self.suite(
                 "races", "-m", "slow or not slow", "tests/exchange/test_streams.py", seconds=150
@@ -132,9 +132,9 @@ class _Steps:
             large = ("--large", "--framework", framework, "--ops", *MEASURED)
             name, limit = f"bench-large-{framework}", seconds * self.share + 15
             steps.append(self.bridge(name, "bench", *large, seconds=limit))
-        if self.share > 0.5:  # a profile takes as long as it takes
+        if self.share > 0.5:  # the time of a profile cannot be shortened
             counters = ("bash", "-o", "pipefail", "-c", COUNTERS, "bash", *program)
-            # Not every machine lets counters be read.
+            # Some machines forbid reading the counters.
             steps.append(
                 self.step("counters", *counters, seconds=60, needs_device=True, fails_with=())
             )
