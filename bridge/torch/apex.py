@@ -28,7 +28,8 @@ For the softmax see `bridge.torch.megatron`. `FusedScaleMaskSoftmax` here raises
 apex; in Megatron-LM it raises AssertionError.
 """
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 import warnings
 from typing import Any

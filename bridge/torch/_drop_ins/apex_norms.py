@@ -33,7 +33,7 @@ class FusedLayerNormAffineFunction(Function, metaclass=DropIn):
 
 
 class FusedLayerNormAffineMixedDtypesFunction(FusedLayerNormAffineFunction):
-    """The same layer norm in the dtype of the weight."""
+    """`FusedLayerNormAffineFunction` with the result in the dtype of the weight."""
 
     @staticmethod
     def apply(  # type: ignore[override]
@@ -75,7 +75,7 @@ class FusedRMSNormAffineFunction(Function, metaclass=DropIn):
 
 
 class FusedRMSNormAffineMixedDtypesFunction(FusedRMSNormAffineFunction):
-    """The same RMS norm in the dtype of the weight."""
+    """`FusedRMSNormAffineFunction` with the result in the dtype of the weight."""
 
     @staticmethod
     def apply(  # type: ignore[override]

@@ -56,7 +56,7 @@ def fused_apply_rotary_pos_emb(
 def fused_apply_rotary_pos_emb_cached(
     t: Tensor, cos: Tensor, sin: Tensor, transpose_output_memory: bool = False
 ) -> Tensor:
-    """Does the same with cosines and sines of the angles, which are rounded to the dtype of t.
+    """Rotates t by tables of cosines and sines, which are rounded to the dtype of t.
 
     Args:
       t, transpose_output_memory: as for `fused_apply_rotary_pos_emb`.
@@ -74,7 +74,7 @@ def fused_apply_rotary_pos_emb_cached(
 
 
 def fused_apply_rotary_pos_emb_thd(t: Tensor, cu_seqlens: Tensor, freqs: Tensor) -> Tensor:
-    """Does the same for packed sequences, each of which starts with the first angles.
+    """Rotates the tokens of packed sequences; each sequence starts with the first angles.
 
     The host does not wait for cu_seqlens. Tokens after the last sequence stay as they are, and
     tokens beyond the last angle become NaN; the original leaves both unwritten.

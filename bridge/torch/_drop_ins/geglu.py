@@ -184,5 +184,5 @@ def weighted_bias_quick_geglu_impl(
 
 
 def _number(linear_offset: Tensor | float) -> float:
-    """Returns the number in a tensor, in which the original's Functions take it."""
+    """Returns linear_offset as a number; the original's Functions take it in a tensor."""
     return linear_offset.detach().item() if isinstance(linear_offset, Tensor) else linear_offset

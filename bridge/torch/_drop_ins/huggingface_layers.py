@@ -1,6 +1,7 @@
 """The layers, activations and losses of Hugging Face's transformers."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from typing import Any
 
@@ -214,7 +215,9 @@ def ForCausalLMLoss(
     shift_labels: Tensor | None = None,
     **kwargs: Any,
 ) -> Tensor:
-    """Returns the loss of predicting the next token; for 16-bit logits, not copied, in float32.
+    """Returns the loss of predicting the next token, in float32 for 16-bit logits.
+
+    The logits are not copied.
 
     Args:
       logits: `[batch, positions, vocab_size]`; labels: `[batch, positions]`.

@@ -3,7 +3,8 @@
 Logits are not overwritten, a loss of 16-bit logits is float32, and a mean of no rows is 0.
 """
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from dataclasses import dataclass
 from typing import Any

@@ -3,7 +3,8 @@
 Torch computes the matrix products.
 """
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from collections.abc import Callable
 from typing import Any

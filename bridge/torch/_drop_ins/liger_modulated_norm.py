@@ -1,6 +1,7 @@
 """The modulated RMS norm of Liger-Kernel: a scale and a shift for each sample."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from typing import Any
 

@@ -82,7 +82,7 @@ def _of_both(
 
 
 def _limit(clamp_value: float | None) -> float | None:
-    """Returns the limit of the Functions, for which a number that is not positive means none."""
+    """Returns the clamp of a Function; a number that is not positive means no clamp."""
     return clamp_value if clamp_value is not None and clamp_value > 0 else None
 
 

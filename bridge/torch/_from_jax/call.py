@@ -156,7 +156,7 @@ class _Kept:
 
 
 class _Token(Tensor):
-    """A tensor with the attribute. Checkpoints detach the tensors of their second forward pass."""
+    """The saved tensor that carries a `_Kept`; `detach`, which checkpoints call, passes it on."""
 
     kept: _Kept
 

@@ -88,7 +88,7 @@ class Forward:
     # The methods below give the same as programs, for tracing: residuals are tensors of the graph.
 
     def whole(self) -> Program | None:
-        """Returns the program of `run`; None if a residual is a random key, as no tensor is one."""
+        """Returns the program of `run`; None if a residual is a random key: no tensor holds it."""
         if "whole" not in self._programs:
             program = self.program
             name = f"{program.name}_forward"

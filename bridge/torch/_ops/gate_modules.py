@@ -1,6 +1,7 @@
 """The gated units and the squared ReLU as modules."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 import torch
 from torch import Tensor

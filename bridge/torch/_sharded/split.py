@@ -22,7 +22,7 @@ class Split(AnySplit):
     mesh: Any
 
     def like(self, arrays: Sequence[tuple[Any, Sequence[int | None]]]) -> Split:
-        """Returns the split with, for each mesh dimension, the layout of the first array it splits.
+        """Takes over, for each mesh dimension, the layout of the first array that it splits.
 
         Each array comes with a list: for each of its dimensions the dimension of the space, or None
         if the dimension is not one of the space.
