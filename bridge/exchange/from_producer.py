@@ -26,7 +26,7 @@ def from_producer(producer: Any, copy: bool | None) -> torch.Tensor:
         tensor = torch.from_dlpack(producer, copy=copy)
     except (BufferError, TypeError, ValueError, RuntimeError) as error:
         kind = type(error) if type(error) in (BufferError, TypeError, ValueError) else ValueError
-        why = f"is not lent by its library ({error})"
+        why = f"cannot be exported by its library ({error})"
         raise Refused(kind, producer, why, "make a NumPy array of it") from error
     if tensor.dtype not in TO_TORCH.values():
         raise Refused(TypeError, producer, f"has a dtype that is none of {SUPPORTED}", "convert it")

@@ -105,7 +105,7 @@ def refuse_after_fork() -> None:
     """Raises RuntimeError in a process that was forked while JAX's threads were running."""
     if _fork.after_jax:
         raise RuntimeError(
-            "this process was forked after JAX had started, whose threads did not come along: "
+            "this process was forked after JAX had started, and has none of its threads: "
             "start processes with the 'spawn' or 'forkserver' method"
         )
 

@@ -38,7 +38,8 @@ def main() -> int:
     if any("ScikitBuildRedirecting" in type(finder).__name__ for finder in sys.meta_path):
         print(
             "check_gpu: this Python has bridge-ops installed, which would be imported "
-            "instead of the build here: pip uninstall bridge-ops, or name another interpreter in PYTHON",
+            "instead of the build here: pip uninstall bridge-ops, or name another interpreter "
+            "in PYTHON",
             file=sys.stderr,
         )
         return 2

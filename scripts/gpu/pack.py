@@ -42,7 +42,7 @@ def main() -> int:
         [os.path.dirname(sys.executable), os.environ["PATH"], "/usr/local/cuda/bin"]
     )
     if shutil.which("nvcc") is None:
-        sys.exit("pack_for_gpu: no nvcc on this machine: what is compared there must be built here")
+        sys.exit("pack_for_gpu: this machine has no nvcc to build the GPU programs")
     shutil.rmtree(FOLDER, ignore_errors=True)
     PREBUILT.mkdir(parents=True)
     build(BUILD, os.environ.get("BRIDGE_GPU_ARCH", "90"))

@@ -171,7 +171,7 @@ def _run(
             lends[program] = False
             raise RuntimeError(
                 f"from_torch: {program.name} has kept an argument, or a view of one, beyond the "
-                "call, after which JAX uses its memory for something else: clone what you keep"
+                "call, after which JAX uses its memory for something else: clone what it keeps"
             )
     lends.setdefault(program, not kept)
 

@@ -133,7 +133,7 @@ def _jvp(primals: Any, tangents: Any, *, program: Program) -> tuple[Any, Any]:
 def _transpose(cotangents: Any, *operands: Any, program: Program) -> list[Any]:
     linear = [i for i, operand in enumerate(operands) if is_undefined_primal(operand)]
     if not set(linear) <= set(program.linear_operands(len(operands))):
-        raise TypeError(f"from_torch: {program.name} is not linear in what is to be transposed")
+        raise TypeError(f"from_torch: {program.name} is not linear in the operands to transpose")
     given = tuple(i for i, cotangent in enumerate(cotangents) if type(cotangent) is not Zero)
     gradients: list[Any] = [
         Zero(operand.aval) if is_undefined_primal(operand) else None for operand in operands
