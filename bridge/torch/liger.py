@@ -15,7 +15,7 @@ products. Everything runs on the CPU too. Differences:
   memory. `in_place` and `row_mode` change nothing.
 - `casting_mode`: "llama" rounds X·r to 16 bits before the weight, "none" rounds every step. Here
   intermediate values are not rounded in any mode, as in "gemma".
-- silu(a), gelu(a) and the factors of `down_multiplier` are not rounded either.
+- silu(a), gelu(a) and the value that `down_multiplier` multiplies are not rounded either.
 - `LigerLayerNorm` keeps mean and r, two numbers for each row, in float32; the original in 16 bits.
 - `eps` must be positive.
 - Rotary embeddings return new tensors; the original writes into q and k if their layout allows it.

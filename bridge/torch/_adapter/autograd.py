@@ -115,7 +115,7 @@ class Plan(Kernel):
         return self.watched(*operands) if results is None else results
 
     def watched(self, *operands: Any) -> Results:
-        """Runs a call that the native kernel does not take: traced, recorded or transformed."""
+        """Runs a call that the native kernel refuses, such as a traced or a recorded one."""
         if is_traced(operands) or inside_dispatcher() or is_functionalized():
             return dispatch(self.op, operands, self.params)
         if functorch_active():

@@ -15,9 +15,10 @@ from bridge.torch._adapter.kernels import Results
 def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[Any, ...]) -> Any:
     """Returns the only result of a second call on all results of a first call.
 
-    For a tiny call, a node costs more than both kernels. Requirements: `first.native` takes the
-    operands as a call to record; and the derivatives of the second call do not depend on those
-    results of the first that no operand changes, because autograd treats them as constants.
+    For a tiny call, a node costs more than both kernels. Requirements: `first.native` says that
+    autograd records a call on the operands (`recorded`); and the derivatives of the second call do
+    not depend on the first's results that change with the operands, because autograd treats saved
+    results as constants.
     """
     return _apply(first.name)(first, second_of, *operands)
 
