@@ -220,11 +220,11 @@ def test_opcheck(draw: Any) -> None:
     x, bias, residual = (draw(*s, dtype=torch.float32, grad=True) for s in ((4, 3), (3,), (4, 3)))
     given = (x, bias, residual, torch.tensor(5), torch.tensor(2))
     params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
-    opcheck(torch.ops.bridge.program.default, given, asdict(params))
+    opcheck(torch.ops.bridge.program.few, given, asdict(params))
     specs = [spec_of(operand) for operand in given]
     wanted = (True, True, False, False, False)
     ((call, _),) = PROGRAM.vjp(given, (None,), (x,), wanted, specs, params)
-    opcheck(torch.ops.bridge.program_2.default, call.operands, asdict(call.params))
+    opcheck(torch.ops.bridge.program_2.few, call.operands, asdict(call.params))
 
 
 def test_module(draw: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import bridge.torch as bt
+from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd import Plan
 from bridge.torch._adapter.kernels import Kernel
 from tests.torch.expected import assert_same_bits
@@ -95,9 +96,39 @@ def test_wrappers_of_functionalisation_are_not_read() -> None:
 
 
 def test_shapes_that_do_not_fit_raise_as_before() -> None:
-    (x, w), op = inputs(5), torch.ops.bridge.program.default
+    (x, w), op = inputs(5), torch.ops.bridge.program.few
     graph = make_fx(FUNCTIONS["rms_norm"])(x, w)
     (node,) = [n for n in graph.graph.nodes if n.target is op]
     for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with mode(), pytest.raises((ValueError, RuntimeError)):
             op(x, w[:3], **node.kwargs)
+
+
+def test_the_schemas_of_stored_graphs() -> None:
+    """Compiled graphs on disk and exported models call these overloads: no argument may change."""
+
+    def schema(name: str, operands: int) -> str:
+        optional = "".join([f", Tensor? operand{i}=None" for i in range(1, operands)])
+        fields = "str code, str arithmetic, str dtypes, int batch_ndim, int index_cols"
+        return f"bridge::{name}(Tensor operand0{optional}, *, {fields}) -> Tensor"
+
+    program = torch.ops.bridge.program
+    assert str(program.default._schema) == schema("program", 57)
+    assert str(program.few._schema) == schema("program.few", 8)
+
+
+def test_a_compiled_call_reads_strided_operands_in_place(made: list[Any]) -> None:
+    """The kernels read a transposed operand by its strides: no copy, and the same bits."""
+    nodes.load()
+    x, w = torch.randn(2, 5, 3, 32), torch.randn(32)
+    function = FUNCTIONS["rms_norm"]
+    strided = x.transpose(1, 2)
+    with torch.no_grad():
+        expected = function(strided.contiguous(), w)
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        compiled(strided, w)
+        made.clear()
+        y = compiled(strided, w)
+    assert not made
+    assert y.is_contiguous()
+    assert_same_bits(y, expected)

@@ -140,11 +140,12 @@ def test_opcheck(draw: Any) -> None:
     for operands in ((x, bias, g), (x.detach(), bias, g.detach().mT.contiguous().mT)):
         *given, cotangent = operands
         params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
-        opcheck(torch.ops.bridge.program.default, tuple(given), asdict(params))
+        for overload in (torch.ops.bridge.program.few, torch.ops.bridge.program.default):
+            opcheck(overload, tuple(given), asdict(params))
         specs = [spec_of(operand) for operand in given]
         for wanted, name in (((True, True), "program_2"), ((False, True), "program")):
             ((call, _),) = PROGRAM.vjp(tuple(given), (None,), (cotangent,), wanted, specs, params)
-            opcheck(getattr(torch.ops.bridge, name).default, call.operands, asdict(call.params))
+            opcheck(getattr(torch.ops.bridge, name).few, call.operands, asdict(call.params))
 
 
 def test_malformed_dispatcher_calls(draw: Any) -> None:

@@ -1,8 +1,12 @@
 """Defines every op as ops of torch's dispatcher, which tracing can see.
 
 A schema has a fixed number of results, so there is one dispatcher op for each number:
-`torch.ops.bridge.program` returns one result, `torch.ops.bridge.program_2` two. Absent operands are
-None; parameters are keyword arguments.
+`torch.ops.bridge.program` returns one result, `torch.ops.bridge.program_2` two. The default
+overload takes as many operands as torch allows. The overload `few` takes up to 8: each argument of
+a schema, even an absent one, costs time in every call. Absent operands are None; parameters are
+keyword arguments. A schema never changes, because compiled graphs on disk and exported models call
+it; a new schema gets a new overload name.
+
 `dispatcher_rules` runs, differentiates and batches them.
 """
 
@@ -24,6 +28,7 @@ from bridge.torch._adapter.kernels import Results, empty_results
 library = torch.library.Library("bridge", "DEF")
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float", "str | None": "str?"}
 _MOST_ARGUMENTS = 64  # torch's limit for one schema
+_FEW = 8  # operands of the overload `few`; the programs of training have at most as many
 
 
 _at_first_dtensor: list[Callable[[], None]] = []
@@ -46,14 +51,14 @@ def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     """Calls the dispatcher op of `op` for the results that `params` wants."""
     _meet_dtensors()
     dtypes = op.result_dtypes(params)
-    outputs = overload_of(op, dtypes)(*operands, **fields_of(params))
+    outputs = overload_of(op, dtypes, len(operands))(*operands, **fields_of(params))
     remaining = iter((outputs,) if isinstance(outputs, Tensor) else outputs)
     return tuple(None if dtype is None else next(remaining) for dtype in dtypes)
 
 
-def overload_of(op: Any, dtypes: tuple[str | None, ...]) -> Any:
-    """Returns the dispatcher op of `op` for results of these dtypes."""
-    return overloads[op.name, sum([dtype is not None for dtype in dtypes])]
+def overload_of(op: Any, dtypes: tuple[str | None, ...], operands: int) -> Any:
+    """Returns the dispatcher op of `op` for results of these dtypes and a number of operands."""
+    return overloads[op.name, sum([dtype is not None for dtype in dtypes]), operands <= _FEW]
 
 
 def fields_of(params: Any) -> dict[str, Any]:
@@ -63,8 +68,12 @@ def fields_of(params: Any) -> dict[str, Any]:
 
 def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Drops the absent operands at the end, which the defaults of the schema have filled in."""
-    used = max(i for i, operand in enumerate(operands) if operand is not None) + 1
+    used = len(operands)
+    while operands[used - 1] is None:
+        used -= 1
     count = op.operand_count(used)
+    if count == len(operands):
+        return operands
     return (*operands[:count], *[None] * (count - len(operands)))
 
 
@@ -83,23 +92,27 @@ def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]
     return adapted
 
 
-def _define(op: Any, count: int) -> Any:
-    """Defines the dispatcher op for `count` results and returns it."""
-    name = op.name if count == 1 else f"{op.name}_{count}"
+def _define(op: Any, results: int, few: bool) -> Any:
+    """Defines the dispatcher op for a number of results, and for few or any number of operands."""
+    name = op.name if results == 1 else f"{op.name}_{results}"
     fields = dataclasses.fields(op.params_type)
-    first, *others = op.operand_names[: _MOST_ARGUMENTS - len(fields)]
+    most = _FEW if few else _MOST_ARGUMENTS - len(fields)
+    first, *others = op.operand_names[:most]
     arguments = [f"Tensor {first}", *(f"Tensor? {other}=None" for other in others), "*"]
     arguments += [f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields]
-    returns = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-    schema = f"{name}({', '.join(arguments)}) -> {returns}"
+    returns = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
+    full_name = f"{name}.few" if few else name
+    schema = f"{full_name}({', '.join(arguments)}) -> {returns}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
-    torch.library.register_fake(f"bridge::{name}", with_schema(op, empty_results), lib=library)
-    return getattr(torch.ops.bridge, name).default
+    fake = with_schema(op, empty_results)
+    torch.library.register_fake(f"bridge::{full_name}", fake, lib=library)
+    return getattr(getattr(torch.ops.bridge, name), "few" if few else "default")
 
 
 overloads = {
-    (op.name, count): _define(op, count)
+    (op.name, results, few): _define(op, results, few)
     for op in OPS.values()
-    for count in range(1, (MOST_RESULTS if op.result_names is None else len(op.result_names)) + 1)
+    for few in (False, True)
+    for results in range(1, (MOST_RESULTS if op.result_names is None else len(op.result_names)) + 1)
 }

@@ -8,6 +8,7 @@ cost of eager code.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import torch
 
 from bridge._private.torch import FUNCTIONALIZE, SingleLevelFunction, functorch_active
 from bridge.ops import OPS
+from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd import (
     Plan,
     Rules,
@@ -36,7 +38,7 @@ from bridge.torch._adapter.dispatcher import (
     trimmed,
     with_schema,
 )
-from bridge.torch._adapter.kernels import dtypes_of
+from bridge.torch._adapter.kernels import NAMES, dtypes_of
 
 
 class _Dispatch(NamedTuple):
@@ -62,25 +64,35 @@ class _DispatchedCall(SingleLevelFunction):
         return jvp_among_levels(ctx, tangents, ctx.forward_enabled)
 
 
+@functools.lru_cache(maxsize=4096)
+def _plan_of(op: Any, dtypes: tuple[torch.dtype | None, ...], *fields: Any) -> Plan:
+    """Returns the plan of a call by the dispatcher's own arguments, which are cheap to look up."""
+    # Compiled graphs record nothing, but their calls on strided operands need this module.
+    nodes.recorder()
+    names = tuple(None if dtype is None else NAMES[dtype] for dtype in dtypes)
+    return plan_of(op, op.params_type(*fields), names)
+
+
 def _autograd(op: Any, own: Any) -> Callable[..., Any]:
     # In the forward pass profilers show the dispatcher's own name.
     record = recorder(named(_DispatchedCall, op.name, False))
 
     def kernel(keys: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
-        plan = plan_of(op, op.params_type(**fields), dtypes_of(operands))
+        dtypes = tuple([None if o is None else o.dtype for o in operands])
+        plan = _plan_of(op, dtypes, *fields.values())
         # Tensors wrapped by functionalization look like plain tensors; only the key shows them.
         if FUNCTIONALIZE is not None and not keys.has(FUNCTIONALIZE):
             try:
                 if (results := plan.native(*operands)) is not None:
-                    return flattened(results)
+                    return plan.present(results)
             except ValueError:  # wrong shapes: the op below raises a better message
                 pass
         overload = own
         if plan.saving is not plan:
             if not functorch_active() and not is_recorded(operands):
                 return BelowAutograd(own, keys)(*operands, **fields)
-            overload = overload_of(op, op.result_dtypes(plan.saving.params))
+            overload = overload_of(op, op.result_dtypes(plan.saving.params), len(operands))
         below = BelowAutograd(overload, keys)
         return flattened(plan.place(record(_Dispatch(plan, below), *operands)))
 
@@ -102,7 +114,7 @@ def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Any:
     return plan_of(op, params, dtypes_of(operands)).run_below(operands)
 
 
-for (_name, _), _overload in overloads.items():
+for (_name, *_), _overload in overloads.items():
     for _key in ("CPU", "CUDA"):
         library.impl(_overload, with_schema(OPS[_name], _run), _key)
     library.impl(_overload, _autograd(OPS[_name], _overload), "Autograd", with_keyset=True)

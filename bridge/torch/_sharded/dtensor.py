@@ -105,5 +105,5 @@ def _register(op: Any, overload: Any) -> None:
     torch.library.register_torch_dispatch(overload, DTensor, rule, lib=library)
 
 
-for (_name, _), _overload in overloads.items():
+for (_name, *_), _overload in overloads.items():
     _register(OPS[_name], _overload)

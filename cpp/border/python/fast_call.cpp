@@ -42,6 +42,14 @@ void meet(const Variant& variant, int32_t device) {
   Py_XDECREF(answer);
 }
 
+// True if the kernels read an operand where it lies. Programs walk any strides; but a result is laid
+// out like an operand by torch's Python functions, which keep the strides, so those need a compact
+// one. Memory from C++ is compact whatever the operand is.
+bool can_walk(const Kernel& self, const Given& given, size_t i) {
+  const Operand& operand = given.operands()[i];
+  return is_compact(operand) || (has_code(*self.op) && given.lent() != nullptr);
+}
+
 // Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
 // nullptr if they are not.
 const Variant* find_variant(const Kernel& self, const Given& given) {
@@ -50,7 +58,7 @@ const Variant* find_variant(const Kernel& self, const Given& given) {
   for (size_t i = 0; i < count; ++i) {
     if (!operands[i].present) continue;
     if (is_doubtful(*self.op, operands[i], i)) return nullptr;
-    if (!is_compact(operands[i]) || !given.holds_its_values(i)) return nullptr;
+    if (!can_walk(self, given, i) || !given.holds_its_values(i)) return nullptr;
   }
   for (const Variant& variant : *self.variants) {
     if (variant.operand_count != count) continue;
